@@ -53,11 +53,11 @@ class Browser:
         }
         self._send.write(json.dumps(message).encode() + b"\0")
         self._send.flush()
-        while (told := self._next()).get("id") != number:
-            self.events.append(told)
-        if "error" in told:
-            raise RuntimeError(f"{method}: {told['error']}")
-        return told["result"]  # type: ignore[no-any-return]
+        while (reported := self._next()).get("id") != number:
+            self.events.append(reported)
+        if "error" in reported:
+            raise RuntimeError(f"{method}: {reported['error']}")
+        return reported["result"]  # type: ignore[no-any-return]
 
     def _next(self) -> dict[str, Any]:
         text = bytearray()
@@ -88,7 +88,7 @@ class Browser:
             features=[{"name": "prefers-color-scheme", "value": scheme}],
         )
         self.call("Page.navigate", session, url=page.as_uri())
-        while not any(told.get("method") == "Page.loadEventFired" for told in self.events):
+        while not any(reported.get("method") == "Page.loadEventFired" for reported in self.events):
             self.events.append(self._next())
         return Shown(self, session, target)
 
@@ -110,15 +110,19 @@ class Shown:
     def complaints(self) -> list[Any]:
         """What the browser wrote on its console, and exceptions."""
         wanted = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
-        return [told["params"] for told in self._browser.events if told.get("method") in wanted]
+        return [
+            reported["params"]
+            for reported in self._browser.events
+            if reported.get("method") in wanted
+        ]
 
     @property
     def asked_for(self) -> list[str]:
         """The addresses that it asked for."""
         return [
-            told["params"]["request"]["url"]
-            for told in self._browser.events
-            if told.get("method") == "Network.requestWillBeSent"
+            reported["params"]["request"]["url"]
+            for reported in self._browser.events
+            if reported.get("method") == "Network.requestWillBeSent"
         ]
 
     def picture(self, most_height: int | None = None) -> bytes:

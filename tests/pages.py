@@ -90,17 +90,17 @@ def is_whole(text: str) -> bool:
         if one.param_type_name == "option"
         for flag in (*one.opts, *one.secondary_opts)
     }
-    given, said = 0, set[str]()
+    given, result = 0, set[str]()
     while words:
         word = words.pop(0)
         if word in options:
-            said.add(options[word].name)
+            result.add(options[word].name)
             words = words if options[word].is_flag else words[1:]
         else:
             given += 1
     arguments = [one for one in found.params if one.param_type_name == "argument" and one.required]
     return given >= len(arguments) and all(
-        one.name in said for one in options.values() if one.required
+        one.name in result for one in options.values() if one.required
     )
 
 

@@ -25,8 +25,8 @@ MOST_BYTES = 300_000
 
 def largest_run(reports: Path) -> Path:
     """The page of the run that read most."""
-    told = {path: json.loads(path.read_text()) for path in reports.glob("*.json")}
-    return max(told, key=lambda path: int(told[path]["records_read"])).with_suffix(".html")
+    reported = {path: json.loads(path.read_text()) for path in reports.glob("*.json")}
+    return max(reported, key=lambda path: int(reported[path]["records_read"])).with_suffix(".html")
 
 
 def picture_of(page: Path) -> bytes:

@@ -32,13 +32,13 @@ SECONDS = {
 
 def new_report(pipeline: str = "clicks", **process: Any) -> Report:
     """A run that has just begun."""
-    told = (
+    reported = (
         Process("host-1", 7, "/conf/clicks.yaml", {"python": "3.11.2", "pyspark": None})
         if not process
         else Process(**process)
     )
     return Report(
-        "20231114T221320-0a1b2c", pipeline, "etl-clicks", "/warehouse/clicks", BEGAN_MS, told
+        "20231114T221320-0a1b2c", pipeline, "etl-clicks", "/warehouse/clicks", BEGAN_MS, reported
     )
 
 
@@ -98,7 +98,7 @@ def document_of(report: Report) -> dict[str, Any]:
 
 def past(number: int, **changes: Any) -> PastRun:
     """A run that went before."""
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "run_id": f"20231113T{number:02}0000-0a1b2c",
         "started_at": f"2023-11-13T{number:02}:00:00.000+00:00",
         "state": "done",
@@ -111,4 +111,4 @@ def past(number: int, **changes: Any) -> PastRun:
         "lag_after": 0,
         "outcomes": ("ingested",),
     }
-    return PastRun(**{**told, **changes})
+    return PastRun(**{**reported, **changes})

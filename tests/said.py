@@ -55,13 +55,13 @@ def restored_logging() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def refused(said: Said, code: int, *words: str) -> None:
+def refused(result: Said, code: int, *words: str) -> None:
     """The exit code, a message that has all of `words` and says what to do, one document, and no
     traceback.
     """
-    assert said.code == code, said.err + said.out
-    assert "Traceback" not in said.err, said.err
-    assert "\n     " in said.err, said.err
+    assert result.code == code, result.err + result.out
+    assert "Traceback" not in result.err, result.err
+    assert "\n     " in result.err, result.err
     for word in words:
-        assert word in said.err, said.err
-    assert said.document["exit_code"] == code
+        assert word in result.err, result.err
+    assert result.document["exit_code"] == code

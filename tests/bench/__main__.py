@@ -46,47 +46,49 @@ _BESIDES = "1kB-lz4"
 def main(words: Sequence[str] | None = None) -> int:
     """Measure what is asked for; 1 when something of it failed."""
     words = sys.argv[1:] if words is None else words
-    asked = _parser().parse_args(words)
-    if asked.render:
-        render_again(asked.to)
+    request = _parser().parse_args(words)
+    if request.render:
+        render_again(request.to)
         return 0
-    said = _Said(Document(asked.to, words, codec=asked.codec, goes_on=asked.go_on).tell)
-    parts = asked.parts or (QUICK_PARTS if asked.quick else PARTS)
+    result = _Said(Document(request.to, words, codec=request.codec, goes_on=request.go_on).tell)
+    parts = request.parts or (QUICK_PARTS if request.quick else PARTS)
     if set(parts) & set(OF_TOPICS):
         with (
             tempfile.TemporaryDirectory(prefix="etl-bench-") as name,
             EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
         ):
-            rounds, cold = (2, 1) if asked.quick else (3, 2)
+            rounds, cold = (2, 1) if request.quick else (3, 2)
             what = Asked(
                 cluster,
                 Path(name),
-                asked.kinds or ORDER,
-                asked.rounds or rounds,
-                asked.codec,
-                asked.fetches,
+                request.kinds or ORDER,
+                request.rounds or rounds,
+                request.codec,
+                request.fetches,
                 cold,
             )
             _topics(
                 what,
-                _workloads(asked),
+                _workloads(request),
                 parts,
-                QUICK_MEMORY if asked.quick else [*SESSION, PEER],
-                said,
+                QUICK_MEMORY if request.quick else [*SESSION, PEER],
+                result,
             )
     if "small" in parts:
-        said.tried(
+        result.tried(
             "small",
             lambda: small(
-                asked.rounds or (1 if asked.quick else 3), said.tell, cold=0 if asked.quick else 1
+                request.rounds or (1 if request.quick else 3),
+                result.tell,
+                cold=0 if request.quick else 1,
             ),
         )
     if "planning" in parts:
-        said.tried("planning", lambda: planning(asked.partitions, said.tell))
+        result.tried("planning", lambda: planning(request.partitions, result.tell))
     if "encrypted" in parts:
-        said.tried("encrypted", lambda: encrypted(asked.rounds or 3, said.tell))
-    print(f"the tables are in {asked.to / PAGE}")
-    return 1 if said.failed else 0
+        result.tried("encrypted", lambda: encrypted(request.rounds or 3, result.tell))
+    print(f"the tables are in {request.to / PAGE}")
+    return 1 if result.failed else 0
 
 
 def _workloads(asked: argparse.Namespace) -> list[Workload]:
@@ -102,13 +104,13 @@ def _topics(
     workloads: Sequence[Workload],
     parts: Sequence[str],
     remembering: Sequence[str],
-    said: _Said,
+    result: _Said,
 ) -> None:
     with Warm(asked) as warm:
         for workload in workloads:
-            said.tried(
+            result.tried(
                 workload.name,
-                partial(_topic, asked, warm, workload, workloads, parts, remembering, said.tell),
+                partial(_topic, asked, warm, workload, workloads, parts, remembering, result.tell),
             )
 
 
@@ -119,10 +121,10 @@ def _topic(
     workloads: Sequence[Workload],
     parts: Sequence[str],
     remembering: Sequence[str],
-    tell: Tell,
+    report: Tell,
 ) -> None:
     with filled(asked.cluster, workload) as topic:
-        tell(
+        report(
             {
                 "part": "topics",
                 "workload": workload.name,
@@ -131,17 +133,17 @@ def _topic(
             }
         )
         if "compared" in parts:
-            compared(asked, warm, topic, tell)
+            compared(asked, warm, topic, report)
         if "records" in parts and _is_looked_at(workload, workloads):
             grown(
                 asked,
                 warm,
                 topic,
                 [workload.of(workload.records * tenths // 10).records for tenths in _GROWTH],
-                tell,
+                report,
             )
         for part in parts:
-            _in_new_processes(part, asked, topic, workloads, remembering, tell)
+            _in_new_processes(part, asked, topic, workloads, remembering, report)
 
 
 def _in_new_processes(
@@ -150,14 +152,14 @@ def _in_new_processes(
     topic: Topic,
     workloads: Sequence[Workload],
     remembering: Sequence[str],
-    tell: Tell,
+    report: Tell,
 ) -> None:
     if part == "cores" and _is_looked_at(topic.workload, workloads):
-        on_cores(asked, topic, _ON_CORES, tell)
+        on_cores(asked, topic, _ON_CORES, report)
     if part == "memory" and _is_looked_at(topic.workload, workloads):
-        remembered(asked, topic, remembering, tell)
+        remembered(asked, topic, remembering, report)
     elif part == "memory" and topic.workload.name == _BESIDES:
-        remembered(asked, topic, list(RUNS), tell)
+        remembered(asked, topic, list(RUNS), report)
 
 
 def _is_looked_at(workload: Workload, workloads: Sequence[Workload]) -> bool:

@@ -180,13 +180,13 @@ def run_once(
         )
     )
     began, used = time.monotonic(), cpu_seconds()
-    said = run_etl("run", str(conf), "--json")
+    result = run_etl("run", str(conf), "--json")
     spent = time.monotonic() - began, cpu_seconds() - used
-    assert said.code == 0 and said.document["records_read"] == messages, said.err + said.out
+    assert result.code == 0 and result.document["records_read"] == messages, result.err + result.out
     shutil.rmtree(
         folder / f"table-{number}"
     )  # or what is written fills the page cache, and the messages leave it
-    return Spent(*spent, said.document["seconds"])
+    return Spent(*spent, result.document["seconds"])
 
 
 def cpu_seconds() -> float:
@@ -242,10 +242,10 @@ def main() -> None:
         choices=["uncompressed", "snappy", "lz4", "zstd"],
         help="the same; of the arrow writer",
     )
-    asked = parser.parse_args()
-    if asked.messages % (_SET * asked.partitions):
+    request = parser.parse_args()
+    if request.messages % (_SET * request.partitions):
         parser.error(f"--messages must be a multiple of {_SET} for each partition")
-    kinds = kinds_of(asked.writer or ["spark", "arrow"], asked.codec or ["zstd"])
+    kinds = kinds_of(request.writer or ["spark", "arrow"], request.codec or ["zstd"])
     ours, theirs, numbers = (
         {kind: list[Spent]() for kind in kinds},
         list[Round](),
@@ -255,30 +255,30 @@ def main() -> None:
         tempfile.TemporaryDirectory() as name,
         EmbeddedCluster(version=JAFKA, chroot="/old", folder=Path(name, "cluster")) as cluster,
     ):
-        cluster.create_topic(TOPIC, asked.partitions)
-        fill(cluster, asked.messages, asked.partitions)
+        cluster.create_topic(TOPIC, request.partitions)
+        fill(cluster, request.messages, request.partitions)
         with warm_session(Path(name, "spark")):
-            reader = JafkaReader(cluster, Path(name), asked.messages, asked.partitions)
-            for _ in range(_COLD + asked.rounds):
+            reader = JafkaReader(cluster, Path(name), request.messages, request.partitions)
+            for _ in range(_COLD + request.rounds):
                 theirs.append(reader.round())
                 for kind, table in kinds.items():
                     ours[kind].append(
-                        run_once(cluster, Path(name), asked.messages, next(numbers), table)
+                        run_once(cluster, Path(name), request.messages, next(numbers), table)
                     )
             reader.close()
     print(
-        f"{asked.messages:,} messages of {PAYLOAD_BYTES} bytes in {asked.partitions} partitions of one Jafka, medians of {asked.rounds}"
+        f"{request.messages:,} messages of {PAYLOAD_BYTES} bytes in {request.partitions} partitions of one Jafka, medians of {request.rounds}"
     )
     reading, whole = (
-        asked.messages / 1e6 / statistics.median(seconds[_COLD:])
+        request.messages / 1e6 / statistics.median(seconds[_COLD:])
         for seconds in ([one.reading for one in theirs], [one.whole for one in theirs])
     )
     print(f"Jafka's consumer, first message to last              {reading:6.2f} M messages/s")
     print(f"Jafka's consumer, with the start of its connector    {whole:6.2f} M messages/s")
     for kind, all_of_it in ours.items():
         spent = all_of_it[_COLD:]
-        run = asked.messages / 1e6 / statistics.median(one.seconds for one in spent)
-        cpu = statistics.median(one.cpu for one in spent) * 1e6 / asked.messages
+        run = request.messages / 1e6 / statistics.median(one.seconds for one in spent)
+        cpu = statistics.median(one.cpu for one in spent) * 1e6 / request.messages
         verbs = {
             verb: statistics.median(one.verbs[verb] for one in spent) for verb in spent[0].verbs
         }

@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument(
         "--max-records-seconds", type=float, default=20.0, help="of a run before it is killed"
     )
-    asked = parser.parse_args()
+    request = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="etl-backfill-") as name,
         EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
@@ -54,25 +54,25 @@ def main() -> None:
         pipeline = Pipeline(cluster, Path(name), TOPIC, "group")
         pipeline.traffic.create_topic(cluster, TOPIC, PARTITIONS, replication_factor=1, config=None)
         with small_session(Path(name, "warehouse")):
-            fill(cluster, asked.records)
-            begun_late(pipeline, asked.records, is_there=True)
+            fill(cluster, request.records)
+            begun_late(pipeline, request.records, is_there=True)
         began = time.monotonic()
         found, last = killed_at_random(
-            pipeline, asked.records, asked.kills, most_s=asked.most_seconds
+            pipeline, request.records, request.kills, most_s=request.most_seconds
         )
         seconds = time.monotonic() - began
         rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset"])
         places = pyarrow.compute.count_distinct(
             pyarrow.compute.add(
-                pyarrow.compute.multiply(rows["partition"].cast("int64"), asked.records),
+                pyarrow.compute.multiply(rows["partition"].cast("int64"), request.records),
                 rows["offset"],
             )
         ).as_py()
         print(
-            f"{asked.records:,} records, {rows.num_rows:,} rows, {places:,} of them different; {dict(found)}; "
+            f"{request.records:,} records, {rows.num_rows:,} rows, {places:,} of them different; {dict(found)}; "
             f"{seconds:.0f} s with all starts; the last: {last}"
         )
-        if not rows.num_rows == places == asked.records:
+        if not rows.num_rows == places == request.records:
             raise SystemExit("rows are missing or double")
 
 

@@ -297,15 +297,17 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--profile", help="where the second run's profile goes")
-    asked = parser.parse_args()
+    request = parser.parse_args()
     print(
         f"{'partitions':>10} {'brokers':>7} {'run':>5}",
         *(f"{column:>{_WIDTH}}" for column in COLUMNS),
         f"{'document':>9}",
     )
-    for partitions in map(int, asked.partitions.split(",")):
-        brokers = asked.brokers or max(1, partitions // 100)
-        rounds = [measured(partitions, brokers, profile=asked.profile) for _ in range(asked.rounds)]
+    for partitions in map(int, request.partitions.split(",")):
+        brokers = request.brokers or max(1, partitions // 100)
+        rounds = [
+            measured(partitions, brokers, profile=request.profile) for _ in range(request.rounds)
+        ]
         for runs in zip(*rounds, strict=True):
             every = [asdict(one) for one in runs]
             figures = (

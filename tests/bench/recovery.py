@@ -19,10 +19,10 @@ from tests.said import Said
 from tests.system.driving import Pipeline, broken_off_before
 
 
-def spent(said: Said) -> dict[str, float]:
+def spent(result: Said) -> dict[str, float]:
     """Seconds of each verb of a run that went well."""
-    assert said.code == 0, said.err
-    return {verb: float(seconds) for verb, seconds in said.document["seconds"].items()}
+    assert result.code == 0, result.err
+    return {verb: float(seconds) for verb, seconds in result.document["seconds"].items()}
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    request = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
         EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
@@ -38,19 +38,19 @@ def main() -> None:
     ):
         cluster.create_topic("clicks", 4)
         pipeline = Pipeline(cluster, Path(name), "clicks", "bench")
-        pipeline.produce(asked.records)
+        pipeline.produce(request.records)
         pipeline.ran()
         normal, repairing = [], []
-        for _ in range(asked.rounds):
-            pipeline.produce(asked.records)
+        for _ in range(request.rounds):
+            pipeline.produce(request.records)
             normal.append(spent(pipeline.run()))
-            pipeline.produce(asked.records)
+            pipeline.produce(request.records)
             broken_off_before("record", pipeline)
-            pipeline.produce(asked.records)
+            pipeline.produce(request.records)
             repairing.append(spent(pipeline.run()))
         assert pipeline.is_whole()
     print(
-        f"{asked.records:,} records in the plan that was broken off and in each run, median of {asked.rounds}, seconds"
+        f"{request.records:,} records in the plan that was broken off and in each run, median of {request.rounds}, seconds"
     )
     for what, runs in (("normal", normal), ("after a crash", repairing)):
         total = statistics.median(sum(run.values()) for run in runs)

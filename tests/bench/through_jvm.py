@@ -90,18 +90,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--bytes", type=int, default=100, help="of a value")
     parser.add_argument("--rounds", type=int, default=4)
-    asked = parser.parse_args()
+    request = parser.parse_args()
     set_spark_environment()
     java, jars = find_java(), f"{spark_home()}/jars/*"
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as name:
         folder = Path(name)
-        files = [str(path) for path in streams(folder, rows_of(asked.rows, asked.bytes))]
+        files = [str(path) for path in streams(folder, rows_of(request.rows, request.bytes))]
         subprocess.run(
             [str(java.with_name("javac")), "-nowarn", "-cp", jars, "-d", name, str(SOURCE)],
             check=True,
         )
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
-        said = subprocess.run(
+        result = subprocess.run(
             [
                 str(java),
                 *opened,
@@ -109,7 +109,7 @@ def main() -> None:
                 "-cp",
                 f"{jars}:{name}",
                 "ArrowRows",
-                str(asked.rounds),
+                str(request.rounds),
                 *files,
             ],
             check=True,
@@ -118,9 +118,9 @@ def main() -> None:
             text=True,
         ).stdout
     print(
-        f"{asked.rows:,} rows with values of {asked.bytes} bytes: microseconds of CPU for a row, and of them for reading the stream"
+        f"{request.rows:,} rows with values of {request.bytes} bytes: microseconds of CPU for a row, and of them for reading the stream"
     )
-    for line in said.splitlines():
+    for line in result.splitlines():
         path, whole, reading = line.rsplit(" ", 2)
         print(f"{Path(path).name:>24} {whole:>7} {reading:>7}")
     before = collection_s()

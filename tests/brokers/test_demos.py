@@ -23,7 +23,7 @@ PLACE = {
 def test_the_demo_ends_with_every_record_in_its_table_once(
     dialect: BrokerFamily, tmp_path: Path
 ) -> None:
-    said = run_etl(
+    result = run_etl(
         "demo",
         "--broker-type",
         dialect.value,
@@ -33,15 +33,20 @@ def test_the_demo_ends_with_every_record_in_its_table_once(
         str(tmp_path / "demo"),
         "--json",
     )
-    assert said.code == 0, said.err
-    told = said.document
-    assert (told["produced"], told["in_the_table"], told["verified"], told["killed_by_signal"]) == (
+    assert result.code == 0, result.err
+    reported = result.document
+    assert (
+        reported["produced"],
+        reported["in_the_table"],
+        reported["verified"],
+        reported["killed_by_signal"],
+    ) == (
         9600,
         9600,
         True,
         9,
     )
-    rows = DeltaTable(told["table"]).to_pyarrow_table(columns=[*PLACE[dialect]]).to_pylist()
+    rows = DeltaTable(reported["table"]).to_pyarrow_table(columns=[*PLACE[dialect]]).to_pylist()
     assert len({tuple(row.values()) for row in rows}) == len(rows) == 9600
-    outcomes = [[one["outcome"] for one in run["outcomes"]] for run in told["runs"]]
+    outcomes = [[one["outcome"] for one in run["outcomes"]] for run in reported["runs"]]
     assert outcomes == [["ingested"], ["plan_completed", "ingested"], ["up_to_date"]]

@@ -33,7 +33,7 @@ def test_offsets_are_kept_with_their_words_by_every_kafka_and_a_member_of_the_pa
             unused_group, {first: 42}, metadata="etl:clicks:7:abc", leader_epochs={first: 0}
         )
         found = consumer.fetch_offsets(unused_group, [first, second], require_stable=True)
-        assert {log: (told.offset, told.metadata) for log, told in found.items()} == {
+        assert {log: (reported.offset, reported.metadata) for log, reported in found.items()} == {
             first: (42, "etl:clicks:7:abc"),
             second: (None, ""),
         }

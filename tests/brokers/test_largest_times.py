@@ -51,8 +51,10 @@ def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_tim
                     Batch(0, [Rec(0, b"x" * LARGE)], base_timestamp=time_ms, max_timestamp=time_ms)
                 ),
             )
-        told = consumer.largest_times([log])
-        assert told and told[log].timestamp_ms == (max(times) if max(times) > NONE else None)
+        reported = consumer.largest_times([log])
+        assert reported and reported[log].timestamp_ms == (
+            max(times) if max(times) > NONE else None
+        )
     with Cluster([("127.0.0.1", broker.port)]) as cluster:
         if found is not None:
             assert (cluster.offsets_at({log: NOON}), cluster.first_at({log: NOON})) == (

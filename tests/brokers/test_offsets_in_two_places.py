@@ -54,12 +54,12 @@ class TwoPlaces:
 
     def there(self) -> list[tuple[int | None, int | None]]:
         """What both places hold now."""
-        told = self.kafka.fetch_offsets(self.pipeline.group, self.logs)
+        reported = self.kafka.fetch_offsets(self.pipeline.group, self.logs)
         found = [
             self.zookeeper.read(GroupPaths(self.pipeline.group).offset(log)) for log in self.logs
         ]
         return [
-            (int(one[0]) if one else None, told[log].offset)
+            (int(one[0]) if one else None, reported[log].offset)
             for one, log in zip(found, self.logs, strict=True)
         ]
 

@@ -73,7 +73,7 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
     topic = stage.new_topic()
     write = next(write for name, write in stage.writers.items() if name.endswith("none"))
     in_zookeeper = group.membership == "zookeeper"
-    told: dict[str, Any] = (
+    reported: dict[str, Any] = (
         {"zookeeper": stage.cluster.zookeeper_connect}
         if in_zookeeper
         else {"bootstrap": stage.cluster.bootstrap}
@@ -84,9 +84,9 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
             write(topic, partition, many(20))
 
     more()
-    first = GroupReader(Consumer(**told, group=group, start="earliest"), [topic])
+    first = GroupReader(Consumer(**reported, group=group, start="earliest"), [topic])
     assert first.owns(PARTITIONS)
-    second = GroupReader(Consumer(**told, group=group, start="earliest"), [topic])
+    second = GroupReader(Consumer(**reported, group=group, start="earliest"), [topic])
     try:
         assert first.owns(PARTITIONS // 2) and second.owns(PARTITIONS // 2)
         more()
@@ -111,9 +111,11 @@ def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, gr
     where = (
         stage.cluster.zookeeper_connect if "bootstrap_servers" not in stage.conf["source"] else None
     )
-    told: dict[str, Any] = {"zookeeper": where} if where else {"bootstrap": stage.cluster.bootstrap}
+    reported: dict[str, Any] = (
+        {"zookeeper": where} if where else {"bootstrap": stage.cluster.bootstrap}
+    )
     with Consumer(
-        **told, dialect="jafka" if physical else "kafka", group=group, start="earliest"
+        **reported, dialect="jafka" if physical else "kafka", group=group, start="earliest"
     ) as consumer:
         logs = consumer.partitions_of(topic)
         consumer.assign(logs)
@@ -129,7 +131,7 @@ def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, gr
             logs
         ) == ends
     with Consumer(
-        **told, dialect="jafka" if physical else "kafka", group=group, start=None
+        **reported, dialect="jafka" if physical else "kafka", group=group, start=None
     ) as again:
         again.assign(logs)
         next(iter(stage.writers.values()))(topic, 0, many(3))

@@ -33,33 +33,33 @@ from tests.system.driving import ROOT
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play the chosen cases one after the other; 1 when one of them failed."""
     parser = _parser()
-    asked = parser.parse_args(arguments)
-    published, cases = _published(asked.write_to, asked.writer, asked.store)
+    request = parser.parse_args(arguments)
+    published, cases = _published(request.write_to, request.writer, request.store)
     published.write()  # cases may have come since, and it names what was not played
-    chosen = [case for case in cases if not asked.rows or case.row in asked.rows]
-    chosen = [case for case in chosen if any(name in case.name for name in asked.name or [""])]
-    chosen = [case for case in chosen if not (asked.unplayed and published.is_whole(case))]
+    chosen = [case for case in cases if not request.rows or case.row in request.rows]
+    chosen = [case for case in chosen if any(name in case.name for name in request.name or [""])]
+    chosen = [case for case in chosen if not (request.unplayed and published.is_whole(case))]
     if not chosen:
         print("no case is called so, or all of them were played", file=sys.stderr)
         return 2
     with (
         tempfile.TemporaryDirectory(prefix="etl-chaos-") as folder,
         EmbeddedCluster(folder=Path(folder, "cluster")) as cluster,
-        _stored(asked.store, Path(folder, "store")) as (store, way),
+        _stored(request.store, Path(folder, "store")) as (store, way),
         small_session(Path(folder, "warehouse"), for_path=store.url("x") if store else None),
     ):
         failed = 0
         for number, case in enumerate(chosen, start=1):
             began = time.monotonic()
             with Stage(
-                cluster, Path(folder, f"case-{number}"), writer=asked.writer, store=store, way=way
+                cluster, Path(folder, f"case-{number}"), writer=request.writer, store=store, way=way
             ) as stage:
-                told, failure = _played(case, stage)
-            failed += told is None
-            published.played(case, told, failure)
+                reported, failure = _played(case, stage)
+            failed += reported is None
+            published.played(case, reported, failure)
             published.write()
             print(
-                f"{number:3}/{len(chosen)} row {case.row:2} {case.name}: {_in_short(told, failure)} "
+                f"{number:3}/{len(chosen)} row {case.row:2} {case.name}: {_in_short(reported, failure)} "
                 f"({time.monotonic() - began:.0f} s)",
                 flush=True,
             )
@@ -102,10 +102,10 @@ def _played(case: Case, stage: Stage) -> tuple[Told | None, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _in_short(told: Told | None, failure: str) -> str:
-    if told is None:
+def _in_short(reported: Told | None, failure: str) -> str:
+    if reported is None:
         return f"FAILED: {failure.splitlines()[0]}"
-    return f"{told.after} -> {told.next_run} -> {told.checked.records} records, {told.checked.rows} rows"
+    return f"{reported.after} -> {reported.next_run} -> {reported.checked.records} records, {reported.checked.rows} rows"
 
 
 def _parser() -> argparse.ArgumentParser:

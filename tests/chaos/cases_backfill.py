@@ -42,8 +42,8 @@ def at_verb(stage: Stage, *, verb: str) -> Told:
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
         with Driver(pipeline, sends=(signal.SIGKILL, verb), door=door_of(RECORDS)) as driver:
-            said = driver.wait()
-            assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+            result = driver.wait()
+            assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
         after = held(pipeline)
         next_run = pipeline.ran()
         assert pipeline.door("verify").code == 0
@@ -69,10 +69,10 @@ def many_times(stage: Stage) -> Told:
     )
     assert found["killed"] == KILLS, f"it was whole before the last kill: {found}"
     assert pipeline.door("verify").code == 0
-    told = (
+    reported = (
         f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {last}"
     )
-    return stage.finish(pipeline, after=held(pipeline), next_run=told)
+    return stage.finish(pipeline, after=held(pipeline), next_run=reported)
 
 
 def begun_late(
@@ -117,8 +117,8 @@ def killed_at_random(
                 chance.uniform(least_s, most_s)
             )  # the moment of a kill is what is played; nothing waits for anything
             is_killed = driver.process.poll() is None
-            said = driver.killed() if is_killed else driver.wait()
-        begun.append(plans_begun(said.err))
+            result = driver.killed() if is_killed else driver.wait()
+        begun.append(plans_begun(result.err))
         found["killed" if is_killed else "ended before"] += 1
     if each_loads_some:
         del pipeline.settings["limits"]
@@ -157,9 +157,9 @@ def plans_begun(lines: str) -> list[int]:
     found = []
     for line in lines.splitlines():
         with contextlib.suppress(ValueError):
-            told = json.loads(line)
-            if told.get("message") == "fetch begins":
-                found.append(told["plan"])
+            reported = json.loads(line)
+            if reported.get("message") == "fetch begins":
+                found.append(reported["plan"])
     return found
 
 

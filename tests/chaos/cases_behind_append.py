@@ -51,23 +51,28 @@ def taken(stage: Stage) -> Told:
             other.read(_PARTITION, _THEIRS)
             other.let_go(_PARTITION)
 
-        said = run_disturbed(pipeline, "commit", comes)
-        assert said.code == 0 and _TAKEN in said.outcomes, f"{said_in_short(said)}\n{said.err}"
+        result = run_disturbed(pipeline, "commit", comes)
+        assert result.code == 0 and _TAKEN in result.outcomes, (
+            f"{said_in_short(result)}\n{result.err}"
+        )
         after = held(pipeline)
         pipeline.produce(400)
         next_run = pipeline.ran()
     proof = pipeline.door("verify")
     assert proof.code == 0, f"{said_in_short(next_run)}\n{proof.err}{proof.out}"
     theirs = other.rows - pipeline.in_table()
-    told = stage.finish(
-        pipeline, after=after, next_run=both(said, next_run), expected=pipeline.in_topic() - theirs
+    reported = stage.finish(
+        pipeline,
+        after=after,
+        next_run=both(result, next_run),
+        expected=pipeline.in_topic() - theirs,
     )
     ends = {
         partition: 1 + max(offset for p, offset, _ in pipeline.in_topic() if p == partition)
         for partition in range(4)
     }
     assert pipeline.committed() == ends, f"offsets {pipeline.committed()}, the logs end at {ends}"
-    return told
+    return reported
 
 
 def taken_in_kafka(stage: Stage) -> Told:
@@ -84,11 +89,13 @@ def taken_in_kafka(stage: Stage) -> Told:
             theirs.append(coming.enter_context(another_member(pipeline)))
             theirs[-1].owns(1)
 
-        said = run_disturbed(pipeline, "commit", comes)
-        assert said.code == 0 and _TAKEN in said.outcomes, f"{said_in_short(said)}\n{said.err}"
+        result = run_disturbed(pipeline, "commit", comes)
+        assert result.code == 0 and _TAKEN in result.outcomes, (
+            f"{said_in_short(result)}\n{result.err}"
+        )
         coming.close()
         after, next_run = held(pipeline), pipeline.ran()
-    return cases_coordinated.shared(stage, pipeline, theirs, after, both(said, next_run))
+    return cases_coordinated.shared(stage, pipeline, theirs, after, both(result, next_run))
 
 
 def is_commit(operation: int, frame: bytes) -> bool:

@@ -162,10 +162,10 @@ def only_broker(stage: Stage, *, comes_back: bool) -> Told:
         if comes_back:
             broker.start()
 
-    said = stopped(
+    result = stopped(
         in_the_middle(stage, pipeline, change, away_for_good=not comes_back), 0 if comes_back else 6
     )
-    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
     broker.start()
     return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "ingested"))
 
@@ -177,8 +177,8 @@ def leader_killed(stage: Stage) -> Told:
     pipeline = replicated(stage, 3)
     broker = pipeline.cluster.brokers[leader_of(pipeline, 0)]
     stage.at_end.callback(broker.start)
-    said = stopped(in_the_middle(stage, pipeline, broker.kill), 0, "ingested")
-    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    result = stopped(in_the_middle(stage, pipeline, broker.kill), 0, "ingested")
+    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
     next_run = pipeline.ran()
     broker.start()
     wait_for_all(pipeline, 3)
@@ -204,8 +204,8 @@ def leader_moves_back(stage: Stage) -> Told:
             admin.elect_leaders(_PREFERRED, {pipeline.topic: list(range(6))}, raise_errors=False)
         assert wait_until(lambda: leader_of(pipeline, 0) == first, _SOON_S), partitions_of(pipeline)
 
-    said = stopped(in_the_middle(stage, pipeline, elect), 0, "ingested")
-    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    result = stopped(in_the_middle(stage, pipeline, elect), 0, "ingested")
+    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
     return stage.finish(pipeline, after=after, next_run=pipeline.ran())
 
 
@@ -217,12 +217,12 @@ def one_stays_away(stage: Stage) -> Told:
     broker.kill()
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
-        said = stopped(pipeline.run(), 0, "ingested")
+        result = stopped(pipeline.run(), 0, "ingested")
         after = held(pipeline)
         pipeline.ran()
     broker.start()
     wait_for_all(pipeline, 3)
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def without_leader(stage: Stage, *, on_no_leader: str) -> Told:
@@ -239,12 +239,12 @@ def without_leader(stage: Stage, *, on_no_leader: str) -> Told:
         if on_no_leader == "fail"
         else (0, "no_leader", "ingested")
     )
-    said = stopped(pipeline.run(), code, *words)
+    result = stopped(pipeline.run(), code, *words)
     after = held(pipeline)
     broker.start()
     wait_for_all(pipeline, 1)
     pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
@@ -260,8 +260,8 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
     }
     broker = pipeline.cluster.brokers[read_last(pipeline)]
     stage.at_end.callback(broker.start)
-    said = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
-    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    result = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
+    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
     again = stopped(
         pipeline.run(), *(6,) if on_no_leader == "fail" else (0, "plan_superseded", "no_leader")
     )
@@ -288,8 +288,8 @@ def starts_without_a_leader(stage: Stage) -> Told:
     stage.at_end.callback(broker.start)
     broker.kill()
     assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
-    said = stopped(pipeline.run(), 0, "no_leader", "offsets_stored")
-    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    result = stopped(pipeline.run(), 0, "no_leader", "offsets_stored")
+    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
     broker.start()
     wait_for_all(pipeline, 1)
     with stage.writing(pipeline) as writer:

@@ -99,10 +99,10 @@ def compacted(stage: Stage, *, between: bool = False) -> Told:
         assert wait_until(is_compacted, 90), sum(pipeline.in_topic().values())
     configure(pipeline, _NO_MORE)
     after = held(pipeline)
-    said = stopped(pipeline.run(), 0, "plan_resumed" if between else "ingested")
+    result = stopped(pipeline.run(), 0, "plan_resumed" if between else "ingested")
     pipeline.produce(80, partitions=2)
     pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def transactions(stage: Stage) -> Told:
@@ -128,13 +128,13 @@ def transactions(stage: Stage) -> Told:
         send(plain, pipeline, "behind the open one", 10)
         broken_off_before("commit", pipeline)
         after = held(pipeline)
-        said = stopped(pipeline.run(), 0, "plan_completed")
+        result = stopped(pipeline.run(), 0, "plan_completed")
         one.commit_transaction()
         two.begin_transaction()
         send(two, pipeline, "open and then dropped", 10)
         pipeline.ran()
         two.abort_transaction()
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def open_transaction(stage: Stage, *, commits: bool) -> Told:
@@ -179,10 +179,10 @@ def ends_inside_an_aborted_one(stage: Stage) -> Told:
     with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
         assert driver.wait().code == -signal.SIGKILL
     after = held(pipeline)
-    said = stopped(pipeline.run(), 0, "plan_resumed")
+    result = stopped(pipeline.run(), 0, "plan_resumed")
     for _ in range(4):
         pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def ends_with_markers(stage: Stage) -> Told:
@@ -195,11 +195,11 @@ def ends_with_markers(stage: Stage) -> Told:
         with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
             assert driver.wait().code == -signal.SIGKILL
         after = held(pipeline)
-        said = stopped(pipeline.run(), 0, "plan_resumed")
+        result = stopped(pipeline.run(), 0, "plan_resumed")
         assert pipeline.committed() == {0: 22}
         transaction(producer, pipeline, "kept", 1, producer.commit_transaction)
         pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def nearly_nothing(stage: Stage, *, records: int) -> Told:
@@ -211,12 +211,12 @@ def nearly_nothing(stage: Stage, *, records: int) -> Told:
         with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
             assert driver.wait().code == -signal.SIGKILL
         after = held(pipeline)
-        said = stopped(pipeline.run(), 0, "plan_resumed")
+        result = stopped(pipeline.run(), 0, "plan_resumed")
         pipeline.ran()
         for partition in range(12):
             producer.send(pipeline.topic, b"one more", partition=partition).get(30)
     pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 CASES: tuple[Case, ...] = (

@@ -109,13 +109,13 @@ def void(stage: Stage, *, loaded: bool) -> Told:
             theirs.append(coming.enter_context(another_member(pipeline)))
             theirs[-1].owns(1)
 
-        said = run_disturbed(pipeline, "hand_over", comes)
-        assert said.code == 0 and said.outcomes.count("rebalanced") == 1, (
-            f"{said_in_short(said)}\n{said.err}"
+        result = run_disturbed(pipeline, "hand_over", comes)
+        assert result.code == 0 and result.outcomes.count("rebalanced") == 1, (
+            f"{said_in_short(result)}\n{result.err}"
         )
         coming.close()
         after, next_run = held(pipeline), pipeline.ran()
-    return shared(stage, pipeline, theirs, after, both(said, next_run))
+    return shared(stage, pipeline, theirs, after, both(result, next_run))
 
 
 def answer_lost(
@@ -128,13 +128,13 @@ def answer_lost(
     with beside(stage, pipeline, loaded=True) as theirs:
         cluster.proxy.spoil(cut(0.0), api=OFFSET_COMMIT, times=times)
         # by then its share is its own: what the other one has read before may be all there was
-        said = run_disturbed(pipeline, "observe", lambda world: pipeline.produce(_RECORDS))
-        assert cluster.proxy.spoiled and said.code in ((0,) if times else (0, 6)), (
-            f"{said_in_short(said)}\n{said.err}"
+        result = run_disturbed(pipeline, "observe", lambda world: pipeline.produce(_RECORDS))
+        assert cluster.proxy.spoiled and result.code in ((0,) if times else (0, 6)), (
+            f"{said_in_short(result)}\n{result.err}"
         )
         cluster.proxy.heal()
         after, next_run = held(pipeline), pipeline.ran()
-    return shared(stage, pipeline, theirs, after, both(said, next_run))
+    return shared(stage, pipeline, theirs, after, both(result, next_run))
 
 
 def asleep(
@@ -174,12 +174,12 @@ def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> Told:
     with another_member(pipeline) as other:
         other.has_read(_RECORDS if commit_succeeded else 2 * _RECORDS)
     after = held(pipeline)
-    asked = stopped(pipeline.run(), 5, "etl plans supersede")
-    told = ["--assume-offsets-committed"] if commit_succeeded else []
-    said = pipeline.door("plans", "supersede", after=["1", *told, "--reason", "seen"])
-    assert said.code == 0, said.err
+    request = stopped(pipeline.run(), 5, "etl plans supersede")
+    reported = ["--assume-offsets-committed"] if commit_succeeded else []
+    result = pipeline.door("plans", "supersede", after=["1", *reported, "--reason", "seen"])
+    assert result.code == 0, result.err
     pipeline.produce(_RECORDS)
-    return shared(stage, pipeline, [other], after, both(asked, pipeline.ran()))
+    return shared(stage, pipeline, [other], after, both(request, pipeline.ran()))
 
 
 def coordinator_moved(
@@ -195,12 +195,12 @@ def coordinator_moved(
     pipeline.produce(_RECORDS)
     wait_for_all(pipeline, 2)
     broker = coordinator_of(pipeline)
-    said = run_disturbed(pipeline, verb, lambda world: broker.kill())
+    result = run_disturbed(pipeline, verb, lambda world: broker.kill())
     after = held(pipeline)
     broker.start()
     wait_for_all(pipeline, 2)
-    assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
-    return shared(stage, pipeline, [], after, both(said, pipeline.ran()))
+    assert result.code in (0, 6), f"{said_in_short(result)}\n{result.err}"
+    return shared(stage, pipeline, [], after, both(result, pipeline.ran()))
 
 
 @contextlib.contextmanager

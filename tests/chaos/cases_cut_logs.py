@@ -66,7 +66,7 @@ def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) ->
     pipeline.ran()
     rows, after = pipeline.in_table(), held(pipeline)
     unclean(pipeline, first, second, records)
-    said = stopped(
+    result = stopped(
         pipeline.run(), 5, "cut at offset 60, and records up to 120", "topics accept-changes"
     )
     stopped(pipeline.door("run", after=["--dry-run"]), 5, "cut at offset 60")
@@ -82,7 +82,7 @@ def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) ->
     return finish(
         pipeline,
         after=after,
-        next_run=said,
+        next_run=result,
         expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(_ALL, 60)),
     )
 
@@ -95,18 +95,18 @@ def elected_between_plan_and_fetch(stage: Stage) -> Told:
     broken_off_before("fetch", pipeline)
     rows, after = pipeline.in_table(), held(pipeline)
     unclean(pipeline, first, second, 480)
-    said = stopped(
+    result = stopped(
         pipeline.run(), 5, "cut at offset 60, and records up to 120", "topics accept-changes"
     )
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "topic_changes_accepted", "records_lost", "ingested")
-    told = finish(
-        pipeline, after=after, next_run=said, expected=rows + (pipeline.in_topic() - rows)
+    reported = finish(
+        pipeline, after=after, next_run=result, expected=rows + (pipeline.in_topic() - rows)
     )
     assert let_go(pipeline) == [(partition, 60, 120, "log truncated") for partition in _ALL], (
         let_go(pipeline)
     )
-    return told
+    return reported
 
 
 def tail_lost(stage: Stage) -> Told:
@@ -117,7 +117,7 @@ def tail_lost(stage: Stage) -> Told:
     """
     pipeline, rows, after = loaded_on(stage, stage.another_cluster())
     ends = cut_files(pipeline, pipeline.cluster.brokers[0], _ALL)
-    said = stopped(
+    result = stopped(
         pipeline.run(),
         5,
         f"cut at offset {ends[0]} or below, and we were at 120",
@@ -132,7 +132,10 @@ def tail_lost(stage: Stage) -> Told:
     pipeline.produce(80)
     stopped(pipeline.run(), 0, "topic_changes_accepted", "ingested")
     return finish(
-        pipeline, after=after, next_run=said, expected=rows + second_life(pipeline.in_topic(), ends)
+        pipeline,
+        after=after,
+        next_run=result,
+        expected=rows + second_life(pipeline.in_topic(), ends),
     )
 
 
@@ -150,7 +153,7 @@ def tail_lost_of_one(stage: Stage) -> Told:
     ends = cut_files(pipeline, broker, theirs)
     pipeline.produce(480)
     more = "and 1 more partitions" if len(theirs) == 2 else ""
-    said = stopped(
+    result = stopped(
         pipeline.run(), 5, f"cut at offset {min(ends.items())[1]}, and records up to 120", more
     )
     accepted(pipeline, pipeline.topic)
@@ -161,7 +164,7 @@ def tail_lost_of_one(stage: Stage) -> Told:
     return finish(
         pipeline,
         after=after,
-        next_run=said,
+        next_run=result,
         expected=rows + Counter(kept) + second_life(pipeline.in_topic(), ends),
     )
 

@@ -74,8 +74,8 @@ def disk_full(stage: Stage, *, loaded: bool) -> Told:
         pipeline.ran()
     produce_much(pipeline, 600)
     with stage.writing(pipeline):
-        said = stopped(pipeline.run(), 7, "No space left")
-        after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+        result = stopped(pipeline.run(), 7, "No space left")
+        after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
         stopped(pipeline.run(), 7)
         remount(pipeline.table, "size=64m")
         next_run = stopped(pipeline.run(), 0, "plan_resumed")
@@ -90,8 +90,8 @@ def no_room_for_the_commit(stage: Stage) -> Told:
     log = pipeline.table / "_delta_log"
     pipeline.produce(240)
     mounted(stage, log, "size=1m,nr_inodes=2")
-    said = stopped(pipeline.run(), 7)
-    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    result = stopped(pipeline.run(), 7)
+    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
     remount(log, "nr_inodes=1000")
     pipeline.produce(80)
     next_run = stopped(pipeline.run(), 0, "plan_resumed")
@@ -123,8 +123,8 @@ def taken_away(
         take(pipeline)
         try:
             hold.release()
-            said = stopped(driver.wait(), 7)
-            after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+            result = stopped(driver.wait(), 7)
+            after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
             stopped(pipeline.run(), 7)
         finally:
             give(pipeline)

@@ -55,9 +55,9 @@ def with_another_topic(stage: Stage) -> Pipeline:
 
 def killed(pipeline: Pipeline, verb: str, *door: str) -> Said:
     with Driver(pipeline, sends=(signal.SIGKILL, verb), door=door) as driver:
-        said = driver.wait()
-    assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
-    return said
+        result = driver.wait()
+    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+    return result
 
 
 def deleted(stage: Stage, *, command: str | None = None, run: str | None = None) -> Told:
@@ -70,15 +70,15 @@ def deleted(stage: Stage, *, command: str | None = None, run: str | None = None)
     stopped(pipeline.run(), 5, "do not know this topic of it any more")
     if command:
         killed(pipeline, command, "plans supersede", "2", *_REASON)
-    said = pipeline.door("plans", "supersede", after=("2", *_REASON))
-    assert said.code == 0, said.err
-    after, said = _strict(pipeline, run, "topic deleted")
+    result = pipeline.door("plans", "supersede", after=("2", *_REASON))
+    assert result.code == 0, result.err
+    after, result = _strict(pipeline, run, "topic deleted")
     assert pipeline.in_table() == rows
     make_topic(pipeline)
     pipeline.produce(40)
     stopped(pipeline.run(), 5, "made again")
     accepted(pipeline, pipeline.topic)
-    return _finished(pipeline, rows, after, said, "topic deleted")
+    return _finished(pipeline, rows, after, result, "topic deleted")
 
 
 def recreated(stage: Stage, *, command: str | None = None, run: str | None = None) -> Told:
@@ -103,25 +103,25 @@ def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, Said]:
     if verb:
         killed(pipeline, verb, "run", "--fail-on-loss")
     after = held(pipeline)
-    said = pipeline.door("run", "--fail-on-loss")
-    assert said.code == (0 if verb in _RECORDED else 3), f"{said_in_short(said)}\n{said.err}"
+    result = pipeline.door("run", "--fail-on-loss")
+    assert result.code == (0 if verb in _RECORDED else 3), f"{said_in_short(result)}\n{result.err}"
     assert let_go(pipeline) == planned_and_lost(why), let_go(pipeline)
-    return after, said
+    return after, result
 
 
-def _finished(pipeline: Pipeline, rows: Counter[Row], after: str, said: Said, why: str) -> Told:
+def _finished(pipeline: Pipeline, rows: Counter[Row], after: str, result: Said, why: str) -> Told:
     """`rows`: what was loaded of the topic before. What is there now is read whole, under its
     second life.
     """
     stopped(pipeline.run(), 0)
-    told = finish(
+    reported = finish(
         pipeline,
         after=after,
-        next_run=said,
+        next_run=result,
         expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0)),
     )
     assert let_go(pipeline) == planned_and_lost(why), let_go(pipeline)
-    return told
+    return reported
 
 
 _WAYS = {

@@ -52,15 +52,15 @@ def void(stage: Stage, *, came: Came, why: str, loaded: bool) -> Told:
     pipeline = joining(stage, loaded=loaded)
     with OtherConsumer(pipeline) as other:
         with stage.writing(pipeline):
-            said = run_disturbed(pipeline, "store", lambda world: came(pipeline, other))
+            result = run_disturbed(pipeline, "store", lambda world: came(pipeline, other))
             after = held(pipeline)
-            stopped(said, 0, why)
-            assert said.outcomes.count("rebalanced") == 1 and "ingested" in said.outcomes, (
-                said.outcomes
+            stopped(result, 0, why)
+            assert result.outcomes.count("rebalanced") == 1 and "ingested" in result.outcomes, (
+                result.outcomes
             )
             next_run = pipeline.ran()
-        told = f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}"
-        return shared(stage, pipeline, other, after=after, next_run=told)
+        reported = f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}"
+        return shared(stage, pipeline, other, after=after, next_run=reported)
 
 
 def void_each_time(stage: Stage) -> Told:
@@ -69,14 +69,16 @@ def void_each_time(stage: Stage) -> Told:
     """
     pipeline = joining(stage, loaded=False)
     with OtherConsumer(pipeline) as other:
-        said = run_disturbed(
+        result = run_disturbed(
             pipeline, "store", lambda world: another_commits(pipeline, other), how=EachTime
         )
-        stopped(said, 4, "The group rejected 4 offset commits")
-        assert (stored_plans(pipeline), voids(pipeline)) == ([], 4), said.out
+        stopped(result, 4, "The group rejected 4 offset commits")
+        assert (stored_plans(pipeline), voids(pipeline)) == ([], 4), result.out
         after = held(pipeline)
-        told = f"the run itself: {said_in_short(said)}; the next: {said_in_short(pipeline.ran())}"
-        return shared(stage, pipeline, other, after=after, next_run=told)
+        reported = (
+            f"the run itself: {said_in_short(result)}; the next: {said_in_short(pipeline.ran())}"
+        )
+        return shared(stage, pipeline, other, after=after, next_run=reported)
 
 
 def set_back(stage: Stage, *, to: int | None) -> Told:
@@ -85,9 +87,9 @@ def set_back(stage: Stage, *, to: int | None) -> Told:
     """
     pipeline = joining(stage, loaded=True)
     ours = pipeline.committed()[_PARTITION]
-    said = run_disturbed(pipeline, "store", lambda world: set_offset(pipeline, _PARTITION, to))
-    stopped(said, 5, "Somebody else", f"ours is {ours}")
-    assert (stored_plans(pipeline), voids(pipeline)) == ([1], 1), said.out
+    result = run_disturbed(pipeline, "store", lambda world: set_offset(pipeline, _PARTITION, to))
+    stopped(result, 5, "Somebody else", f"ours is {ours}")
+    assert (stored_plans(pipeline), voids(pipeline)) == ([1], 1), result.out
     after = held(pipeline)
     stopped(pipeline.run(), 5, "Somebody else")
     set_offset(pipeline, _PARTITION, ours)
@@ -95,7 +97,7 @@ def set_back(stage: Stage, *, to: int | None) -> Told:
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
     )
 
 
@@ -113,16 +115,16 @@ def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> Told:
             end_session(pipeline.cluster.zookeeper_connect, world)
 
     with stage.writing(pipeline):
-        said = run_disturbed(pipeline, "store", lose)
+        result = run_disturbed(pipeline, "store", lose)
         after = held(pipeline)
-        assert said.code == 0 and "session_lost" in said.outcomes, (
-            f"{said_in_short(said)}\n{said.err}"
+        assert result.code == 0 and "session_lost" in result.outcomes, (
+            f"{said_in_short(result)}\n{result.err}"
         )
         next_run = pipeline.ran()
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
     )
 
 
@@ -134,14 +136,16 @@ def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> Told:
     prepare(pipeline, loaded)
     proxy.lose(what, chosen)
     with stage.writing(pipeline):
-        said = pipeline.run()
+        result = pipeline.run()
         after = held(pipeline)
-        assert proxy.happened.is_set() and said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
+        assert proxy.happened.is_set() and result.code in (0, 6), (
+            f"{said_in_short(result)}\n{result.err}"
+        )
         next_run = pipeline.ran()
-    told = stage.finish(
+    reported = stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
     )
     ends = {
         partition: 1 + max(offset for p, offset, _ in pipeline.in_table() if p == partition)
@@ -150,7 +154,7 @@ def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> Told:
     assert pipeline.committed() == ends, (
         f"offsets {pipeline.committed()}, the table's rows end at {ends}"
     )
-    return told
+    return reported
 
 
 def voids(pipeline: Pipeline) -> int:

@@ -97,9 +97,9 @@ def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> Told:
         hold.release()
         for pid in others:
             send(pid, signal.SIGCONT)
-        said = driver.wait()
+        result = driver.wait()
     if on_data_loss == "fail":
-        stopped(said, 5, "ExpiredOffsets", "source.on_data_loss")
+        stopped(result, 5, "ExpiredOffsets", "source.on_data_loss")
         after, next_run = (
             held(pipeline),
             stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip"),
@@ -108,11 +108,11 @@ def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> Told:
         pipeline.settings["source"]["on_data_loss"] = "skip"
         stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     else:
-        stopped(said, 0, "plan_superseded", "records_lost")
+        stopped(result, 0, "plan_superseded", "records_lost")
         after, next_run = held(pipeline), stopped(pipeline.run(), 0, "up_to_date")
-    told = stage.finish(pipeline, after=after, next_run=next_run)
+    reported = stage.finish(pipeline, after=after, next_run=next_run)
     assert let_go(pipeline) == [(logs[0].partition, 0, start, "expired")], let_go(pipeline)
-    return told
+    return reported
 
 
 def _filled(pipeline: Pipeline) -> list[OldLog]:

@@ -61,13 +61,13 @@ def answer_lost(stage: Stage, *, storage: str, api: int, times: int | None, ends
     pipeline, proxy = through_proxy(stage, storage, timeout_s=2)
     with stage.writing(pipeline):
         proxy.spoil(cut(0.0), api=api, times=times)
-        said = pipeline.run()
-        assert proxy.spoiled and said.code == ends, (
-            f"{proxy.spoiled} spoiled; {said_in_short(said)}\n{said.err}"
+        result = pipeline.run()
+        assert proxy.spoiled and result.code == ends, (
+            f"{proxy.spoiled} spoiled; {said_in_short(result)}\n{result.err}"
         )
         proxy.heal()
         after, next_run = held(pipeline), pipeline.ran()
-    return finish_kept(stage, pipeline, after, both(said, next_run))
+    return finish_kept(stage, pipeline, after, both(result, next_run))
 
 
 def killed_behind_the_commit(stage: Stage, *, storage: str) -> Told:
@@ -125,8 +125,8 @@ def asleep_between_look_and_commit(stage: Stage, *, storage: str) -> Told:
         )
         after, second, woken = overtaken(zombie, pipeline)
         assert woken.code in (*_RETRY, 4), f"{said_in_short(woken)}\n{woken.err}"
-    says = f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}"
-    return finish_kept(stage, pipeline, after, says)
+    message = f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}"
+    return finish_kept(stage, pipeline, after, message)
 
 
 def coordinator_moved(stage: Stage, *, storage: str) -> Told:
@@ -140,12 +140,12 @@ def coordinator_moved(stage: Stage, *, storage: str) -> Told:
     prepare(pipeline, loaded=True)
     wait_for_all(pipeline, 2)
     broker = coordinator_of(pipeline)
-    said = run_disturbed(pipeline, "commit", lambda world: broker.kill())
+    result = run_disturbed(pipeline, "commit", lambda world: broker.kill())
     after = held(pipeline)
     broker.start()
     wait_for_all(pipeline, 2)
-    assert said.code in _RETRY, f"{said_in_short(said)}\n{said.err}"
-    return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
+    assert result.code in _RETRY, f"{said_in_short(result)}\n{result.err}"
+    return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
 def coordinator_restarted(stage: Stage, *, storage: str) -> Told:
@@ -161,11 +161,11 @@ def coordinator_restarted(stage: Stage, *, storage: str) -> Told:
         back.start()
         stage.at_end.callback(back.join)
 
-    said = run_disturbed(pipeline, "commit", down_for_a_while)
+    result = run_disturbed(pipeline, "commit", down_for_a_while)
     after = held(pipeline)
-    assert said.code in _RETRY, f"{said_in_short(said)}\n{said.err}"
+    assert result.code in _RETRY, f"{said_in_short(result)}\n{result.err}"
     assert wait_until(broker.is_ready, _SOON_S)
-    return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
+    return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
 def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> Told:
@@ -180,15 +180,15 @@ def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> T
         committed_by_another(pipeline, {_PARTITION: ours + by})
 
     if during:
-        said = run_disturbed(pipeline, "commit", commit)
+        result = run_disturbed(pipeline, "commit", commit)
     else:
         commit(None)
-        said = pipeline.run()
-    stopped(said, 5, "Somebody else")
+        result = pipeline.run()
+    stopped(result, 5, "Somebody else")
     after = held(pipeline)
     restored = pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"])
     assert restored.code == 0, restored.err
-    return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
+    return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
 def zookeeper_went_back(stage: Stage) -> Told:
@@ -197,11 +197,11 @@ def zookeeper_went_back(stage: Stage) -> Told:
     prepare(pipeline, loaded=True)
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/{_PARTITION}", b"7")
-    said = stopped(pipeline.run(), 5, "Somebody else")
+    result = stopped(pipeline.run(), 5, "Somebody else")
     after = held(pipeline)
     restored = pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"])
     assert restored.code == 0, restored.err
-    return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
+    return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
 def forgotten(stage: Stage, *, storage: str, verb: str | None) -> Told:
@@ -224,10 +224,10 @@ def somebody_joined(stage: Stage, *, storage: str) -> Told:
     prepare(pipeline, loaded=True)
     with contextlib.ExitStack() as consumers:
         joined = consuming(pipeline, pipeline.group, partitions=4)
-        said = run_disturbed(pipeline, "commit", lambda world: consumers.enter_context(joined))
-        stopped(said, 4, "has live members in Kafka")
+        result = run_disturbed(pipeline, "commit", lambda world: consumers.enter_context(joined))
+        stopped(result, 4, "has live members in Kafka")
         after = held(pipeline)
-    return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
+    return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
 def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:

@@ -34,8 +34,8 @@ def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool = False, **setti
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
         with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
-            said = driver.wait()
-            assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+            result = driver.wait()
+            assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
             assert "group" not in settings or owned(pipeline), "no owner was claimed"
             after = held(pipeline)
             next_run = pipeline.ran()
@@ -90,11 +90,11 @@ def worker_killed(stage: Stage, *, half: bool) -> Told:
         after = held(pipeline)
         send(hold.workers()[-1], signal.SIGKILL)
         hold.release()
-        said = driver.wait()
-        assert said.code in (0, 7), f"{said_in_short(said)}\n{said.err}"
+        result = driver.wait()
+        assert result.code in (0, 7), f"{said_in_short(result)}\n{result.err}"
         next_run = pipeline.ran()
-    told = f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}"
-    return stage.finish(pipeline, after=after, next_run=told)
+    reported = f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}"
+    return stage.finish(pipeline, after=after, next_run=reported)
 
 
 def owned(pipeline: Pipeline) -> list[str]:

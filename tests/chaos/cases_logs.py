@@ -77,21 +77,21 @@ def expired_before_fetch(
     before = pipeline.in_topic()
     delete_records(pipeline, {1: start + _GONE})
     after, gone = held(pipeline), between(before, 1, start, start + _GONE)
-    said = pipeline.run()
+    result = pipeline.run()
     if on_data_loss == "fail":
-        stopped(said, 5, "are gone", "on_data_loss: skip")
+        stopped(result, 5, "are gone", "on_data_loss: skip")
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"  # what the error tells to do
         stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     else:
-        stopped(said, 0, "plan_superseded", "records_lost")
+        stopped(result, 0, "plan_superseded", "records_lost")
     pipeline.produce(80)
     pipeline.ran()
-    told = stage.finish(
-        pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone
+    reported = stage.finish(
+        pipeline, after=after, next_run=result, expected=(before | pipeline.in_topic()) - gone
     )
     assert let_go(pipeline) == [(1, start, start + _GONE, "expired")], let_go(pipeline)
-    return told
+    return reported
 
 
 def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> Told:
@@ -113,18 +113,18 @@ def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> Told:
         between(before, 1, 60, 60 + _GONE) | between(before, 1, 60 + _GONE + 10, 60 + _GONE + 20),
     )
     pipeline.produce(80)
-    said = stopped(
+    result = stopped(
         pipeline.run(), 0, "plan_resumed" if by_hand else "plan_superseded", "records_lost"
     )
-    told = stage.finish(
-        pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone
+    reported = stage.finish(
+        pipeline, after=after, next_run=result, expected=(before | pipeline.in_topic()) - gone
     )
     lost = [
         (1, 60, 60 + _GONE, "expired"),
         (1, 60 + _GONE + 10, 60 + _GONE + 20, "skipped by hand"),
     ]
     assert let_go(pipeline) == lost, let_go(pipeline)
-    return told
+    return reported
 
 
 def all_expired_before_fetch(stage: Stage) -> Told:
@@ -136,14 +136,16 @@ def all_expired_before_fetch(stage: Stage) -> Told:
     assert wait_until(lambda: set(log_starts(pipeline).values()) == {120}, 60), log_starts(pipeline)
     configure(pipeline, {"retention.ms": "-1"})
     after = held(pipeline)
-    said = stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
+    result = stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     pipeline.produce(80)
     pipeline.ran()
-    told = stage.finish(pipeline, after=after, next_run=said, expected=loaded | pipeline.in_topic())
+    reported = stage.finish(
+        pipeline, after=after, next_run=result, expected=loaded | pipeline.in_topic()
+    )
     assert let_go(pipeline) == [(partition, 60, 120, "expired") for partition in range(4)], let_go(
         pipeline
     )
-    return told
+    return reported
 
 
 def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
@@ -154,9 +156,9 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
         before.append(pipeline.in_topic())
         delete_records(pipeline, dict.fromkeys(range(4), 1900))
 
-    pipeline, said = during_fetch(stage, expire, on_data_loss=on_data_loss)
+    pipeline, result = during_fetch(stage, expire, on_data_loss=on_data_loss)
     if on_data_loss == "fail":
-        stopped(said, 5, "ExpiredOffsets", "source.on_data_loss")
+        stopped(result, 5, "ExpiredOffsets", "source.on_data_loss")
         after, next_run = (
             held(pipeline),
             stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip"),
@@ -165,14 +167,14 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
         pipeline.settings["source"]["on_data_loss"] = "skip"
         stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     else:
-        stopped(said, 0, "plan_superseded", "records_lost")
+        stopped(result, 0, "plan_superseded", "records_lost")
         after, next_run = held(pipeline), stopped(pipeline.run(), 0, "up_to_date")
     gone = Counter({row: count for row, count in before[0].items() if row[1] < 1900})
-    told = stage.finish(pipeline, after=after, next_run=next_run, expected=before[0] - gone)
+    reported = stage.finish(pipeline, after=after, next_run=next_run, expected=before[0] - gone)
     assert let_go(pipeline) == [(partition, 0, 1900, "expired") for partition in range(4)], let_go(
         pipeline
     )
-    return told
+    return reported
 
 
 def expired_between_runs(stage: Stage, *, on_data_loss: str) -> Told:
@@ -180,17 +182,17 @@ def expired_between_runs(stage: Stage, *, on_data_loss: str) -> Told:
     before = pipeline.in_topic()
     delete_records(pipeline, {1: 90, 3: 120})
     after, gone = held(pipeline), between(before, 1, 60, 90) + between(before, 3, 60, 120)
-    said = pipeline.run()
+    result = pipeline.run()
     if on_data_loss == "fail":
-        stopped(said, 5, "are gone", "on_data_loss: skip")
+        stopped(result, 5, "are gone", "on_data_loss: skip")
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"
         pipeline.ran()
     else:
-        stopped(said, 0, "records_lost", "ingested")
-    told = stage.finish(pipeline, after=after, next_run=said, expected=before - gone)
+        stopped(result, 0, "records_lost", "ingested")
+    reported = stage.finish(pipeline, after=after, next_run=result, expected=before - gone)
     assert let_go(pipeline) == [(1, 60, 90, "expired"), (3, 60, 120, "expired")], let_go(pipeline)
-    return told
+    return reported
 
 
 def during_fetch(
@@ -216,9 +218,9 @@ def during_fetch(
         driver.wait_for("the third fetch", lambda: cluster.proxy.spoiled > 0)
         change(pipeline)
         done.set()
-        said = driver.wait()
+        result = driver.wait()
     cluster.proxy.heal()
-    return pipeline, said
+    return pipeline, result
 
 
 def recreated(
@@ -235,14 +237,14 @@ def recreated(
     rows, after = pipeline.in_table(), held(pipeline)
     recreate_topic(pipeline)
     pipeline.produce(records)
-    said = stopped(pipeline.run(), 5, "made again")
+    result = stopped(pipeline.run(), 5, "made again")
     stopped(pipeline.run(), 5, "made again")
     assert held(pipeline) == after
-    told = _accepted(pipeline, rows, after, said)
+    reported = _accepted(pipeline, rows, after, result)
     assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(
         pipeline
     )
-    return told
+    return reported
 
 
 def recreated_without_ids(stage: Stage) -> Told:
@@ -263,13 +265,13 @@ def recreated_during_fetch(stage: Stage) -> Told:
         recreate_topic(pipeline)
         pipeline.produce(8_800)
 
-    pipeline, said = during_fetch(stage, recreate)
-    assert said.code in (2, 5, 6), f"{said_in_short(said)}\n{said.err}"
-    after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+    pipeline, result = during_fetch(stage, recreate)
+    assert result.code in (2, 5, 6), f"{said_in_short(result)}\n{result.err}"
+    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
     return _accepted(pipeline, Counter(), after, stopped(pipeline.run(), 5, "made again"))
 
 
-def _accepted(pipeline: Pipeline, rows: Counter[Row], after: str, said: Said) -> Told:
+def _accepted(pipeline: Pipeline, rows: Counter[Row], after: str, result: Said) -> Told:
     """The table still holds what the first topic had; accepted, as the error tells, the second one
     is read whole under its second life.
     """
@@ -279,7 +281,7 @@ def _accepted(pipeline: Pipeline, rows: Counter[Row], after: str, said: Said) ->
     return finish(
         pipeline,
         after=after,
-        next_run=said,
+        next_run=result,
         expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0)),
     )
 
@@ -295,15 +297,15 @@ def deleted(stage: Stage, *, stored: bool) -> Told:
     ending = (
         (5, "do not know this topic of it any more") if stored else (2, "the topic is not there")
     )
-    said = stopped(pipeline.run(), *ending)
+    result = stopped(pipeline.run(), *ending)
     assert pipeline.in_table() == rows
     make_topic(pipeline)
     stopped(pipeline.run(), 5, "made again")
-    told = _accepted(pipeline, rows, after, said)
+    reported = _accepted(pipeline, rows, after, result)
     assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(
         pipeline
     )
-    return told
+    return reported
 
 
 def partitions_added(stage: Stage, *, loaded: bool) -> Told:
@@ -317,8 +319,8 @@ def partitions_added(stage: Stage, *, loaded: bool) -> Told:
     after = held(pipeline)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
-        said = stopped(pipeline.run(), 0, "plan_resumed", "ingested")
-    return stage.finish(pipeline, after=after, next_run=said)
+        result = stopped(pipeline.run(), 0, "plan_resumed", "ingested")
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 CASES: tuple[Case, ...] = (

@@ -45,8 +45,8 @@ def at_verb(
         beside(pipeline, other, loaded)
         with stage.writing(pipeline):
             with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
-                said = driver.wait()
-            assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+                result = driver.wait()
+            assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
             assert other.owned() == [*_OURS, *_THEIRS] and len(other.members()) == 1, (
                 other.owned(),
                 other.members(),
@@ -96,9 +96,9 @@ def at_request(
                 return True
 
             proxy.lose(lost, is_killed_at)
-            said = driver.wait()
-            assert said.code == -signal.SIGKILL and proxy.happened.is_set(), (
-                f"{said_in_short(said)}\n{said.err}"
+            result = driver.wait()
+            assert result.code == -signal.SIGKILL and proxy.happened.is_set(), (
+                f"{said_in_short(result)}\n{result.err}"
             )
             assert wait_until(lambda: len(stored_plans(pipeline)) == stored, _SOON_S), stored_plans(
                 pipeline

@@ -63,12 +63,12 @@ def spoiled(
         cluster.proxy.spoil(spoil, api=api, after=after, times=times)
         stage.at_end.callback(cluster.proxy.heal)
         with Driver(pipeline) as driver:
-            said = (
+            result = (
                 driver.wait()
             )  # under a deadline: nine attempts of `TIMEOUT_S` and the pauses between them are 45 s
         assert cluster.proxy.spoiled, "no answer was spoiled"
-        assert said.code in ends, f"{said_in_short(said)}\n{said.err}"
-        after_it = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
+        assert result.code in ends, f"{said_in_short(result)}\n{result.err}"
+        after_it = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
         cluster.proxy.heal()
         writer.wait_for(20)
         next_run = pipeline.ran()

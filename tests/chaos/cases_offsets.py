@@ -69,17 +69,17 @@ def moved_during(
     return _decided(stage, pipeline, pipeline.run(), after, follows)
 
 
-def _decided(stage: Stage, pipeline: Pipeline, said: Said, after: str, follows: bool) -> Told:
+def _decided(stage: Stage, pipeline: Pipeline, result: Said, after: str, follows: bool) -> Told:
     if follows:
-        stopped(said, 0, "offset_changed", "ingested")
+        stopped(result, 0, "offset_changed", "ingested")
         expected = pipeline.in_topic() - between(pipeline.in_topic(), _PARTITION, _OURS, _LARGER)
-        told = stage.finish(pipeline, after=after, next_run=said, expected=expected)
+        reported = stage.finish(pipeline, after=after, next_run=result, expected=expected)
         assert let_go(pipeline) == [(_PARTITION, _OURS, _LARGER, "offset moved")], let_go(pipeline)
-        return told
-    stopped(said, 5, "Somebody else", f"set it back to {_OURS}")
+        return reported
+    stopped(result, 5, "Somebody else", f"set it back to {_OURS}")
     set_offset(pipeline, _PARTITION, _OURS)  # what the error tells to do
     pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 _STOPS = "the next run stops, and the offset is set back by hand"

@@ -20,8 +20,8 @@ def one_run(stage: Stage, *, verb: str, loaded: bool = False) -> Told:
         pipeline.ran()
         pipeline.produce(400)
     with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
-        said = driver.wait()
-    assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+        result = driver.wait()
+    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
     pipeline.produce(400)
     after, next_run = held(pipeline), pipeline.ran()
     figures = checked(pipeline)

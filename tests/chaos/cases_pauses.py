@@ -88,8 +88,10 @@ def answer_lost(stage: Stage, *, word: str, lost: Lost) -> Told:
     if word == "resume":
         assert say(pipeline, "pause").code == 0
     proxy.lose(lost, lambda operation, frame: operation in _WRITES and b"/paused" in frame)
-    said = say(pipeline, word)
-    assert proxy.happened.is_set() and said.code in (0, 4, 6), f"{said_in_short(said)}\n{said.err}"
+    result = say(pipeline, word)
+    assert proxy.happened.is_set() and result.code in (0, 4, 6), (
+        f"{said_in_short(result)}\n{result.err}"
+    )
     assert say(pipeline, word).code == 0
     after = held(pipeline)
     next_run = pipeline.ran()
@@ -101,7 +103,7 @@ def answer_lost(stage: Stage, *, word: str, lost: Lost) -> Told:
         stage,
         case,
         after,
-        f"`etl offsets {word}`: exit {said.code}; the next run: {said_in_short(next_run)}",
+        f"`etl offsets {word}`: exit {result.code}; the next run: {said_in_short(next_run)}",
     )
 
 
@@ -137,11 +139,11 @@ def expired_meanwhile(stage: Stage) -> Told:
     )
     next_run = pipeline.ran()
     assert "records_lost" in next_run.outcomes, next_run.outcomes
-    told = stage.finish(pipeline, after=after, next_run=next_run, expected=expected)
+    reported = stage.finish(pipeline, after=after, next_run=next_run, expected=expected)
     assert [one[:3] for one in let_go(pipeline)] == [(_PARTITION, _PAUSED_AT, gone)], let_go(
         pipeline
     )
-    return told
+    return reported
 
 
 def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
@@ -198,8 +200,8 @@ def rested(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | str) -
 
 def _kill(pipeline: Pipeline, verb: str) -> None:
     with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
-        said = driver.wait()
-    assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+        result = driver.wait()
+    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
 
 
 _THEN = "a log is paused "

@@ -31,9 +31,9 @@ def paused_before_its_plan(stage: Stage) -> Told:
     refused = late.run()
     assert refused.code == 2 and held(late) == "nothing", refused.err
     loading.produce(400)
-    says = f"the one that won: {said_in_short(loading.ran())}; the woken one: {said_in_short(woken)}, then exit {refused.code}"
+    message = f"the one that won: {said_in_short(loading.ran())}; the woken one: {said_in_short(woken)}, then exit {refused.code}"
     assert first.code == 0
-    return Told(after, says, checked(loading))
+    return Told(after, message, checked(loading))
 
 
 def killed_behind_its_plan(stage: Stage) -> Told:
@@ -48,10 +48,10 @@ def killed_behind_its_plan(stage: Stage) -> Told:
     assert refused.code == 2, f"{said_in_short(refused)}\n{refused.err}"
     assert retire(other, "clicks").code == 0
     wait_for_no_owner(other)
-    says = f"the other one: exit {refused.code}; when the killed one is retired: {said_in_short(other.ran())}"
+    message = f"the other one: exit {refused.code}; when the killed one is retired: {said_in_short(other.ran())}"
     late = killed.run()
     assert late.code == 5 and held(killed) == "nothing", f"{said_in_short(late)}\n{late.err}"
-    return Told(after, f"{says}; the retired one: exit {late.code}", checked(other))
+    return Told(after, f"{message}; the retired one: exit {late.code}", checked(other))
 
 
 def two_pipelines(stage: Stage) -> tuple[Pipeline, Pipeline]:

@@ -59,8 +59,8 @@ class ReadBySpark(Pipeline):
 def _killed_before_its_record(pipeline: Pipeline) -> str:
     pipeline.produce(400)
     with Driver(pipeline, sends=(SIGKILL, "record")) as driver:
-        said = driver.wait()
-    assert said.code == -SIGKILL, f"{said.code}\n{said.err}"
+        result = driver.wait()
+    assert result.code == -SIGKILL, f"{result.code}\n{result.err}"
     return held(pipeline)
 
 
@@ -84,18 +84,18 @@ def mapped(stage: Stage, *, mode: str, are_gone: bool) -> Told:
         _spark().sql(f"OPTIMIZE {table}")
         _spark().sql(f"VACUUM {table} RETAIN 0 HOURS")
         assert not written & complete_files(pipeline)
-    said = pipeline.ran()
-    assert "plan_completed" in said.outcomes, said.outcomes
+    result = pipeline.ran()
+    assert "plan_completed" in result.outcomes, result.outcomes
     assert [r["rows"] for r in pipeline.door("plans", "show").document["ranges"]] == [100] * 4
     assert pipeline.door("verify").code == 0
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def behind_a_transform(stage: Stage) -> Told:
     """The run goes on, the proof waits for an operator."""
     pipeline = stage.pipeline(transform="tests.chaos.cases_recount:dropping")
     after = _killed_before_its_record(pipeline)
-    said = pipeline.ran()
+    result = pipeline.ran()
     proof = pipeline.door("verify")
     assert (proof.code, sum(log["not_provable"] for log in proof.document["logs"])) == (9, 1), (
         proof.err
@@ -118,7 +118,9 @@ def behind_a_transform(stage: Stage) -> Told:
     expected = Counter(
         {row: count for row, count in pipeline.in_topic().items() if row[:2] != _DROPPED}
     )
-    return Told(after, f"exit {said.code}: {', '.join(said.outcomes)}", checked(pipeline, expected))
+    return Told(
+        after, f"exit {result.code}: {', '.join(result.outcomes)}", checked(pipeline, expected)
+    )
 
 
 _WHAT = "SIGKILL between the Delta commit and its record, "

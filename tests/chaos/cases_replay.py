@@ -48,8 +48,8 @@ def at_verb(stage: Stage, *, verb: str, is_done: bool) -> Told:
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
         with Driver(pipeline, sends=(signal.SIGKILL, verb), door=_door(pipeline)) as driver:
-            said = driver.wait()
-            assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+            result = driver.wait()
+            assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
             after = held(pipeline)
             _are_all_or_none(pipeline)
             next_run = pipeline.ran()
@@ -79,8 +79,8 @@ def many_times(stage: Stage) -> Told:
     assert last.code == 0, last.err
     assert _are_all_or_none(pipeline) is True
     assert pipeline.door("verify").code == 0
-    told = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {said_in_short(last)}"
-    return stage.finish(pipeline, after=after, next_run=told)
+    reported = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {said_in_short(last)}"
+    return stage.finish(pipeline, after=after, next_run=reported)
 
 
 def _is_killed(pipeline: Pipeline, moment_s: float) -> bool:

@@ -66,8 +66,8 @@ def _say(heir: Pipeline, words: tuple[str, ...], arguments: tuple[str, ...], die
 def _killed_before(heir: Pipeline, verb: str) -> str:
     if verb:
         with Driver(heir, sends=(signal.SIGKILL, verb)) as driver:
-            said = driver.wait()
-        assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+            result = driver.wait()
+        assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
     return held(heir)
 
 

@@ -55,9 +55,9 @@ def stopped_while_writing(stage: Stage, *, kind: signal.Signals, whole_group: bo
 
 def _ended(pipeline: Pipeline, driver: Driver) -> tuple[str, str]:
     """What the table held when the run had stopped, and what that one and the next said."""
-    said = driver.wait()
-    assert said.code == _STOPPED, f"{said_in_short(said)}\n{said.err}"
-    assert "Traceback" not in said.err and "nothing is lost" in said.err, said.err
+    result = driver.wait()
+    assert result.code == _STOPPED, f"{said_in_short(result)}\n{result.err}"
+    assert "Traceback" not in result.err and "nothing is lost" in result.err, result.err
     driver.wait_until_gone()
     after = held(pipeline)
     return after, f"exit {_STOPPED}; the next run: {said_in_short(pipeline.ran())}"

@@ -139,8 +139,8 @@ def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> Told:
     assert woken.code in _STOPPED, f"the woken driver: {said_in_short(woken)}\n{woken.err}"
     next_run = heir.ran()
     assert heir.door("verify").code == 0
-    says = f"the heir: {said_in_short(next_run)}; the woken one: {said_in_short(woken)}"
-    return Told(after, says, checked(old))
+    message = f"the heir: {said_in_short(next_run)}; the woken one: {said_in_short(woken)}"
+    return Told(after, message, checked(old))
 
 
 _OVER = "the driver is paused past its session, another pipeline takes its place and loads the same offsets, the first goes on: "

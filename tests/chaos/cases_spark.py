@@ -75,8 +75,8 @@ def task_fails(stage: Stage, *, at: str) -> Told:
             "the task's second attempt", lambda: int((hold.folder / f"{at}-3").read_text()) != first
         )
         hold.release()
-        said = stopped(driver.wait(), 0, "ingested")
-    return _and_one_more(stage, pipeline, after, said)
+        result = stopped(driver.wait(), 0, "ingested")
+    return _and_one_more(stage, pipeline, after, result)
 
 
 def speculation(stage: Stage, *, at: str) -> Told:
@@ -91,8 +91,8 @@ def speculation(stage: Stage, *, at: str) -> Told:
         driver.wait_for("its copy", lambda: int((hold.folder / f"{at}-3").read_text()) != first)
         after = held(pipeline)
         hold.release()
-        said = stopped(driver.wait(), 0, "ingested")
-    return _and_one_more(stage, pipeline, after, said)
+        result = stopped(driver.wait(), 0, "ingested")
+    return _and_one_more(stage, pipeline, after, result)
 
 
 def executor_lost(stage: Stage, *, all_of_them: bool) -> Told:
@@ -107,17 +107,17 @@ def executor_lost(stage: Stage, *, all_of_them: bool) -> Told:
         for pid in there if all_of_them else there[:1]:
             send(pid, signal.SIGKILL)
         hold.release()
-        said = stopped(driver.wait(), 0, "ingested")
-    return _and_one_more(stage, pipeline, after, said)
+        result = stopped(driver.wait(), 0, "ingested")
+    return _and_one_more(stage, pipeline, after, result)
 
 
-def _and_one_more(stage: Stage, pipeline: Pipeline, after: str, said: Said) -> Told:
+def _and_one_more(stage: Stage, pipeline: Pipeline, after: str, result: Said) -> Told:
     """The next run, in the shared session, loads what the producer wrote meanwhile."""
     next_run = pipeline.ran()
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
     )
 
 

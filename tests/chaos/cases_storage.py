@@ -40,11 +40,17 @@ def lost_segment(stage: Stage) -> Told:
     ), refused.err
     after = f"{held(pipeline)}; the run itself: {said_in_short(refused)}"
     pipeline.settings["source"] = {"on_data_loss": "skip"}
-    said = stopped(pipeline.run(), 0, "plan_resumed", "plan_superseded", "records_lost", "ingested")
+    result = stopped(
+        pipeline.run(), 0, "plan_resumed", "plan_superseded", "records_lost", "ingested"
+    )
     assert let_go(pipeline) == [(0, first, until, "missing from the log")]
-    told = pipeline.door("verify").document["logs"][0]["without_row"]
-    assert (told["lost"], told["compacted"], told["not_known"]) == (until - first, 0, 0), told
-    return stage.finish(pipeline, after=after, next_run=said)
+    reported = pipeline.door("verify").document["logs"][0]["without_row"]
+    assert (reported["lost"], reported["compacted"], reported["not_known"]) == (
+        until - first,
+        0,
+        0,
+    ), reported
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def withheld(stage: Stage) -> Told:
@@ -79,8 +85,8 @@ def withheld(stage: Stage) -> Told:
     )
     after = f"{held(pipeline)}; the run itself: {said_in_short(refused)}"
     storage.joinpath("withheld").unlink()
-    said = stopped(pipeline.run(), 0, "plan_resumed", "ingested")
-    return stage.finish(pipeline, after=after, next_run=said)
+    result = stopped(pipeline.run(), 0, "plan_resumed", "ingested")
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def _fill(pipeline: Pipeline) -> None:

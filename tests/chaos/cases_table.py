@@ -69,12 +69,12 @@ def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], Told]:
         change(pipeline, before)
         after = held(pipeline)
         pipeline.produce(80)
-        said = stopped(
+        result = stopped(
             pipeline.run(), 5, "Since our last commit somebody else's", "table accept-changes"
         )
         sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
         _acknowledge(pipeline, str(table_of(pipeline).version()))
-        return stage.finish(pipeline, after=after, next_run=said)
+        return stage.finish(pipeline, after=after, next_run=result)
 
     return play
 
@@ -105,9 +105,9 @@ def deleted_by_rule(stage: Stage) -> Told:
         Counter({row: n for row, n in pipeline.in_topic().items() if row[1] < 5}),
     )
     pipeline.produce(80)
-    said = pipeline.ran()
-    assert said.outcomes == ["rows_removed", "ingested"], said.outcomes
-    return stage.finish(pipeline, after=after, next_run=said, expected=pipeline.in_topic() - gone)
+    result = pipeline.ran()
+    assert result.outcomes == ["rows_removed", "ingested"], result.outcomes
+    return stage.finish(pipeline, after=after, next_run=result, expected=pipeline.in_topic() - gone)
 
 
 def dropped(stage: Stage) -> Told:
@@ -115,10 +115,10 @@ def dropped(stage: Stage) -> Told:
     shutil.rmtree(pipeline.table)
     gone = pipeline.in_topic()
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "there is no table", "table accept-changes CONF none")
+    result = stopped(pipeline.run(), 5, "there is no table", "table accept-changes CONF none")
     _acknowledge(pipeline, "none")
     return stage.finish(
-        pipeline, after="nothing", next_run=said, expected=pipeline.in_topic() - gone
+        pipeline, after="nothing", next_run=result, expected=pipeline.in_topic() - gone
     )
 
 
@@ -129,14 +129,14 @@ def dropped_with_a_plan_stored(stage: Stage) -> Told:
     with Driver(pipeline, sends=(SIGKILL, "fetch")) as driver:
         driver.wait()
     shutil.rmtree(pipeline.table)
-    said = stopped(
+    result = stopped(
         pipeline.run(), 5, "the table holds no plan of ours", "table accept-changes CONF none"
     )
     _acknowledge(pipeline, "none")
     again = pipeline.ran()
     assert again.outcomes == ["plan_superseded", "ingested"], again.outcomes
     return stage.finish(
-        pipeline, after="nothing", next_run=said, expected=pipeline.in_topic() - gone
+        pipeline, after="nothing", next_run=result, expected=pipeline.in_topic() - gone
     )
 
 
@@ -147,10 +147,10 @@ def replaced(stage: Stage) -> Told:
     DeltaTable.create(str(pipeline.table), DeltaTable(str(ours)).schema())
     after = held(pipeline)
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "The table at this path has id", "table accept-changes")
+    result = stopped(pipeline.run(), 5, "The table at this path has id", "table accept-changes")
     shutil.rmtree(pipeline.table)
     ours.rename(pipeline.table)
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def replaced_in_place(stage: Stage) -> Told:
@@ -160,11 +160,11 @@ def replaced_in_place(stage: Stage) -> Told:
         f"CREATE OR REPLACE TABLE delta.`{pipeline.table}` USING delta AS SELECT * FROM delta.`{pipeline.table}` WHERE offset < 3"
     )
     after = held(pipeline)
-    said = stopped(pipeline.run(), 5, "table accept-changes")
+    result = stopped(pipeline.run(), 5, "table accept-changes")
     sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
     _acknowledge(pipeline, str(table_of(pipeline).version()))
     pipeline.produce(80)
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def copied(stage: Stage) -> Told:
@@ -177,9 +177,9 @@ def copied(stage: Stage) -> Told:
     write_deltalake(str(pipeline.table), DeltaTable(str(ours)).to_pyarrow_table())
     after = held(pipeline)
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "table accept-changes")
+    result = stopped(pipeline.run(), 5, "table accept-changes")
     _acknowledge(pipeline, str(table_of(pipeline).version()))
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def cloned(stage: Stage) -> Told:
@@ -188,7 +188,7 @@ def cloned(stage: Stage) -> Told:
     pipeline.table.rename(ours)
     sql(f"CREATE TABLE delta.`{pipeline.table}` SHALLOW CLONE delta.`{ours}`")
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "table accept-changes")
+    result = stopped(pipeline.run(), 5, "table accept-changes")
     _acknowledge(pipeline, str(table_of(pipeline).version()))
     pipeline.ran()
     rows = SparkSession.getActiveSession().read.format("delta").load(str(pipeline.table))  # type: ignore[union-attr]
@@ -196,7 +196,9 @@ def cloned(stage: Stage) -> Told:
     rows.write.format("delta").save(str(copy))  # delta-rs does not follow a clone's absolute paths
     shutil.rmtree(pipeline.table)
     copy.rename(pipeline.table)
-    return Told("the rows of 2 plans, none of our commits", said_in_short(said), checked(pipeline))
+    return Told(
+        "the rows of 2 plans, none of our commits", said_in_short(result), checked(pipeline)
+    )
 
 
 def tidied_between(stage: Stage) -> Told:
@@ -221,8 +223,8 @@ def during_append(
             driver.wait_for("a task with its first rows", lambda: bool(hold.workers()))
             change(pipeline)
             hold.release()
-            said = driver.wait()
-        return then(stage, pipeline, said, held(pipeline))
+            result = driver.wait()
+        return then(stage, pipeline, result, held(pipeline))
 
     return play
 
@@ -251,21 +253,21 @@ def _restore_first(pipeline: Pipeline) -> None:
     table_of(pipeline).restore(table.version() - 1)
 
 
-def _run_succeeds(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
-    assert said.code == 0, f"{said_in_short(said)}\n{said.err}"
-    return stage.finish(pipeline, after=after, next_run=said)
+def _run_succeeds(stage: Stage, pipeline: Pipeline, result: Said, after: str) -> Told:
+    assert result.code == 0, f"{said_in_short(result)}\n{result.err}"
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
-def _next_run_is_whole(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
-    assert said.code in (0, 7), f"{said_in_short(said)}\n{said.err}"
+def _next_run_is_whole(stage: Stage, pipeline: Pipeline, result: Said, after: str) -> Told:
+    assert result.code in (0, 7), f"{said_in_short(result)}\n{result.err}"
     return stage.finish(pipeline, after=after, next_run=pipeline.ran())
 
 
-def _put_back(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
+def _put_back(stage: Stage, pipeline: Pipeline, result: Said, after: str) -> Told:
     """The append is in the table, the rows of the plan before are not: the run stops, and a person
     puts them back.
     """
-    stopped(said, 5, "Since our last commit somebody else's")
+    stopped(result, 5, "Since our last commit somebody else's")
     first = DeltaTable(str(pipeline.table), version=0).to_pyarrow_table()
     here = {
         (row["partition"], row["offset"])
@@ -280,7 +282,7 @@ def _put_back(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
         write_deltalake(str(pipeline.table), first.take(pyarrow.array(lost)), mode="append")
     stopped(pipeline.run(), 5, "table accept-changes")
     _acknowledge(pipeline, str(table_of(pipeline).version()))
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def history_cleaned(stage: Stage) -> Told:
@@ -293,9 +295,9 @@ def history_cleaned(stage: Stage) -> Told:
         driver.wait()
     after = held(pipeline)
     _forget_commits(pipeline)
-    said = pipeline.ran()
-    assert "plan_completed" in said.outcomes, said.outcomes
-    return stage.finish(pipeline, after=after, next_run=said)
+    result = pipeline.ran()
+    assert "plan_completed" in result.outcomes, result.outcomes
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def history_cleaned_and_ledger_lost(stage: Stage) -> Told:
@@ -303,10 +305,10 @@ def history_cleaned_and_ledger_lost(stage: Stage) -> Told:
     after = held(pipeline)
     _forget_commits(pipeline)
     kept = _empty_ledger(pipeline)
-    said = stopped(pipeline.run(), 5, "the table's log no longer says what that plan was")
+    result = stopped(pipeline.run(), 5, "the table's log no longer says what that plan was")
     _put_ledger_back(pipeline, kept)
     pipeline.produce(80)
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def retention_of_ids(stage: Stage) -> Told:
@@ -316,11 +318,11 @@ def retention_of_ids(stage: Stage) -> Told:
         f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')"
     )
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 2, "forgets transaction ids", "UNSET TBLPROPERTIES")
+    result = stopped(pipeline.run(), 2, "forgets transaction ids", "UNSET TBLPROPERTIES")
     sql(
         f"ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')"
     )
-    return stage.finish(pipeline, after=after, next_run=said)
+    return stage.finish(pipeline, after=after, next_run=result)
 
 
 def other_uid(stage: Stage) -> Told:
@@ -338,8 +340,8 @@ def other_uid(stage: Stage) -> Told:
     table.create_write_transaction([], "append", table.schema(), commit_properties=forged)
     after, loaded_by_us = held(pipeline), pipeline.in_topic()
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "another pipeline of the same name")
-    return Told(after, said_in_short(said), checked(pipeline, loaded_by_us))
+    result = stopped(pipeline.run(), 5, "another pipeline of the same name")
+    return Told(after, said_in_short(result), checked(pipeline, loaded_by_us))
 
 
 def _forget_commits(pipeline: Pipeline) -> None:

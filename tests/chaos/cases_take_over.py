@@ -21,8 +21,8 @@ from tests.system.driving import Pipeline
 
 def _killed_at(pipeline: Pipeline, verb: str) -> None:
     with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
-        said = driver.wait()
-    assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+        result = driver.wait()
+    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
 
 
 def taken_over(stage: Stage, *, verb: str) -> Told:

@@ -46,15 +46,15 @@ def a_rival(stage: Stage, *, loaded: bool) -> Told:
             other.let_go_behind_us(_PARTITION)
 
         with stage.writing(pipeline):
-            said = run_disturbed(pipeline, "store", comes)
+            result = run_disturbed(pipeline, "store", comes)
             after = held(pipeline)
-            stopped(said, 0, "was moved since it was read")
-            assert said.outcomes.count("rebalanced") == 1 and "ingested" in said.outcomes, (
-                said.outcomes
+            stopped(result, 0, "was moved since it was read")
+            assert result.outcomes.count("rebalanced") == 1 and "ingested" in result.outcomes, (
+                result.outcomes
             )
             next_run = pipeline.ran()
         return shared_in_zookeeper(
-            stage, pipeline, other, after=after, next_run=both(said, next_run)
+            stage, pipeline, other, after=after, next_run=both(result, next_run)
         )
 
 
@@ -69,17 +69,17 @@ def in_the_place_of(stage: Stage, *, loaded: bool) -> Told:
     pipeline.settings["group"] = dict(JOIN)
     with OtherConsumer(pipeline) as other:
         with stage.writing(pipeline):
-            said = run_disturbed(
+            result = run_disturbed(
                 pipeline, "supersede", lambda world: another_commits(pipeline, other)
             )
             after = held(pipeline)
-            stopped(said, 0, "was moved since it was read")
-            assert said.outcomes.count("rebalanced") == 1 and "plan_superseded" in said.outcomes, (
-                said.outcomes
-            )
+            stopped(result, 0, "was moved since it was read")
+            assert (
+                result.outcomes.count("rebalanced") == 1 and "plan_superseded" in result.outcomes
+            ), result.outcomes
             next_run = pipeline.ran()
         return shared_in_zookeeper(
-            stage, pipeline, other, after=after, next_run=both(said, next_run)
+            stage, pipeline, other, after=after, next_run=both(result, next_run)
         )
 
 
@@ -100,10 +100,10 @@ def refused_and_lost(stage: Stage, *, is_killed: bool) -> Told:
             return True
 
         proxy.lose(Lost.ANSWER, comes_before)
-        said = driver.wait()
-        assert proxy.happened.is_set() and said.code in (
+        result = driver.wait()
+        assert proxy.happened.is_set() and result.code in (
             (-signal.SIGKILL,) if is_killed else (0, 6)
-        ), f"{said_in_short(said)}\n{said.err}"
+        ), f"{said_in_short(result)}\n{result.err}"
         assert not is_killed or stored_plans(pipeline) == [1], "it was not refused"
         after, next_run = held(pipeline), pipeline.ran()
     return shared_in_zookeeper(
@@ -111,7 +111,7 @@ def refused_and_lost(stage: Stage, *, is_killed: bool) -> Told:
         pipeline,
         other,
         after=after,
-        next_run=next_run if is_killed else both(said, next_run),
+        next_run=next_run if is_killed else both(result, next_run),
     )
 
 
@@ -133,12 +133,12 @@ def void_each_time(stage: Stage) -> Told:
             others.append(there.enter_context(another_member(pipeline)))
             others[-1].owns_some()
 
-        said = run_disturbed(pipeline, "hand_over", comes, how=EachTime)
-        stopped(said, 4, "The group rejected 4 offset commits")
+        result = run_disturbed(pipeline, "hand_over", comes, how=EachTime)
+        stopped(result, 4, "The group rejected 4 offset commits")
         after = held(pipeline)
         pipeline.produce(400)
         next_run = pipeline.ran()
-    return shared(stage, pipeline, others, after, both(said, next_run))
+    return shared(stage, pipeline, others, after, both(result, next_run))
 
 
 def killed_as_it_is_void(stage: Stage, *, lost: Lost) -> Told:

@@ -120,8 +120,10 @@ def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> To
             for driver in both:
                 driver.wake_all()
             ended = [driver.wait() for driver in both]
-        assert all(said.code in (0, *_RETRY) for said in ended), [said.err for said in ended]
-        ends |= {said_in_short(said) if said.code == 0 else f"exit {said.code}" for said in ended}
+        assert all(value.code in (0, *_RETRY) for value in ended), [value.err for value in ended]
+        ends |= {
+            said_in_short(value) if value.code == 0 else f"exit {value.code}" for value in ended
+        }
         after = held(pipeline)
         figures.append(stage.finish(pipeline, after=after, next_run="").checked)
     return Told(
@@ -176,8 +178,8 @@ def wait_for_no_driver(pipeline: Pipeline) -> None:
 def told(stage: Stage, pipeline: Pipeline, after: str, second: Said, woken: Said) -> Told:
     """A woken driver may have found its work done, or say that a retry may help; nothing else."""
     assert woken.code in (0, *_RETRY), f"the woken driver: {said_in_short(woken)}\n{woken.err}"
-    says = f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}"
-    return stage.finish(pipeline, after=after, next_run=says)
+    message = f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}"
+    return stage.finish(pipeline, after=after, next_run=message)
 
 
 def total(figures: list[Checked]) -> Checked:

@@ -77,8 +77,8 @@ class Apart:
     def killed_before(self, verb: str) -> None:
         """A run in its own process that kills itself before that call."""
         with Driver(self.pipeline, sends=(signal.SIGKILL, verb)) as driver:
-            said = driver.wait()
-        assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+            result = driver.wait()
+        assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
 
 
 def apart(
@@ -144,9 +144,11 @@ def paused_past_its_session(stage: Stage) -> Told:
             )
         after = held(case.pipeline)
         driver.wake_all()
-        said = driver.wait()
-    assert said.code == 0 and "session_lost" in said.outcomes, f"{said_in_short(said)}\n{said.err}"
-    return finish_apart(stage, case, after, said)
+        result = driver.wait()
+    assert result.code == 0 and "session_lost" in result.outcomes, (
+        f"{said_in_short(result)}\n{result.err}"
+    )
+    return finish_apart(stage, case, after, result)
 
 
 def restarted_with_the_brokers(stage: Stage) -> Told:
@@ -155,11 +157,11 @@ def restarted_with_the_brokers(stage: Stage) -> Told:
     pipeline = stage.pipeline(cluster=cluster)
     case = Apart(pipeline, cluster.zookeeper).loaded()
     with stage.writing(pipeline):
-        said = run_disturbed(pipeline, "append", lambda world: cluster.zookeeper.restart())
+        result = run_disturbed(pipeline, "append", lambda world: cluster.zookeeper.restart())
         after = held(pipeline)
-    assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
+    assert result.code in (0, 6), f"{said_in_short(result)}\n{result.err}"
     del case
-    return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(said)}")
+    return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(result)}")
 
 
 def through_proxy(stage: Stage) -> tuple[Apart, ZooKeeperProxy]:
@@ -186,17 +188,17 @@ def lost(
         case.loaded()
     proxy.lose(what, chosen)
     with stage.writing(case.pipeline):
-        said = case.pipeline.run()
+        result = case.pipeline.run()
         after = held(case.pipeline)
         assert proxy.happened.is_set(), "that request was not made"
-        assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
+        assert result.code in (0, 6), f"{said_in_short(result)}\n{result.err}"
         next_run = case.pipeline.ran()
     assert not then or set(then) & set(next_run.outcomes), next_run.outcomes
     return finish_apart(
         stage,
         case,
         after,
-        f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+        f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
     )
 
 
@@ -253,10 +255,10 @@ def _restored(stage: Stage, case: Apart, copy: Path | None) -> Told:
     case.restore(copy)
     after = held(case.pipeline)
     with stage.writing(case.pipeline):
-        said = case.pipeline.run()
-    assert said.code == 0, f"{said_in_short(said)}\n{said.err}"
-    assert {"ledger_restored"} & set(said.outcomes), said.outcomes
-    return finish_apart(stage, case, after, said)
+        result = case.pipeline.run()
+    assert result.code == 0, f"{said_in_short(result)}\n{result.err}"
+    assert {"ledger_restored"} & set(result.outcomes), result.outcomes
+    return finish_apart(stage, case, after, result)
 
 
 # -- parts
@@ -267,34 +269,36 @@ def run_disturbed(pipeline: Pipeline, verb: str, deed: Deed, *, how: type[Before
     """The command, with that deed when the verb begins; by default the first time."""
     at_verb = how(verb, lambda: deed(at_verb.world))
     with mock.patch.object(run, "run", functools.partial(run.run, around=at_verb)):
-        said = pipeline.run()
-    assert at_verb.happened, f"the run did not come to {verb}: {said_in_short(said)}\n{said.err}"
-    return said
+        result = pipeline.run()
+    assert at_verb.happened, (
+        f"the run did not come to {verb}: {said_in_short(result)}\n{result.err}"
+    )
+    return result
 
 
 def _disturbed(stage: Stage, case: Apart, verb: str, deed: Deed) -> Told:
     with stage.writing(case.pipeline):
-        said = run_disturbed(case.pipeline, verb, deed)
+        result = run_disturbed(case.pipeline, verb, deed)
         after = held(case.pipeline)
-        assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
+        assert result.code in (0, 6), f"{said_in_short(result)}\n{result.err}"
         assert wait_until(case.server.is_ready, _NOTICED_WITHIN_S)
         next_run = case.pipeline.ran()
     return finish_apart(
         stage,
         case,
         after,
-        f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+        f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
     )
 
 
 def finish_apart(stage: Stage, case: Apart, after: str, next_run: Said | str) -> Told:
     """The check, and that every offset is where the table's rows end."""
-    told = stage.finish(case.pipeline, after=after, next_run=next_run)
+    reported = stage.finish(case.pipeline, after=after, next_run=next_run)
     ends: dict[int, int] = {}
     for partition, offset, _ in case.pipeline.in_table():
         ends[partition] = max(ends.get(partition, 0), offset + 1)
     assert case.offsets() == ends, f"offsets {case.offsets()}, the table's rows end at {ends}"
-    return told
+    return reported
 
 
 CASES: tuple[Case, ...] = (

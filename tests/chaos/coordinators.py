@@ -65,21 +65,21 @@ def signals(driver: Driver, kind: signal.Signals, then: Spoil) -> Spoil:
     return spoil
 
 
-def was_killed(said: Said) -> None:
+def was_killed(result: Said) -> None:
     """It did not end by itself."""
-    assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
+    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
 
 
-def both(said: Said, next_run: Said) -> str:
+def both(result: Said, next_run: Said) -> str:
     """What the disturbed run came to, and the next one."""
-    return f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}"
+    return f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}"
 
 
 def finish_kept(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | str) -> Told:
     """The check, and that each offset is where the table's rows end, in Kafka and where it is kept
     beside that.
     """
-    told = stage.finish(pipeline, after=after, next_run=next_run)
+    reported = stage.finish(pipeline, after=after, next_run=next_run)
     ends: dict[int, int] = {}
     for partition, offset, _ in pipeline.in_table():
         ends[partition] = max(ends.get(partition, 0), offset + 1)
@@ -91,4 +91,4 @@ def finish_kept(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | s
         assert pipeline.committed() == ends, (
             f"ZooKeeper has {pipeline.committed()}, the table's rows end at {ends}"
         )
-    return told
+    return reported

@@ -91,10 +91,10 @@ class Driver:
         """
         wait_until(lambda: self.process.poll() is not None or is_so(), within_s)
         if not is_so():
-            said = self.wait() if self.process.poll() is not None else None
+            result = self.wait() if self.process.poll() is not None else None
             raise AssertionError(
                 f"{what}: did not come; the run "
-                + (f"ended with {said.code}: {said.err}" if said else "goes on")
+                + (f"ended with {result.code}: {result.err}" if result else "goes on")
             )
 
     def wait_until_paused(self) -> None:

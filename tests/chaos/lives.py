@@ -55,9 +55,9 @@ def second_life(rows: Counter[Row], starts: Mapping[int, int]) -> Counter[Row]:
 
 def accepted(pipeline: Pipeline, *words: str) -> Said:
     """What the message tells to do."""
-    said = pipeline.accept_log(*words)
-    assert said.code == 0, said.err + said.out
-    return said
+    result = pipeline.accept_log(*words)
+    assert result.code == 0, result.err + result.out
+    return result
 
 
 def finish(pipeline: Pipeline, *, after: str, next_run: Said, expected: Counter[Row]) -> Told:

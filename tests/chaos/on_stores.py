@@ -108,14 +108,14 @@ def disturbed(
     pipeline, way, _ = _ready(stage, loaded)
     with stage.writing(pipeline):
         way.rules(rule(way))
-        said = pipeline.run()
-        assert sum(way.kept) and said.code in codes, f"{said_in_short(said)}\n{said.err}"
+        result = pipeline.run()
+        assert sum(way.kept) and result.code in codes, f"{said_in_short(result)}\n{result.err}"
         way.rules()
         after, next_run = held(pipeline), pipeline.ran()
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
     )
 
 
@@ -213,24 +213,24 @@ _BETWEEN: tuple[Case, ...] = (
 )
 
 
-def _disturbed(name: str, fault: str, said: str) -> tuple[Case, ...]:
+def _disturbed(name: str, fault: str, text: str) -> tuple[Case, ...]:
     return (
         *_two(
             f"store: commit {name}",
-            f"the first answer to the commit's put {said}",
+            f"the first answer to the commit's put {text}",
             disturbed,
             rule=lambda way: way.commit(fault),
         ),
         Case(
             40,
             f"store: commit {name} each time",
-            f"each answer to the commit's put {said}",
+            f"each answer to the commit's put {text}",
             partial(disturbed, rule=lambda way: way.commit(fault, _WITHOUT_END), codes=(0, 7)),
         ),
         Case(
             40,
             f"store: file {name}",
-            f"the first answer to a file's put {said}",
+            f"the first answer to a file's put {text}",
             partial(disturbed, rule=lambda way: way.file(fault)),
         ),
     )
@@ -240,9 +240,9 @@ def cases_on(store: str) -> tuple[Case, ...]:
     """Those of a kind of store: not each can throttle."""
     answers = (
         case
-        for name, fault, said in _ANSWERS
+        for name, fault, value in _ANSWERS
         if fault in STORES[store].way.faults
-        for case in _disturbed(name, fault, said)
+        for case in _disturbed(name, fault, value)
     )
     return (
         *(case for case in ALL if case.row <= 9),

@@ -68,12 +68,12 @@ class OtherConsumer:
 
     def register(self) -> None:
         """Be counted in."""
-        said = (
+        result = (
             '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}'
             % self._pipeline.topic
         )
         self._client.create(
-            f"{self._paths.consumer_ids}/{self._id}", said.encode(), ephemeral=True, makepath=True
+            f"{self._paths.consumer_ids}/{self._id}", result.encode(), ephemeral=True, makepath=True
         )
 
     def claim(self, *partitions: int) -> None:

@@ -72,11 +72,11 @@ class Results:
         """Whether there is a result of that case, and it did not fail."""
         return "checked" in self._results.get(case.name, {})
 
-    def played(self, case: Case, told: Told | None, failure: str = "") -> None:
+    def played(self, case: Case, reported: Told | None, failure: str = "") -> None:
         """How a case went."""
         went = (
-            {**asdict(told), "checked": asdict(told.checked)}
-            if told
+            {**asdict(reported), "checked": asdict(reported.checked)}
+            if reported
             else {"failed": failure.splitlines()[0] if failure else "?"}
         )
         self._results[case.name] = {

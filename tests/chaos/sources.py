@@ -25,11 +25,11 @@ Gone = tuple[int, int, int, str]
 _SOON_S = 60.0
 
 
-def stopped(said: Said, code: int, *words: str) -> Said:
+def stopped(result: Said, code: int, *words: str) -> Said:
     """A run that ended as it should, and said so."""
-    assert said.code == code, f"{said_in_short(said)}\n{said.err}"
-    assert all(word in said.out for word in words), said.out
-    return said
+    assert result.code == code, f"{said_in_short(result)}\n{result.err}"
+    assert all(word in result.out for word in words), result.out
+    return result
 
 
 @contextlib.contextmanager

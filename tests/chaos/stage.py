@@ -273,15 +273,15 @@ def checked(pipeline: Readable, expected: Counter[Row] | None = None) -> Checked
     return figures
 
 
-def said_in_short(said: Said) -> str:
+def said_in_short(result: Said) -> str:
     """A run's exit code and outcomes, or its error."""
     try:
-        document = json.loads(said.out)
+        document = json.loads(result.out)
     except ValueError:
-        return f"exit {said.code}"
-    if said.code and "message" in document:
-        return f"exit {said.code}: {_EACH_TIME_ANOTHER.sub('', document['message'])}"
-    return f"exit {said.code}: {', '.join(one['outcome'] for one in document.get('outcomes', ())) or 'nothing'}"
+        return f"exit {result.code}"
+    if result.code and "message" in document:
+        return f"exit {result.code}: {_EACH_TIME_ANOTHER.sub('', document['message'])}"
+    return f"exit {result.code}: {', '.join(one['outcome'] for one in document.get('outcomes', ())) or 'nothing'}"
 
 
 _EACH_TIME_ANOTHER = re.compile(r": run \S+, pid \d+ on [^\s;]+|/\S+/crash-\d+/")

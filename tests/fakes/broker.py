@@ -763,7 +763,7 @@ class FakeBroker:
         found = []
         for topic in topics:
             name = topic.name if version < FIRST_BY_ID else self.world.name_of(topic.topic_id)
-            told = {
+            reported = {
                 number: (
                     self.world.committed.get((group, name or "", number), (-1, "")),
                     self.world.committed_epochs.get((group, name or "", number), -1),
@@ -785,7 +785,7 @@ class FakeBroker:
                             if name is None
                             else self.world.untold_logs.get((name, number), 0),
                         )
-                        for number, ((offset, metadata), epoch) in told.items()
+                        for number, ((offset, metadata), epoch) in reported.items()
                     ],
                 )
             )
@@ -795,7 +795,7 @@ class FakeBroker:
         kind = DescribeConfigsResponse.DescribeConfigsResult
         results = []
         for one in request.resources:
-            told = self.world.configs.get(one.resource_name)
+            reported = self.world.configs.get(one.resource_name)
             configs = [
                 kind.DescribeConfigsResourceResult(
                     name=name,
@@ -808,11 +808,11 @@ class FakeBroker:
                     config_type=0,
                     documentation=None,
                 )
-                for name, value in (told or {}).items()
+                for name, value in (reported or {}).items()
             ]
             results.append(
                 kind(
-                    error_code=0 if told is not None else 29,
+                    error_code=0 if reported is not None else 29,
                     error_message=None,
                     resource_type=one.resource_type,
                     resource_name=one.resource_name,

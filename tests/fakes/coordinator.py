@@ -184,7 +184,7 @@ class FakeCoordinator(FakeBroker):
         with self._changed:
             group, member_id = self.group, request.member_id
             instance_id = getattr(request, "group_instance_id", None)
-            told = {each.name: bytes(each.metadata) for each in request.protocols}
+            reported = {each.name: bytes(each.metadata) for each in request.protocols}
             code = code or self._admitted(member_id)
             same = next(
                 (
@@ -205,18 +205,18 @@ class FakeCoordinator(FakeBroker):
                     group.pending.add(member_id)
                     code = _ID_REQUIRED
                 elif same is not None:
-                    return self._returned(same, member_id, told, version)
+                    return self._returned(same, member_id, reported, version)
             if code:
                 return self._join_answer(code, member_id)
             wait_s = getattr(request, "rebalance_timeout_ms", request.session_timeout_ms) / 1000
-            if self._is_known_follower(member_id, told):
+            if self._is_known_follower(member_id, reported):
                 return self._join_answer(_NONE, member_id)
             group.pending.discard(member_id)
             member = group.members.setdefault(
-                member_id, Member(member_id, instance_id, wait_s, told)
+                member_id, Member(member_id, instance_id, wait_s, reported)
             )
             group.rebalance()
-            member.protocols, member.has_joined = told, True
+            member.protocols, member.has_joined = reported, True
             self._wait_for_all(member)
             return self._join_answer(_NONE if member_id in group.members else _UNKNOWN, member_id)
 
@@ -229,7 +229,7 @@ class FakeCoordinator(FakeBroker):
             else _UNKNOWN
         )
 
-    def _is_known_follower(self, member_id: str, told: dict[str, bytes]) -> bool:
+    def _is_known_follower(self, member_id: str, reported: dict[str, bytes]) -> bool:
         """Whether a join changes nothing: a stable group goes on, unless its leader asks for a
         rebalance.
         """
@@ -240,11 +240,11 @@ class FakeCoordinator(FakeBroker):
             is_stable
             and known is not None
             and group.leader != member_id
-            and known.protocols == told
+            and known.protocols == reported
         )
 
     def _returned(
-        self, before: Member, member_id: str, told: dict[str, bytes], version: int
+        self, before: Member, member_id: str, reported: dict[str, bytes], version: int
     ) -> Any:
         """A static member that comes back: the generation stays, and nobody notices. Its new
         subscription is stored.
@@ -256,7 +256,7 @@ class FakeCoordinator(FakeBroker):
             (member_id if name == old_id else name): member
             for name, member in group.members.items()
         }
-        before.member_id, before.protocols = member_id, told
+        before.member_id, before.protocols = member_id, reported
         is_leader = leader == old_id
         if is_leader:
             group.leader = member_id
@@ -282,7 +282,7 @@ class FakeCoordinator(FakeBroker):
 
     def _join_answer(self, code: int, member_id: str, *, skips: bool = False) -> Any:
         group, kind = self.group, JoinGroupResponse.JoinGroupResponseMember
-        told = group.members.values() if not code and group.leader == member_id else ()
+        reported = group.members.values() if not code and group.leader == member_id else ()
         return JoinGroupResponse(
             throttle_time_ms=0,
             error_code=code,
@@ -298,7 +298,7 @@ class FakeCoordinator(FakeBroker):
                     group_instance_id=each.instance_id,
                     metadata=each.protocols[group.strategy],
                 )
-                for each in told
+                for each in reported
             ],
         )
 

@@ -140,7 +140,7 @@ class Guarded:
                     version,
                 )
             elif key == AUTHENTICATE:
-                code, token, said = self._answers(
+                code, token, result = self._answers(
                     SaslAuthenticateRequest.decode(frame, version=version, header=True).auth_bytes
                 )
                 since = time.monotonic()
@@ -151,7 +151,7 @@ class Guarded:
                     frame,
                     SaslAuthenticateResponse(
                         error_code=code,
-                        error_message=said,
+                        error_message=result,
                         auth_bytes=token,
                         session_lifetime_ms=self.lifetime_ms,
                     ),

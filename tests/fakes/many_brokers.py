@@ -214,10 +214,14 @@ class ManyBrokers:
         body.span(5, "replica id and isolation")
 
         def told_of(asked: Any) -> Any:
-            told = numpy.zeros(len(asked), _OFFSETS)
-            told["partition"], told["epoch"], told["time"] = asked["partition"], self.epoch, -1
-            told["offset"] = numpy.where(asked["time"] == -1, self.end_offset, 0)
-            return told
+            reported = numpy.zeros(len(asked), _OFFSETS)
+            reported["partition"], reported["epoch"], reported["time"] = (
+                asked["partition"],
+                self.epoch,
+                -1,
+            )
+            reported["offset"] = numpy.where(asked["time"] == -1, self.end_offset, 0)
+            return reported
 
         return b"\0\0\0\0" + _by_topic(body, _ASKED_OFFSETS, told_of) + b"\0"
 
@@ -225,21 +229,24 @@ class ManyBrokers:
         body.span(4, "replica id")
 
         def told_of(asked: Any) -> Any:
-            told = numpy.zeros(len(asked), _EPOCHS)
-            told["partition"], told["epoch"], told["end"] = (
+            reported = numpy.zeros(len(asked), _EPOCHS)
+            reported["partition"], reported["epoch"], reported["end"] = (
                 asked["partition"],
                 asked["epoch"],
                 self.end_offset,
             )
-            return told
+            return reported
 
         return b"\0\0\0\0" + _by_topic(body, _ASKED_EPOCHS, told_of) + b"\0"
 
     def _log_dirs(self, broker_id: int, body: Reader) -> bytes:
         def told_of(asked: Any) -> Any:
-            told = numpy.zeros(len(asked), _SIZES)
-            told["partition"], told["size"] = asked["partition"], self.end_offset * BYTES_PER_OFFSET
-            return told
+            reported = numpy.zeros(len(asked), _SIZES)
+            reported["partition"], reported["size"] = (
+                asked["partition"],
+                self.end_offset * BYTES_PER_OFFSET,
+            )
+            return reported
 
         folder = (
             struct.pack(">h", 0)
@@ -302,9 +309,9 @@ def _by_topic(body: Reader, kind: numpy.dtype[Any], told_of: Callable[[Any], Any
     """
     topics, count = bytearray(), body.unsigned_varint() - 1
     for _ in range(count):
-        name, asked = _topic_of(body, kind)
-        told = told_of(asked)
-        topics += name + _count(len(told)) + told.tobytes() + b"\0"
+        name, request = _topic_of(body, kind)
+        reported = told_of(request)
+        topics += name + _count(len(reported)) + reported.tobytes() + b"\0"
     return _count(count) + bytes(topics)
 
 
@@ -312,18 +319,18 @@ def _topic_of(body: Reader, kind: numpy.dtype[Any]) -> tuple[bytes, Any]:
     """The name as it came, and the logs that are asked for."""
     name = bytes(body.span(body.unsigned_varint() - 1, "topic"))
     count = body.unsigned_varint() - 1
-    asked = numpy.frombuffer(body.span(count * kind.itemsize, "partitions"), kind)
+    request = numpy.frombuffer(body.span(count * kind.itemsize, "partitions"), kind)
     body.span(1, "tags")
-    return _count(len(name)) + name, asked
+    return _count(len(name)) + name, request
 
 
 def _count(number: int) -> bytes:
     """A compact array's or text's length: one more, as an unsigned varint."""
-    left, told = number + 1, bytearray()
+    left, reported = number + 1, bytearray()
     while left > 0x7F:
-        told.append(left & 0x7F | 0x80)
+        reported.append(left & 0x7F | 0x80)
         left >>= 7
-    return bytes((*told, left))
+    return bytes((*reported, left))
 
 
 def _text(text: str) -> bytes:

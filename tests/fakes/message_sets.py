@@ -151,7 +151,7 @@ def physical_answer(
     records: bytes, *, topic: str = "demo", partition: int = 0, broker_id: int = 3, **fields: Any
 ) -> FetchedPartition:
     """`records` as a fetch of 0.7 would bring them."""
-    said: dict[str, Any] = {
+    result: dict[str, Any] = {
         "refusal": None,
         "high_watermark": None,
         "last_stable_offset": None,
@@ -165,5 +165,5 @@ def physical_answer(
         records=memoryview(bytearray(records)),
         layout=EntryLayout.PHYSICAL,
         broker_id=broker_id,
-        **said,
+        **result,
     )

@@ -114,11 +114,11 @@ class OldBroker:
                     continue
                 if instead := self.before_answer.pop(key, None):
                     instead(connection)
-                asked = _Asked(request)
-                asked.take(">hhi")
-                asked.string()
-                answer = struct.pack(">i", number) + _ANSWERS[key](self, asked, version)
-                assert not asked.left, "the request is longer than its version"
+                requested = _Asked(request)
+                requested.take(">hhi")
+                requested.string()
+                answer = struct.pack(">i", number) + _ANSWERS[key](self, requested, version)
+                assert not requested.left, "the request is longer than its version"
                 connection.sendall(struct.pack(">i", len(answer)) + answer)
 
     def _metadata(self, asked: _Asked, version: int) -> bytes:

@@ -103,13 +103,13 @@ entry_lists: st.SearchStrategy[list[Entry]] = st.recursive(
 
 
 def physical_cursor(from_offset: int, until_offset: int, **more: Any) -> Cursor:
-    said: dict[str, Any] = {
+    result: dict[str, Any] = {
         "isolation": Isolation.READ_COMMITTED,
         "fetch_max_bytes": 1 << 20,
         "max_batch_bytes": 1 << 22,
         **more,
     }
-    return Cursor(OffsetRange(DEMO, from_offset, until_offset), **said)
+    return Cursor(OffsetRange(DEMO, from_offset, until_offset), **result)
 
 
 def physical_rows_in(cursor: Cursor, records: bytes) -> list[dict[str, Any]]:

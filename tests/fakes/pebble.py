@@ -62,12 +62,12 @@ class PebbleDialect(BrokerProtocol):
         return None
 
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
-        def read(said: Any) -> ClusterMetadata:
-            broker = Broker(7, said["host"], said["port"])
+        def read(value: Any) -> ClusterMetadata:
+            broker = Broker(7, value["host"], value["port"])
             return ClusterMetadata(
                 "pebbles",
                 {7: broker},
-                {name: _topic(name, count, broker) for name, count in said["topics"].items()},
+                {name: _topic(name, count, broker) for name, count in value["topics"].items()},
             )
 
         return _request(
@@ -188,13 +188,13 @@ class PebbleBroker:
         )
 
     def _fetch(self, asked: list[tuple[str, int, int, int]]) -> bytes:
-        told, records = [], b""
+        reported, records = [], b""
         for topic, partition, offset, _ in asked:
             end = self.ends[topic, partition]
             found = b"" if offset >= end else encode(_ten_from(offset // 10 * 10))
-            told.append(["outside" if offset > end else None, end, len(found)])
+            reported.append(["outside" if offset > end else None, end, len(found)])
             records += found
-        head = json.dumps(told).encode()
+        head = json.dumps(reported).encode()
         return len(head).to_bytes(4, "big") + head + records
 
 

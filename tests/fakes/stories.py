@@ -329,14 +329,14 @@ def _set_to(
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)
     moves = moves_to(named, stands, snapshot)
-    asked = intervals_to_look_up(moves)
+    request = intervals_to_look_up(moves)
     there = [(log, offset_of(place)) for log, place in outside.rows().elements()]
     reject_loaded(
         moves,
         {},
         {
             log: sum(of == log and start <= at < until for of, at in there)
-            for log, (start, until) in asked.items()
+            for log, (start, until) in request.items()
         },
     )
     if not moves:

@@ -217,7 +217,7 @@ class FakeWorld:
                 if log in logs and (end := logs[log].end_of_epoch(epoch))
             },
             tails={
-                log: tuple(logs[log].tail(*asked[log]) for asked in places if log in asked)
+                log: tuple(logs[log].tail(*request[log]) for request in places if log in request)
                 for log in logs
                 if log.is_physical
             },

@@ -43,25 +43,25 @@ def main() -> int:
         import tests.fuzz.guided  # noqa: F401  before anything else imports what it watches
     from tests.fuzz.targets import BY_NAME
 
-    asked = argparse.ArgumentParser(prog="python -m tests.fuzz")
-    asked.add_argument("--seconds", type=int, default=600, help="of all targets together")
-    asked.add_argument(
+    request = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    request.add_argument("--seconds", type=int, default=600, help="of all targets together")
+    request.add_argument(
         "--target",
         action="append",
         choices=list(BY_NAME),
         metavar="NAME",
         help=f"one of {', '.join(BY_NAME)}",
     )
-    asked.add_argument(
+    request.add_argument(
         "--repeat", nargs=2, metavar=("NAME", "FILE"), help="read one saved input again"
     )
-    said = asked.parse_args()
-    if said.repeat:
-        return _repeat(said.repeat[0], Path(said.repeat[1]))
+    result = request.parse_args()
+    if result.repeat:
+        return _repeat(result.repeat[0], Path(result.repeat[1]))
     if importlib.util.find_spec("atheris") is None:
         print("atheris is not installed: make fuzz, or pip install -e '.[fuzz]'", file=sys.stderr)
         return 2
-    return _search_all(said.target or list(BY_NAME), said.seconds)
+    return _search_all(result.target or list(BY_NAME), result.seconds)
 
 
 def _repeat(name: str, path: Path) -> int:
@@ -107,12 +107,12 @@ def _search(name: str, seconds: float) -> Search:
         left = int(seconds - (time.monotonic() - began))
         if left < 1 and attempt:
             break
-        ended, said = _one_process(name, folder, max(1, left))
-        inputs += _inputs(said)
+        ended, result = _one_process(name, folder, max(1, left))
+        inputs += _inputs(result)
         if ended == 0:
             break
         if not _findings(folder) - before:  # it ended by itself, and not by an input that was kept
-            (folder / "found" / "start-failed.txt").write_text(said[-4000:])
+            (folder / "found" / "start-failed.txt").write_text(result[-4000:])
     return Search(inputs, time.monotonic() - began, tuple(sorted(_findings(folder) - before)))
 
 
@@ -151,13 +151,13 @@ def _findings(folder: Path) -> set[Path]:
     }
 
 
-def _inputs(said: str) -> int:
+def _inputs(text: str) -> int:
     """How many inputs ran, as libFuzzer says at its end, or last said when it was killed."""
-    final = re.search(r"stat::number_of_executed_units:\s*(\d+)", said)
+    final = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
     return (
         int(final[1])
         if final
-        else max((int(n) for n in re.findall(r"^#(\d+)\t", said, re.MULTILINE)), default=0)
+        else max((int(n) for n in re.findall(r"^#(\d+)\t", text, re.MULTILINE)), default=0)
     )
 
 

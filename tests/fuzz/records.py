@@ -203,7 +203,10 @@ def one_at_a_time(content: bytes) -> None:
     """The first byte says whether offsets are byte positions, the second what was asked for; the
     rest is given as to `etl records show`.
     """
-    is_physical, asked = (content[0] & 1 if content else 0), (content[1] if len(content) > 1 else 0)
+    is_physical, request = (
+        (content[0] & 1 if content else 0),
+        (content[1] if len(content) > 1 else 0),
+    )
     fetched = (
         physical_answer(sealed_entries(content[2:])) if is_physical else answer(sealed(content[2:]))
     )
@@ -216,15 +219,17 @@ def one_at_a_time(content: bytes) -> None:
         ),
         mock.patch.object(decode, "Selection", selection),
     ):
-        messages = Messages(replace(fetched, asked_offset=asked))
+        messages = Messages(replace(fetched, asked_offset=request))
         seen = [(record.offset, record.message_index, record.next_offset) for record in messages]
-    ends = [asked, *(end for *_, end in seen), messages.next_offset]
+    ends = [request, *(end for *_, end in seen), messages.next_offset]
     if (
         seen != sorted(set(seen))
-        or any(not asked <= at <= end for at, _, end in seen)
+        or any(not request <= at <= end for at, _, end in seen)
         or ends != sorted(ends)
     ):
-        raise AssertionError(f"asked for {asked}: records {seen}, and on at {messages.next_offset}")
+        raise AssertionError(
+            f"asked for {request}: records {seen}, and on at {messages.next_offset}"
+        )
 
 
 def physical_fetch(fetched: FetchedPartition, *, is_sealed: bool) -> None:

@@ -176,15 +176,15 @@ def _metadata(version: int) -> Any:
 
 def _of_groups_and_folders(api: Api, version: int) -> Any:
     if api is Api.OFFSET_COMMIT:
-        said = OffsetCommitResponse.OffsetCommitResponseTopic
+        result = OffsetCommitResponse.OffsetCommitResponseTopic
         return OffsetCommitResponse(
             throttle_time_ms=0,
             topics=[
-                said(
+                result(
                     name="clicks",
                     topic_id=UUID(int=1),
                     partitions=[
-                        said.OffsetCommitResponsePartition(partition_index=3, error_code=0)
+                        result.OffsetCommitResponsePartition(partition_index=3, error_code=0)
                     ],
                 )
             ],

@@ -35,12 +35,12 @@ def take(version: str) -> list[dict[str, Any]]:
     def decoded(api: Api, version: int, response: memoryview, **place: Any) -> Any:
         found = decode(api, version, response, **place)
         if api in PARSERS and sum(kept is api for kept, _ in answers) < _OF_EACH:
-            says = said(api, found)
-            answers[api, json.dumps(says)] = {
+            message = said(api, found)
+            answers[api, json.dumps(message)] = {
                 "api": api.name,
                 "version": version,
                 "answer": bytes(response).hex(),
-                "says": says,
+                "says": message,
             }
         return found
 

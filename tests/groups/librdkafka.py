@@ -53,12 +53,12 @@ class _Member(threading.Thread):
         for one in self._uncommitted:
             ends[one.topic() or "", one.partition() or 0] = (one.offset() or 0) + 1
         try:
-            told = self._consumer.commit(
+            reported = self._consumer.commit(
                 offsets=[TopicPartition(*log, end) for log, end in ends.items()], asynchronous=False
             )
         except KafkaException:
             return  # the group divides its logs anew; what stays ours is with the next time
-        taken = {(one.topic, one.partition) for one in told or () if one.error is None}
+        taken = {(one.topic, one.partition) for one in reported or () if one.error is None}
         done = [one for one in self._uncommitted if (one.topic(), one.partition()) in taken]
         self.read += [
             Seen(0, one.partition() or 0, one.offset() or 0, 0, one.key(), one.value())

@@ -157,7 +157,7 @@ def led_by_java(
 
 
 def _led(strategy: str, members: Iterable[GroupMember], partitions: Mapping[str, int]) -> list[str]:
-    told = [
+    reported = [
         word
         for one in members
         for word in (one.member_id, one.instance_id or "-", ",".join(sorted(one.topics)))
@@ -166,5 +166,5 @@ def _led(strategy: str, members: Iterable[GroupMember], partitions: Mapping[str,
         "assign",
         strategy,
         ",".join(f"{topic}={count}" for topic, count in partitions.items()),
-        *told,
+        *reported,
     ]

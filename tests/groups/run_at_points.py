@@ -108,9 +108,9 @@ def main(marks: str, conf: str) -> None:
     """One run."""
     folder = Path(marks)
 
-    def at(point: str, said: str = "") -> None:
+    def at(point: str, text: str = "") -> None:
         with (folder / point).open("a") as file:
-            file.write(f"{said}\n")
+            file.write(f"{text}\n")
         times = len(lines_of(folder / point))
         while (folder / f"hold-{point}").exists() and len(lines_of(folder / f"go-{point}")) < times:
             time.sleep(0.01)

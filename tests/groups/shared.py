@@ -187,9 +187,11 @@ class Shared:
             json.loads(path.read_text())
             for path in (self.pipeline.folder / "reports").glob("*.json")
         ]
-        told = {outcome["outcome"] for report in reports for outcome in report.get("outcomes", ())}
+        reported = {
+            outcome["outcome"] for report in reports for outcome in report.get("outcomes", ())
+        }
         twice = ours & theirs
-        assert not twice or told & {"duplicate_reads", "owner_changed"}, told
+        assert not twice or reported & {"duplicate_reads", "owner_changed"}, reported
         return twice
 
     def _all_of_it(self) -> tuple[Said, Counter[Place], Counter[Place], Counter[Place]]:

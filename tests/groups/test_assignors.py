@@ -27,10 +27,10 @@ def test_a_group_in_zookeeper_is_divided_as_its_own_consumers_do(
 ) -> None:
     """By each strategy that they have."""
     strategies = [strategy for one, strategy in DIVIDED if one == version]
-    asked, groups = itertools.tee(group_for(version, seed) for seed in range(GROUPS))
+    request, groups = itertools.tee(group_for(version, seed) for seed in range(GROUPS))
     with Oracle(version, tmp_path) as oracle:
         for seed, (theirs, group) in enumerate(
-            zip(oracle.shares(asked, *strategies), groups, strict=True)
+            zip(oracle.shares(request, *strategies), groups, strict=True)
         ):
             assert [ours(group, strategy) for strategy in strategies] == theirs, f"group {seed}"
 
@@ -39,9 +39,9 @@ def test_a_group_in_zookeeper_is_divided_as_its_own_consumers_do(
 def test_a_group_that_we_lead_is_divided_as_its_java_consumers_would(
     strategy: str, tmp_path: Path
 ) -> None:
-    asked, groups = itertools.tee(map(led_group_of, range(GROUPS)))
+    request, groups = itertools.tee(map(led_group_of, range(GROUPS)))
     with Process("LeaderAssignors", "3.9.1", tmp_path, sources=SOURCES, is_short=False) as java:
         for seed, (theirs, group) in enumerate(
-            zip(led_by_java(java, strategy, asked), groups, strict=True)
+            zip(led_by_java(java, strategy, request), groups, strict=True)
         ):
             assert lead(strategy, *group) == theirs, f"group {seed}"

@@ -87,8 +87,8 @@ class Alone:
 
 @contextlib.contextmanager
 def alone(group: Group, tmp_path: Path, instance_id: str = "") -> Iterator[Alone]:
-    said = tmp_path / f"{instance_id or 'said'}-{len(list(tmp_path.iterdir()))}"
-    process = Alone(group, said, instance_id)
+    result = tmp_path / f"{instance_id or 'said'}-{len(list(tmp_path.iterdir()))}"
+    process = Alone(group, result, instance_id)
     try:
         yield process
     finally:

@@ -67,9 +67,9 @@ def test_whoever_comes_and_goes_while_records_flow_nothing_is_lost_and_the_table
             )
             with shared.running() as run:
                 moves.start()
-                said = run.wait()
+                result = run.wait()
                 moves.join()
-            assert said.code in (0, 4), said.err
+            assert result.code in (0, 4), result.err
             shared.are_owned()
     shared.others_read_the_rest()
     twice = shared.end_behind_append()
@@ -94,8 +94,8 @@ def a_run_is_overtaken(shared: Shared) -> None:
         shared.has("a", HALF)
         one_of_ours_is_read_by_another(shared)
         run.goes_on("fetched")
-        said = run.wait()
-    assert said.code == 0 and "owner_changed" in said.outcomes, said.err + said.out
+        result = run.wait()
+    assert result.code == 0 and "owner_changed" in result.outcomes, result.err + result.out
 
 
 @in_those_that_let_go
@@ -126,9 +126,9 @@ def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken
         )
         shared.exit("y")
         run.goes_on("fetched")
-        said = run.wait()
-    assert said.code == 0 and "owner_changed" not in said.outcomes, said.err + said.out
-    assert said.document["offsets_committed"] == HALF
+        result = run.wait()
+    assert result.code == 0 and "owner_changed" not in result.outcomes, result.err + result.out
+    assert result.document["offsets_committed"] == HALF
     shared.others_read_the_rest()
     assert not shared.end_behind_append()
 

@@ -88,7 +88,7 @@ def test_a_quarter_of_an_hour_of_work_at_a_session_of_ten_seconds_is_no_rebalanc
         threading.Event().wait(MINUTES * 60)
         assert run.process.poll() is None and changes(shared) == before
         run.goes_on("fetched")
-        said = run.wait()
-    membership = said.document["statistics"]["membership"]
-    assert (said.code, membership["rebalances"], membership["lost"]) == (0, 1, 0), said.out
+        result = run.wait()
+    membership = result.document["statistics"]["membership"]
+    assert (result.code, membership["rebalances"], membership["lost"]) == (0, 1, 0), result.out
     shared.end()

@@ -104,9 +104,9 @@ def test_while_members_come_and_go_each_record_is_read_by_one_of_us_and_by_one_a
     with Churn(pipeline, theirs) as churn:
         for _ in range(RUNS):
             pipeline.produce(200)
-            said = pipeline.run()
-            assert said.code in (0, _NOT_SETTLED), said.err
-            outcomes.update(said.outcomes if said.code == 0 else ["not settled"])
+            result = pipeline.run()
+            assert result.code in (0, _NOT_SETTLED), result.err
+            outcomes.update(result.outcomes if result.code == 0 else ["not settled"])
     pipeline.produce(80)
     assert pipeline.ran().outcomes[-1] == "ingested"
     union = pipeline.in_table() + churn.read

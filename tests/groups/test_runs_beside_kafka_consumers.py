@@ -63,8 +63,8 @@ def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit
             run.goes_on_once("claimed")
             end_session(shared.pipeline.cluster.zookeeper_connect, run.comes_to("storing", times))
             run.goes_on_once("storing")
-        said = run.wait()
-    assert said.code == 6, said.out
+        result = run.wait()
+    assert result.code == 6, result.out
     shared.are_owned()
     shared.others_read_the_rest()
     shared.end()
@@ -80,8 +80,8 @@ def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_e
         shared.has("a", HALF)
         with under_our_name(shared, "driver"):
             run.goes_on("storing")
-            said = run.wait()
-            assert said.code == 6, said.err
+            result = run.wait()
+            assert result.code == 6, result.err
     shared.send(8)
     shared.ran()
     shared.end()
@@ -99,8 +99,8 @@ def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and
         with under_our_name(shared, "driver"):
             run.comes_to("leaving")
             run.goes_on(point)
-            said = run.wait()
-    assert said.code == 0 and "membership_ended" in said.outcomes, said.out
+            result = run.wait()
+    assert result.code == 0 and "membership_ended" in result.outcomes, result.out
     shared.send(8)
     shared.end()
 
@@ -112,8 +112,8 @@ def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_
     shared = make(assignment_strategy="roundrobin")
     shared.enter("a")
     shared.are_owned()
-    said = shared.pipeline.run()
-    assert said.code == 2 and "(code 23)" in said.err, said.err
+    result = shared.pipeline.run()
+    assert result.code == 2 and "(code 23)" in result.err, result.err
     shared.send(8)
     shared.others_read_the_rest()
     shared.exit("a")
@@ -143,10 +143,10 @@ def test_a_run_that_waits_for_a_consumer_in_vain_ends_with_exit_4_and_leaves_the
     process = java_of(shared).clients.pid
     os.kill(process, signal.SIGSTOP)
     try:
-        said = of_little_patience(shared.pipeline).run()
+        result = of_little_patience(shared.pipeline).run()
     finally:
         os.kill(process, signal.SIGCONT)
-    assert said.code == 4 and "did not settle within 2 s" in said.err, said.err
+    assert result.code == 4 and "did not settle within 2 s" in result.err, result.err
     shared.send(8)
     shared.are_owned()
     shared.others_read_the_rest()

@@ -41,8 +41,8 @@ def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit
             end_session(shared.pipeline.cluster.zookeeper_connect, session)
             shared.are_owned(a=PARTITIONS)
             run.goes_on_once("claimed")
-        said = run.wait()
-    assert said.code == 6, said.out
+        result = run.wait()
+    assert result.code == 6, result.out
     shared.others_read_the_rest()
     shared.end()
 
@@ -99,8 +99,8 @@ def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_nobody_without_a_r
             "it is to be another's"
         )
         rival.client.create(GroupPaths(group).owner(log), f"{group}_zz-0".encode(), ephemeral=True)
-        said = shared.pipeline.run()
-        assert said.code == 4 and "did not settle within 3 s" in said.err, said.err
+        result = shared.pipeline.run()
+        assert result.code == 4 and "did not settle within 3 s" in result.err, result.err
         assert sorted(GroupMembers(rival, group).read()) == [f"{group}_a", f"{group}_zz"]
         shared.are_owned(GIVEN_UP_S, a=HALF, zz=1)
     shared.are_owned()
@@ -152,8 +152,8 @@ def test_a_membership_that_ends_behind_the_hand_over_is_told_and_the_run_goes_on
         GroupMembers(rival, group).nudge()
         run.comes_to("leaving")
         run.goes_on("fetched")
-        said = run.wait()
-    assert said.code == 0 and "membership_ended" in said.outcomes, said.out
+        result = run.wait()
+    assert result.code == 0 and "membership_ended" in result.outcomes, result.out
     shared.are_owned()
     shared.end()
 
@@ -164,8 +164,8 @@ def test_a_run_is_no_member_of_a_group_of_the_other_family(
     shared = make()
     other = BrokerFamily.KAFKA if isinstance(stage, JafkaStage) else BrokerFamily.JAFKA
     with registered(shared, other, "b") as session:
-        said = shared.pipeline.run()
-        assert said.code == 2 and f"{shared.pipeline.group}_b" in said.err, said.err
+        result = shared.pipeline.run()
+        assert result.code == 2 and f"{shared.pipeline.group}_b" in result.err, result.err
         assert sorted(GroupMembers(session, shared.pipeline.group).read()) == [
             f"{shared.pipeline.group}_b"
         ]

@@ -77,11 +77,13 @@ def test_whoever_comes_and_goes_while_records_flow_each_record_is_read_by_one(
             )
             with shared.running() as run:
                 moves.start()
-                said = run.wait()
+                result = run.wait()
                 moves.join()
-            assert said.code in (0, 4), said.err  # 4: the group changed at each of its hand-overs
+            assert result.code in (0, 4), (
+                result.err
+            )  # 4: the group changed at each of its hand-overs
             rebalances += (
-                said.document["statistics"]["membership"]["rebalances"] if said.code == 0 else 0
+                result.document["statistics"]["membership"]["rebalances"] if result.code == 0 else 0
             )
             shared.are_owned()
     assert rebalances >= RUNS
@@ -117,9 +119,9 @@ def decided(shared: Shared, point: str) -> None:
     """The next run. Where it died between the two steps of a hand-over and others have read on
     since, a person says what became of it.
     """
-    said = shared.pipeline.run()
-    if said.code == 5 and point in IN_TWO_STEPS:
-        assert "The result of the offset commit of plan 1 is unknown" in said.err
+    result = shared.pipeline.run()
+    if result.code == 5 and point in IN_TWO_STEPS:
+        assert "The result of the offset commit of plan 1 is unknown" in result.err
         words = ["--assume-offsets-committed"] if point == "committed" else []
         ruled = shared.pipeline.door(
             "plans",
@@ -128,8 +130,8 @@ def decided(shared: Shared, point: str) -> None:
             json_too=False,
         )
         assert ruled.code == 0, ruled.err
-        said = shared.pipeline.run()
-    assert said.code == 0, said.err
+        result = shared.pipeline.run()
+    assert result.code == 0, result.err
 
 
 @in_each
@@ -162,8 +164,8 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
         shared.others_read_the_rest()
         run.wake_all()
         run.goes_on(point)
-        said = run.wait()
-    assert said.code == 0 and "session_lost" in said.outcomes, said.out
+        result = run.wait()
+    assert result.code == 0 and "session_lost" in result.outcomes, result.out
     shared.end()
 
 
@@ -183,7 +185,7 @@ def test_a_run_that_stood_still_behind_the_hand_over_goes_on_and_says_so(
         shared.are_owned(a=PARTITIONS)
         run.wake_all()
         run.goes_on(point)
-        said = run.wait()
-    is_told = {"session_lost", "membership_ended"} & set(said.outcomes)
-    assert said.code == 0 and (is_told or point == "recorded"), said.out
+        result = run.wait()
+    is_told = {"session_lost", "membership_ended"} & set(result.outcomes)
+    assert result.code == 0 and (is_told or point == "recorded"), result.out
     shared.end()

@@ -294,11 +294,11 @@ def is_accepted(s: State) -> bool:
     """Whether an operator has said that what is at the table's path took the place of what was
     there; none, while nothing is planned.
     """
-    said = s.zk.accepted
+    result = s.zk.accepted
     return (
-        said is not None
-        and said.table == s.seen.id
-        and (said.table != NONE or said.plan == s.zk.ledgers[LIVE].plan)
+        result is not None
+        and result.table == s.seen.id
+        and (result.table != NONE or result.plan == s.zk.ledgers[LIVE].plan)
     )
 
 
@@ -306,12 +306,15 @@ def is_gone(s: State) -> bool:
     """Whether that holds for backfills, too. The plan behind which it was said must not have made a
     table since.
     """
-    said = s.zk.accepted
+    result = s.zk.accepted
     return (
         is_accepted(s)
-        and said is not None
+        and result is not None
         and (
-            said.table != NONE or said.was_recorded or said.plan is None or said.plan.table != NONE
+            result.table != NONE
+            or result.was_recorded
+            or result.plan is None
+            or result.plan.table != NONE
         )
     )
 

@@ -582,10 +582,10 @@ def broken_law(s: State) -> str | None:
     )
     if lost := set(range(s.group.offset)) - s.others_read - set(ours) - promised - unmarked:
         return f"{sorted(lost)} are passed, and nobody has them"
-    said = {offset for plan in s.applied for offset in range(plan.position, plan.start)}
+    result = {offset for plan in s.applied for offset in range(plan.position, plan.start)}
     first, last = (s.applied[0].position, s.applied[-1].until) if s.applied else (0, 0)
-    if set(range(first, last)) - set(ours) != said or said - s.others_read:
-        return f"others read {sorted(s.others_read)}, and the table's plans say {sorted(said)}"
+    if set(range(first, last)) - set(ours) != result or result - s.others_read:
+        return f"others read {sorted(s.others_read)}, and the table's plans say {sorted(result)}"
     if any(not plan.is_handed_over for plan in s.applied):
         return "a plan was fetched that was not handed over"
     return None

@@ -223,9 +223,9 @@ def refuses(scenario: Scenario, s: State, name: str, plan: Plan | None, *, but: 
             if plan
             else (set[str](), dict[str, int]())
         )
-        asked = set(scenario.topics[name])
+        request = set(scenario.topics[name])
         if any(
-            asked & dict(c.plan.positions).keys() - (known if c.by in heirs else set())
+            request & dict(c.plan.positions).keys() - (known if c.by in heirs else set())
             for c in others
         ):
             return True

@@ -131,8 +131,8 @@ def is_another(state: State, plan: Plan, i: int) -> bool:
     """What is accepted of a log that stops the runs: by what it holds, and where nothing tells by
     an operator's look at its records.
     """
-    told = says(state, plan, i)
-    return state.born[i] != plan.born[i] if told is None else not told
+    reported = says(state, plan, i)
+    return state.born[i] != plan.born[i] if reported is None else not reported
 
 
 def accepted(state: State) -> State:

@@ -288,15 +288,15 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
 
 def broken_law(s: State) -> str | None:
     """What of the laws this state breaks, the one about quiet runs apart."""
-    position, told, rows = 0, set[int](), loaded(s.applied)
+    position, reported, rows = 0, set[int](), loaded(s.applied)
     if len(set(rows)) < len(rows):
         return f"rows are there twice: {s.applied}"
     for plan in s.applied:
         if plan.start != position:
             return f"a plan does not begin where the last one ended: {s.applied}"
-        told |= set(range(plan.start, plan.until))
+        reported |= set(range(plan.start, plan.until))
         position = plan.until
-        if not set(range(position)) <= told:
+        if not set(range(position)) <= reported:
             return f"offsets were passed over without a word: {s.applied}"
     return None
 

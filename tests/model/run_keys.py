@@ -328,9 +328,9 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 def frozen_by(plan: Plan, before: Left) -> Left:
     """The first bounds, one more plan of K being stored."""
-    told = [plan.until[log] if bound is None else bound for log, bound in enumerate(plan.left)]
+    reported = [plan.until[log] if bound is None else bound for log, bound in enumerate(plan.left)]
     first, second = (
-        told[log] if bound in (None, UNKNOWN) else bound for log, bound in enumerate(before)
+        reported[log] if bound in (None, UNKNOWN) else bound for log, bound in enumerate(before)
     )
     return first, second
 

@@ -17,8 +17,8 @@ def loads(pipeline: Pipeline) -> None:
 
 def peeks(pipeline: Pipeline) -> None:
     """Three records, for a person."""
-    said = pipeline.door("records", "show", after=["-p", f"{pipeline.topic}:0", "-n", "3"])
-    assert said.code == 0 and len(said.document["records"]) == 3, said.err + said.out
+    result = pipeline.door("records", "show", after=["-p", f"{pipeline.topic}:0", "-n", "3"])
+    assert result.code == 0 and len(result.document["records"]) == 3, result.err + result.out
 
 
 def consume(consumer: Consumer, topic: str, records: int, *, partitions: int = 4) -> None:

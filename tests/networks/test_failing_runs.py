@@ -46,13 +46,13 @@ def test_run_and_doctor_end_with_the_exit_code_the_key_and_the_file_and_nothing_
     lines = [
         line for line in looked.document["lines"] if line.get("error") == failing.kind.__name__
     ]
-    told = [
+    reported = [
         f"{line['found']} {line['to_do']}"
         for line in lines
         if all(name in line["found"] for name in named)
     ]
     assert looked.code == failing.exit_code and any(
-        re.search(failing.said, text) for text in told
+        re.search(failing.said, text) for text in reported
     ), looked.out
-    assert not any(PASSWORD in text for said in (ran, looked) for text in (said.out, said.err))
+    assert not any(PASSWORD in text for value in (ran, looked) for text in (value.out, value.err))
     assert not pipeline.table.exists() and pipeline.committed() == {}

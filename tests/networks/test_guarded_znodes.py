@@ -37,9 +37,9 @@ def loaded(pipeline: Pipeline) -> None:
 
 def advised(pipeline: Pipeline) -> tuple[str, str]:
     """The verdict of doctor's line on ACLs, and what it found; it lets a run begin."""
-    said = pipeline.door("doctor")
-    assert said.code == 0, said.out
-    [line] = [line for line in said.document["lines"] if line["name"] == "znode ACLs"]
+    result = pipeline.door("doctor")
+    assert result.code == 0, result.out
+    [line] = [line for line in result.document["lines"] if line["name"] == "znode ACLs"]
     return line["verdict"], f"{line['found']} {line['to_do']}"
 
 
@@ -84,11 +84,11 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     assert rights(secured, pipeline)[0] == {EVERYBODY, guarded_for(("sasl", "etl"))}, (
         "a conf counts for what is made under it"
     )
-    verdict, said = advised(pipeline)
+    verdict, result = advised(pipeline)
     assert (
         verdict == "advice"
-        and "can be changed by everybody, and zookeeper.acl is creator" in said
-        and "apply-acl" in said
+        and "can be changed by everybody, and zookeeper.acl is creator" in result
+        and "apply-acl" in result
     )
     done = pipeline.door("ledger", "apply-acl")
     assert (
@@ -112,10 +112,10 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     refused(pipeline.door("ledger", "apply-acl"), 2, "ZooKeeper denies access")
     under(secured, pipeline, "sasl", acl="open")
     loaded(pipeline)
-    verdict, said = advised(pipeline)
+    verdict, result = advised(pipeline)
     assert (
         verdict == "advice"
-        and "can be changed by sasl:etl alone, and zookeeper.acl is open" in said
+        and "can be changed by sasl:etl alone, and zookeeper.acl is open" in result
     )
     assert pipeline.door("ledger", "apply-acl").code == 0
     assert rights(secured, pipeline) == ({EVERYBODY}, {EVERYBODY})

@@ -121,8 +121,8 @@ def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_
         f"CREATE TABLE lake.table (a int) USING delta LOCATION '{pipeline.folder}/elsewhere'",
     )
     for words in (("verify",), ("doctor",)):
-        told = command(pipeline, *words, code=5)
-        assert "elsewhere by now" in told and "etl table lookup-path CONF" in told
+        reported = command(pipeline, *words, code=5)
+        assert "elsewhere by now" in reported and "etl table lookup-path CONF" in reported
 
 
 def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(
@@ -160,7 +160,7 @@ def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_
     pipeline: Pipeline,
 ) -> None:
     spark = dict(pipeline.settings["spark"])
-    for key, value, code, told in (
+    for key, value, code, reported in (
         (
             "spark.hadoop.hive.metastore.uris",
             "thrift://127.0.0.1:1",
@@ -176,7 +176,9 @@ def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_
     ):
         pipeline.settings["spark"] = {**spark, key: value}
         said_of_it = command(pipeline, "run", code=code)
-        assert told in said_of_it and key in said_of_it and "hunter2" not in said_of_it, said_of_it
+        assert reported in said_of_it and key in said_of_it and "hunter2" not in said_of_it, (
+            said_of_it
+        )
 
 
 def test_what_no_run_may_commit_to_by_its_path_is_refused_by_its_name(pipeline: Pipeline) -> None:
@@ -204,5 +206,5 @@ def test_what_no_run_may_commit_to_by_its_path_is_refused_by_its_name(pipeline: 
         ("global_temp.seen", 2, "temporary view"),
     ):
         pipeline.settings["table"] |= {"name": name}
-        told = command(pipeline, "run", code=code)
-        assert words in told and "table.name" in told, told
+        reported = command(pipeline, "run", code=code)
+        assert words in reported and "table.name" in reported, reported

@@ -66,10 +66,10 @@ def test_a_first_run_has_the_catalog_make_a_table_in_the_store_that_its_schema_i
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
     assert pipeline.is_whole()
-    told = [file for file in pipeline.folder.rglob("*") if file.is_file()]
+    reported = [file for file in pipeline.folder.rglob("*") if file.is_file()]
     assert not [
         file
-        for file in told
+        for file in reported
         for secret in pipeline.store.secrets.values()
         if secret.encode() in file.read_bytes()
     ]

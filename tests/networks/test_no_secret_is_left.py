@@ -85,29 +85,29 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
         limits={"local_below_bytes": 0},
         spark=spark,
     )
-    said = list[tuple[str, bytes]]()
+    result = list[tuple[str, bytes]]()
     for verb in VERBS:
         pipeline.produce(8)
-        said.append((verb, failed_at(pipeline, verb)))
+        result.append((verb, failed_at(pipeline, verb)))
     pipeline.produce(8)
     way["security"]["sasl"] = {
         **reference,
         **({"username": "nobody"} if mechanism == "PLAIN" else {"token": "${file:events}"}),
     }
-    said.append(("a refused login", failed_at(pipeline, "nothing")))
+    result.append(("a refused login", failed_at(pipeline, "nothing")))
     pipeline.settings["zookeeper"] = {
         **zookeeper,
         "auth": {**zookeeper["auth"], "username": "kafka"},
     }
-    said.append(("a login that ZooKeeper refuses, or its znodes", failed_at(pipeline, "nothing")))
-    found = [*left_behind(pipeline, (secret, of_zookeeper, of_key)), *said]
+    result.append(("a login that ZooKeeper refuses, or its znodes", failed_at(pipeline, "nothing")))
+    found = [*left_behind(pipeline, (secret, of_zookeeper, of_key)), *result]
     secrets = [secret.encode() for secret in (PASSWORD, token, USERS["etl"], KEY_PASSWORD)]
     assert {name for name, content in found if any(one in content for one in secrets)} == set()
     assert any("events" in name and b"SparkListenerTaskEnd" in content for name, content in found)
-    assert all(b"DEBUG:kazoo.client" in content for _, content in said[: len(VERBS)]), (
+    assert all(b"DEBUG:kazoo.client" in content for _, content in result[: len(VERBS)]), (
         "it was asked to say all"
     )
-    assert sum(b"Traceback" in content for _, content in said) >= len(VERBS) - 1
+    assert sum(b"Traceback" in content for _, content in result) >= len(VERBS) - 1
 
 
 def failed_at(pipeline: Pipeline, verb: str) -> bytes:
@@ -228,7 +228,7 @@ def test_no_secret_is_in_what_any_command_says_or_leaves_with_a_right_login_and_
     secret.write_text(PASSWORD)
     pipeline.produce(40)
     pipeline.ran()
-    said, refused = dict[str, bytes](), set[str]()
+    result, refused = dict[str, bytes](), set[str]()
     for name, words in COMMANDS.items():
         for password in (wrong, PASSWORD):
             secret.write_text(password)
@@ -236,14 +236,14 @@ def test_no_secret_is_in_what_any_command_says_or_leaves_with_a_right_login_and_
             got = pipeline.door(
                 *name.split(), after=[word.replace("TOPIC", pipeline.topic) for word in words]
             )
-            said[f"{name} by {password}"] = (got.out + got.err).encode()
+            result[f"{name} by {password}"] = (got.out + got.err).encode()
             assert got.code != 1 and "Traceback" not in got.err, (name, got.err)
             if password == wrong and "refuses the login" in got.err:
                 assert got.code == 2 and "source.security.sasl.password" in got.err, got.err
                 refused.add(name)
             assert password == wrong or "refuses the login" not in got.err, got.err
     assert set(COMMANDS) - refused == _ASK_NO_BROKER
-    found = [*left_behind(pipeline, (secret,)), *said.items()]
+    found = [*left_behind(pipeline, (secret,)), *result.items()]
     assert {
         name for name, content in found if any(one.encode() in content for one in (PASSWORD, wrong))
     } == set()

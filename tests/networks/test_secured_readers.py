@@ -84,8 +84,8 @@ def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipelin
         "--offset-reset",
         "earliest",
     ]
-    said = pipeline.door("records", "consume", after=[*group, "-n", "8", "--timeout", "60s"])
-    assert said.code == 0 and len(said.document["records"]) == 8, said.err + said.out
+    result = pipeline.door("records", "consume", after=[*group, "-n", "8", "--timeout", "60s"])
+    assert result.code == 0 and len(result.document["records"]) == 8, result.err + result.out
 
 
 def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_against_it_and_a_run_loads(
@@ -129,7 +129,7 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
         "no",
         "--set source.security.protocol=SASL_SSL",
     )
-    said = [
+    result = [
         word
         for key in (
             "protocol=SASL_SSL",
@@ -140,8 +140,8 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
         )
         for word in ("--set", f"source.security.{key}")
     ]
-    assert run_etl(*words, *said, "--set", "source.listener=SASL_SSL").code == 0
+    assert run_etl(*words, *result, "--set", "source.listener=SASL_SSL").code == 0
     assert PASSWORD not in conf.read_text()
     for command in ("doctor", "run"):
-        told = run_etl(command, str(conf), "--json", "--set", "table.writer=arrow")
-        assert told.code == 0, told.err + told.out
+        reported = run_etl(command, str(conf), "--json", "--set", "table.writer=arrow")
+        assert reported.code == 0, reported.err + reported.out

@@ -139,9 +139,9 @@ def test_a_wrong_password_is_told_by_run_and_by_doctor(
     monkeypatch.setenv("KAFKA_PASSWORD", "another")
     pipeline = piped(secured.security("SASL_SSL", "PLAIN"))
     refused(pipeline.run(), 2, "refuses the login by PLAIN", "source.security.sasl.password")
-    told = pipeline.door("doctor", json_too=False)
-    assert told.code == 2 and "refuses the login by PLAIN" in told.out + told.err
-    assert not any("another" in text for text in (told.out, told.err, pipeline.run().out))
+    reported = pipeline.door("doctor", json_too=False)
+    assert reported.code == 2 and "refuses the login by PLAIN" in reported.out + reported.err
+    assert not any("another" in text for text in (reported.out, reported.err, pipeline.run().out))
 
 
 @pytest.mark.networks

@@ -102,8 +102,8 @@ def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(
         (("pipelines", "resume"), SAYS),
         (("doctor",), ()),
     ):
-        said = pipeline.door(*words, after=after, json_too=words != ("report",))
-        assert said.code == 0, (words, said.out, said.err)
+        result = pipeline.door(*words, after=after, json_too=words != ("report",))
+        assert result.code == 0, (words, result.out, result.err)
     assert rights(secured, pipeline) == ({guarded_for(("sasl", "etl"))}, {EVERYBODY})
 
 

@@ -45,11 +45,11 @@ def test_the_key_of_a_store_is_not_in_the_event_log_of_a_session_that_was_there_
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    told = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
+    reported = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
     assert (
         "fs.azure.account.key.acme" if "abfss" in url else "fs.s3a.bucket.lake.secret.key"
-    ) in told
-    assert SECRET not in told
+    ) in reported
+    assert SECRET not in reported
 
 
 def test_rows_of_a_local_table_are_replayed_into_one_on_s3_by_the_log_that_keeps_writers_apart(

@@ -62,12 +62,12 @@ def test_runs_by_spark_load_rows_once_are_proven_and_tidied_and_leave_no_secret(
         ran = command(pipeline, *words, str(pipeline.conf))
         assert ran.returncode == 0, (words, ran.stdout, ran.stderr)
     assert pipeline.is_whole()
-    told = [file for file in pipeline.folder.rglob("*") if file.is_file()]
+    reported = [file for file in pipeline.folder.rglob("*") if file.is_file()]
     assert any(
-        file.parent.name.startswith("eventlog") or file.parent.name == "events" for file in told
+        file.parent.name.startswith("eventlog") or file.parent.name == "events" for file in reported
     )
     for secret in pipeline.store.secrets.values():
-        assert not [file for file in told if secret.encode() in file.read_bytes()]
+        assert not [file for file in reported if secret.encode() in file.read_bytes()]
 
 
 def test_a_run_by_spark_that_is_killed_is_finished_by_the_next_one(

@@ -325,21 +325,23 @@ def test_there_is_none_with(
     """A session is refused with the key and the file, and nothing else is written on our screen or
     tells a secret.
     """
-    way, told = _REFUSED[case]
+    way, reported = _REFUSED[case]
     caplog.set_level("DEBUG")
     begun = time.monotonic()
     with pytest.raises(EtlError) as failed:
         entered(way(servers))
     error = failed.value
     assert time.monotonic() < begun + _LONG_S
-    assert type(error) is told.kind and re.search(told.text, str(error)), str(error)
-    assert error.exit_code == (6 if told.kind is ZooKeeperUnreachable else 2)
-    assert told.key == "any" or error.where.get("key") == told.key, error.where
+    assert type(error) is reported.kind and re.search(reported.text, str(error)), str(error)
+    assert error.exit_code == (6 if reported.kind is ZooKeeperUnreachable else 2)
+    assert reported.key == "any" or error.where.get("key") == reported.key, error.where
     assert error.action
-    if told.file is not None:
-        assert str(error.where.get("file")) == str(told.file(servers))
-    said = f"{error} {error!r} {error.as_json()} {caplog.text}"
-    assert not [secret for secret in (*USERS.values(), WRONG, KEY_PASSWORD) if secret in said], said
+    if reported.file is not None:
+        assert str(error.where.get("file")) == str(reported.file(servers))
+    result = f"{error} {error!r} {error.as_json()} {caplog.text}"
+    assert not [secret for secret in (*USERS.values(), WRONG, KEY_PASSWORD) if secret in result], (
+        result
+    )
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -348,7 +350,7 @@ def test_there_is_none_with(
     ["a wrong password where a login is required", "no login", "an expired one", "no encryption"],
 )
 def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_path: Path) -> None:
-    way, told = _REFUSED[case]
+    way, reported = _REFUSED[case]
     conf = tmp_path / "conf.yaml"
     conf.write_text(
         yaml.safe_dump(
@@ -370,9 +372,9 @@ def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_p
         ("plans", "list"),
         ("pipelines", "list"),
     ):
-        refused(run_etl(*words, str(conf), "--json"), 2, *([told.key] if told.key else []))
+        refused(run_etl(*words, str(conf), "--json"), 2, *([reported.key] if reported.key else []))
     doctor = run_etl("doctor", str(conf))
-    assert doctor.code == 2 and re.search(told.text, doctor.out + doctor.err), (
+    assert doctor.code == 2 and re.search(reported.text, doctor.out + doctor.err), (
         doctor.out + doctor.err
     )
     assert WRONG not in doctor.out + doctor.err
@@ -395,8 +397,8 @@ def test_files_of_a_conf_are_sought_beside_it(servers: Servers, tmp_path: Path) 
             }
         )
     )
-    said = run_etl("plans", "list", str(conf), "--json")
-    assert (said.code, said.document) == (0, []), said.err
+    result = run_etl("plans", "list", str(conf), "--json")
+    assert (result.code, result.document) == (0, []), result.err
 
 
 @pytest.mark.parametrize(

@@ -138,14 +138,14 @@ def main() -> int:
     asking.add_argument(
         "--demo", action="store_true", help="a whole Airflow until Ctrl-C, and no test"
     )
-    asked, arguments = asking.parse_known_args()
-    pythons = {version: made(version) for version in asked.airflow or VERSIONS}
-    if asked.make:
+    request, arguments = asking.parse_known_args()
+    pythons = {version: made(version) for version in request.airflow or VERSIONS}
+    if request.make:
         print("\n".join(map(str, pythons.values())))
         return 0
     return (
         ended(started(next(iter(pythons.values())), "tests.on_airflow.demo"))
-        if asked.demo
+        if request.demo
         else tested(pythons, arguments)
     )
 

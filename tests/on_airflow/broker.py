@@ -116,8 +116,8 @@ def main() -> int:
         )
         try:
             for line in sys.stdin:
-                asked = json.loads(line)
-                print(json.dumps(getattr(broker, asked.pop("do"))(**asked)), flush=True)
+                request = json.loads(line)
+                print(json.dumps(getattr(broker, request.pop("do"))(**request)), flush=True)
         finally:
             broker.still()
     return 0

@@ -45,11 +45,11 @@ def run(
         else dag.test(logical_date=when, run_conf=conf)
     )
     tasks = {one.task_id: one for one in found.get_task_instances()}
-    said = tasks[task].xcom_pull(task_ids=task) if tasks[task].state == "success" else None
+    result = tasks[task].xcom_pull(task_ids=task) if tasks[task].state == "success" else None
     return Ran(
         str(found.state),
         {name: (str(one.state), one.try_number) for name, one in tasks.items()},
-        said,
+        result,
     )
 
 

@@ -162,10 +162,10 @@ class StandaloneAirflow:
         ).read_text()[-4000:]
         try:
             with urllib.request.urlopen(f"{self.url}/api/v2/monitor/health", timeout=5) as answer:
-                told = json.load(answer)
+                reported = json.load(answer)
         except (urllib.error.URLError, OSError, ValueError):
             return False
         return all(
-            told.get(part, {}).get("status") == "healthy"
+            reported.get(part, {}).get("status") == "healthy"
             for part in ("scheduler", "triggerer", "dag_processor")
         )

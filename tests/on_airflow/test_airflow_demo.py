@@ -52,10 +52,10 @@ def demo() -> Iterator[subprocess.Popen[str]]:
 
 
 def got(url: str, token: str = "") -> str:
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         url, headers={"Authorization": f"Bearer {token}"} if token else {}
     )
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         text: str = answer.read().decode()
     return text
 
@@ -80,8 +80,8 @@ def test_the_demo_opens_a_run_of_its_dag_loads_the_last_hour_and_ctrl_c_leaves_n
     demo: subprocess.Popen[str],
 ) -> None:
     assert demo.stdout
-    told = next(line for line in demo.stdout if line.startswith("Airflow: "))
-    url, folder = re.findall(r"Airflow: (\S+) .*reports: (\S+);", told)[0]
+    reported = next(line for line in demo.stdout if line.startswith("Airflow: "))
+    url, folder = re.findall(r"Airflow: (\S+) .*reports: (\S+);", reported)[0]
     assert "<title>" in got(url) and of(folder)
 
     token = json.loads(got(f"{url}/auth/token"))["access_token"]
@@ -97,10 +97,10 @@ def test_the_demo_opens_a_run_of_its_dag_loads_the_last_hour_and_ctrl_c_leaves_n
         300,
     )
     assert {run["state"] for run in states} == {"success"}
-    said = api(f"dagRuns/{states[0]['dag_run_id']}/taskInstances/load/xcomEntries/return_value")[
+    result = api(f"dagRuns/{states[0]['dag_run_id']}/taskInstances/load/xcomEntries/return_value")[
         "value"
     ]
-    assert (said if isinstance(said, dict) else json.loads(said))["records_read"] > 0
+    assert (result if isinstance(result, dict) else json.loads(result))["records_read"] > 0
 
     os.killpg(demo.pid, signal.SIGINT)
     assert demo.wait(120) == 0

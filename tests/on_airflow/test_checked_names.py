@@ -28,12 +28,12 @@ def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_th
     from etl.airflow.__main__ import main
 
     assert main(["check", str(DAGS)]) == 2
-    said = capsys.readouterr().out
+    result = capsys.readouterr().out
     assert (
         "The pool clicks does not exist; task load of DAG pooled names it. Create it: airflow pools set clicks 1"
-        in said
+        in result
     )
-    assert "connection" not in said
+    assert "connection" not in result
     subprocess.run(
         [sys.executable, "-m", "airflow", "pools", "set", "clicks", "1", "one load at a time"],
         check=True,
@@ -70,10 +70,10 @@ def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(
         r"^    ((?:airflow connections add|python -m etl\.airflow check) .*)$", page, re.MULTILINE
     )
     words = {"airflow": [sys.executable, "-m", "airflow"], "python": [sys.executable]}
-    said = []
+    result = []
     for line in (check, add, check):
         first, *others = shlex.split(line.replace("/path/to/dags", str(tmp_path)))
-        said.append(
+        result.append(
             subprocess.run([*words[first], *others], cwd=ROOT, capture_output=True, text=True)
         )
     subprocess.run(
@@ -81,7 +81,7 @@ def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(
         check=True,
         capture_output=True,
     )
-    assert [one.returncode for one in said] == [2, 0, 0], said
+    assert [one.returncode for one in result] == [2, 0, 0], result
 
 
 def test_words_that_it_does_not_know_are_told_with_those_that_it_does(
@@ -125,8 +125,8 @@ def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptu
 def test_who_is_told_of_failures_is_named_by_the_environment() -> None:
     from etl.airflow.submit import failure_callback_from_environment, on_failure
 
-    tell = failure_callback_from_environment({"ETL_ON_FAILURE": "builtins:print"})
-    assert tell is not None and tell.__name__ == "print"
+    report = failure_callback_from_environment({"ETL_ON_FAILURE": "builtins:print"})
+    assert report is not None and report.__name__ == "print"
     on_failure(told.append)(context())
     assert told[-1]["dag"] == "ingest_clicks"
     assert failure_callback_from_environment({}) is None

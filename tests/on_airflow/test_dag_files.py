@@ -36,10 +36,10 @@ def test_dag_files_load_in_a_process_of_their_own_without_anything_heavy() -> No
         f"for path in {[str(path) for path in sorted(DAGS.glob('*.py'))]!r}: runpy.run_path(path)\n"
         f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     )
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    heavy = json.loads(told.stdout.splitlines()[-1])
+    heavy = json.loads(reported.stdout.splitlines()[-1])
     without_ours = subprocess.run(
         [
             sys.executable,
@@ -170,5 +170,5 @@ def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(
     (folder / "dags" / "wrong.py").write_text(
         f"from etl.airflow import ingest_dag\ndag = ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n"
     )
-    told = "".join(dag_bag(folder / "dags").import_errors.values())
-    assert "SettingsError" in told and "half.yaml" in told and "group.id" in told
+    reported = "".join(dag_bag(folder / "dags").import_errors.values())
+    assert "SettingsError" in reported and "half.yaml" in reported and "group.id" in reported

@@ -65,7 +65,7 @@ def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the
     workers.lose_the_next_one_after_its_commit()
     ran = run("by_hand", WHEN, of(FIVE, SIX))
     assert ran.state == "success" and ran.tasks["load"][1] == 2
-    assert any("was loaded by plan" in said for said in ran.said["outcomes"]), (
+    assert any("was loaded by plan" in value for value in ran.said["outcomes"]), (
         "the second try met the commit of the first"
     )
     assert len(real.rows()) == 10 * PARTITIONS, "up to the end of the interval, and no further"

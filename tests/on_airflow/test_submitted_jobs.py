@@ -51,16 +51,16 @@ def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
 ) -> None:
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
-    [asked] = stand_in.asked()
-    assert asked.job == ["run", CLICKS, "--run-key", KEY, "--until", SIX, "--json"]
-    assert str(ROOT / "jobs" / "etl_job.py") in asked.words
-    assert asked.after("--master") == ["local[2]"] and asked.after("--packages") == [
+    [request] = stand_in.asked()
+    assert request.job == ["run", CLICKS, "--run-key", KEY, "--until", SIX, "--json"]
+    assert str(ROOT / "jobs" / "etl_job.py") in request.words
+    assert request.after("--master") == ["local[2]"] and request.after("--packages") == [
         "io.delta:delta-spark_4.2_2.13:4.4.0"
     ]
-    assert asked.after("--name") == [
+    assert request.after("--name") == [
         "etl run etl-clicks/clicks"
-    ] and "spark.log.level=WARN" in asked.after("--conf")
-    assert asked.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
+    ] and "spark.log.level=WARN" in request.after("--conf")
+    assert request.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
     assert ran.tasks["load"] == ("success", 1)
     assert (
         ran.said["run_key"] == KEY
@@ -77,11 +77,11 @@ def test_whoever_waits_for_the_table_is_told_the_report_and_of_the_same_interval
     before = len(events())
     for _ in range(2):
         assert run("at_once", now(), BY_PARAMS).state == "success"
-    told = events()[before:]
-    assert [extra["run_key"] for extra in told] == [KEY, KEY], (
+    reported = events()[before:]
+    assert [extra["run_key"] for extra in reported] == [KEY, KEY], (
         "at least once: who must act once remembers the run key"
     )
-    assert told[0]["plan"]["number"] == 3 and told[0]["pipeline"] == "etl-clicks/clicks"
+    assert reported[0]["plan"]["number"] == 3 and reported[0]["pipeline"] == "etl-clicks/clicks"
 
 
 def test_a_scheduled_run_is_for_its_data_interval(stand_in: StandIn) -> None:
@@ -128,7 +128,7 @@ def test_what_may_help_is_tried_again_with_the_same_run_key(stand_in: StandIn) -
     )
     ran = run("at_once", now(), BY_PARAMS)
     assert ran.tasks["load"] == ("success", 3)
-    assert {tuple(asked.job) for asked in stand_in.asked()} == {tuple(stand_in.asked()[0].job)}
+    assert {tuple(request.job) for request in stand_in.asked()} == {tuple(stand_in.asked()[0].job)}
     assert len(stand_in.asked()) == 3
 
 
@@ -207,8 +207,8 @@ def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
     stand_in.command({"document": {"incomplete": [], "message": "whole"}})
     assert run("maintain_clicks", now(), task="verify").state == "success"
     assert stand_in.asked()[0].job == ["verify", CLICKS, "--json"]
-    [asked] = stand_in.asked("python")
-    times = [datetime.fromisoformat(*asked.after(option)) for option in ("--from", "--until")]
+    [request] = stand_in.asked("python")
+    times = [datetime.fromisoformat(*request.after(option)) for option in ("--from", "--until")]
     assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[
         0
     ] == timedelta(days=7)
@@ -275,10 +275,10 @@ def test_a_missing_connection_is_told_with_the_command_that_makes_it_and_nothing
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-    told = failure({})
+    reported = failure({})
     assert (
-        "The Airflow connection spark_default does not exist" in told
-        and "airflow connections add spark_default" in told
+        "The Airflow connection spark_default does not exist" in reported
+        and "airflow connections add spark_default" in reported
     )
     assert stand_in.asked() == []
 
@@ -320,8 +320,8 @@ def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
     assert ran.tasks["load"][0] == "success" and ran.said["records_read"] == 7
-    [asked] = stand_in.asked()
-    assert asked.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
+    [request] = stand_in.asked()
+    assert request.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
 
 
 def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_ended_well(
@@ -337,18 +337,18 @@ def test_a_worker_without_the_environment_reports_the_variable_that_names_it(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ETL_PYTHON", "/no/such/bin/python")
-    told = failure({})
-    assert "/no/such/bin/python" in told and "ETL_PYTHON" in told
+    reported = failure({})
+    assert "/no/such/bin/python" in reported and "ETL_PYTHON" in reported
 
 
 def test_a_worker_whose_environment_lacks_the_package_is_told_what_installs_it_and_is_not_tried_again(
     stand_in: StandIn,
 ) -> None:
     stand_in.without_package()
-    told = failure({})
+    reported = failure({})
     assert (
-        "No module named 'etl'" in told
-        and f"{ENVIRONMENT.python} -m pip install offset-range-etl" in told
+        "No module named 'etl'" in reported
+        and f"{ENVIRONMENT.python} -m pip install offset-range-etl" in reported
     )
 
 
@@ -356,8 +356,8 @@ def test_a_worker_without_the_job_file_reports_the_variable_that_names_it(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ETL_JOB", str(tmp_path / "etl_job.py"))
-    told = failure({})
-    assert str(tmp_path / "etl_job.py") in told and "ETL_JOB" in told
+    reported = failure({})
+    assert str(tmp_path / "etl_job.py") in reported and "ETL_JOB" in reported
 
 
 def test_the_failure_says_what_the_job_said(stand_in: StandIn) -> None:
@@ -366,8 +366,8 @@ def test_the_failure_says_what_the_job_said(stand_in: StandIn) -> None:
             CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
         )
     )
-    told = failure({})
+    reported = failure({})
     assert (
-        "CorruptData: a bad CRC (topic clicks, partition 3). Check the broker's disk" in told
-        and "exit code 5" in told
+        "CorruptData: a bad CRC (topic clicks, partition 3). Check the broker's disk" in reported
+        and "exit code 5" in reported
     )

@@ -51,7 +51,7 @@ def test_logs_that_are_complete_are_loaded_at_once(stand_in: StandIn) -> None:
     stand_in.command(COMPLETE)
     ran = run("quick", WHEN, BY_PARAMS)
     assert ran.tasks["wait_until_ready"] == ("success", 1) and ran.tasks["load"][0] == "success"
-    assert [asked.words for asked in stand_in.asked("python")] == [WORDS]
+    assert [request.words for request in stand_in.asked("python")] == [WORDS]
 
 
 def test_logs_that_are_not_complete_are_waited_for_by_a_trigger_also_while_brokers_are_away(
@@ -60,7 +60,7 @@ def test_logs_that_are_not_complete_are_waited_for_by_a_trigger_also_while_broke
     stand_in.command(NOT_YET, AWAY, NOT_YET, COMPLETE)
     ran = run("quick", WHEN.replace(hour=1), BY_PARAMS)
     assert ran.tasks["wait_until_ready"][0] == "success" and ran.tasks["load"][0] == "success"
-    assert [asked.words for asked in stand_in.asked("python")] == [WORDS] * 4
+    assert [request.words for request in stand_in.asked("python")] == [WORDS] * 4
 
 
 def test_without_a_triggerer_a_worker_looks(stand_in: StandIn) -> None:
@@ -128,10 +128,10 @@ def test_a_worker_or_a_triggerer_whose_environment_lacks_the_package_says_what_i
     from etl.airflow.sensors import TopicsReadyTrigger
 
     stand_in.without_package()
-    told = event_of(TopicsReadyTrigger(str(ENVIRONMENT.python), {}, WORDS[2:], 0.01))["error"]
+    reported = event_of(TopicsReadyTrigger(str(ENVIRONMENT.python), {}, WORDS[2:], 0.01))["error"]
     assert (
-        "No module named 'etl'" in told
-        and f"{ENVIRONMENT.python} -m pip install offset-range-etl" in told
+        "No module named 'etl'" in reported
+        and f"{ENVIRONMENT.python} -m pip install offset-range-etl" in reported
     )
     ran = run("quick", WHEN.replace(hour=5), BY_PARAMS)
     assert (

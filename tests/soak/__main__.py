@@ -11,21 +11,21 @@ import sys
 
 def main(arguments: list[str]) -> int:
     """0: nothing lost, nothing double."""
-    asked = _parser().parse_args(arguments)
-    seed = random.SystemRandom().randrange(10**9) if asked.seed is None else asked.seed
-    if asked.fast:
+    request = _parser().parse_args(arguments)
+    seed = random.SystemRandom().randrange(10**9) if request.seed is None else request.seed
+    if request.fast:
         from tests.soak import fast
 
         return fast.main(
             seed=seed,
-            minutes=asked.minutes,
-            story=asked.story,
-            every_moment=asked.every_moment,
-            jobs=asked.jobs,
+            minutes=request.minutes,
+            story=request.story,
+            every_moment=request.every_moment,
+            jobs=request.jobs,
         )
     from tests.soak import real
 
-    return real.main(seed=seed, kills=asked.kills)
+    return real.main(seed=seed, kills=request.kills)
 
 
 def _parser() -> argparse.ArgumentParser:

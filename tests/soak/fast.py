@@ -86,11 +86,11 @@ def tell_every_moment(
     """
     total, first, more = Tally(), start, True
     while more:
-        told = tell_moments(place, seed, lane, first)
-        total.add(told.tally)
-        if told.failure:
-            return Told(total, told.failure)
-        first, more = first + step * (1 if lane.first else MOMENTS_IN_A_STORY), told.more
+        reported = tell_moments(place, seed, lane, first)
+        total.add(reported.tally)
+        if reported.failure:
+            return Told(total, reported.failure)
+        first, more = first + step * (1 if lane.first else MOMENTS_IN_A_STORY), reported.more
     return Told(total)
 
 
@@ -149,10 +149,10 @@ def _told(
         if call is not None:
             under_way.append(call(pool))
         while under_way and (call is None or len(under_way) > ahead):
-            told = under_way.popleft().get()
-            total.add(told.tally)
-            if told.failure:
-                return total, told.failure
+            reported = under_way.popleft().get()
+            total.add(reported.tally)
+            if reported.failure:
+                return total, reported.failure
         if call is None:
             break
     return total, None

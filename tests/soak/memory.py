@@ -303,7 +303,7 @@ class MemoryWriter:
         from deltalake.transaction import create_table_with_add_actions
 
         transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
-        said = CommitProperties(
+        result = CommitProperties(
             custom_metadata={"userMetadata": metadata}, app_transactions=[transaction]
         )
         read = rows.read()
@@ -312,11 +312,15 @@ class MemoryWriter:
         def commit() -> None:
             if table is None:
                 create_table_with_add_actions(
-                    to.path, Schema.from_arrow(_SCHEMA), added, mode="error", commit_properties=said
+                    to.path,
+                    Schema.from_arrow(_SCHEMA),
+                    added,
+                    mode="error",
+                    commit_properties=result,
                 )
             else:
                 table.create_write_transaction(
-                    added, "append", table.schema(), commit_properties=said
+                    added, "append", table.schema(), commit_properties=result
                 )
 
         through("commit to the table", commit, changes=True)

@@ -178,12 +178,12 @@ class Soak:
         """Runs that nothing happens to, up to the end of the topic; the first one tells how long a
         run is now.
         """
-        lengths, said = [], None
-        while said is None or "up_to_date" not in said.outcomes:
+        lengths, result = [], None
+        while result is None or "up_to_date" not in result.outcomes:
             began = time.monotonic()
             with Driver(self._pipeline) as driver:
-                said = driver.wait()
-            self._ended(said, (0,))
+                result = driver.wait()
+            self._ended(result, (0,))
             lengths.append(time.monotonic() - began)
         self._length_s = lengths[0]
         print(f"an undisturbed run takes {self._length_s:.1f} s", flush=True)
@@ -206,9 +206,9 @@ class Soak:
             else:
                 self._ended(driver.wait(), _RETRIABLE)
 
-    def _ended(self, said: Said, allowed: tuple[int, ...]) -> None:
-        self.sums.outcomes[said_in_short(said)[:90]] += 1
-        assert said.code in allowed, f"{said_in_short(said)}\n{said.out}\n{said.err}"
+    def _ended(self, result: Said, allowed: tuple[int, ...]) -> None:
+        self.sums.outcomes[said_in_short(result)[:90]] += 1
+        assert result.code in allowed, f"{said_in_short(result)}\n{result.out}\n{result.err}"
 
     def _stand(self) -> _Stand:
         pipeline = self._pipeline

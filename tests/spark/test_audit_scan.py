@@ -160,15 +160,15 @@ def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(
     """Spark answers a plain count from the log, which only repeats what the writer of a file said."""
     write_deltalake(path, rows_of_others([("clicks", 0, 0), ("clicks", 0, 1)]))
     log = Path(path, "_delta_log", f"{0:020d}.json")
-    said = log.read_text()
-    log.write_text(said.replace('\\"numRecords\\":2', '\\"numRecords\\":999'))
-    assert log.read_text() != said and spark.read.format("delta").load(path).count() == 999
+    result = log.read_text()
+    log.write_text(result.replace('\\"numRecords\\":2', '\\"numRecords\\":999'))
+    assert log.read_text() != result and spark.read.format("delta").load(path).count() == 999
     [(_, bucket)] = Scan(spark, path).buckets()
     assert bucket.rows == 2
 
 
 @pytest.mark.parametrize(
-    "damage, says",
+    "damage, message",
     [
         (None, "not there"),
         (lambda whole: whole[:-9], "cannot be read"),
@@ -177,7 +177,7 @@ def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(
     ids=["lost", "cut off", "overwritten"],
 )
 def test_a_file_that_is_lost_or_damaged_is_named(
-    spark: SparkSession, path: str, damage: Any, says: str
+    spark: SparkSession, path: str, damage: Any, message: str
 ) -> None:
     write_deltalake(path, rows_of_others([("clicks", 0, 0)]))
     [file] = Path(path).glob("*.parquet")
@@ -185,7 +185,7 @@ def test_a_file_that_is_lost_or_damaged_is_named(
     file.unlink()
     if damage:
         file.write_bytes(damage(whole))
-    with pytest.raises(TableUnreachable if damage else FileLost, match=says) as caught:
+    with pytest.raises(TableUnreachable if damage else FileLost, match=message) as caught:
         list(Scan(spark, path).buckets())
     assert caught.value.where["file"] == file.name
 

@@ -130,14 +130,14 @@ def test_small_files_of_a_partition_become_one_and_the_rows_stay(
     spark: Any, tmp_path: Path
 ) -> None:
     path = table_of(tmp_path / "table", "a", "ä b/c", "a", "ä b/c", "lone", partition_by=("topic",))
-    before, said = (
+    before, result = (
         content(path),
         spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None),
     )
     done = compact(spark, path, MIB)
     assert (done.files_removed, done.files_added) == (4, 2) and content(path) == before
     assert sorted(str(file.partition[0]) for file in data_files(path)) == ["a", "lone", "ä b/c"]
-    assert spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None) == said, (
+    assert spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None) == result, (
         "others' OPTIMIZE is as it was"
     )
 
@@ -287,10 +287,10 @@ def test_a_run_asks_for_spark_only_once_as_many_small_files_wait_as_the_conf_say
 ) -> None:
     assert behind_a_run(conf(three, 0), World()) == behind_a_run(conf(three, 4), World()) == []
     assert behind_a_run(conf(three, 3), World(), appended=False) == []
-    [(outcome, said)] = behind_a_run(conf(three, 3), World(spark))
+    [(outcome, result)] = behind_a_run(conf(three, 3), World(spark))
     assert (
         outcome is Outcome.TABLE_COMPACTED
-        and "3 small files" in said
+        and "3 small files" in result
         and len(data_files(three)) == 1
     )
     assert behind_a_run(conf(three, 1), World()) == []
@@ -301,9 +301,9 @@ def test_files_that_a_run_cannot_put_together_are_told_and_the_run_is_what_it_wa
 ) -> None:
     [lost, *_] = Path(three).glob("*.parquet")
     lost.unlink()
-    [(outcome, said)] = behind_a_run(conf(three, 3), World(spark))
+    [(outcome, result)] = behind_a_run(conf(three, 3), World(spark))
     assert outcome is Outcome.TABLE_NOT_COMPACTED and outcome.is_loud
     assert (
-        "A file that the table's log names is not there" in said
+        "A file that the table's log names is not there" in result
         and len(DeltaTable(three).file_uris()) == 3
     )

@@ -129,7 +129,7 @@ def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_rea
 
 
 @pytest.mark.parametrize(
-    ("configs", "said", "known"),
+    ("configs", "value", "known"),
     [
         ({"cleanup.policy": "compact"}, {}, Cleanup(True)),
         ({"cleanup.policy": "delete"}, {}, Cleanup(False)),
@@ -143,32 +143,32 @@ def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_rea
     ],
 )
 def test_the_brokers_are_asked_what_explains_missing_offsets(
-    configs: dict[str, str] | None, said: dict[str, str], known: Cleanup
+    configs: dict[str, str] | None, value: dict[str, str], known: Cleanup
 ) -> None:
     with FakeBroker() as broker:
         broker.append("clicks", 0, encode(Batch(0, [Rec(0)])))
         broker.world.configs = {} if configs is None else {"clicks": configs}
         reader = OffsetRanges(
-            {"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks", **said}
+            {"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks", **value}
         ).reader(None)
         assert [partition.value.cleanups for partition in reader.partitions()] == [
             {"clicks": known}
         ]
 
 
-@pytest.mark.parametrize("said, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])
+@pytest.mark.parametrize("value, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])
 def test_a_task_asks_brokers_under_the_deadline_of_its_options(
-    said: dict[str, str],
+    value: dict[str, str],
     seconds: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: dict[str, Any] = {}
+    request: dict[str, Any] = {}
     monkeypatch.setattr(
-        "etl.reader.fetch.read_ranges", lambda ranges, **manner: iter(asked.update(manner) or ())
+        "etl.reader.fetch.read_ranges", lambda ranges, **manner: iter(request.update(manner) or ())
     )
-    reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks", **said}).reader(None)
+    reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks", **value}).reader(None)
     assert list(reader.read(InputPartition(Task((0,), (OffsetRange(CLICKS, 5, 9),))))) == []
-    assert asked["timeout_s"] == seconds
+    assert request["timeout_s"] == seconds
 
 
 def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,12 +314,12 @@ def test_a_partition_and_an_offset_that_are_not_there_are_told_when_the_query_is
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
-    for partition, until, said in (
+    for partition, until, value in (
         (9, 5, "3 partitions, numbered from 0, and not this one.*partition 9"),
         (1, 41, "read up to 40"),
     ):
         ranges = json.dumps([{"topic": filled, "partition": partition, "from": 0, "until": until}])
-        with pytest.raises(Exception, match=said):
+        with pytest.raises(Exception, match=value):
             reader.option("ranges", ranges).load().collect()
 
 

@@ -45,8 +45,8 @@ def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]
 def frame_of(spark: SparkSession, cluster: EmbeddedCluster, **options: str) -> DataFrame:
     spark.dataSource.register(OffsetRanges)
     chosen = {} if "ranges" in options or "assign" in options else {"topics": TOPIC}
-    said = {"dialect": "jafka", "zookeeper": cluster.zookeeper_connect, **chosen, **options}
-    return spark.read.format("offset_ranges").options(**said).load()
+    result = {"dialect": "jafka", "zookeeper": cluster.zookeeper_connect, **chosen, **options}
+    return spark.read.format("offset_ranges").options(**result).load()
 
 
 def rows_of(frame: DataFrame) -> Counter[Row]:

@@ -107,8 +107,8 @@ def test_a_plan_is_in_the_table_once_with_its_stamp_in_the_history(
         table.metadata.uid,
         table.foreign,
     ) == (1, plan.id, "uid-1", ())
-    said = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").collect()[0].userMetadata
-    assert json.loads(said)["plan_id"] == plan.id
+    result = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").collect()[0].userMetadata
+    assert json.loads(result)["plan_id"] == plan.id
     assert offsets(spark, path) == list(range(10))
 
 
@@ -391,9 +391,9 @@ def test_files_of_our_own_are_right_in_a_table_with_every_feature_that_they_are_
         "checkpointPolicy": "v2",
         "checkpointInterval": "2",
     }
-    said = ", ".join(f"'delta.{key}' = '{value}'" for key, value in properties.items())
+    result = ", ".join(f"'delta.{key}' = '{value}'" for key, value in properties.items())
     spark.sql(
-        f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta TBLPROPERTIES ({said})"
+        f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta TBLPROPERTIES ({result})"
     )
     for number in (1, 2):
         plan = make_plan(number, table_id=DeltaTable(path).metadata().id)

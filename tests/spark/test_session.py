@@ -43,9 +43,12 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
         )  # where nobody has set up a log, Python itself prints errors
         logging.getLogger("somebody else's").error("this one is seen")
         hang_up()
-    told = capfd.readouterr()
-    assert "this one is seen" in told.err, "the terminal is watched"
-    assert "hung up" not in told.out + told.err and "half a number" not in told.out + told.err
+    reported = capfd.readouterr()
+    assert "this one is seen" in reported.err, "the terminal is watched"
+    assert (
+        "hung up" not in reported.out + reported.err
+        and "half a number" not in reported.out + reported.err
+    )
 
 
 def test_a_worker_that_lacks_the_package_is_told_with_the_command_that_makes_what_brings_it(

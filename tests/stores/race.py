@@ -35,12 +35,12 @@ class Racers:
     """The two, at one table."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        said = {
+        result = {
             name: (parse_reference(value) or value) if isinstance(value, str) else value
             for name, value in given["settings"].items()
         }
         self.path, self._options = (
-            TablePath(given["url"], StoreSettings.model_validate(said)),
+            TablePath(given["url"], StoreSettings.model_validate(result)),
             given["options"],
         )
         set_spark_environment()
@@ -63,9 +63,11 @@ class Racers:
 
     def by_delta_rs(self, table: DeltaTable) -> bool:
         """One try at the version behind that of the table that was opened."""
-        said = CommitProperties(custom_metadata={"userMetadata": BY_DELTA_RS}, max_commit_retries=0)
+        result = CommitProperties(
+            custom_metadata={"userMetadata": BY_DELTA_RS}, max_commit_retries=0
+        )
         try:
-            table.create_write_transaction([], "append", table.schema(), commit_properties=said)
+            table.create_write_transaction([], "append", table.schema(), commit_properties=result)
         except (CommitFailedError, DeltaError):
             return False
         return True
@@ -144,8 +146,8 @@ def main(given: str, races: str, begun_before: str) -> None:
             found[
                 "both" if all(won) else "spark" if won[0] else "delta_rs" if won[1] else "none"
             ] += 1
-            said = racers.table().history(1)[0].get("userMetadata")
-            found["replaced"] += said != (BY_SPARK if won[0] else BY_DELTA_RS)
+            result = racers.table().history(1)[0].get("userMetadata")
+            found["replaced"] += result != (BY_SPARK if won[0] else BY_DELTA_RS)
     for _ in range(int(begun_before)):
         found["begun_before"] += racers.begun_before()
     print(json.dumps(found))

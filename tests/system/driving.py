@@ -126,9 +126,9 @@ class Pipeline:
 
     def ran(self) -> Said:
         """A run that must succeed."""
-        said = self.run()
-        assert said.code == 0, f"exit {said.code}\n{said.err}{said.out}"
-        return said
+        result = self.run()
+        assert result.code == 0, f"exit {result.code}\n{result.err}{result.out}"
+        return result
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """The same in a process of its own, as the leader of its own process group; `variables` are

@@ -166,9 +166,9 @@ class PageWorld:
     def left_backfill(self) -> None:
         """A backfill of January that has claimed its offsets and loaded none."""
         self.begun_late("given-up")
-        asked = parse_asked("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", ())
+        request = parse_asked("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", ())
         with _broken_off() as around:
-            run_backfill(self.settings, "january", asked, around=around)
+            run_backfill(self.settings, "january", request, around=around)
 
     def without_zookeeper(self) -> None:
         """ZooKeeper has forgotten the group."""
@@ -201,10 +201,10 @@ class PageWorld:
     def type(self, text: str, code: int = 0, answer: str | None = None) -> Said:
         """Type it, at a terminal where something is answered. It ends as the page says."""
         words = self.filled(text)
-        said = run_etl(*words) if answer is None else self._at_terminal(words, answer)
-        assert said.code == code, f"{text}: exit {said.code}\n{said.err}{said.out}"
-        assert "Traceback" not in said.err, said.err
-        return said
+        result = run_etl(*words) if answer is None else self._at_terminal(words, answer)
+        assert result.code == code, f"{text}: exit {result.code}\n{result.err}{result.out}"
+        assert "Traceback" not in result.err, result.err
+        return result
 
     @staticmethod
     def _at_terminal(words: list[str], answer: str) -> Said:

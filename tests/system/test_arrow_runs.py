@@ -36,10 +36,10 @@ def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
     for writer in ("arrow", "spark", "auto", "arrow"):
         by(writer, by_arrow)
         by_arrow.produce(400)
-        said = by_arrow.ran()
-        assert (said.outcomes, said.document["records_read"]) == (["ingested"], 400)
+        result = by_arrow.ran()
+        assert (result.outcomes, result.document["records_read"]) == (["ingested"], 400)
         ran = "spark" if writer == "spark" else "arrow"
-        assert said.document["plan"]["writer"].startswith(ran), said.document["plan"]["writer"]
+        assert result.document["plan"]["writer"].startswith(ran), result.document["plan"]["writer"]
     assert by_arrow.is_whole()
     proof = by_arrow.door("verify")
     assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (0, True, 1600)
@@ -134,8 +134,8 @@ def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_c
     broken_off_before("record", by_arrow)
     for file in files_of_commit(str(by_arrow.table), 0).added:  # type: ignore[union-attr]
         Path(by_arrow.table, file.path).rename(Path(by_arrow.table, f"{file.path}.away"))
-    said = by_arrow.ran()
-    assert "result stored, from its commit" in said.out
+    result = by_arrow.ran()
+    assert "result stored, from its commit" in result.out
     for file in by_arrow.table.glob("*.away"):
         file.rename(file.with_suffix(""))
     ranges = by_arrow.door("plans", "show").document["ranges"]

@@ -190,8 +190,8 @@ def test_a_kill_in_the_middle_of_the_functions_work_loses_and_doubles_nothing(
     decoding.produce(2_000)
     Path(KILLING).write_text(whom)
     run = decoding.start("etl", "run", str(decoding.conf))
-    said = run.communicate(timeout=120)
-    assert run.returncode == (0 if whom == "worker" else -signal.SIGKILL), said
+    result = run.communicate(timeout=120)
+    assert run.returncode == (0 if whom == "worker" else -signal.SIGKILL), result
     assert not Path(KILLING).exists(), "nobody was killed"
     assert (decoding.ran().outcomes == ["up_to_date"]) is (whom == "worker")
     assert decoding.is_whole()
@@ -205,7 +205,7 @@ def test_a_replay_makes_its_rows_by_the_function_too(
     decoding.produce(100)
     decoding.ran()
     before = rows_in(decoding.table)
-    said = decoding.door(
+    result = decoding.door(
         "replay",
         after=(
             "-p",
@@ -221,17 +221,17 @@ def test_a_replay_makes_its_rows_by_the_function_too(
             "again",
         ),
     )
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     assert rows_in(decoding.table) == before
     into = decoding.folder / "beside"
-    said = decoding.door(
+    result = decoding.door(
         "replay",
         after=(
             *("-p", decoding.topic, "--from", "5", "--until", "15"),
             *("--into", str(into), "--reason", "seen"),
         ),
     )
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     assert rows_in(into) == [row for row in before if 5 <= row["offset"] < 15]
     assert decoding.door("verify").code == 0
 
@@ -241,7 +241,7 @@ def test_a_backfill_makes_its_rows_by_the_function_too(decoding: Pipeline) -> No
     decoding.produce(400)
     decoding.settings["source"] = {"starting_offsets": "latest"}
     decoding.ran()
-    said = decoding.door("backfills", "run", after=("old", "--from", "0", "--until", "100"))
-    assert said.code == 0, said.err
+    result = decoding.door("backfills", "run", after=("old", "--from", "0", "--until", "100"))
+    assert result.code == 0, result.err
     assert all(row["half"] * 2 == row["offset"] for row in rows_in(decoding.table))
     assert decoding.is_whole()

@@ -33,11 +33,11 @@ def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_a
     )
     assert pipeline.door("backfills", "list").document == []
 
-    said = backfill(pipeline, "old", *INTERVAL)
-    assert said.code == 0, said.err
-    assert said.outcomes == ["ingested", "ingested", "ingested", "backfill_done"]
+    result = backfill(pipeline, "old", *INTERVAL)
+    assert result.code == 0, result.err
+    assert result.outcomes == ["ingested", "ingested", "ingested", "backfill_done"]
     assert (
-        said.document["outcomes"][-1]["message"]
+        result.document["outcomes"][-1]["message"]
         == "backfill old is whole: 400 offsets of 4 partitions"
     )
     assert pipeline.is_whole() and pipeline.committed() == offsets
@@ -67,8 +67,10 @@ def test_a_backfill_that_broke_off_goes_on_beside_runs_of_the_pipeline(
     backfill_broken_off_before(verb, late, "old", "0", "100")
     assert late.door("backfills", "list").document[0]["state"] == "stopped"
     assert late.door("verify").code == 0
-    [told] = [line for line in late.door("doctor").document["lines"] if line["name"] == "backfills"]
-    assert told["verdict"] == "advice" and "old is stopped" in told["found"], told
+    [reported] = [
+        line for line in late.door("doctor").document["lines"] if line["name"] == "backfills"
+    ]
+    assert reported["verdict"] == "advice" and "old is stopped" in reported["found"], reported
     late.produce(40)
     assert late.ran().outcomes == ["ingested"]
     assert late.door("backfills", "run", after=("old",)).code == 0

@@ -16,12 +16,12 @@ HOUR = timedelta(hours=1)
 
 
 def ask(pipeline: Pipeline, until: datetime, *more: str) -> tuple[int, bool, list[int]]:
-    said = pipeline.door("topics", "ready", after=("--until", until.isoformat(), *more))
-    assert "Traceback" not in said.err
+    result = pipeline.door("topics", "ready", after=("--until", until.isoformat(), *more))
+    assert "Traceback" not in result.err
     return (
-        said.code,
-        said.document["ready"],
-        [log["partition"] for log in said.document["incomplete"]],
+        result.code,
+        result.document["ready"],
+        [log["partition"] for log in result.document["incomplete"]],
     )
 
 
@@ -57,20 +57,20 @@ def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grac
 
 
 @pytest.mark.parametrize(
-    ("until", "said"),
+    ("until", "text"),
     [("soon", "--until is no time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")],
 )
 def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
-    make_pipeline: Callable[..., Pipeline], until: str, said: str
+    make_pipeline: Callable[..., Pipeline], until: str, text: str
 ) -> None:
     pipeline = make_pipeline(source={"bootstrap_servers": "127.0.0.1:1"})
     found = pipeline.door("topics", "ready", after=("--until", until))
-    assert found.code == 2 and said in found.document["message"]
+    assert found.code == 2 and text in found.document["message"]
 
 
 def test_intervals_that_a_run_has_not_loaded_are_told_until_it_has(pipeline: Pipeline) -> None:
     begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
-    asked = (
+    request = (
         "--from",
         begin.isoformat(),
         "--until",
@@ -80,10 +80,10 @@ def test_intervals_that_a_run_has_not_loaded_are_told_until_it_has(pipeline: Pip
     )
 
     def missing() -> list[tuple[str, int]]:
-        said = pipeline.door("table", "gaps", after=asked)
-        assert said.code == (8 if said.document["incomplete"] else 0)
-        assert said.document["intervals"] == 4
-        return [(one["run_key"][9:13], one["missing"]) for one in said.document["incomplete"]]
+        result = pipeline.door("table", "gaps", after=request)
+        assert result.code == (8 if result.document["incomplete"] else 0)
+        assert result.document["intervals"] == 4
+        return [(one["run_key"][9:13], one["missing"]) for one in result.document["incomplete"]]
 
     for hour, count in ((0, 1), (2, 2)):
         produce(pipeline, begin + hour * HOUR + HOUR / 2, *[0, 1][:count])

@@ -48,9 +48,9 @@ def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(
     assert (shown.code, "cut at offset 20, and records up to 30" in shown.err) == (5, True), (
         shown.err
     )
-    said = pipeline.accept_log(f"{pipeline.topic}:0")
-    assert said.code == 0, said.err
-    assert said.document["plan"]["vanished"] == [
+    result = pipeline.accept_log(f"{pipeline.topic}:0")
+    assert result.code == 0, result.err
+    assert result.document["plan"]["vanished"] == [
         {"topic": pipeline.topic, "partition": 0, "from": 20, "until": 30, "incarnation": 0}
     ]
     assert pipeline.ran().outcomes == [

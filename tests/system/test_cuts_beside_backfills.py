@@ -44,14 +44,14 @@ def replicated(tmp_path: Path, spark: SparkSession, unused_group: str) -> Iterat
         )
 
 
-def is_led_through(pipeline: Pipeline, says: str, *accepting: Sequence[str]) -> bool:
+def is_led_through(pipeline: Pipeline, message: str, *accepting: Sequence[str]) -> bool:
     """What an operator is told at each step, and does: the backfill is given up before the log is
     accepted; then the pipeline goes on.
 
     `accepting`: the words of each `accept-changes` that it takes.
     """
     first, *others = accepting
-    refused(pipeline.run(), 5, says, "accept-changes")
+    refused(pipeline.run(), 5, message, "accept-changes")
     what = "backfill old has not loaded all that it claims of this partition"
     refused(pipeline.accept_log(*first), 5, what, "etl backfills delete CONF old")
     refused(pipeline.door("backfills", "run", after=NAME), 5, "etl backfills delete CONF old")
@@ -60,7 +60,7 @@ def is_led_through(pipeline: Pipeline, says: str, *accepting: Sequence[str]) -> 
     )
     assert given_up.code == 0, given_up.err
     for words in (first, *others):
-        refused(pipeline.run(), 5, says, "accept-changes")
+        refused(pipeline.run(), 5, message, "accept-changes")
         accepted = pipeline.accept_log(*words)
         assert accepted.code == 0, accepted.err
     return "topic_changes_accepted" in pipeline.ran().outcomes

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.without_spark
 Line = dict[str, Any]
 
 
-def lines(said: Said, name: str) -> list[Line]:
+def lines(result: Said, name: str) -> list[Line]:
     """The lines of one check (of one broker: `broker 0`)."""
-    found = [line for line in said.document["lines"] if line["name"] == name]
+    found = [line for line in result.document["lines"] if line["name"] == name]
     assert found, f"no line {name}"
     return found
 
@@ -34,23 +34,23 @@ def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> Said:
     """The doctor's exit code is that of this one failing line, which says all of `words`; every
     other one is fine or not checked.
     """
-    said = pipeline.door("doctor")
-    assert "Traceback" not in said.err
-    bad = [line for line in said.document["lines"] if line["verdict"] == "failed"]
+    result = pipeline.door("doctor")
+    assert "Traceback" not in result.err
+    bad = [line for line in result.document["lines"] if line["verdict"] == "failed"]
     assert [line["name"] for line in bad] == [name], bad
-    assert (said.code, bad[0]["exit_code"], said.document["exit_code"]) == (code, code, code)
-    told = bad[0]["found"] + bad[0]["to_do"]
+    assert (result.code, bad[0]["exit_code"], result.document["exit_code"]) == (code, code, code)
+    reported = bad[0]["found"] + bad[0]["to_do"]
     for word in words:
-        assert word in told, told
-    assert bad[0]["to_do"] in said.err
-    return said
+        assert word in reported, reported
+    assert bad[0]["to_do"] in result.err
+    return result
 
 
 def all_well(pipeline: Pipeline) -> Said:
-    said = pipeline.door("doctor")
-    assert [line for line in said.document["lines"] if line["verdict"] != "ok"] == []
-    assert said.code == said.document["exit_code"] == 0
-    return said
+    result = pipeline.door("doctor")
+    assert [line for line in result.document["lines"] if line["verdict"] != "ok"] == []
+    assert result.code == result.document["exit_code"] == 0
+    return result
 
 
 def tree(pipeline: Pipeline) -> dict[str, Any]:
@@ -86,18 +86,18 @@ def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_n
     pipeline.produce(80)
     pipeline.conf.touch()
     before = tree(pipeline)
-    said = all_well(pipeline)
-    assert "first run" in lines(said, "ledger and table")[0]["found"]
-    assert "none yet" in lines(said, "table")[0]["found"]
-    assert "Kafka 3.9" in lines(said, "broker 0")[0]["found"]
+    result = all_well(pipeline)
+    assert "first run" in lines(result, "ledger and table")[0]["found"]
+    assert "none yet" in lines(result, "table")[0]["found"]
+    assert "Kafka 3.9" in lines(result, "broker 0")[0]["found"]
     assert tree(pipeline) | _conf(pipeline) == before | _conf(pipeline), (
         "the doctor leaves no trace"
     )
 
     pipeline.ran()
     before = tree(pipeline)
-    said = all_well(pipeline)
-    assert "plan 1 is the newest in both" in lines(said, "ledger and table")[0]["found"]
+    result = all_well(pipeline)
+    assert "plan 1 is the newest in both" in lines(result, "ledger and table")[0]["found"]
     assert tree(pipeline) | _conf(pipeline) == before | _conf(pipeline), (
         "the doctor leaves no trace"
     )
@@ -119,14 +119,14 @@ def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_n
     DeltaTable(str(pipeline.table)).alter.set_table_properties(
         {"delta.setTransactionRetentionDuration": "interval 1 days"}
     )
-    said = failing(
+    result = failing(
         pipeline,
         "table retention",
         2,
         "delta.setTransactionRetentionDuration",
         "UNSET TBLPROPERTIES",
     )
-    assert lines(said, "ledger and table")[0]["verdict"] == "not checked"
+    assert lines(result, "ledger and table")[0]["verdict"] == "not checked"
 
 
 def _conf(pipeline: Pipeline) -> dict[str, Any]:
@@ -138,19 +138,19 @@ def test_the_screen_has_one_line_for_each_thing_and_says_what_to_do(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(report={"path": "/dev/null/reports"})
-    said = pipeline.door("doctor", json_too=False)
-    told = said.out.splitlines()
-    assert said.code == 2
-    assert any(line.startswith("ok") and "chroot" in line and "/kafka" in line for line in told)
-    at = next(i for i, line in enumerate(told) if line.startswith("failed"))
-    assert "report folder" in told[at] and "/dev/null/reports" in told[at]
-    assert told[at + 1].strip() == "To do: Check the folder and its permissions"
+    result = pipeline.door("doctor", json_too=False)
+    reported = result.out.splitlines()
+    assert result.code == 2
+    assert any(line.startswith("ok") and "chroot" in line and "/kafka" in line for line in reported)
+    at = next(i for i, line in enumerate(reported) if line.startswith("failed"))
+    assert "report folder" in reported[at] and "/dev/null/reports" in reported[at]
+    assert reported[at + 1].strip() == "To do: Check the folder and its permissions"
 
 
 def test_a_wrong_conf_is_told_as_at_every_door(make_pipeline: Callable[..., Pipeline]) -> None:
-    said = make_pipeline(source={"strat": "latest"}).door("doctor")
-    assert said.code == 2
-    assert "source.strat" in said.err
+    result = make_pipeline(source={"strat": "latest"}).door("doctor")
+    assert result.code == 2
+    assert "source.strat" in result.err
 
 
 # -- ZooKeeper
@@ -164,8 +164,10 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_chec
     pipeline = make_pipeline(
         zookeeper={"connect": f"127.0.0.1:{nobody}/kafka", "session_timeout_s": 1}
     )
-    said = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{nobody}", "zookeeper.connect")
-    skipped = {line["name"] for line in said.document["lines"] if line["verdict"] == "not checked"}
+    result = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{nobody}", "zookeeper.connect")
+    skipped = {
+        line["name"] for line in result.document["lines"] if line["verdict"] == "not checked"
+    }
     assert skipped == {
         "request limit",
         "chroot",
@@ -178,7 +180,7 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_chec
         "backfills",
         "ledger and table",
     }
-    assert said.document["not_checked"] == len(skipped)
+    assert result.document["not_checked"] == len(skipped)
 
 
 def test_one_server_of_several_that_does_not_answer_is_advice(
@@ -189,9 +191,9 @@ def test_one_server_of_several_that_does_not_answer_is_advice(
     pipeline.settings = {
         "zookeeper": {"connect": f"127.0.0.1:{nobody},{connect}", "session_timeout_s": 300}
     }
-    said = pipeline.door("doctor")
-    dead, alive = lines(said, "ZooKeeper")
-    assert (said.code, dead["verdict"], alive["verdict"]) == (0, "advice", "advice")
+    result = pipeline.door("doctor")
+    dead, alive = lines(result, "ZooKeeper")
+    assert (result.code, dead["verdict"], alive["verdict"]) == (0, "advice", "advice")
     assert f"127.0.0.1:{nobody}" in dead["found"]
     assert (
         "session timeout 60 s, where 300 s were asked for" in alive["found"]
@@ -274,10 +276,10 @@ def test_a_znode_that_is_locked_is_named_with_what_is_refused(
         client.set_acls(
             locked, [make_acl("world", "anyone", **may), make_acl("world", "anyone", admin=True)]
         )
-        said = pipeline.door("doctor")
+        result = pipeline.door("doctor")
         client.set_acls(locked, [make_acl("world", "anyone", all=True)])
-    (line,) = lines(said, "znode permissions")
-    assert (line["verdict"], line["exit_code"], said.code) == ("failed", 2, 2)
+    (line,) = lines(result, "znode permissions")
+    assert (line["verdict"], line["exit_code"], result.code) == ("failed", 2, 2)
     for word in words:
         assert word.format(topic=pipeline.topic) in line["found"], line
 
@@ -309,26 +311,26 @@ def test_a_broker_that_is_registered_and_dead_is_named(
         ):
             client.create(f"{chroot}/brokers/ids/{number}", payload, makepath=True)
     pipeline.settings = {"zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}{chroot}"}}
-    said = failing(pipeline, "broker 7", 6, f"127.0.0.1:{nobody}", "partitions led: 0")
-    assert lines(said, "broker 0")[0]["verdict"] == "ok"
+    result = failing(pipeline, "broker 7", 6, f"127.0.0.1:{nobody}", "partitions led: 0")
+    assert lines(result, "broker 0")[0]["verdict"] == "ok"
     assert (
-        "1 of 3 brokers" in lines(said, "chroot")[0]["found"]
-        and "PLAINTEXT" in lines(said, "chroot")[0]["found"]
+        "1 of 3 brokers" in lines(result, "chroot")[0]["found"]
+        and "PLAINTEXT" in lines(result, "chroot")[0]["found"]
     )
-    assert lines(said, "ledger and table")[0]["verdict"] == "ok"
+    assert lines(result, "ledger and table")[0]["verdict"] == "ok"
 
 
 def test_a_cluster_that_does_not_answer_and_a_port_that_is_not_kafka_are_named(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(source={"bootstrap_servers": f"127.0.0.1:{free_port()}"})
-    said = failing(pipeline, "cluster", 6, "No broker answers")
-    assert lines(said, "topics")[0]["verdict"] == "not checked"
+    result = failing(pipeline, "cluster", 6, "No broker answers")
+    assert lines(result, "topics")[0]["verdict"] == "not checked"
     pipeline.settings = {
         "source": {"bootstrap_servers": pipeline.cluster.zookeeper.connect, "request_timeout_s": 5}
     }
-    said = pipeline.door("doctor")
-    assert (lines(said, "cluster")[0]["verdict"], said.code) == ("failed", 2)
+    result = pipeline.door("doctor")
+    assert (lines(result, "cluster")[0]["verdict"], result.code) == ("failed", 2)
 
 
 def test_a_topic_that_is_not_there_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
@@ -359,8 +361,8 @@ def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_h
         pipeline.settings = {}
         driver = b'{"host": "elsewhere", "pid": 7, "started": null, "run_id": "theirs"}'
         client.create(f"{root}/etl/clicks/driver", driver, ephemeral=True, makepath=True)
-        said = all_well(pipeline)
-        assert "run theirs, pid 7 on elsewhere" in lines(said, "group")[0]["found"]
+        result = all_well(pipeline)
+        assert "run theirs, pid 7 on elsewhere" in lines(result, "group")[0]["found"]
 
 
 # -- table
@@ -387,9 +389,9 @@ def test_a_path_that_holds_something_else_is_named_and_one_that_cannot_be_writte
     pipeline = make_pipeline()
     pipeline.table.mkdir()
     (pipeline.table / "part-0.parquet").write_text("rows of somebody")
-    said = failing(pipeline, "table", 2, "part-0.parquet", "no Delta table")
+    result = failing(pipeline, "table", 2, "part-0.parquet", "no Delta table")
     assert {
-        lines(said, name)[0]["verdict"]
+        lines(result, name)[0]["verdict"]
         for name in ("table features", "table columns", "ledger and table")
     } == {"not checked"}
     pipeline.settings = {
@@ -409,9 +411,11 @@ def test_another_table_where_the_losses_would_be_written_down_is_named(
 ) -> None:
     pipeline = make_pipeline()
     write_deltalake(f"{pipeline.table}_losses", rows())
-    said = pipeline.door("doctor")
-    (line,) = lines(said, "losses table")
-    assert (said.code, line["verdict"]) == (0, "advice") and "has no column app_id" in line["found"]
+    result = pipeline.door("doctor")
+    (line,) = lines(result, "losses table")
+    assert (result.code, line["verdict"]) == (0, "advice") and "has no column app_id" in line[
+        "found"
+    ]
     pipeline.settings = {"source": {"on_data_loss": "skip"}}
     failing(pipeline, "losses table", 2, "has no column app_id", "table.losses_path")
 
@@ -433,15 +437,15 @@ def test_features_that_one_of_the_two_writers_lacks_and_a_short_log_are_told(
     write_deltalake(
         str(pipeline.table), rows(), configuration={"delta.logRetentionDuration": "interval 2 days"}
     )
-    said = pipeline.door("doctor")
-    assert "2 days" in lines(said, "table retention")[0]["found"]
+    result = pipeline.door("doctor")
+    assert "2 days" in lines(result, "table retention")[0]["found"]
     _with_feature(pipeline.table, "domainMetadata")
     advised = lines(pipeline.door("doctor"), "table features")[0]
     assert advised["verdict"] == "advice" and "domainMetadata" in advised["found"]
     _with_feature(pipeline.table, "somethingNew")
-    said = pipeline.door("doctor")
-    (line,) = lines(said, "table features")
-    assert (line["verdict"], line["exit_code"], said.code) == ("failed", 2, 2)
+    result = pipeline.door("doctor")
+    (line,) = lines(result, "table features")
+    assert (line["verdict"], line["exit_code"], result.code) == ("failed", 2, 2)
     assert "somethingNew" in line["found"]
 
 
@@ -485,9 +489,9 @@ def test_what_the_doctor_says_of_table_features_is_what_the_two_writers_say(
         (tmp_path / "t" / "_delta_log" / "00000000000000000001.json").unlink(missing_ok=True)
         try:
             table = DeltaTable(str(tmp_path / "t"))
-            said = CommitProperties(app_transactions=[Transaction("a", 1, last_updated=1)])
+            result = CommitProperties(app_transactions=[Transaction("a", 1, last_updated=1)])
             table.create_write_transaction(
-                [], "append", table.schema(), partition_by=[], commit_properties=said
+                [], "append", table.schema(), partition_by=[], commit_properties=result
             )
             taken.add(name)
         except DeltaError:

@@ -105,10 +105,10 @@ def test_a_partition_of_kafka_without_a_leader_is_told_with_the_brokers_that_hol
         "/brokers/topics/clicks/partitions/0/state",
         json.dumps({"leader": -1, "leader_epoch": 3, "isr": [2]}).encode(),
     )
-    told = TopicMetadata(
+    reported = TopicMetadata(
         "clicks", None, None, False, tuple(PartitionMetadata(log, None, None) for log in logs)
     )
-    findings.metadata = ClusterMetadata("c", {7: Broker(7, "h", 1)}, {"clicks": told})
+    findings.metadata = ClusterMetadata("c", {7: Broker(7, "h", 1)}, {"clicks": reported})
     findings.silent_brokers = {7}
     (verdict, found), _ = said(zookeeper_lines.topics("topics", findings))
     assert (verdict, found) == (

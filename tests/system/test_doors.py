@@ -43,10 +43,10 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
         "heavy = {'pyspark', 'numba', 'numpy', 'pyarrow', 'kafka', 'kazoo', 'deltalake', 'pydantic', 'yaml', 'cramjam'}\n"
         "print(code, sorted(heavy & set(sys.modules)))"
     )
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    *screen, last = said.stdout.splitlines()
+    *screen, last = result.stdout.splitlines()
     assert last == "0 []"
     assert len(screen) <= 40 and all(len(line) < 80 for line in screen), "it fits on a screen"
     listed = {line.split()[0] for line in screen if re.match(r"  [a-z]+ ", line)}
@@ -73,14 +73,14 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "etl", "--version"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout == f"offset-range-etl {__version__}\n"
+    assert result.stdout == f"offset-range-etl {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_every_door_tells_a_conf_file_that_is_not_there(
 
     partition = ("-p", "clicks:0") if door == ("records", "show") else ()
     assert main([*door, "no/such.yaml", *partition, "--json"]) == 2
-    said = capsys.readouterr()
-    assert json.loads(said.out)["where"] == {"path": "no/such.yaml"}
-    assert "no/such.yaml" in said.err
+    result = capsys.readouterr()
+    assert json.loads(result.out)["where"] == {"path": "no/such.yaml"}
+    assert "no/such.yaml" in result.err
 
 
 # -- on a pipeline
@@ -150,10 +150,10 @@ def test_every_door_prints_one_document_before_the_first_run_and_after_it(
     codes: dict[str, list[int]] = {}
     first = tuple(door for door in DOORS if door != ("run",))
     for door in (*first, ("run",), ("run",), *DOORS):
-        said = pipeline.door(*door)
-        codes.setdefault(" ".join(door), []).append(said.code)
-        assert isinstance(said.document, (dict, list)), said.out
-        assert "Traceback" not in said.err
+        result = pipeline.door(*door)
+        codes.setdefault(" ".join(door), []).append(result.code)
+        assert isinstance(result.document, (dict, list)), result.out
+        assert "Traceback" not in result.err
     assert codes == {
         "run --dry-run": [0, 0],
         "verify": [0, 0],
@@ -176,21 +176,21 @@ def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(
     found = [pipeline.door("offsets", "diff")]
     pipeline.settings = {"source": {"bootstrap_servers": "127.0.0.1:1", "request_timeout_s": 2}}
     found.append(pipeline.door("offsets", "diff"))
-    assert [said.code for said in found] == [5, 5]
+    assert [result.code for result in found] == [5, 5]
     rows = [
         [
             (r["partition"], r["committed"], r["plan"], r["table"], r["difference"])
-            for r in said.document["rows"]
+            for r in result.document["rows"]
         ]
-        for said in found
+        for result in found
     ]
     assert rows == [[(1, 7, 20, 20, "moved by another client")]] * 2
-    assert [bool(said.document["not_looked_at"]) for said in found] == [False, True]
+    assert [bool(result.document["not_looked_at"]) for result in found] == [False, True]
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"20")
-    said = pipeline.door("offsets", "diff", after=("--all-partitions",))
-    assert (said.code, said.document["differing"], len(said.document["rows"])) == (0, 0, 4)
-    assert said.code == 0 and pipeline.door("offsets", "show").code == 6, (
+    result = pipeline.door("offsets", "diff", after=("--all-partitions",))
+    assert (result.code, result.document["differing"], len(result.document["rows"])) == (0, 0, 4)
+    assert result.code == 0 and pipeline.door("offsets", "show").code == 6, (
         "what must ask the brokers still does"
     )
 
@@ -248,8 +248,8 @@ def test_a_plan_that_is_not_stored_is_told_with_those_that_are(
     pipeline.produce(40)
     pipeline.ran()
     assert main(["plans", "show", str(pipeline.conf), "99", "--json"]) == 2
-    said = capsys.readouterr()
-    assert "Plan 99" in json.loads(said.out)["message"] and "Plans 1 to 1" in said.err
+    result = capsys.readouterr()
+    assert "Plan 99" in json.loads(result.out)["message"] and "Plans 1 to 1" in result.err
     assert main(["plans", "show", str(pipeline.conf), "1", "--json"]) == 0
 
 
@@ -270,10 +270,10 @@ def test_a_loss_that_policy_allowed_is_loud_and_an_error_only_where_that_was_ask
     pipeline.produce(80)
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
-    said = pipeline.door(*words)
-    assert (said.code, said.outcomes) == (code, ["records_lost", "ingested"])
-    assert "10 offsets (20 to 30)" in said.out
-    assert ("were lost" in said.err) == (code == 3)
+    result = pipeline.door(*words)
+    assert (result.code, result.outcomes) == (code, ["records_lost", "ingested"])
+    assert "10 offsets (20 to 30)" in result.out
+    assert ("were lost" in result.err) == (code == 3)
     assert pipeline.ran().outcomes == ["up_to_date"]
     assert pipeline.door("run", "--fail-on-loss").code == 0, (
         "what was told once is not told for ever"
@@ -299,7 +299,7 @@ def test_a_reader_that_hangs_up_gets_no_traceback(pipeline: Pipeline) -> None:
 
 def test_a_job_for_spark_submit_is_the_same_door(tmp_path: Path) -> None:
     for command in ("run", "verify"):
-        said = subprocess.run(
+        result = subprocess.run(
             [sys.executable, str(ROOT / "jobs" / "etl_job.py"), command, "no/such.yaml", "--json"],
             cwd=tmp_path,
             env={"PYTHONPATH": str(ROOT)},
@@ -307,4 +307,7 @@ def test_a_job_for_spark_submit_is_the_same_door(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        assert (said.returncode, json.loads(said.stdout)["where"]) == (2, {"path": "no/such.yaml"})
+        assert (result.returncode, json.loads(result.stdout)["where"]) == (
+            2,
+            {"path": "no/such.yaml"},
+        )

@@ -57,11 +57,11 @@ def loaded_by(conf: Path, table: Path, *words: str) -> Said:
     return ran
 
 
-def in_logs(told: str, run_id: str) -> None:
+def in_logs(text: str, run_id: str) -> None:
     """Standard error of a run under `--log-format json`: each line an object, from its beginning to
     what it came to.
     """
-    lines = [json.loads(line) for line in told.splitlines()]
+    lines = [json.loads(line) for line in text.splitlines()]
     assert (lines[0]["message"], lines[-1]["message"], lines[-1]["records_read"]) == (
         "Run started",
         "Run ended: done",
@@ -91,9 +91,9 @@ def in_metrics(file: Path) -> None:
 def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_record(
     cluster: EmbeddedCluster, filled: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    said = init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled)
-    assert said.code == 0, said.err
-    why = {one["key"]: one["reason"] for one in said.document["chosen"]}
+    result = init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled)
+    assert result.code == 0, result.err
+    why = {one["key"]: one["reason"] for one in result.document["chosen"]}
     assert (
         f"{filled} (4 partitions)" in why["source.topics"]
         and f"{RECORDS} offsets" in why["source.starting_offsets"]
@@ -128,10 +128,10 @@ def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
     cluster: EmbeddedCluster, filled: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     ledger = f"{cluster.zookeeper_connect.partition('/')[0]}/ledger-of-{filled}"
-    said = init(
+    result = init(
         tmp_path, "--zookeeper", ledger, "--bootstrap-servers", cluster.bootstrap, "--topic", filled
     )
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     loaded_by(tmp_path / "conf" / "clicks.yaml", tmp_path / "warehouse" / "clicks")
 
 
@@ -152,8 +152,8 @@ def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing
         ((*here, "--bootstrap-servers", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
         (("--zookeeper", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
     ]
-    for words, code, says in wrong:
-        refused(init(tmp_path, *words), code, says)
+    for words, code, message in wrong:
+        refused(init(tmp_path, *words), code, message)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "warehouse" / "clicks").mkdir(parents=True)
     (tmp_path / "warehouse" / "clicks" / "notes.txt").write_text("mine")

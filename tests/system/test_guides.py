@@ -75,9 +75,9 @@ def follow(
         more = (
             ["--set", "pipeline=clicks", "--set", f"group=etl-{name}"] if words[0] == "init" else []
         )
-        said = run_etl(*words, *more)
-        assert said.code == 0, f"etl {step}\n{said.err}{said.out}"
-        return re.findall(r"(ingested|up_to_date|already_loaded)", said.err + said.out)
+        result = run_etl(*words, *more)
+        assert result.code == 0, f"etl {step}\n{result.err}{result.out}"
+        return re.findall(r"(ingested|up_to_date|already_loaded)", result.err + result.out)
 
     return do
 
@@ -93,8 +93,8 @@ def rows(tmp_path: Path) -> int:
 def test_the_tutorial_leads_from_nothing_to_a_table_that_is_proven_whole(
     follow: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
-    said = {step: follow(step) for step in steps("TUTORIAL.md")}
-    assert {step.split()[0] for step in said} >= {
+    result = {step: follow(step) for step in steps("TUTORIAL.md")}
+    assert {step.split()[0] for step in result} >= {
         "init",
         "doctor",
         "run",
@@ -106,7 +106,7 @@ def test_the_tutorial_leads_from_nothing_to_a_table_that_is_proven_whole(
         "records",
     }
     assert rows(tmp_path) == RECORDS
-    [under_key] = [found for step, found in said.items() if "--run-key" in step]
+    [under_key] = [found for step, found in result.items() if "--run-key" in step]
     assert "already_loaded" in under_key, "what is said of the second time"
 
 

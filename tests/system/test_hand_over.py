@@ -159,7 +159,7 @@ def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_take
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "says"),
+    ("meanwhile", "message"),
     [
         (
             lambda z: own_as_a_consumer(z, LOGS[1]),
@@ -183,11 +183,13 @@ def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_take
 def test_where_others_came_before_nothing_is_stored_and_nothing_moves(
     driver: Driver,
     meanwhile: Callable[[ZooKeeper], object],
-    says: str,
+    message: str,
 ) -> None:
     driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"0", makepath=True)
     plan, before = driver.plan(), offsets(driver)
-    assert driver.store(plan, meanwhile=lambda: meanwhile(driver.zookeeper)) == RejectedCommit(says)
+    assert driver.store(plan, meanwhile=lambda: meanwhile(driver.zookeeper)) == RejectedCommit(
+        message
+    )
     after = offsets(driver)
     assert [log for log in range(3) if after[log] != before[log]] in (
         [],

@@ -115,7 +115,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
     jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     conf, table = tmp_path / "conf" / "old.yaml", str(tmp_path / "table")
-    asked = (
+    request = (
         "init",
         "--zookeeper",
         jafka.zookeeper_connect,
@@ -127,7 +127,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
         str(conf),
         "--json",
     )
-    written = run_etl(*asked)
+    written = run_etl(*request)
     assert written.code == 0, written.err
     found = load_settings(conf)
     assert (found.source.is_physical, found.source.assume_cluster_id, found.source.topics) == (
@@ -218,8 +218,8 @@ def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(
 ) -> None:
     before = read_creation_ids(zookeeper, [topic])
     for broker in jafka.brokers:
-        with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as asked:
-            assert asked.delete_topic(topic) == 2
+        with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as request:
+            assert request.delete_topic(topic) == 2
     assert wait_until(lambda: zookeeper.children(f"/brokers/topics/{topic}") is None, GONE_WITHIN_S)
     jafka.create_topic(topic, 1)
     after = read_creation_ids(zookeeper, [topic])

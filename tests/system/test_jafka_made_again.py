@@ -113,10 +113,10 @@ def test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_lo
             f"{topic}:0-0: the bytes that were read or planned are not there",
             f"accept-changes CONF -p {topic} --reason",
         )
-        said = pipeline.accept_log(topic)
-        assert said.code == 0, said.err
+        result = pipeline.accept_log(topic)
+        assert result.code == 0, result.err
         assert f"{topic}:1-0: is left as it is: its broker is away" in " ".join(
-            said.document["message"]
+            result.document["message"]
         )
         assert pipeline.ran().outcomes == [
             "topic_changes_accepted",

@@ -24,13 +24,13 @@ def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(
     )
     pipeline.produce(40, partitions=2)
     with consuming(pipeline, pipeline.group, partitions=2):
-        said, diagnosis = pipeline.run(), pipeline.door("doctor").document
+        result, diagnosis = pipeline.run(), pipeline.door("doctor").document
         lines = [line for line in diagnosis["lines"] if line["name"] == "group"]
         if policy == "fail":
-            refused(said, 4, "Live consumers are registered in the group: somebody-")
+            refused(result, 4, "Live consumers are registered in the group: somebody-")
             assert lines[0]["verdict"] == "failed" and "somebody-" in lines[0]["found"]
         else:
-            assert said.code == 0 and "owned_by_others" in said.outcomes, said.err
-            assert "somebody-" in str(said.document["outcomes"]) and not pipeline.in_table()
+            assert result.code == 0 and "owned_by_others" in result.outcomes, result.err
+            assert "somebody-" in str(result.document["outcomes"]) and not pipeline.in_table()
             assert [line["verdict"] for line in lines] == ["advice", "advice"]
     assert pipeline.door("run", after=["--dry-run"]).document["records_at_most"] == 40

@@ -64,11 +64,11 @@ def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(
 
 def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pipeline) -> None:
     pipeline.produce(400)
-    said = pipeline.ran()
+    result = pipeline.ran()
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
     saw = report.pop("snapshot")  # what the run saw is kept in the file alone
-    assert report == said.document
+    assert report == result.document
     assert saw["first"]["extents"]
     assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == (
         "done",
@@ -140,14 +140,14 @@ def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None
     pipeline.produce(40)
     pipeline.ran()
     program = "import sys; from etl.cli import main; code = main(['run', sys.argv[1]]); print(code, 'pyspark' in sys.modules)"
-    asked = subprocess.run(
+    request = subprocess.run(
         [sys.executable, "-c", program, str(pipeline.conf)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert asked.stdout.split()[-2:] == ["0", "False"]
+    assert request.stdout.split()[-2:] == ["0", "False"]
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         assert pipeline.is_whole()
         assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
         behind = f"{pipeline.topic} 0: 1 offset below the high watermark waits for the open transaction for-{pipeline.topic} of"
-        [told] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
-        assert told.startswith(behind) and ", open since 20" in told
+        [reported] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
+        assert reported.startswith(behind) and ", open since 20" in reported
         shown = pipeline.door("offsets", "show").document[0]
         assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (
             4,
@@ -239,7 +239,7 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
             1,
             0,
         )
-        assert told in pipeline.door("doctor", json_too=False).out
+        assert reported in pipeline.door("doctor", json_too=False).out
         producer.commit_transaction()
     assert pipeline.ran().document["records_read"] == 1
     assert pipeline.is_whole()
@@ -343,9 +343,9 @@ def test_caps_and_small_tasks_load_everything_in_the_end(
 ) -> None:
     pipeline = make_pipeline(limits={"max_records_per_plan": 500, "target_task_bytes": 4_000})
     pipeline.produce(1_200)
-    told = [pipeline.ran().document for _ in range(4)]
-    assert [t["records_read"] for t in told] == [500, 500, 200, 0]
-    assert len(told[0]["plan"]["ranges"]) > 4, "a range larger than a task is split"
+    reported = [pipeline.ran().document for _ in range(4)]
+    assert [t["records_read"] for t in reported] == [500, 500, 200, 0]
+    assert len(reported[0]["plan"]["ranges"]) > 4, "a range larger than a task is split"
     assert pipeline.is_whole()
 
 
@@ -428,14 +428,19 @@ def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(4_000)
-    told = pipeline.door("run", after=["--dry-run"]).document
-    assert (told["records_at_most"], told["lag"], told["tasks"], told["bytes_are_assumed"]) == (
+    reported = pipeline.door("run", after=["--dry-run"]).document
+    assert (
+        reported["records_at_most"],
+        reported["lag"],
+        reported["tasks"],
+        reported["bytes_are_assumed"],
+    ) == (
         4_000,
         4_000,
         2,
         False,
     )
-    assert 0 < told["estimated_bytes"] < 4_000 * 200
+    assert 0 < reported["estimated_bytes"] < 4_000 * 200
     with pipeline.zookeeper() as client:
         assert not client.exists(f"/consumers/{pipeline.group}")
     assert not pipeline.table.exists()
@@ -452,9 +457,9 @@ def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(
 
     monkeypatch.setattr(rows, "tasks_of_plan", recorded)
     pipeline.produce(4_000)
-    told = pipeline.door("run", after=["--dry-run"]).document
+    reported = pipeline.door("run", after=["--dry-run"]).document
     pipeline.ran()
-    assert [len(one.tasks) for one in packed] == [told["tasks"]]
+    assert [len(one.tasks) for one in packed] == [reported["tasks"]]
 
 
 def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
@@ -466,8 +471,8 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
     pipeline.produce(400)
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
-    said = pipeline.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes) == (3, ["records_lost", "ingested"])
+    result = pipeline.door("run", "--fail-on-loss")
+    assert (result.code, result.outcomes) == (3, ["records_lost", "ingested"])
     lost = {
         "topic": pipeline.topic,
         "partition": 1,
@@ -476,7 +481,7 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
         "reason": "expired",
         "incarnation": 0,
     }
-    assert said.document["plan"]["losses"] == [lost]
+    assert result.document["plan"]["losses"] == [lost]
     assert sum(pipeline.in_table().values()) == 750
     assert pipeline.door("verify").code == 0
 
@@ -520,11 +525,11 @@ def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_al
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     pipeline.produce(400)
-    told: list[Report] = []
-    cell = threading.Thread(target=lambda: told.append(run(load_settings(pipeline.conf))))
+    reported: list[Report] = []
+    cell = threading.Thread(target=lambda: reported.append(run(load_settings(pipeline.conf))))
     cell.start()
     cell.join(timeout=120)
-    assert [outcome for outcome, _ in told[0].outcomes] == [Outcome.INGESTED]
+    assert [outcome for outcome, _ in reported[0].outcomes] == [Outcome.INGESTED]
     assert spark.range(3).count() == 3, "the session was stopped"
 
 
@@ -556,14 +561,19 @@ def test_the_demo_tells_its_story_and_leaves_nothing_running(
     )
     out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
-    told = json.loads(out)
-    assert (told["produced"], told["in_the_table"], told["verified"], told["killed_by_signal"]) == (
+    reported = json.loads(out)
+    assert (
+        reported["produced"],
+        reported["in_the_table"],
+        reported["verified"],
+        reported["killed_by_signal"],
+    ) == (
         9_600,
         9_600,
         True,
         9,
     )
-    assert [run["outcomes"][0]["outcome"] for run in told["runs"]] == [
+    assert [run["outcomes"][0]["outcome"] for run in reported["runs"]] == [
         "ingested",
         "plan_completed",
         "up_to_date",

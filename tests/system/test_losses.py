@@ -289,8 +289,8 @@ def written(pipeline: Pipeline) -> Rows:
 def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(
     losing: Pipeline,
 ) -> None:
-    said = losing.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes) == (3, ["records_lost", "ingested"])
+    result = losing.door("run", "--fail-on-loss")
+    assert (result.code, result.outcomes) == (3, ["records_lost", "ingested"])
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
     assert losing.ran().outcomes == ["up_to_date"]
     expire(losing, 275)
@@ -334,12 +334,12 @@ def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(
 ) -> None:
     broken_off_before(verb, losing)
     assert (Path(f"{losing.table}_losses").exists()) == (verb != "record")
-    said = losing.door("run", "--fail-on-loss")
+    result = losing.door("run", "--fail-on-loss")
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
     if (
         verb != "commit"
     ):  # before that, nobody wrote down that the plan was done: the next run says again what it let go
-        assert (said.code, said.outcomes[0]) == (3, "records_lost")
+        assert (result.code, result.outcomes[0]) == (3, "records_lost")
     assert losing.ran().outcomes == ["up_to_date"]
     assert losing.committed() == dict.fromkeys(range(4), 200)
 
@@ -352,8 +352,8 @@ def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_s
         "path": str(losing.table),
         "losses_path": str(losing.folder / "another"),
     }
-    said = losing.run()
-    assert (said.code, said.document["error"]) == (2, "NotOurTable")
+    result = losing.run()
+    assert (result.code, result.document["error"]) == (2, "NotOurTable")
     losing.settings["table"].pop("losses_path")
     assert losing.ran().outcomes == ["records_lost", "ingested"]
 
@@ -386,10 +386,10 @@ def planned(pipeline: Pipeline, why: str) -> Rows:
     return [(pipeline.topic, partition, 100, 200, why, 2) for partition in range(4)]
 
 
-def assert_lost_offsets_recorded(said: Said, pipeline: Pipeline, why: str) -> None:
+def assert_lost_offsets_recorded(result: Said, pipeline: Pipeline, why: str) -> None:
     """The command names each stretch that it gives up, for people and for programs."""
-    assert said.code == 0, said.err + said.out
-    assert said.document["lost"] == [
+    assert result.code == 0, result.err + result.out
+    assert result.document["lost"] == [
         {
             "topic": pipeline.topic,
             "partition": partition,
@@ -432,8 +432,8 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     assert "100 offsets (100 to 200), topic deleted" in caplog.text, (
         "said before the plan is stored"
     )
-    said = stored.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes.count("records_lost")) == (3, 4), said.out
+    result = stored.door("run", "--fail-on-loss")
+    assert (result.code, result.outcomes.count("records_lost")) == (3, 4), result.out
     assert (written(stored), stored.in_table()) == (planned(stored, "topic deleted"), loaded)
     reject_unproven(stored, "topic deleted")
     assert stored.door("run", "--fail-on-loss").outcomes == ["up_to_date"]
@@ -460,8 +460,8 @@ def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_stric
     accepted = stored.accept_log(stored.topic)
     assert_lost_offsets_recorded(accepted, stored, "topic recreated")
     assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["message"])
-    said = stored.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes.count("records_lost")) == (3, 4), said.out
+    result = stored.door("run", "--fail-on-loss")
+    assert (result.code, result.outcomes.count("records_lost")) == (3, 4), result.out
     assert written(stored) == planned(stored, "topic recreated")
     assert Lives(stored).in_table() == loaded + second_life(
         stored.in_topic(), dict.fromkeys(range(4), 0)

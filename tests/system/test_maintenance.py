@@ -198,9 +198,9 @@ def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_say
         "the run that appended came to its end too early"
     )
     pipeline.produce(80)
-    said = pipeline.ran()
+    result = pipeline.ran()
     assert (
-        said.outcomes[-1] == "table_compacted"
+        result.outcomes[-1] == "table_compacted"
         and len(DeltaTable(str(pipeline.table)).file_uris()) == 1
     )
     assert pipeline.is_whole() and pipeline.door("verify").document["passed"] is True, (

@@ -71,7 +71,7 @@ def test_znodes_are_the_same_whether_a_server_reads_many_at_once_or_each(
 
 
 @pytest.mark.parametrize(
-    ("says", "knows"),
+    ("message", "knows"),
     [
         ("Zookeeper version: 3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee, built on 2024", True),
         ("Zookeeper version: 3.6.0--b4", True),
@@ -84,10 +84,10 @@ def test_znodes_are_the_same_whether_a_server_reads_many_at_once_or_each(
 def test_only_a_server_that_says_it_is_of_3_6_or_later_is_asked_for_many(
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
-    says: str,
+    message: str,
     knows: bool,
 ) -> None:
-    monkeypatch.setattr(zookeeper.client, "command", lambda _: says)
+    monkeypatch.setattr(zookeeper.client, "command", lambda _: message)
     assert knows_multi_read(zookeeper.client) is knows
 
 

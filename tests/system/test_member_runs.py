@@ -40,15 +40,15 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
             doctor.code == 0
             and f"a run shares with live consumers: {pipeline.group}_z" in doctor.out
         )
-        said = pipeline.ran()
-        assert said.outcomes == ["owned_by_others", "ingested"]
+        result = pipeline.ran()
+        assert result.outcomes == ["owned_by_others", "ingested"]
         assert pipeline.committed() == {0: 20, 1: 20} and {
             row[0] for row in pipeline.in_table()
         } == {0, 1}
         assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"] and not other.children(
             paths.owners_of(pipeline.topic)
         )
-        membership = said.document["statistics"]["membership"]
+        membership = result.document["statistics"]["membership"]
         assert (membership["rebalances"], membership["lost"]) == (1, 0)
         pipeline.produce(80)
         for partition, offset in {2: 5, 3: 40}.items():
@@ -102,8 +102,8 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
             f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True
         )
         refused(setting(":3", "30"), 4, "The partition is owned by another member of the group")
-        said = setting(":0", "30")
-        assert said.code == 0 and said.document["plan"]["number"] == 2, said.err
+        result = setting(":0", "30")
+        assert result.code == 0 and result.document["plan"]["number"] == 2, result.err
         assert pipeline.committed() == {0: 30, 1: 20, 2: 20, 3: 20}, (
             "with the plan, before anybody executes it"
         )
@@ -170,8 +170,8 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
             f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True
         )
         refused(take_over(), 4, "The partition is owned by another member of the group")
-    said = take_over()
-    assert said.code == 0 and pipeline.committed() == {0: 20, 1: 20, 2: 20, 3: 25}, said.err
+    result = take_over()
+    assert result.code == 0 and pipeline.committed() == {0: 20, 1: 20, 2: 20, 3: 25}, result.err
     assert pipeline.ran().outcomes[-2:] == ["offsets_left_to_members", "ingested"]
     assert Counter(partition for partition, _, _ in pipeline.in_table()) == {
         0: 40,

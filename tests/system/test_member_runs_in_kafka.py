@@ -57,12 +57,12 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
         doctor = member.door("doctor")
         assert doctor.code == 0 and "a run shares with live consumers: rdkafka-" in doctor.out
         at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
-        said = member.ran()
+        result = member.ran()
         assert (
-            said.outcomes == ["owned_by_others", "offsets_left_to_members", "ingested"]
+            result.outcomes == ["owned_by_others", "offsets_left_to_members", "ingested"]
             and len(shares[0].logs) == 2
         )
-        assert said.document["statistics"]["membership"]["lost"] == 0
+        assert result.document["statistics"]["membership"]["lost"] == 0
         late = list[OtherMember]()
 
         def comes(_: Any) -> None:
@@ -102,8 +102,8 @@ def test_a_static_run_that_comes_back_loads_partitions_that_were_added_between_t
     assert pipeline.ran().outcomes == ["ingested"]
     grow_topic(pipeline.cluster, pipeline.topic, 3)
     pipeline.produce(60, partitions=3)
-    said = pipeline.ran()
-    assert (said.outcomes, "left to" in said.err + said.out) == (["ingested"], False)
+    result = pipeline.ran()
+    assert (result.outcomes, "left to" in result.err + result.out) == (["ingested"], False)
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
 
 

@@ -57,12 +57,12 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(
             and "1 live consumers" in lines["mirror group"]["found"]
         )
         pipeline.produce(80)
-        said = pipeline.ran()
-        assert said.outcomes == [
+        result = pipeline.ran()
+        assert result.outcomes == [
             "ingested",
             "not_mirrored",
         ] and "has live members in Kafka, and they alone commit its offsets" in str(
-            said.document["outcomes"]
+            result.document["outcomes"]
         )
     assert offsets_of(pipeline, mirrored) == written
     assert pipeline.committed() == {partition: 60 for partition in range(4)}

@@ -93,12 +93,12 @@ def test_doctor_says_of_a_name_that_is_not_taken_what_a_run_makes_of_it(named: P
     )
     named.ran()
     named.settings["table"] |= {"name": f"{name_of(named)}_of_another_name"}
-    refused(told := named.door("run"), 2, "the catalog has no table", "no run does")
+    refused(reported := named.door("run"), 2, "the catalog has no table", "no run does")
     looked = named.door("doctor")
     assert (
         looked.code == 2
-        and told.document["message"] in looked.out
-        and told.document["action"] in looked.out
+        and reported.document["message"] in looked.out
+        and reported.document["action"] in looked.out
     )
 
 
@@ -139,9 +139,9 @@ def test_a_table_that_lies_where_the_catalog_would_make_it_or_has_no_columns_is_
     spark: SparkSession,
 ) -> None:
     spark.sql(f"CREATE TABLE delta.`{named.table}` USING delta")
-    said = named.door("run")
+    result = named.door("run")
     refused(
-        said,
+        result,
         2,
         str(named.table),
         mending := f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.table}'",
@@ -149,10 +149,10 @@ def test_a_table_that_lies_where_the_catalog_would_make_it_or_has_no_columns_is_
     spark.sql(mending)
     refused(named.door("run"), 2, "the Delta table has no columns", "ADD COLUMNS")
     spark.sql(f"ALTER TABLE {name_of(named)} ADD COLUMNS (topic STRING)")
-    said = named.door("run")
-    refused(said, 2, "the table has no column key")
+    result = named.door("run")
+    refused(result, 2, "the table has no column key")
     spark.sql(
-        f"ALTER TABLE {name_of(named)} {said.document['action'].partition('ALTER TABLE ... ')[2]}"
+        f"ALTER TABLE {name_of(named)} {result.document['action'].partition('ALTER TABLE ... ')[2]}"
     )
     named.ran()
     assert named.is_whole()
@@ -185,7 +185,7 @@ def test_what_can_be_told_of_a_run_before_its_table_is_made_leaves_none_behind(
     named: Pipeline, spark: SparkSession
 ) -> None:
     meant = dict(named.settings["table"])
-    for section, changed, code, said in (
+    for section, changed, code, value in (
         ("table", {"losses_path": f"{named.table}/losses"}, 2, "table.losses_path"),
         ("table", {"writer": "arrow", "partition_by": ["timestamp"]}, 2, "table.writer"),
         ("table", {"store": {"region": "eu-central-1"}}, 2, "table.store.region"),
@@ -193,7 +193,7 @@ def test_what_can_be_told_of_a_run_before_its_table_is_made_leaves_none_behind(
         ("source", {"topics": ["not-there"]}, 2, "not-there"),
     ):
         named.settings |= {section: {**(meant if section == "table" else {}), **changed}}
-        refused(named.door("run"), code, said)
+        refused(named.door("run"), code, value)
         assert (
             not spark.catalog.tableExists(name_of(named))
             and not (named.table / "_delta_log").exists()
@@ -212,12 +212,12 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
     named.ran()
     named.settings["table"] = by_name
     refused(
-        told := named.door("run"),
+        reported := named.door("run"),
         2,
         "the catalog has no table",
         "etl table lookup-path CONF --create-empty",
     )
-    assert told.document["action"] in named.door("doctor").out
+    assert reported.document["action"] in named.door("doctor").out
     assert not spark.catalog.tableExists(name_of(named))
     spark.sql(f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.folder}/before'")
     assert named.ran().outcomes == ["up_to_date"]

@@ -40,6 +40,6 @@ def test_a_run_with_nothing_new_asks_its_broker_each_question_once_over_one_conn
     cost, outcomes = watched_run(pipeline)
     assert outcomes == ["up_to_date"]
     assert sum(port == broker.port for _, port in cost["connected"]) == 1
-    asked = Counter(key for key, _ in broker.requests)
-    assert asked.pop(LIST_OFFSETS) == 3
-    assert set(asked.values()) == {1} and FETCH not in asked
+    request = Counter(key for key, _ in broker.requests)
+    assert request.pop(LIST_OFFSETS) == 3
+    assert set(request.values()) == {1} and FETCH not in request

@@ -31,11 +31,11 @@ pytestmark = pytest.mark.without_spark
 def stopped(pipeline: Pipeline, *words: str) -> None:
     """The run and the dry run say 5 and all of `words`, and move nothing."""
     before = pipeline.committed()
-    for said in (pipeline.run(), pipeline.door("run", after=["--dry-run"])):
-        assert said.code == 5, said.err + said.out
-        assert "Traceback" not in said.err and "\n     " in said.err
+    for value in (pipeline.run(), pipeline.door("run", after=["--dry-run"])):
+        assert value.code == 5, value.err + value.out
+        assert "Traceback" not in value.err and "\n     " in value.err
         for word in words:
-            assert word in said.err, said.err
+            assert word in value.err, value.err
     assert pipeline.committed() == before
 
 
@@ -201,9 +201,9 @@ def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_ru
         "its range (from 0) is read first"
     )
     assert pipeline.door("run", after=["--dry-run"]).document["expires_soon"] == [expected]
-    said = pipeline.ran()
-    assert said.document["outcomes"][0] == {"outcome": "expires_soon", "message": expected}
-    assert said.document["records_read"] == 3
+    result = pipeline.ran()
+    assert result.document["outcomes"][0] == {"outcome": "expires_soon", "message": expected}
+    assert result.document["records_read"] == 3
 
 
 def test_a_cap_of_bytes_loads_everything_in_the_end_and_every_partition_moves(
@@ -213,8 +213,8 @@ def test_a_cap_of_bytes_loads_everything_in_the_end_and_every_partition_moves(
     pipeline = make_pipeline(limits={"max_bytes_per_plan": 30_000})
     pipeline.produce(1_600)
     moved = []
-    while (told := pipeline.ran().document)["outcomes"][0]["outcome"] == "ingested":
-        moved.append({r["partition"] for r in told["plan"]["ranges"]})
+    while (reported := pipeline.ran().document)["outcomes"][0]["outcome"] == "ingested":
+        moved.append({r["partition"] for r in reported["plan"]["ranges"]})
         assert len(moved) < 20, "the cap lets too little through"
     assert len(moved) > 1, "the cap did not hold anything back"
     assert moved[0] == {0, 1, 2, 3}
@@ -265,11 +265,11 @@ def test_a_stored_plan_whose_records_expired_stops_until_a_person_decides(
     broken_off_before("append", pipeline)
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(pipeline.topic, 1): 7})
-    said = pipeline.run()
-    assert said.code == 5, said.err
-    assert "Traceback" not in said.err
+    result = pipeline.run()
+    assert result.code == 5, result.err
+    assert "Traceback" not in result.err
     for word in (pipeline.topic, "partition 1", "7"):
-        assert word in said.err, said.err
+        assert word in result.err, result.err
     assert not DeltaTable.is_deltatable(str(pipeline.table))
 
 
@@ -337,9 +337,9 @@ def test_a_topic_that_was_deleted_is_named_and_one_made_again_is_not_read_on(
     loaded: Pipeline,
 ) -> None:
     delete_topic(loaded)
-    said = loaded.run()
-    assert (said.code, "Traceback" in said.err) == (2, False), said.err
-    assert f"topic {loaded.topic}" in said.err
+    result = loaded.run()
+    assert (result.code, "Traceback" in result.err) == (2, False), result.err
+    assert f"topic {loaded.topic}" in result.err
     loaded.cluster.create_topic(loaded.topic, 4)
     stopped(loaded, "deleted and made again", loaded.topic)
 
@@ -381,6 +381,6 @@ def test_a_second_pipeline_of_the_group_on_the_same_topic_is_refused(
     loaded: Pipeline, tmp_path: Path
 ) -> None:
     loaded.settings = {"pipeline": "other", "table": {"path": str(tmp_path / "other")}}
-    said = loaded.run()
-    assert said.code == 2, said.out + said.err
-    assert "Pipeline clicks of the same group" in said.err and loaded.topic in said.err
+    result = loaded.run()
+    assert result.code == 2, result.out + result.err
+    assert "Pipeline clicks of the same group" in result.err and loaded.topic in result.err

@@ -89,9 +89,9 @@ def test_a_group_that_kafka_forgot_goes_on_at_its_positions_and_says_so(kept: Pi
     forget_group(kept)
     kept.settings = {**kept.settings, "source": {"starting_offsets": "latest"}}
     kept.produce(80)
-    said = kept.ran()
-    assert said.outcomes == ["plan_completed", "plan_completed", "ingested"]
-    assert "Kafka dropped the group's offsets of 4 partitions" in str(said.document["outcomes"])
+    result = kept.ran()
+    assert result.outcomes == ["plan_completed", "plan_completed", "ingested"]
+    assert "Kafka dropped the group's offsets of 4 partitions" in str(result.document["outcomes"])
     assert offsets(kept) == all_at(60) and kept.is_whole()
 
 

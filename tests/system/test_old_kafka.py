@@ -35,11 +35,11 @@ def settings_of(old: EmbeddedCluster, folder: Path, **source: object) -> Setting
 def test_a_broker_version_above_the_brokers_own_is_told_as_that_setting(
     old: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    for said in ("0.9", "0.10.0", "0.10.2", "0.11", "1.1", "2.8", "3.9", "4.1"):
+    for value in ("0.9", "0.10.0", "0.10.2", "0.11", "1.1", "2.8", "3.9", "4.1"):
         with pytest.raises(
-            OtherRelease, match=f"treated as Kafka {said}.*answers like Kafka 0.8"
+            OtherRelease, match=f"treated as Kafka {value}.*answers like Kafka 0.8"
         ) as refused:
-            preview(settings_of(old, tmp_path, broker_version=said, request_timeout_s=5))
+            preview(settings_of(old, tmp_path, broker_version=value, request_timeout_s=5))
         assert (refused.value.exit_code, refused.value.where["key"]) == (2, "source.broker_version")
     assert (
         preview(settings_of(old, tmp_path, broker_version="0.8")).says

@@ -444,8 +444,8 @@ def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free
     left = f"{pipeline.topic} 2: owned by {FOREIGN}; left out"
     assert pipeline.door("run", after=["--dry-run"]).document["left_to_owners"] == [left]
     assert left in pipeline.door("run", after=["--dry-run"], json_too=False).out
-    said = pipeline.ran()
-    assert said.document["outcomes"][0] == {"outcome": "owned_by_others", "message": left}
+    result = pipeline.ran()
+    assert result.document["outcomes"][0] == {"outcome": "owned_by_others", "message": left}
     assert partitions_in(pipeline) == {0, 1, 3} and keys_owned(pipeline) == {"2"}
     with pipeline.zookeeper() as client:
         client.delete(f"{owners_path(pipeline)}/2")
@@ -480,8 +480,8 @@ def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replay
     assert caught.value.exit_code == 4
     assert keys_owned(pipeline) == {"2"} and not pipeline.table.joinpath("_delta_log").exists()
     pipeline.settings = {"group": {"on_owned": "skip"}}
-    said = pipeline.run()
-    assert said.code == 4 and "Plan 1 is stored and must be executed first" in said.err
+    result = pipeline.run()
+    assert result.code == 4 and "Plan 1 is stored and must be executed first" in result.err
     assert pipeline.door("run", after=["--dry-run"]).code == 4
     with pipeline.zookeeper() as client:
         client.delete(f"{owners_path(pipeline)}/2")
@@ -495,11 +495,11 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
     pipeline.produce(80)
     consumer(2)
     pipeline.settings = {"group": {"on_owned": "wait"}, "ledger": {"lock_timeout_s": 60}}
-    said: list[Any] = []
+    result: list[Any] = []
     waits = threading.Event()
 
     waiting = threading.Thread(
-        target=lambda: said.append(
+        target=lambda: result.append(
             run.run(load_settings(pipeline.conf), around=Before("wait_for_owners", waits.set))
         )
     )
@@ -511,7 +511,7 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
         )
         client.delete(f"{owners_path(pipeline)}/2")
         waiting.join(120)
-    assert said and said[0].exit_code == 0
+    assert result and result[0].exit_code == 0
     assert min(offset for partition, offset, _ in pipeline.in_table() if partition == 2) == 15
 
 

@@ -56,13 +56,13 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     assert {
         one["asked_by"] for one in statistics["brokers"] if one["answers"] and one["received_bytes"]
     } == {"driver", "tasks"}
-    [told] = first.document["paused"]
-    assert (told["partitions"], told["reason"], told["unread"]) == (
+    [reported] = first.document["paused"]
+    assert (reported["partitions"], reported["reason"], reported["unread"]) == (
         ["1"],
         "its records are broken",
         20,
     )
-    assert told["headroom_s"] > 3600
+    assert reported["headroom_s"] > 3600
 
     again = say(pipeline, "pause", f"{topic}:1", f"{topic}:2")
     assert (

@@ -44,9 +44,9 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
             "the one that was refused left nothing"
         )
 
-    told = {row["pipeline"]: row for row in pipeline.door("pipelines", "list").document}
-    assert told.keys() == {"clicks"}
-    row = told["clicks"]
+    reported = {row["pipeline"]: row for row in pipeline.door("pipelines", "list").document}
+    assert reported.keys() == {"clicks"}
+    row = reported["clicks"]
     assert (
         row["group"],
         row["state"],
@@ -92,8 +92,8 @@ def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_no
     with monkeypatch.context() as small:
         small.setattr(plan_document, "METADATA_FULL_BYTES", 10)
         small.setattr(plan_document, "METADATA_MAX_BYTES", 10)
-        for said in (pipeline.door("run", after=["--dry-run"]), pipeline.run()):
-            refused(said, 2, "commit metadata", "source.topics")
+        for value in (pipeline.door("run", after=["--dry-run"]), pipeline.run()):
+            refused(value, 2, "commit metadata", "source.topics")
     assert pipeline.door("plans", "list").document == []
     assert pipeline.door("run", after=["--dry-run"]).code == 0
 
@@ -168,7 +168,7 @@ def test_a_first_run_that_is_refused_leaves_no_znode(
         for path in before:
             client.create(path, b"", ephemeral=True, makepath=True)
         for _ in range(2):
-            said = pipeline.run()
-            assert said.code == code, said.err
+            result = pipeline.run()
+            assert result.code == code, result.err
         assert bool(client.exists(f"/consumers/{pipeline.group}")) == bool(before)
         assert not client.exists(f"/consumers/{pipeline.group}/etl")

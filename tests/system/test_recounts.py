@@ -83,8 +83,8 @@ def test_what_a_transform_may_have_dropped_before_a_crash_is_not_proven_until_an
         assert (
             "1 offsets without a row cannot be proven (first between 0 and 20; plan 1)" in proof.err
         )
-        said = pipeline.ran()
-    assert "up_to_date" in said.outcomes
+        result = pipeline.ran()
+    assert "up_to_date" in result.outcomes
     operator_decisions.acknowledge(
         load_settings(pipeline.conf),
         str(DeltaTable(str(pipeline.table)).version()),

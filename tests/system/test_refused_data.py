@@ -176,9 +176,9 @@ def test_records_without_an_event_date_are_loaded_and_counted(
         encode(Batch(base, RECORDS, base_timestamp=moment))
         for base, moment in ((10, 1_700_000_000_000_000), (20, -(2**63)), (30, -1))
     ]
-    said = pipeline.ran()
-    assert said.outcomes == ["ingested", "rows_without_event_date"]
-    assert "30 rows without event_date" in said.document["outcomes"][1]["message"]
+    result = pipeline.ran()
+    assert result.outcomes == ["ingested", "rows_without_event_date"]
+    assert "30 rows without event_date" in result.document["outcomes"][1]["message"]
     assert sum(pipeline.in_table().values()) == 40
 
 
@@ -228,8 +228,8 @@ def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_pol
     refused(pipeline.run(), 5, f"missing {pipeline.topic}:0:10-20", "cleanup.policy")
     assert not DeltaTable.is_deltatable(str(pipeline.table))
     pipeline.settings["source"] = {**pipeline.settings["source"], "on_data_loss": "skip"}
-    said = pipeline.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes) == (
+    result = pipeline.door("run", "--fail-on-loss")
+    assert (result.code, result.outcomes) == (
         3,
         ["plan_resumed", "plan_superseded", "records_lost", "ingested"],
     )
@@ -302,7 +302,7 @@ def test_a_znode_of_the_ledger_that_is_not_ours_to_read_is_named(
         ("plans", "list"),
         ("verify",),
     ):
-        said = pipeline.door(*words)
+        result = pipeline.door(*words)
         if what == "uid" and words[0] in ("offsets", "plans"):
             continue
-        refused(said, 5, f"/consumers/{pipeline.group}/etl/clicks" if what != "uid" else "uid")
+        refused(result, 5, f"/consumers/{pipeline.group}/etl/clicks" if what != "uid" else "uid")

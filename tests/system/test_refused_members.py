@@ -115,6 +115,6 @@ def test_what_will_not_pass_is_told_with_its_exit_code_and_nothing_of_ours_stays
 ) -> None:
     pipeline = made(protocol)
     refuse(broker, api, code)
-    said = pipeline.run()
-    assert said.code == exit_code and f"(code {code})" in said.err, said.err
+    result = pipeline.run()
+    assert result.code == exit_code and f"(code {code})" in result.err, result.err
     assert not pipeline.table.exists() and not broker.group.members and not broker.consumers

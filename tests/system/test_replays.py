@@ -75,16 +75,16 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
     assert [r["rows_that_come_at_most"] for r in shown.document["replaces"]] == [70, 70]
     assert DeltaTable(str(pipeline.table)).version() == 1, "a dry run changes nothing"
 
-    said = replay(
+    result = replay(
         pipeline,
         *interval,
         "--yes",
         "--reason",
         "the mark was missing",
     )
-    assert (said.code, said.outcomes) == (0, ["rows_replaced"]), said.err
+    assert (result.code, result.outcomes) == (0, ["rows_replaced"]), result.err
     assert (
-        said.document["outcomes"][0]["message"]
+        result.document["outcomes"][0]["message"]
         == "Plan 3: 140 rows replaced by 140 rows, table version 2"
     )
     after = marks(pipeline.table)
@@ -138,12 +138,12 @@ def test_rows_are_made_in_another_table_and_the_pipelines_own_stays_as_it_is(
 ) -> None:
     into = str(marking.folder / "other")
     for turn in range(2):
-        said = replay(marking, "--from", "0", "--until", "100", "--into", into)
-        assert (said.code, said.document["rows"], said.document["rows_that_went"]) == (
+        result = replay(marking, "--from", "0", "--until", "100", "--into", into)
+        assert (result.code, result.document["rows"], result.document["rows_that_went"]) == (
             0,
             400,
             400 * turn,
-        ), said.err
+        ), result.err
         assert set(marks(Path(into)).values()) == {7} and len(marks(Path(into))) == 400
     assert (
         replay(

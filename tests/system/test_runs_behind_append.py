@@ -84,8 +84,8 @@ def test_what_a_run_that_died_did_not_move_is_moved_by_the_next_one(
     pipeline = loaded(make_pipeline(), settings)
     pipeline.produce(80)
     broken_off_before(step, pipeline)
-    said = pipeline.ran()
-    assert "plan_completed" in said.outcomes and ("plan_resumed" in said.outcomes) is (
+    result = pipeline.ran()
+    assert "plan_completed" in result.outcomes and ("plan_resumed" in result.outcomes) is (
         step == "append"
     )
     assert pipeline.is_whole() and pipeline.door("verify").code == 0

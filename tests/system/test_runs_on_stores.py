@@ -77,10 +77,10 @@ def test_a_run_loads_its_records_once_the_next_one_finds_nothing_new_and_no_secr
     cost, outcomes = watched_run(pipeline)
     assert outcomes == ["up_to_date"]
     assert (cost["code"], cost["started"], cost["loaded"]) == (0, [], [])
-    said = pipeline.ran()
-    told = [
-        said.out,
-        said.err,
+    result = pipeline.ran()
+    reported = [
+        result.out,
+        result.err,
         *(
             file.read_text("utf-8", "replace")
             for file in pipeline.folder.rglob("*")
@@ -88,7 +88,7 @@ def test_a_run_loads_its_records_once_the_next_one_finds_nothing_new_and_no_secr
         ),
     ]
     assert not [
-        text for text in told for secret in pipeline.store.secrets.values() if secret in text
+        text for text in reported for secret in pipeline.store.secrets.values() if secret in text
     ]
 
 
@@ -156,9 +156,9 @@ def through(way: FaultyWay | None, pipeline: StoredPipeline) -> StoredPipeline:
     return pipeline
 
 
-def refused_by_name(said: Said, way: FaultyWay) -> None:
+def refused_by_name(result: Said, way: FaultyWay) -> None:
     refused(
-        said,
+        result,
         7,
         "the store ignores If-None-Match",
         "two writers could replace each other's commit",
@@ -169,9 +169,9 @@ def refused_by_name(said: Said, way: FaultyWay) -> None:
 
 def line_of_doctor(pipeline: StoredPipeline) -> tuple[int, dict[str, Any]]:
     """The doctor's exit code, and its line of the table's folder."""
-    said = pipeline.door("doctor")
-    [line] = [line for line in said.document["lines"] if line["name"] == "table folder"]
-    return said.code, line
+    result = pipeline.door("doctor")
+    [line] = [line for line in result.document["lines"] if line["name"] == "table folder"]
+    return result.code, line
 
 
 @each("moto")

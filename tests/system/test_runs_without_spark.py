@@ -41,8 +41,8 @@ def test_the_report_says_that_spark_was_not_asked_and_a_larger_plan_takes_it(
     small: Pipeline,
 ) -> None:
     small.produce(400)
-    said = small.ran()
-    assert said.document["plan"]["writer"] == "arrow: table.writer is auto, without Spark"
+    result = small.ran()
+    assert result.document["plan"]["writer"] == "arrow: table.writer is auto, without Spark"
     small.settings = {**small.settings, "limits": {"local_below_bytes": 1}}
     small.produce(400)
     assert small.ran().document["plan"]["writer"] == "arrow: table.writer is auto"

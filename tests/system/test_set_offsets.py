@@ -52,10 +52,10 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
     refused(set_to(pipeline, f"{topic}:0", "41", "--yes"), 2, "which has 0 to 40")
     assert pipeline.committed() == {0: 20, 1: 20, 2: 20, 3: 20}
 
-    said = set_to(pipeline, f"{topic}:0", "-5", "--yes")
-    assert said.code == 0 and said.document["moves"] == [
+    result = set_to(pipeline, f"{topic}:0", "-5", "--yes")
+    assert result.code == 0 and result.document["moves"] == [
         {"topic": topic, "partition": 0, "from": 20, "to": 35, "skipped": 15, "comes": 0}
-    ], said.err
+    ], result.err
     assert set_to(pipeline, f"{topic}:1", "1970-01-02T00:00:00+00:00", "--yes").code == 5, (
         "that early everything is loaded"
     )
@@ -72,8 +72,8 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
     assert set_to(pipeline, f"{topic}:1", "40", "--yes").document["moves"] == [], (
         "it is there already"
     )
-    said = set_to(pipeline, f"{topic}:1", "20", "--yes")
-    assert said.code == 0, said.err
+    result = set_to(pipeline, f"{topic}:1", "20", "--yes")
+    assert result.code == 0, result.err
     assert pipeline.ran().outcomes == ["offsets_set", "ingested"]
     assert sum(pipeline.in_table().values()) == 160 - 15 and pipeline.committed() == {
         0: 40,
@@ -127,12 +127,12 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
 
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
-    said = restore(pipeline, "--yes")
-    assert (said.code, said.document["restored"], said.document["plan"]["number"]) == (
+    result = restore(pipeline, "--yes")
+    assert (result.code, result.document["restored"], result.document["plan"]["number"]) == (
         0,
         "ledger",
         5,
-    ), said.err
+    ), result.err
     assert pipeline.committed() == {partition: 60 for partition in range(4)}
     pipeline.produce(80)
     pipeline.ran()
@@ -145,11 +145,11 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
         )
     clean_log(pipeline.table)
     refused(pipeline.run(), 5, "the table's log no longer says", "etl ledger restore CONF")
-    said = restore(pipeline, "--yes")
-    assert (said.code, said.document["restored"]) == (0, "plans"), said.err
+    result = restore(pipeline, "--yes")
+    assert (result.code, result.document["restored"]) == (0, "plans"), result.err
     assert any(
         "the committed offset is 81, and what lies between is read again" in sentence
-        for sentence in said.document["message"]
+        for sentence in result.document["message"]
     )
     pipeline.produce(80)
     pipeline.ran()

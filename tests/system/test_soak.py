@@ -32,32 +32,32 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         sessions.close()
 
 
-def is_whole(told: Told) -> bool:
-    assert told.failure is None, told.failure
+def is_whole(reported: Told) -> bool:
+    assert reported.failure is None, reported.failure
     return True
 
 
 def test_a_first_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> None:
     # every third one: `python -m tests.soak --fast --every-moment` has them all
-    told = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=True), step=3)
-    assert is_whole(told) and told.tally.counts["kill"] > 20
+    reported = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=True), step=3)
+    assert is_whole(reported) and reported.tally.counts["kill"] > 20
 
 
 def test_a_later_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> None:
-    told = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=False), step=3)
-    assert is_whole(told) and told.tally.counts["kill"] > 16
+    reported = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=False), step=3)
+    assert is_whole(reported) and reported.tally.counts["kill"] > 16
 
 
 @pytest.mark.parametrize("seed", [pytest.param(SEEDS[0], marks=pytest.mark.long), SEEDS[1]])
 def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(
     place: Place, seed: int
 ) -> None:
-    told = tell_random(place, seed, 0)
-    assert is_whole(told) and told.tally.counts["runs"] > 20
+    reported = tell_random(place, seed, 0)
+    assert is_whole(reported) and reported.tally.counts["runs"] > 20
 
 
 @pytest.mark.long
 def test_a_writer_that_does_not_look_before_it_commits_is_found_out(place: Place) -> None:
     with mock.patch.object(append, "holds", lambda plan, table, app_id: False):
-        told = tell_every_moment(place, SEEDS[0], Lane(Deed.PAUSE, first=False))
-    assert told.failure is not None, "the soak finds nothing"
+        reported = tell_every_moment(place, SEEDS[0], Lane(Deed.PAUSE, first=False))
+    assert reported.failure is not None, "the soak finds nothing"

@@ -148,9 +148,9 @@ def test_a_worker_that_dies_while_it_fetches_leaves_each_record_in_the_table_onc
 
 def is_loaded(job: subprocess.Popen[str], folder: Path, home: Path) -> None:
     """It ends with each record in the table, by kernels that came with the zip."""
-    said, told = job.communicate(timeout=240)
-    assert job.returncode == 0, told[-4000:]
-    document = json.loads(said)
+    result, reported = job.communicate(timeout=240)
+    assert job.returncode == 0, reported[-4000:]
+    document = json.loads(result)
     assert (document["records_read"], document["outcomes"] != []) == (RECORDS, True)
     assert rows_in(folder / "table") == expected()
     kept = sorted(path.name for path in (home / ".cache" / "offset-range-etl").rglob("*.nbc"))
@@ -177,16 +177,16 @@ def test_a_cluster_that_was_not_given_the_package_says_what_makes_it_and_loads_n
         python_without_the_package,
         PYTHONPATH=str(ROOT),
     )
-    said, told = job.communicate(timeout=240)
-    assert job.returncode == 2, told[-4000:]
+    result, reported = job.communicate(timeout=240)
+    assert job.returncode == 2, reported[-4000:]
     document, _ = json.JSONDecoder().raw_decode(
-        said
+        result
     )  # spark-submit hands on what is said on standard error as standard output
     assert (
         "does not have the module etl" in document["message"]
         and "`etl package`" in document["action"]
     )
-    assert "a bug" not in told
+    assert "a bug" not in reported
     assert not list((tmp_path / "table").rglob("*.parquet"))
 
 
@@ -223,9 +223,9 @@ def submit(
         **QUICK,
         **{key.replace("driver", "executor"): value for key, value in QUICK.items()},
     }
-    told = [text for key, value in settings.items() for text in ("--conf", f"{key}={value}")]
+    reported = [text for key, value in settings.items() for text in ("--conf", f"{key}={value}")]
     command = submit_command(
-        "--master", spark.master_url, *words, *told, str(ROOT / "jobs" / "etl_job.py"), "run"
+        "--master", spark.master_url, *words, *reported, str(ROOT / "jobs" / "etl_job.py"), "run"
     )
     environment = {
         k: v for k, v in submit_environment().items() if k not in ("PYTHONPATH", "PYSPARK_PYTHON")

@@ -200,8 +200,8 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(
     finally:
         child.kill()
     assert (child.returncode, json.loads(out)["exit_code"]) == (130, 130), err
-    *told, stopped, _ = err.splitlines()
-    assert {line.partition(" etl: ")[2] for line in told} == {
+    *reported, stopped, _ = err.splitlines()
+    assert {line.partition(" etl: ")[2] for line in reported} == {
         "starting Spark"
     } and stopped.startswith("etl: Stopped"), err
     assert wait_until(lambda: not of_session(child.pid), 20), [
@@ -236,11 +236,11 @@ def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
     finally:
         child.kill()
     assert child.returncode == 130, err
-    told = [
+    reported = [
         (Path(run["conf"]).name, run["exit_code"], run["error"]["message"])
         for run in json.loads(out)["runs"]
     ]
-    assert told == [
+    assert reported == [
         ("1-held.yaml", 130, "Stopped; nothing is lost, the next run goes on from what is stored"),
         ("2-next.yaml", 130, "Not begun: the runs were stopped"),
     ]

@@ -105,8 +105,8 @@ def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(
         (("pipelines", "list"), ()),
         (("pipelines", "retire"), ("--reason", "seen")),
     ):
-        said = named.door(*words, after=after)
-        assert said.code == 0, (words, said.err)
+        result = named.door(*words, after=after)
+        assert result.code == 0, (words, result.err)
     assert named.is_whole()
 
 

@@ -86,16 +86,16 @@ def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_b
 ) -> None:
     heir = written_by_a_query(pipeline, spark, **table)
     for words in ("run",), ("run", "--dry-run"), ("doctor",):
-        said = heir.door(*words)
-        assert said.code == 5, said.err + said.out
-        assert f"The table holds 100 rows of {heir.topic}:0" in said.err, said.err
-        assert "from offset 0 to 99, and rows of 3 more partitions" in said.err, said.err
+        result = heir.door(*words)
+        assert result.code == 5, result.err + result.out
+        assert f"The table holds 100 rows of {heir.topic}:0" in result.err, result.err
+        assert "from offset 0 to 99, and rows of 3 more partitions" in result.err, result.err
         for way in (
             "table.path",
             "etl ledger restore CONF --reason",
             "etl table accept-changes CONF 0 --reason",
         ):
-            assert way in said.err, said.err
+            assert way in result.err, result.err
     assert sum(rows_by_offset(heir).values()) == 400
     assert restored(heir).code == 0
     heir.ran()
@@ -116,8 +116,8 @@ def test_rows_that_are_said_to_be_of_another_log_stay_and_every_record_is_loaded
 ) -> None:
     heir = written_by_a_query(pipeline, spark, **table)
     refused(heir.run(), 5)
-    said = accepted(heir)
-    assert said.code == 0 and heir.topic in said.document["message"], said.err
+    result = accepted(heir)
+    assert result.code == 0 and heir.topic in result.document["message"], result.err
     heir.ran()
     assert Counter(rows_by_offset(heir).values()) == {2: 400, 1: 200}
     lives = (
@@ -164,9 +164,9 @@ def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_secon
 ) -> None:
     heir = written_by_a_query(pipeline, spark, OF_KAFKA_SOURCE)
     for words in ("run",), ("run", "--dry-run"), ("doctor",):
-        said = heir.door(*words)
-        assert said.code == 5, said.err + said.out
-        assert f"The table holds 100 rows of {heir.topic}:0" in said.err, said.err
+        result = heir.door(*words)
+        assert result.code == 5, result.err + result.out
+        assert f"The table holds 100 rows of {heir.topic}:0" in result.err, result.err
     spark.sql(
         f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers array<struct<key:string,value:binary>>, incarnation int)"
     )
@@ -349,7 +349,7 @@ def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
     pipeline: Pipeline, spark: SparkSession, tmp_path: Path
 ) -> None:
     heir = written_by_a_query(pipeline, spark)
-    said = run_etl(
+    result = run_etl(
         "init",
         "--zookeeper",
         heir.cluster.zookeeper_connect,
@@ -361,8 +361,8 @@ def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
         str(tmp_path / "first" / "conf.yaml"),
         "--json",
     )
-    assert said.code == 0, said.err
-    why = {one["key"]: one["reason"] for one in said.document["chosen"]}["table.path"]
+    assert result.code == 0, result.err
+    why = {one["key"]: one["reason"] for one in result.document["chosen"]}["table.path"]
     assert (
         "the first run stops: The table holds 100 rows" in why and "etl ledger restore CONF" in why
     )

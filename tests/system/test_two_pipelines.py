@@ -52,11 +52,12 @@ def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_pl
 ) -> None:
     renamed.produce(20)
     for words in ("run",), ("run", "--dry-run"), ("doctor",), ("verify",):
-        said = renamed.door(*words)
+        result = renamed.door(*words)
         assert (
-            said.code == 5 and f"pipeline clicks of group {pipeline.group} on cluster" in said.err
-        ), said.err
-        assert f"etl pipelines inherit CONF --predecessor {pipeline.group}/clicks" in said.err
+            result.code == 5
+            and f"pipeline clicks of group {pipeline.group} on cluster" in result.err
+        ), result.err
+        assert f"etl pipelines inherit CONF --predecessor {pipeline.group}/clicks" in result.err
     ruling = take_over(renamed, f"{pipeline.group}/clicks")
     assert ruling.code == 0, ruling.err
     broken_off_before("record", renamed)

@@ -138,8 +138,8 @@ def test_what_cron_and_systemd_are_told_to_do_ends_well(
     world, folder = pages
     monkeypatch.chdir(folder)
     world.loaded()
-    told = "".join((ROOT / "deploy" / name).read_text() for name in ("crontab", "etl@.service"))
-    texts = re.findall(r"etl (?:verify|maintain|run) /etc/pipelines/[^>&\n]*", told)
+    reported = "".join((ROOT / "deploy" / name).read_text() for name in ("crontab", "etl@.service"))
+    texts = re.findall(r"etl (?:verify|maintain|run) /etc/pipelines/[^>&\n]*", reported)
     assert [text.split()[1] for text in texts] == ["verify", "maintain", "run"]
     for text in texts:
         world.type(re.sub(r"/etc/pipelines/(clicks|%i)\.yaml", "CONF", text))
@@ -175,7 +175,7 @@ def test_the_programs_of_the_streams_read_what_is_in_the_topic(
     pages: tuple[PageWorld, Path], cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     polling, subscribing, streaming = programs(ROOT / "docs" / "STREAMS.md")
-    for program, told in (
+    for program, reported in (
         (polling, "/article/0"),
         (subscribing, " records"),
         (streaming, "/article/0"),
@@ -184,4 +184,4 @@ def test_the_programs_of_the_streams_read_what_is_in_the_topic(
             "timeout_s=10)[", "timeout_s=2)["
         )
         exec(compile(short, "STREAMS.md", "exec"), {})
-        assert told in capsys.readouterr().out
+        assert reported in capsys.readouterr().out

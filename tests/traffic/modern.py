@@ -29,13 +29,13 @@ def grow_topic(cluster: EmbeddedCluster, topic: str, partitions: int) -> None:
     a leader.
     """
     addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
-    with Brokers(addresses) as asked:
-        if not asked.describe([topic]).leaders:
+    with Brokers(addresses) as request:
+        if not request.describe([topic]).leaders:
             cluster.create_topic(topic, partitions)
         else:
             with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
                 admin.create_partitions({topic: partitions})
-        assert wait_until(lambda: len(asked.describe([topic]).leaders) == partitions, 30)
+        assert wait_until(lambda: len(request.describe([topic]).leaders) == partitions, 30)
 
 
 class ModernTraffic:
@@ -59,8 +59,8 @@ class ModernTraffic:
 
     def load(self, cluster: EmbeddedCluster, topic: str, first: int, count: int, logs: int) -> None:
         addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
-        with Brokers(addresses) as asked, contextlib.ExitStack() as opened:
-            leaders = _leaders(asked, topic, logs)
+        with Brokers(addresses) as request, contextlib.ExitStack() as opened:
+            leaders = _leaders(request, topic, logs)
             brokers = {
                 one: opened.enter_context(SimpleConsumer(one.host, one.port))
                 for one in set(leaders.values())

@@ -167,10 +167,10 @@ def test_a_section_that_nobody_ran_says_so(section: str) -> None:
 def test_make_knows_what_a_page_asks_of_it(text: str) -> None:
     """What it then starts are tests and plays of their own; here it says what it would do."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    said = subprocess.run(
+    result = subprocess.run(
         [*shlex.split(text), "--dry-run"], cwd=ROOT, env=quiet, capture_output=True, text=True
     )
-    assert said.returncode == 0 and "python" in said.stdout, said.stderr
-    for module in re.findall(r"python -m (tests[\w.]*)", said.stdout):
+    assert result.returncode == 0 and "python" in result.stdout, result.stderr
+    for module in re.findall(r"python -m (tests[\w.]*)", result.stdout):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()

@@ -274,13 +274,13 @@ def test_the_table_says_when_its_cases_were_played(tmp_path: Path) -> None:
 def test_the_page_of_stores_has_a_line_for_each_store_writer_and_row_and_each_pair_is_continued_alone(
     tmp_path: Path,
 ) -> None:
-    cases, told = (
+    cases, reported = (
         [Case(row, f"case {row}", "", _never_played) for row in (1, 40)],
         Told("", "", Checked(5, 5, 0, 0, 0)),
     )
     for store, writer in (("moto", "spark"), ("azurite", "arrow")):
         table = PublishedOnStores(tmp_path, lambda _: cases, store, writer)
-        table.played(cases[0], told)
+        table.played(cases[0], reported)
         if store == "moto":
             table.played(cases[1], None, "AssertionError: it was missed")
         table.write()

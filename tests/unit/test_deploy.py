@@ -62,8 +62,8 @@ def test_the_script_for_cron_tries_again_what_may_pass_and_ends_as_the_last_run_
         capture_output=True,
         text=True,
     )
-    said = (tmp_path / "said").read_text().splitlines()
-    assert (done.returncode, said) == (codes[-1], ["run a b.yaml --fail-on-loss --quiet"] * runs)
+    result = (tmp_path / "said").read_text().splitlines()
+    assert (done.returncode, result) == (codes[-1], ["run a b.yaml --fail-on-loss --quiet"] * runs)
     assert done.stdout == "" and done.stderr.count("told on standard error") == runs
     paged = tmp_path / "paged"
     assert (paged.read_text() if paged.exists() else "") == (

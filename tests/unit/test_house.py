@@ -118,18 +118,23 @@ def test_a_job_is_arguments_wiring_and_an_exit_code() -> None:
 
 
 def test_a_test_is_a_sentence() -> None:
-    told = {
+    reported = {
         place(test): [name for name in read(test).defined if name.startswith("test_")]
         for test in TESTS
     }
     assert (
-        told
-        and [(file, name) for file, names in told.items() for name in names if name.count("_") < 4]
+        reported
+        and [
+            (file, name)
+            for file, names in reported.items()
+            for name in names
+            if name.count("_") < 4
+        ]
         == []
     ), "four words at least"
     twice = {
         file: [name for name, count in Counter(names).items() if count > 1]
-        for file, names in told.items()
+        for file, names in reported.items()
     }
     assert {file: names for file, names in twice.items() if names} == {}, (
         "a second one of the same name would hide the first"

@@ -37,8 +37,8 @@ def rotation(*logs: BrokerPartition) -> Rotation[int]:
 
 def test_the_eight_polls_ask_hand_out_and_rotate_as_consumers_do() -> None:
     turns = rotation(*LOGS)
-    for asked, given_, handed_out, order in EIGHT_POLLS:
-        assert sorted(turns.to_ask()) == sorted(asked)
+    for request, given_, handed_out, order in EIGHT_POLLS:
+        assert sorted(turns.to_ask()) == sorted(request)
         if given_:
             turns.feed(given_[0], iter(range(given_[1], given_[1] + 4)))
         assert turns.take(2) == dict([handed_out])

@@ -85,14 +85,14 @@ def wrong_with(command: str) -> str | None:
         for flag in (*one.opts, *one.secondary_opts)
     }
     takes = [one for one in found.params if one.param_type_name == "argument"]
-    given, said = list[str](), set[str]()
+    given, result = list[str](), set[str]()
     words = [word for word in words if word not in ("...", "--help")]
     while words:
         word = words.pop(0)
         if word.startswith("-"):
             if word not in options:
                 return f"it has no {word}"
-            said.add(options[word].name)
+            result.add(options[word].name)
             if not options[word].is_flag and (not words or is_option(words.pop(0))):
                 return f"{word} takes something"
         else:
@@ -101,7 +101,7 @@ def wrong_with(command: str) -> str | None:
         return f"{given[len(takes) :]} is more than it takes"
     if given[:1] and given[0] in CONFS and not is_cut:
         needed = [one.name for one in takes[len(given) :] if one.required] + [
-            one.name for one in options.values() if one.required and one.name not in said
+            one.name for one in options.values() if one.required and one.name not in result
         ]
         return f"it lacks {needed}" if needed else None
     return None

@@ -111,8 +111,8 @@ def test_a_broker_that_has_just_started_is_asked_again_until_it_was_told_of_topi
 def test_a_broker_that_knows_other_topics_is_believed_at_once(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
-    told = cluster.describe_when_known(["domo"], wait_s=float("inf"))
-    assert unknown_topics(told, ["domo"]) == {"domo"}
+    reported = cluster.describe_when_known(["domo"], wait_s=float("inf"))
+    assert unknown_topics(reported, ["domo"]) == {"domo"}
     assert asked(brokers, METADATA) == [2, 0]
 
 
@@ -286,7 +286,7 @@ def test_a_cluster_of_no_addresses_is_a_settings_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configs", "told"),
+    ("configs", "reported"),
     [
         (
             {"cleanup.policy": "delete", "retention.ms": "5000", "retention.bytes": "-1"},
@@ -307,10 +307,10 @@ def test_how_long_topics_are_kept_takes_one_request(
     brokers: tuple[FakeBroker, FakeBroker],
     cluster: Cluster,
     configs: dict[str, str],
-    told: Retention,
+    reported: Retention,
 ) -> None:
     brokers[0].world.configs["demo"] = configs
-    assert cluster.retention({"demo", "of somebody else"}) == {"demo": told}
+    assert cluster.retention({"demo", "of somebody else"}) == {"demo": reported}
     assert asked(brokers, CONFIGS) == [1, 0]
 
 

@@ -62,9 +62,14 @@ def conf(
 def opened(
     broker: FakeCoordinator, *, group: dict[str, Any] | None = None, **given: Any
 ) -> Consumer:
-    told = conf(broker, group=group)
+    reported = conf(broker, group=group)
     return Consumer(
-        told.bootstrap, group=told.group, start="earliest", max_wait_ms=20, timeout_s=5, **given
+        reported.bootstrap,
+        group=reported.group,
+        start="earliest",
+        max_wait_ms=20,
+        timeout_s=5,
+        **given,
     )
 
 

@@ -30,7 +30,7 @@ NOTHING_KEPT = cast(ZooKeeper, _Empty())
 
 
 @pytest.mark.parametrize(
-    ("configs", "said", "verdicts"),
+    ("configs", "value", "verdicts"),
     [
         ({}, [], [Verdict.ADVICE, Verdict.OK]),
         ({}, ["cli.*"], [Verdict.OK]),
@@ -39,7 +39,7 @@ NOTHING_KEPT = cast(ZooKeeper, _Empty())
 )
 def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
     configs: dict[str, dict[str, str]],
-    said: list[str],
+    value: list[str],
     verdicts: list[Verdict],
 ) -> None:
     with FakeBroker() as broker, contextlib.ExitStack() as closing:
@@ -48,7 +48,7 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
         findings = Findings(
             plain_settings(
                 source={
-                    "assume_compacted": said,
+                    "assume_compacted": value,
                     "bootstrap_servers": f"{broker.host}:{broker.port}",
                 }
             ),

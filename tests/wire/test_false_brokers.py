@@ -70,10 +70,10 @@ def test_few_rounds_of_scram_that_are_written_otherwise_are_few(
     monkeypatch: pytest.MonkeyPatch, rounds: bytes
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
-    told = list[bytes]()
+    reported = list[bytes]()
 
     def impostor(token: bytes) -> tuple[int, bytes, str | None]:
-        told.append(token)
+        reported.append(token)
         return 0, b"r=" + token.rpartition(b"r=")[2] + b"more,s=c2FsdA==," + rounds, None
 
     with (
@@ -91,7 +91,7 @@ def test_few_rounds_of_scram_that_are_written_otherwise_are_few(
                     "password": "${env:KAFKA_PASSWORD}",
                 },
             )
-    assert len(told) == 1  # no proof, by which the password could be guessed
+    assert len(reported) == 1  # no proof, by which the password could be guessed
 
 
 def test_what_comes_behind_the_handshake_and_is_no_tls_is_a_connection_that_broke(

@@ -722,7 +722,7 @@ def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> No
 def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([code] * 2)
-    told = (versions.error_of(code) or versions.CODES[versions.NONE]).error("fetch")
+    reported = (versions.error_of(code) or versions.CODES[versions.NONE]).error("fetch")
     with (
         pytest.raises(EtlError) as of_a_fetch,
         SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer,
@@ -732,8 +732,10 @@ def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, c
         cursor_of(0, 10).feed(answer(b"", error_code=code))
     with pytest.raises(EtlError) as of_a_task:
         Task(broker, [wanted(0, 0, 10)], {"retry": 0}).rows()
-    assert {type(raised.value) for raised in (of_a_fetch, of_a_cursor, of_a_task)} == {type(told)}
-    assert of_a_task.value.message == of_a_cursor.value.message == told.message
+    assert {type(raised.value) for raised in (of_a_fetch, of_a_cursor, of_a_task)} == {
+        type(reported)
+    }
+    assert of_a_task.value.message == of_a_cursor.value.message == reported.message
 
 
 def test_a_record_batch_with_a_bad_checksum_names_its_offset(broker: FakeBroker) -> None:

@@ -139,11 +139,11 @@ def test_a_broker_that_stays_away_is_unreachable_and_no_other_is_asked(
 
 
 def test_offsets_that_expired_are_lost(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
-    asked = whole(ONE, brokers)
+    request = whole(ONE, brokers)
     brokers[0].logs["clicks", 0].expire()
     with pytest.raises(DataLoss):
-        read([asked])
-    rows, _ = read([asked], fails_on_loss=False)
+        read([request])
+    rows, _ = read([request], fails_on_loss=False)
     assert [row["value"] for row in rows] == [b"a3"]
 
 
@@ -159,14 +159,15 @@ def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(
 def test_a_log_that_lost_its_end_is_told_at_once_and_read_as_far_as_it_goes_where_that_is_wanted(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
-    asked, log = whole(TWO, brokers), brokers[1].logs["clicks", 0]
+    request, log = whole(TWO, brokers), brokers[1].logs["clicks", 0]
     log.content, log.flushed = log.content[: len(entry(b"b0")) * 3 + 4], len(entry(b"b0")) * 3 + 4
     with pytest.raises(
-        RanOutBeforeUntil, match=f"The log ends at {log.flushed}, the range at {asked.until_offset}"
+        RanOutBeforeUntil,
+        match=f"The log ends at {log.flushed}, the range at {request.until_offset}",
     ) as refused:
-        read([asked], deadline_s=60)
+        read([request], deadline_s=60)
     assert refused.value.where["offset"] == len(entry(b"b0")) * 3
-    rows, receipts = read([asked], deadline_s=60, fails_on_loss=False)
+    rows, receipts = read([request], deadline_s=60, fails_on_loss=False)
     assert ([row["value"] for row in rows], receipts[0].rows) == ([b"b0", b"b1", b"b2"], 3)
 
 
@@ -229,7 +230,7 @@ def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
     there = {number: leader(log, brokers).broker for number, log in ((1, ONE), (2, TWO))}
-    told = TopicMetadata(
+    reported = TopicMetadata(
         "clicks",
         None,
         None,
@@ -238,7 +239,7 @@ def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(
     )
     brokers[1].append("clicks", 0, entry(b"not on disk yet"))
     brokers[1].logs["clicks", 0].flushed -= len(entry(b"not on disk yet"))
-    known = ClusterMetadata(None, there, {"clicks": told})
+    known = ClusterMetadata(None, there, {"clicks": reported})
     with Cluster(
         [(there[1].host, there[1].port)],
         timeout_s=5,

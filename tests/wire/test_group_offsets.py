@@ -250,8 +250,8 @@ def test_what_each_log_is_refused_with_is_told_and_the_others_are_stored(
     broker: FakeBroker, consumer: SimpleConsumer
 ) -> None:
     broker.world.refused_logs["demo", 1] = 3
-    told = consumer.commit_each("g", {DEMO: 42, OTHER: 43})
-    assert {log: refusal and refusal.name for log, refusal in told.items()} == {
+    reported = consumer.commit_each("g", {DEMO: 42, OTHER: 43})
+    assert {log: refusal and refusal.name for log, refusal in reported.items()} == {
         DEMO: None,
         OTHER: "UNKNOWN_TOPIC_OR_PARTITION",
     }
@@ -266,7 +266,7 @@ def test_what_each_log_is_refused_with_is_told_and_the_others_are_stored(
 
 
 @pytest.mark.parametrize(
-    ("key", "asked", "told"),
+    ("key", "request", "reported"),
     [
         (OFFSET_COMMIT, b"demo", b"deno"),
         (OFFSET_FETCH, b"demo", b"deno"),
@@ -277,10 +277,10 @@ def test_an_answer_about_something_else_is_no_consent(
     broker: FakeBroker,
     consumer: SimpleConsumer,
     key: int,
-    asked: bytes,
-    told: bytes,
+    request: bytes,
+    reported: bytes,
 ) -> None:
-    broker.script[key].append(altered(lambda body: body.replace(asked, told)))
+    broker.script[key].append(altered(lambda body: body.replace(request, reported)))
     with pytest.raises(CorruptData, match="asked for"):
         if key == OFFSET_COMMIT:
             consumer.commit_offsets("g", {DEMO: 42})

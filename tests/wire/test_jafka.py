@@ -228,11 +228,11 @@ def test_a_port_of_something_else_that_was_told_to_be_a_jafka_is_none() -> None:
             consumer.introduction()
 
 
-@pytest.mark.parametrize("told", [None, "kafka-0.8"])
+@pytest.mark.parametrize("text", [None, "kafka-0.8"])
 def test_whoever_takes_it_for_kafka_is_told_what_it_is(
-    broker: JafkaBroker, told: str | None
+    broker: JafkaBroker, text: str | None
 ) -> None:
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5, generation=told) as consumer:
+    with SimpleConsumer(broker.host, broker.port, timeout_s=5, generation=text) as consumer:
         with pytest.raises(NotKafka, match="as Jafka and Kafka 0.7 do") as caught:
             consumer.topic_metadata()
     assert "dialect jafka" in caught.value.action

@@ -38,15 +38,15 @@ def many() -> Iterator[ManyBrokers]:
 
 def every_question(cluster: Cluster) -> tuple[OffsetsAndLeaders, Mapping[BrokerPartition, float]]:
     """What a run asks of the brokers."""
-    told = cluster.describe(None)
-    logs = [each.log for topic in told.topics.values() for each in topic.partitions]
-    found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED, metadata=told)
+    reported = cluster.describe(None)
+    logs = [each.log for topic in reported.topics.values() for each in topic.partitions]
+    found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED, metadata=reported)
     assert cluster.epoch_ends(dict.fromkeys(logs, 5), leaders=found.leaders).keys() == set(logs)
     assert cluster.retained_from(
         found, dict.fromkeys(logs, 1), isolation=Isolation.READ_COMMITTED
     ) == dict.fromkeys(logs, 0)
-    assert cluster.retention(told.topics).keys() == told.topics.keys()
-    assert cluster.members_of("group", told.brokers.values()).unknown is None
+    assert cluster.retention(reported.topics).keys() == reported.topics.keys()
+    assert cluster.members_of("group", reported.brokers.values()).unknown is None
     return found, cluster.bytes_per_offset(found)
 
 
@@ -97,15 +97,18 @@ def test_connections_leave_half_of_the_files_that_a_process_may_open() -> None:
 def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent() -> None:
     with ManyBrokers(brokers=MOST_AT_A_TIME + 20, topics=1, partitions=MOST_AT_A_TIME + 20) as many:
         with Cluster([("127.0.0.1", many.ports[0])], timeout_s=0.4) as cluster:
-            told = cluster.describe(None)
+            reported = cluster.describe(None)
             many.silent.update(range(2, MOST_AT_A_TIME + 21))
             many.asked.clear()
-            logs = [each.log for topic in told.topics.values() for each in topic.partitions]
+            logs = [each.log for topic in reported.topics.values() for each in topic.partitions]
             with pytest.raises(BrokerUnreachable):
                 cluster.extents(
-                    logs, isolation=Isolation.READ_UNCOMMITTED, metadata=told, wait_for_leader_s=0
+                    logs,
+                    isolation=Isolation.READ_UNCOMMITTED,
+                    metadata=reported,
+                    wait_for_leader_s=0,
                 )
-        asked = {broker for broker, _ in many.asked}
+        request = {broker for broker, _ in many.asked}
         assert (
-            1 in asked and len(asked) <= MOST_AT_A_TIME + 1
+            1 in request and len(request) <= MOST_AT_A_TIME + 1
         )  # nobody behind those has a deadline of his own

@@ -438,8 +438,8 @@ def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_
         thread = threading.Thread(target=join, daemon=True)
         thread.start()
         assert begun.wait(10) and wait_until(lambda: len(broker.consumers) == 2, 20)
-        told = len(broker.asked[CONSUMER])
-        assert wait_until(lambda: len(broker.asked[CONSUMER]) > told + 6, 20)
+        reported = len(broker.asked[CONSUMER])
+        assert wait_until(lambda: len(broker.asked[CONSUMER]) > reported + 6, 20)
         assert holder.is_current and not found, (
             "the epoch of the holder stays, and so does its commit's fence"
         )

@@ -171,16 +171,16 @@ def test_what_retention_took_is_told_again_and_again_and_does_not_hold_up_other_
     broker.log("clicks", 0).log_start = 3
     with connector(broker) as here:
         (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
-        found, told = list[Record](), list[EtlError]()
-        while len(found) < 4 or len(told) < 2:
+        found, reported = list[Record](), list[EtlError]()
+        while len(found) < 4 or len(reported) < 2:
             try:
                 found.append(next(stream))
             except ExpiredOffsets as error:
-                told.append(error)
+                reported.append(error)
     assert [record.offset for record in found] == [0, 1, 2, 3] and {
         record.log for record in found
     } == {P1}
-    assert told[-1].where["offset"] == 1
+    assert reported[-1].where["offset"] == 1
 
 
 def test_what_is_out_of_reach_is_told_once_and_the_connector_goes_on(

@@ -132,8 +132,8 @@ def test_offsets_are_kept_in_zookeeper_or_by_the_coordinator(
     for in_zookeeper, offset in ((True, 21), (False, 22)):
         assert consumer.fetch_offsets("g", [DEMO], in_zookeeper=in_zookeeper)[DEMO].offset is None
         consumer.commit_offsets("g", {DEMO: offset}, in_zookeeper=in_zookeeper)
-        told = consumer.fetch_offsets("g", [DEMO, OTHER], in_zookeeper=in_zookeeper)
-        assert {log: each.offset for log, each in told.items()} == {DEMO: offset, OTHER: None}
+        reported = consumer.fetch_offsets("g", [DEMO, OTHER], in_zookeeper=in_zookeeper)
+        assert {log: each.offset for log, each in reported.items()} == {DEMO: offset, OTHER: None}
     assert old.committed == {("g", "demo", 0, True): 21, ("g", "demo", 0, False): 22}
 
 
@@ -173,9 +173,9 @@ def test_a_log_that_grows_while_it_is_asked_for_is_not_held_back_by_a_transactio
     old: OldBroker, cluster: Cluster
 ) -> None:
     metadata = cluster.describe(["demo"])
-    asked = len(old.requests)
+    request = len(old.requests)
     cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata)
-    assert old.requests[asked:] == [(LIST_OFFSETS, 0)] * 2, "there is one end only"
+    assert old.requests[request:] == [(LIST_OFFSETS, 0)] * 2, "there is one end only"
 
 
 def test_a_start_by_time_is_refused_with_the_reason(cluster: Cluster) -> None:
@@ -202,9 +202,9 @@ def test_what_was_found_out_of_a_broker_goes_with_the_leaders(
 ) -> None:
     found = cluster.extents([DEMO], isolation=COMMITTED)
     assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"
-    told = old.requests.count((API_VERSIONS, 0))
+    reported = old.requests.count((API_VERSIONS, 0))
     assert rows([OffsetRange(DEMO, 22, 27, found.leaders[DEMO])], old)[0] == values(22, 27)
-    assert old.requests.count((API_VERSIONS, 0)) == told, "a task asks no leader what it is"
+    assert old.requests.count((API_VERSIONS, 0)) == reported, "a task asks no leader what it is"
 
 
 def test_with_the_version_from_the_conf_nobody_is_asked_what_it_is(old: OldBroker) -> None:
@@ -232,12 +232,12 @@ def test_under_read_committed_a_broker_of_a_version_without_transactions_is_aske
             assert cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata).extents == {
                 DEMO: PartitionOffsets(20, 30)
             }
-        asked = old.requests.count((API_VERSIONS, 0))
-        assert asked == (2 if old.release == "0.8" else 1), (
+        request = old.requests.count((API_VERSIONS, 0))
+        assert request == (2 if old.release == "0.8" else 1), (
             "one that hangs up is asked once more behind another question"
         )
         cluster.extents([DEMO], isolation=COMMITTED)
-        assert old.requests.count((API_VERSIONS, 0)) == asked
+        assert old.requests.count((API_VERSIONS, 0)) == request
 
 
 # A task
@@ -299,14 +299,14 @@ def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(
 # A version that the conf says, above the brokers' own
 
 
-@pytest.mark.parametrize("told", ["0.9", "0.10.0", "0.10.2", "0.11", "1.0", "3.9", "4.1"])
+@pytest.mark.parametrize("text", ["0.9", "0.10.0", "0.10.2", "0.11", "1.0", "3.9", "4.1"])
 @pytest.mark.parametrize("hangs_up", [None, True])
 def test_a_version_above_the_brokers_own_is_told_with_the_setting_and_what_the_broker_is(
-    old: OldBroker, told: str, hangs_up: bool | None
+    old: OldBroker, text: str, hangs_up: bool | None
 ) -> None:
-    if told == old.release:
+    if text == old.release:
         return
-    old.hangs_up, newer = hangs_up, f"kafka-{told}"
+    old.hangs_up, newer = hangs_up, f"kafka-{text}"
     leader = Leader(Broker(1, "127.0.0.1", old.port, newer))
     with pytest.raises(SettingsError) as raised:
         with Cluster([("127.0.0.1", old.port)], timeout_s=2, generation=newer) as cluster:
@@ -315,7 +315,7 @@ def test_a_version_above_the_brokers_own_is_told_with_the_setting_and_what_the_b
             rows([OffsetRange(DEMO, 20, 30, leader)], old, generation=newer)
     assert raised.value.where == {"key": "source.broker_version", "broker": f"127.0.0.1:{old.port}"}
     assert (
-        f"is treated as Kafka {told}, and answers like Kafka {old.release}" in raised.value.message
+        f"is treated as Kafka {text}, and answers like Kafka {old.release}" in raised.value.message
     )
     assert f"'{old.release}'" in raised.value.action
 

@@ -66,7 +66,7 @@ def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
         me = Broker(3, broker.host, broker.port, "jafka")
 
         def registered(topics: object) -> ClusterMetadata:
-            told = {
+            reported = {
                 topic: TopicMetadata(
                     topic,
                     None,
@@ -79,7 +79,7 @@ def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
                 )
                 for topic, _ in broker.logs
             }
-            return ClusterMetadata(None, {3: me}, told)
+            return ClusterMetadata(None, {3: me}, reported)
 
         @contextlib.contextmanager
         def open_cluster(settings: Settings) -> Iterator[Cluster]:

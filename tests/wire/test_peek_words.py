@@ -42,8 +42,8 @@ def peek(conf: Path, *words: str) -> Said:
     return run_etl("records", "show", str(conf), "-p", "clicks:0", *words)
 
 
-def fields(said: Said) -> list[list[str]]:
-    return [line.split("\t") for line in said.out.splitlines()]
+def fields(result: Said) -> list[list[str]]:
+    return [line.split("\t") for line in result.out.splitlines()]
 
 
 def test_a_line_has_offset_time_key_value_and_headers(broker: FakeBroker, conf: Path) -> None:
@@ -53,8 +53,8 @@ def test_a_line_has_offset_time_key_value_and_headers(broker: FakeBroker, conf: 
         Rec(1, None),
         Rec(2, "\u4e2d\u6587".encode()),
     )
-    said = peek(conf)
-    assert (said.code, fields(said)) == (
+    result = peek(conf)
+    assert (result.code, fields(result)) == (
         0,
         [
             ["0", AT, "key", '{"a": 1}', "trace=abc, none=-"],
@@ -63,7 +63,7 @@ def test_a_line_has_offset_time_key_value_and_headers(broker: FakeBroker, conf: 
         ],
     )
     assert (
-        said.err
+        result.err
         == "etl: clicks 0 has offsets 0 to 3; from 0:\netl: 3 records; the end of the log; --from 3 continues\n"
     )
 
@@ -105,8 +105,8 @@ def test_a_program_gets_one_document(broker: FakeBroker, conf: Path) -> None:
         Rec(2, b"\xff"),
         append_time=True,
     )
-    said = peek(conf, "--json", "--from", "0")
-    document = said.document
+    result = peek(conf, "--json", "--from", "0")
+    document = result.document
     records = document.pop("records")
     assert document == {
         "topic": "clicks",
@@ -131,7 +131,7 @@ def test_a_program_gets_one_document(broker: FakeBroker, conf: Path) -> None:
         None,
         "ff",
     ] and "UnicodeDecodeError" in records[2]["value"]["not_decoded"]
-    assert (said.code, said.err, len(said.out.splitlines())) == (0, "", 5)
+    assert (result.code, result.err, len(result.out.splitlines())) == (0, "", 5)
 
 
 def test_a_document_without_a_record_is_one_too(broker: FakeBroker, conf: Path) -> None:
@@ -222,7 +222,7 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, value",
     [
         (
             ("--from", "yesterday"),
@@ -248,10 +248,10 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
     ],
 )
 def test_wrong_words_are_told_before_anything_is_shown(
-    broker: FakeBroker, conf: Path, words: tuple[str, ...], said: list[str]
+    broker: FakeBroker, conf: Path, words: tuple[str, ...], value: list[str]
 ) -> None:
     append(broker, Rec(0, b"v"))
-    refused(peek(conf, *words, "--json"), 2, *said)
+    refused(peek(conf, *words, "--json"), 2, *value)
 
 
 def test_a_partition_that_is_not_there_is_told_with_those_that_are(
@@ -282,15 +282,20 @@ def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf:
     broken = bytearray(encode(Batch(1, [Rec(0, b"broken")])))
     broken[-1] ^= 1
     broker.append("clicks", 0, bytes(broken))
-    said = peek(conf, "--json")
-    document = said.document
-    assert (said.code, len(document["records"]), document["error"]["error"], document["ended"]) == (
+    result = peek(conf, "--json")
+    document = result.document
+    assert (
+        result.code,
+        len(document["records"]),
+        document["error"]["error"],
+        document["ended"],
+    ) == (
         5,
         1,
         "CorruptData",
         None,
     )
-    assert "CRC" in said.err
+    assert "CRC" in result.err
     assert "etl: 1 record, until the error below\netl: CRC-32C" in peek(conf).err
 
 

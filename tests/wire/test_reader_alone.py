@@ -405,11 +405,11 @@ def test_old_brokers_are_read_by_offsets_and_not_by_times(release: str) -> None:
                 {**given, "startingOffsets": '{"clicks": {"0": 4}}'}
             ).partitions()
         ]
-        told = [
+        reported = [
             (r.from_offset, r.until_offset, r.leader and r.leader.broker.generation)
             for r in task.ranges
         ]
-        assert told == [(4, 30, f"kafka-{release}")]
+        assert reported == [(4, 30, f"kafka-{release}")]
         with pytest.raises(SettingsError, match="cannot find the record of a time") as raised:
             RangesReader({**given, "startingTimestamp": "1700000000000"}).partitions()
         assert not any(word in str(raised.value) for word in PIPELINE_WORDS)

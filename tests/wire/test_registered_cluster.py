@@ -36,11 +36,11 @@ class Registry:
             for log in (HERE, AWAY)
         }
         logs = tuple(PartitionMetadata(log, None, leader) for log, leader in leaders.items())
-        told = {"stones": TopicMetadata("stones", None, None, False, logs)}
+        reported = {"stones": TopicMetadata("stones", None, None, False, logs)}
         return ClusterMetadata(
             None,
             there,
-            {name: topic for name, topic in told.items() if topics is None or name in topics},
+            {name: topic for name, topic in reported.items() if topics is None or name in topics},
         )
 
 
@@ -93,9 +93,9 @@ def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_regist
 
     class EndsSoon(Registry):
         def __call__(self, topics: Collection[str] | None) -> ClusterMetadata:
-            told = super().__call__(topics)
+            reported = super().__call__(topics)
             self.brokers = [broker] if self.asked == 2 else self.brokers
-            return told
+            return reported
 
     with cluster_of(registry) as cluster, pytest.raises(BrokerUnreachable):
         cluster.extents([HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=0.3)

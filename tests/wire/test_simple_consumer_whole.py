@@ -163,11 +163,11 @@ def test_offsets_are_kept_by_the_coordinator_wherever_that_is() -> None:
             assert consumer.fetch_offsets("g", [DEMO]) == {
                 DEMO: CommittedOffset(None, 42, "etl:clicks:7")
             }
-        asked = [
+        request = [
             {key for key, _ in each.requests} & {OFFSET_COMMIT, OFFSET_FETCH}
             for each in (first, second)
         ]
-        assert asked == [set(), {OFFSET_COMMIT, OFFSET_FETCH}]
+        assert request == [set(), {OFFSET_COMMIT, OFFSET_FETCH}]
 
 
 @pytest.mark.parametrize("code", [14, 15, 16])
@@ -231,7 +231,7 @@ def test_a_broker_that_keeps_no_offsets_says_so() -> None:
 
 
 def test_a_second_thread_is_told_that_the_first_one_waits(broker: FakeBroker) -> None:
-    consumer, asked, raised = (
+    consumer, request, raised = (
         SimpleConsumer(broker.host, broker.port, timeout_s=1),
         threading.Event(),
         list[BaseException](),
@@ -239,7 +239,7 @@ def test_a_second_thread_is_told_that_the_first_one_waits(broker: FakeBroker) ->
     consumer.introduction()
 
     def hold(connection: object, frame: bytes) -> None:
-        asked.set()
+        request.set()
 
     broker.script[METADATA].append(hold)
 
@@ -252,7 +252,7 @@ def test_a_second_thread_is_told_that_the_first_one_waits(broker: FakeBroker) ->
     thread = threading.Thread(target=first)
     with consumer:
         thread.start()
-        assert asked.wait(5)
+        assert request.wait(5)
         for ask in (
             consumer.topic_metadata,
             consumer.introduction,

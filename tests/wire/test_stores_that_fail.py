@@ -38,12 +38,12 @@ class Place:
 
     def __init__(self, store: StoreServer, way: FaultyWay, name: str) -> None:
         store.reached_by = way.port
-        said = {
+        result = {
             key: (parse_reference(value) or value) if isinstance(value, str) else value
             for key, value in store.settings().items()
         }
         self.way, self._store = way, store
-        self.path = TablePath(store.url(name), StoreSettings.model_validate(said))
+        self.path = TablePath(store.url(name), StoreSettings.model_validate(result))
 
     def appended(self, number: int, app_id: str = APP) -> Result:
         """Plan `number`, by files of tasks."""

@@ -126,7 +126,9 @@ def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -
             "the one that was under way brought them"
         )
         came(kafka, 3)
-        assert [sorted(asked) for asked in kafka.fetched] == [[("clicks", 0), ("clicks", 1)]] * 3
+        assert [sorted(request) for request in kafka.fetched] == [
+            [("clicks", 0), ("clicks", 1)]
+        ] * 3
 
 
 def test_what_is_left_of_one_answer_is_not_asked_for_again(kafka: FakeBroker) -> None:

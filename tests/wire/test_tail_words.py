@@ -53,25 +53,27 @@ def committed(broker: FakeCoordinator) -> dict[tuple[str, int], int]:
 def test_a_line_has_topic_and_partition_and_what_peek_shows_and_nothing_is_committed(
     broker: FakeCoordinator, conf: Path
 ) -> None:
-    said = tail(conf, "-n", "6")
-    fields = sorted(line.split("\t") for line in said.out.splitlines())
-    assert (said.code, len(fields), fields[0]) == (
+    result = tail(conf, "-n", "6")
+    fields = sorted(line.split("\t") for line in result.out.splitlines())
+    assert (result.code, len(fields), fields[0]) == (
         0,
         6,
         ["clicks", "0", "0", AT, "k", '{"n": 0}', ""],
     )
     assert (
-        said.err
+        result.err
         == "etl: as a member of lookers: clicks\netl: 6 records; as many as were asked for\n"
     )
     assert not broker.world.committed and not broker.group.members
 
 
 def test_one_document_for_a_program(conf: Path) -> None:
-    said = tail(conf, "--topic", "clicks", "--timeout", "400ms", "--json", "--value-format", "json")
-    document = said.document
+    result = tail(
+        conf, "--topic", "clicks", "--timeout", "400ms", "--json", "--value-format", "json"
+    )
+    document = result.document
     assert (
-        said.code,
+        result.code,
         document["group"],
         document["topics"],
         document["shown"],
@@ -123,12 +125,12 @@ def test_an_offset_that_retention_took_is_told_in_words_of_the_command(
 ) -> None:
     broker.world.committed["lookers", "clicks", 0] = (0, "")
     broker.log("clicks", 0).log_start = 2
-    said = tail(conf, "--timeout", "5s")
+    result = tail(conf, "--timeout", "5s")
     assert (
-        said.code == 5
-        and "deleted by retention" in said.err
-        and "etl records show" in said.err
-        and "seek" not in said.err
+        result.code == 5
+        and "deleted by retention" in result.err
+        and "etl records show" in result.err
+        and "seek" not in result.err
     )
 
 
@@ -143,11 +145,11 @@ def test_ctrl_c_leaves_the_group_and_closes_the_document(
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    said = tail(conf, "--json", "--commit")
+    result = tail(conf, "--json", "--commit")
     pressing.join()
-    assert (said.code, said.document["ended"], said.document["shown"]) == (130, "stopped", 6)
+    assert (result.code, result.document["ended"], result.document["shown"]) == (130, "stopped", 6)
     assert (
-        said.err
+        result.err
         == "etl: Stopped. The group continues after the printed records\n     A retry may help\n"
     )
     assert not broker.group.members

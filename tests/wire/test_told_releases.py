@@ -50,8 +50,8 @@ def broker_of(release: str, world: World | None = None, broker_id: int = 1) -> F
     return broker
 
 
-def cluster_of(broker: FakeBroker, told: str) -> Cluster:
-    return Cluster([(broker.host, broker.port)], timeout_s=2, generation=f"kafka-{told}")
+def cluster_of(broker: FakeBroker, text: str) -> Cluster:
+    return Cluster([(broker.host, broker.port)], timeout_s=2, generation=f"kafka-{text}")
 
 
 def extents_of(cluster: Cluster, isolation: Isolation) -> set[BrokerPartition]:
@@ -67,13 +67,13 @@ def asked_what_it_is(broker: FakeBroker) -> int:
 # A release without transactions, of a broker that has them
 
 
-@pytest.mark.parametrize("told", WITHOUT_TRANSACTIONS)
+@pytest.mark.parametrize("text", WITHOUT_TRANSACTIONS)
 def test_what_was_never_committed_is_not_read_by_a_release_that_knows_no_transactions(
-    told: str,
+    text: str,
 ) -> None:
     with (
         broker_of("1.1") as broker,
-        cluster_of(broker, told) as cluster,
+        cluster_of(broker, text) as cluster,
         pytest.raises(OtherRelease) as raised,
     ):
         extents_of(cluster, COMMITTED)
@@ -82,7 +82,7 @@ def test_what_was_never_committed_is_not_read_by_a_release_that_knows_no_transac
         "key": "source.broker_version",
         "broker": f"{broker.host}:{broker.port}",
     }
-    assert f"treated as Kafka {told}, and answers like Kafka 1.1" in raised.value.message
+    assert f"treated as Kafka {text}, and answers like Kafka 1.1" in raised.value.message
     assert "'1.1' fits" in raised.value.action and "read_uncommitted" in raised.value.action
 
 
@@ -92,9 +92,9 @@ def test_where_it_is_wanted_nobody_is_asked() -> None:
     assert asked_what_it_is(broker) == 0
 
 
-@pytest.mark.parametrize("told", ["0.11", "1.1", "3.9"])
-def test_nor_is_a_broker_of_a_release_that_has_transactions(told: str) -> None:
-    with broker_of("3.9") as broker, cluster_of(broker, told) as cluster:
+@pytest.mark.parametrize("text", ["0.11", "1.1", "3.9"])
+def test_nor_is_a_broker_of_a_release_that_has_transactions(text: str) -> None:
+    with broker_of("3.9") as broker, cluster_of(broker, text) as cluster:
         assert extents_of(cluster, COMMITTED) == {DEMO}
     assert asked_what_it_is(broker) == 0
 
@@ -125,7 +125,7 @@ def test_one_that_cannot_be_asked_and_leads_nothing_stops_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "told", "api", "ask"),
+    ("release", "text", "api", "ask"),
     [
         ("2.8", "4.1", METADATA, lambda cluster: cluster.describe(["demo"])),
         (
@@ -145,14 +145,14 @@ def test_one_that_cannot_be_asked_and_leads_nothing_stops_nobody() -> None:
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_a_question_that_the_broker_hangs_up_on_is_told_with_the_setting(
-    release: str, told: str, api: int, ask: Callable[[Cluster], object]
+    release: str, text: str, api: int, ask: Callable[[Cluster], object]
 ) -> None:
-    with broker_of(release) as broker, cluster_of(broker, told) as cluster:
+    with broker_of(release) as broker, cluster_of(broker, text) as cluster:
         broker.versions.setdefault(api, (1, 4))
         broker.script[api].extend([hang_up] * 4)
         with pytest.raises(
             OtherRelease,
-            match=f"treated as Kafka {told}, and answers like Kafka {release}, which has no ",
+            match=f"treated as Kafka {text}, and answers like Kafka {release}, which has no ",
         ):
             ask(cluster)
 
@@ -160,23 +160,23 @@ def test_a_question_that_the_broker_hangs_up_on_is_told_with_the_setting(
 # The doctor
 
 
-def told_by_doctor(broker: FakeBroker, told: str, isolation: Isolation) -> Line:
+def told_by_doctor(broker: FakeBroker, text: str, isolation: Isolation) -> Line:
     source = {
         "bootstrap_servers": f"{broker.host}:{broker.port}",
-        "broker_version": told,
+        "broker_version": text,
         "isolation_level": isolation.value,
     }
     with contextlib.ExitStack() as closing:
         findings = Findings(plain_settings(source=source), closing)
         findings.zookeeper = cast(ZooKeeper, object())  # of the ledger alone: it is asked nothing
-        with cluster_of(broker, told) as cluster:
+        with cluster_of(broker, text) as cluster:
             findings.metadata = cluster.describe(None)
         (line,) = doctor_services.each_broker("broker", findings)
     return line
 
 
 @pytest.mark.parametrize(
-    ("release", "told", "isolation", "verdict"),
+    ("release", "text", "isolation", "verdict"),
     [
         ("1.1", "0.10.2", COMMITTED, Verdict.FAILED),
         ("1.1", "0.10.2", UNCOMMITTED, Verdict.OK),
@@ -188,10 +188,10 @@ def told_by_doctor(broker: FakeBroker, told: str, isolation: Isolation) -> Line:
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_the_doctor_asks_each_broker_whether_it_is_what_the_conf_says(
-    release: str, told: str, isolation: Isolation, verdict: Verdict
+    release: str, text: str, isolation: Isolation, verdict: Verdict
 ) -> None:
     with broker_of(release) as broker:
-        line = told_by_doctor(broker, told, isolation)
+        line = told_by_doctor(broker, text, isolation)
     assert line.verdict is verdict
     if verdict is Verdict.FAILED:
         assert f"answers like Kafka {release}" in line.found and "source.broker_version" in str(

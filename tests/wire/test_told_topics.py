@@ -40,10 +40,10 @@ def cluster(broker: FakeBroker) -> Iterator[Cluster]:
         yield connected
 
 
-@pytest.mark.parametrize("asked", [["early", "late"], ["late"], None])
+@pytest.mark.parametrize("requests", [["early", "late"], ["late"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3, 4])
 def test_a_registered_topic_that_the_broker_was_not_told_of_yet_is_waited_for(
-    broker: FakeBroker, cluster: Cluster, asked: list[str] | None, answers_before: int
+    broker: FakeBroker, cluster: Cluster, requests: list[str] | None, answers_before: int
 ) -> None:
     def answers_and_is_told(connection: socket.socket, frame: bytes) -> None:
         connection.sendall(frame)
@@ -53,10 +53,13 @@ def test_a_registered_topic_that_the_broker_was_not_told_of_yet_is_waited_for(
         [lambda connection, frame: connection.sendall(frame)] * (answers_before - 1)
         + [answers_and_is_told]
     )
-    told = describe_registered_topics(
-        cluster, asked, lambda told: ["early", "late"] if asked != ["late"] else ["late"], wait_s=30
+    reported = describe_registered_topics(
+        cluster,
+        requests,
+        lambda reported: ["early", "late"] if requests != ["late"] else ["late"],
+        wait_s=30,
     )
-    assert {log.topic for log in told.leaders} == set(asked or ["early", "late"])
+    assert {log.topic for log in reported.leaders} == set(requests or ["early", "late"])
 
 
 def test_one_that_the_brokers_never_tell_of_is_an_error_that_may_pass(cluster: Cluster) -> None:
@@ -65,17 +68,17 @@ def test_one_that_the_brokers_never_tell_of_is_an_error_that_may_pass(cluster: C
         match="do not report a topic and 1 more that is registered in ZooKeeper.*late",
     ):
         describe_registered_topics(
-            cluster, None, lambda told: ["early", "late", "later"], wait_s=0.3
+            cluster, None, lambda reported: ["early", "late", "later"], wait_s=0.3
         )
 
 
 def test_what_is_registered_nowhere_is_believed_to_be_missing_at_once(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
-    told = describe_registered_topics(
-        cluster, ["early", "misspelt"], lambda told: ["early"], wait_s=float("inf")
+    reported = describe_registered_topics(
+        cluster, ["early", "misspelt"], lambda reported: ["early"], wait_s=float("inf")
     )
-    assert {log.topic for log in told.leaders} == {"early"}
+    assert {log.topic for log in reported.leaders} == {"early"}
     assert [each for each, _ in broker.requests].count(METADATA) == 1
 
 
@@ -85,22 +88,25 @@ def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_w
     broker.append("late", 0, encode(Batch(0, [Rec(0)])))
     broker.world.kept_from_us.add("late")
     every = TopicFilter(topics=("[a-z]+",))
-    told = cluster.describe(None)
-    assert chosen_topics(told, every).topics.keys() == {"early"}
+    reported = cluster.describe(None)
+    assert chosen_topics(reported, every).topics.keys() == {"early"}
     with pytest.raises(
         PermissionDenied,
         match=r"do not let us read the topic \(topic late.*Describe and Read\. If the topic was deleted",
     ):
-        chosen_topics(with_denied_topics(cluster, told, ["early", "late", "deleted"]), every)
+        chosen_topics(with_denied_topics(cluster, reported, ["early", "late", "deleted"]), every)
 
 
 def test_a_topic_that_was_read_and_is_gone_is_not_asked_back(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
-    told = cluster.describe(None)
-    assert with_denied_topics(cluster, told, ["early", "deleted"]) == told
-    asked = len(broker.requests)
-    assert with_denied_topics(cluster, told, ["early"]) == told and len(broker.requests) == asked
+    reported = cluster.describe(None)
+    assert with_denied_topics(cluster, reported, ["early", "deleted"]) == reported
+    request = len(broker.requests)
+    assert (
+        with_denied_topics(cluster, reported, ["early"]) == reported
+        and len(broker.requests) == request
+    )
 
 
 def test_a_leader_without_our_listener_is_no_partition_without_a_leader(
@@ -132,8 +138,8 @@ def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_o
     monkeypatch.setattr(
         discovery, "pauses", lambda: (Pause("late", None, "", "us@here", 0),) if is_paused else ()
     )
-    told = discovery.describe(cluster, (), {"early", "late"})
-    assert told.topics.keys() == ({"early"} if is_paused else {"early", "late"})
+    reported = discovery.describe(cluster, (), {"early", "late"})
+    assert reported.topics.keys() == ({"early"} if is_paused else {"early", "late"})
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_a_refusal_of_which_the_broker_says_nothing_is_told_by_its_name(broker: 
 
 
 @pytest.mark.parametrize(
-    ("code", "exit_code", "said", "asked"),
+    ("code", "exit_code", "text", "requested"),
     [
         (-1, 6, "UNKNOWN_SERVER_ERROR (code -1): a *** is away", 2),
         (7, 6, "REQUEST_TIMED_OUT", 2),
@@ -260,8 +260,8 @@ def test_only_the_code_of_a_wrong_login_is_taken_for_one(
     mechanism: str,
     code: int,
     exit_code: int,
-    said: str,
-    asked: int,
+    text: str,
+    requested: int,
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "quorum")
     tokens = list[bytes]()
@@ -281,11 +281,11 @@ def test_only_the_code_of_a_wrong_login_is_taken_for_one(
     error = failed.value
     assert error.exit_code == exit_code and type(error) is not PermissionDenied, repr(error)
     assert (
-        said in str(error)
+        text in str(error)
         and "quorum" not in str(error)
         and error.where["key"] == "source.security.sasl.mechanism"
     )
-    assert len(tokens) == asked
+    assert len(tokens) == requested
 
 
 def test_a_broker_that_fails_once_in_the_middle_of_a_login_costs_a_connect(

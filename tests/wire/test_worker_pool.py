@@ -133,8 +133,8 @@ def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(
     pids = processes(files)
     with pytest.raises(TaskFailed) as raised:
         files.write(FileOptions(str(tmp_path), COLUMNS))
-    told = unmark(str(raised.value))
-    assert isinstance(told, CorruptData) and told.where["partition"] == 3
+    reported = unmark(str(raised.value))
+    assert isinstance(reported, CorruptData) and reported.where["partition"] == 3
     assert not any(map(is_alive, pids))
 
 

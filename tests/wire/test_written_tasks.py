@@ -151,7 +151,7 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
         written = [write_task(task, reading, FileOptions(str(tmp_path), COLUMNS)) for task in known]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
         assert (broker.connections, other.connections) == (1, 1)
-        assert ([log for asked in other.fetched for log in asked], len(broker.fetched)) == (
+        assert ([log for request in other.fetched for log in request], len(broker.fetched)) == (
             [("clicks", 1)],
             1,
         )
@@ -192,8 +192,8 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
     )
     with pytest.raises(TaskFailed) as raised:
         write_task(task, reading, FileOptions(str(tmp_path), COLUMNS, row_group_bytes=1))
-    told = unmark(str(raised.value))
-    assert isinstance(told, CorruptData) and told.where["offset"] == 20
+    reported = unmark(str(raised.value))
+    assert isinstance(reported, CorruptData) and reported.where["offset"] == 20
     assert len(lay_there) == 1 and [*tmp_path.rglob("*.parquet")] == []
 
 
@@ -201,16 +201,19 @@ def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "partition=0").write_text("in the way")
-    told = failure_of(broker, tmp_path, ("partition",))
-    assert isinstance(told, TableUnreachable) and "cannot be written" in told.message
+    reported = failure_of(broker, tmp_path, ("partition",))
+    assert isinstance(reported, TableUnreachable) and "cannot be written" in reported.message
 
 
 def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its_log(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     """The next run would take it for somebody else's files."""
-    told = failure_of(broker, tmp_path / "gone")
-    assert isinstance(told, TableUnreachable) and told.message == "The table's folder is not there"
+    reported = failure_of(broker, tmp_path / "gone")
+    assert (
+        isinstance(reported, TableUnreachable)
+        and reported.message == "The table's folder is not there"
+    )
     assert not (tmp_path / "gone").exists()
 
 
@@ -221,10 +224,10 @@ def test_where_space_runs_out_nothing_of_the_attempt_keeps_what_a_retry_needs(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
     try:
-        told = failure_of(broker, tmp_path)
+        reported = failure_of(broker, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert isinstance(told, TableUnreachable) and "cannot be written" in told.message
+    assert isinstance(reported, TableUnreachable) and "cannot be written" in reported.message
     assert [*tmp_path.rglob("*")] == []
     assert not any(
         ".parquet" in os.readlink(file)
@@ -298,10 +301,10 @@ def test_a_function_that_fails_behind_the_first_batch_leaves_no_file_and_is_told
 ) -> None:
     with pytest.raises(TaskFailed) as raised:
         write_transformed(broker, tmp_path, "unlucky")
-    told = unmark(str(raised.value))
+    reported = unmark(str(raised.value))
     assert (
-        isinstance(told, SettingsError)
-        and told.message == "The Arrow transform failed on rows: ValueError: no luck"
+        isinstance(reported, SettingsError)
+        and reported.message == "The Arrow transform failed on rows: ValueError: no luck"
     )
-    assert str(told.where["line"]).startswith(__file__)
+    assert str(reported.where["line"]).startswith(__file__)
     assert [*tmp_path.rglob("*.parquet")] == []

@@ -14,23 +14,23 @@ _OF_A_BROKER = 100
 _OF_TLS_MIB = 512
 
 
-def small(rounds: int, tell: Tell, *, cold: int = 1) -> None:
+def small(rounds: int, report: Tell, *, cold: int = 1) -> None:
     """See `tests.bench.small_runs`; `cold` rounds are left out."""
     for kind, seconds in small_runs.measured(rounds, cold=cold):
-        tell(
+        report(
             {"part": "small", "kind": kind, "seconds": seconds, "is_bare": kind == small_runs.BARE}
         )
 
 
-def planning(sizes: Sequence[int], tell: Tell) -> None:
+def planning(sizes: Sequence[int], report: Tell) -> None:
     """See `tests.bench.planning`."""
     for partitions in sizes:
         for run in planned.measured(partitions, partitions // _OF_A_BROKER):
             figures = asdict(run)
-            tell({"part": "planning", "kind": figures.pop("run"), **figures})
+            report({"part": "planning", "kind": figures.pop("run"), **figures})
 
 
-def encrypted(rounds: int, tell: Tell) -> None:
+def encrypted(rounds: int, report: Tell) -> None:
     """See `tests.bench.encrypted`."""
     for one in behind_tls.measured(_OF_TLS_MIB, rounds):
-        tell({"part": "encrypted", "mib_s": one.mib_s, **asdict(one)})
+        report({"part": "encrypted", "mib_s": one.mib_s, **asdict(one)})

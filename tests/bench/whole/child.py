@@ -103,10 +103,12 @@ class Child:
         seconds = time.monotonic() - began
         if not line:
             raise Failed(self._log.read_text(errors="replace")[-_TOLD_BYTES:])
-        told = json.loads(line)
-        if "failed" in told:
-            raise Failed(told["failed"])
-        return Spent(told.pop("seconds", seconds), cpu_seconds(pid) - used, told, watch.largest())
+        reported = json.loads(line)
+        if "failed" in reported:
+            raise Failed(reported["failed"])
+        return Spent(
+            reported.pop("seconds", seconds), cpu_seconds(pid) - used, reported, watch.largest()
+        )
 
 
 def serve(jobs: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:

@@ -153,5 +153,5 @@ def versions() -> Mapping[str, str]:
 
 
 def _release(java: Path) -> list[str]:
-    told = java.resolve().parent.parent / "release"
-    return _lines(str(told)) if told.exists() else []
+    reported = java.resolve().parent.parent / "release"
+    return _lines(str(reported)) if reported.exists() else []

@@ -130,17 +130,17 @@ class Warm:
         return self._children[program]
 
 
-def compared(asked: Asked, warm: Warm, topic: Topic, tell: Tell) -> None:
+def compared(asked: Asked, warm: Warm, topic: Topic, report: Tell) -> None:
     """All kinds in turn, a round of each after the other; the first rounds read less, warm
     everything, and are left out.
     """
     warm.warm(asked.kinds, topic)
     for number in range(asked.rounds):
         for kind in asked.kinds:
-            tell({"part": "compared", "round": number, **warm.do(kind, topic)})
+            report({"part": "compared", "round": number, **warm.do(kind, topic)})
 
 
-def grown(asked: Asked, warm: Warm, topic: Topic, sizes: Sequence[int], tell: Tell) -> None:
+def grown(asked: Asked, warm: Warm, topic: Topic, sizes: Sequence[int], report: Tell) -> None:
     """The same with more and more of the topic's records, once all is warm."""
     kinds = asked.only(["arrow", "spark-delta"])
     for kind in kinds:
@@ -148,10 +148,10 @@ def grown(asked: Asked, warm: Warm, topic: Topic, sizes: Sequence[int], tell: Te
     for number in range(asked.rounds):
         for records in sizes:
             for kind in kinds:
-                tell({"part": "records", "round": number, **warm.do(kind, topic, records)})
+                report({"part": "records", "round": number, **warm.do(kind, topic, records)})
 
 
-def on_cores(asked: Asked, topic: Topic, records: int, tell: Tell) -> None:
+def on_cores(asked: Asked, topic: Topic, records: int, report: Tell) -> None:
     """The same with one core for Spark's tasks and with two; a session of its own each."""
     some, kinds = (
         min(records, topic.workload.records),
@@ -163,7 +163,7 @@ def on_cores(asked: Asked, topic: Topic, records: int, tell: Tell) -> None:
                 session.do(kind, topic, min(_WARM_RECORDS, some))
             for number in range(asked.rounds):
                 for kind in kinds:
-                    tell(
+                    report(
                         {
                             "part": "cores",
                             "round": number,
@@ -173,14 +173,14 @@ def on_cores(asked: Asked, topic: Topic, records: int, tell: Tell) -> None:
                     )
 
 
-def remembered(asked: Asked, topic: Topic, kinds: Sequence[str], tell: Tell) -> None:
+def remembered(asked: Asked, topic: Topic, kinds: Sequence[str], report: Tell) -> None:
     """Peaks of memory, each of one run in new processes: of the whole topic, and of a range so much
     shorter.
     """
     for kind in asked.only(kinds):
         for records in _lengths(kind, topic.workload.records):
             with Warm(asked) as new:
-                tell({"part": "memory", **new.do(kind, topic, records, peaks=True)})
+                report({"part": "memory", **new.do(kind, topic, records, peaks=True)})
 
 
 def _lengths(kind: str, records: int) -> Iterator[int]:

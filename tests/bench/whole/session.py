@@ -183,13 +183,13 @@ class Session:
             )
         )
         clock = Clock()
-        said = run_etl("run", str(conf), "--json")
+        result = run_etl("run", str(conf), "--json")
         seconds = clock.seconds
-        if said.code or said.document["records_read"] != job["records"]:
-            raise ValueError(said.err + said.out)
+        if result.code or result.document["records_read"] != job["records"]:
+            raise ValueError(result.err + result.out)
         return {
             "seconds": seconds,
-            "verbs": said.document["seconds"],
+            "verbs": result.document["seconds"],
             **self._told(job, self._stored_at(name)),
         }
 

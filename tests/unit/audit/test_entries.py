@@ -195,12 +195,12 @@ def test_a_double_is_named_by_its_entry_and_its_index() -> None:
         proof.first_finding
         == "topic clicks, partition 0, broker_id 1: 1 double (first: 131 message 1)"
     )
-    [told] = proof.as_json()["logs"]
+    [reported] = proof.as_json()["logs"]
     assert (
-        told["partition"],
-        told["broker_id"],
-        told["double_first"],
-        told["entries_with_holes"],
+        reported["partition"],
+        reported["broker_id"],
+        reported["double_first"],
+        reported["entries_with_holes"],
     ) == (0, 1, [[131, 1, 2]], 0)
 
 

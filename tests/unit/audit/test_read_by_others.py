@@ -125,6 +125,6 @@ def test_a_handed_over_plan_moves_the_offsets_of_its_share_when_it_is_stored_and
         positions={A: 9, B: 7}, seen={A: Committed(4, 1), B: Committed(3, 1)}, share=SHARE
     )
     assert (plan.offsets_to_commit, plan.offsets_to_move) == ((), (A,))
-    for told in (False, True):
-        handed = replace(plan, handed_over=told)
+    for reported in (False, True):
+        handed = replace(plan, handed_over=reported)
         assert (handed.offsets_to_commit, handed.offsets_to_move) == ((A,), ())

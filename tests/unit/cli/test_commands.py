@@ -48,17 +48,17 @@ def test_the_packages_list_of_commands_has_each_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["--set=nothing=1", "--set=limits.max_records_per_plan=no", "--set=group"]
+    "text", ["--set=nothing=1", "--set=limits.max_records_per_plan=no", "--set=group"]
 )
 def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
-    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conf = tmp_path / "clicks.yaml"
     conf.write_text(
         "{pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: [t]}, table: {path: t}}"
     )
-    assert main(["run", "--dry-run", str(conf), said, "--json"]) == 2
-    assert said.removeprefix("--set=").partition("=")[0] in json.dumps(
+    assert main(["run", "--dry-run", str(conf), text, "--json"]) == 2
+    assert text.removeprefix("--set=").partition("=")[0] in json.dumps(
         json.loads(capsys.readouterr().out)
     )
     assert main(["run", "--dry-run", "no/such.yaml", "--json"]) == 2

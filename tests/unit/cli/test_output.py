@@ -45,13 +45,13 @@ NO_ROOM, NOBODY = OSError(28, "No space left on device"), BrokenPipeError(32, "B
 def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> tuple[int, str]:
     """Exit code and standard error of a door that prints into that."""
     monkeypatch.setattr(app, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done))
-    said = io.StringIO()
-    with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(said):
-        return main([]), said.getvalue()
+    result = io.StringIO()
+    with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(result):
+        return main([]), result.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("error", "is_done", "code", "says"),
+    ("error", "is_done", "code", "message"),
     [
         (NO_ROOM, False, 2, "Standard output cannot be written: No space left on device"),
         (NO_ROOM, True, 0, "Standard output cannot be written: No space left on device"),
@@ -63,12 +63,12 @@ def test_a_question_without_an_answer_fails_and_what_was_done_is_done(
     error: OSError,
     is_done: bool,
     code: int,
-    says: str,
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found, said = ended(error, monkeypatch, is_done=is_done)
+    found, result = ended(error, monkeypatch, is_done=is_done)
     assert found == code
-    assert says in said and bool(says) == bool(said) and "report it" not in said
+    assert message in result and bool(message) == bool(result) and "report it" not in result
 
 
 def test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone() -> None:
@@ -173,8 +173,8 @@ def test_lines_are_json_again_behind_a_command_inside_another_one(
             with output_session(json_lines=True):
                 print_note("inner")
             print_note("outer")
-    said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
-    assert said == ["inner", "outer", "inner", "outer"]
+    result = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert result == ["inner", "outer", "inner", "outer"]
 
 
 @pytest.mark.parametrize("code", [0, None, 3])

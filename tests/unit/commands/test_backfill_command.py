@@ -109,8 +109,8 @@ def test_bounds_are_the_same_where_they_mean_the_same_or_are_said_alike(
 
 def test_partitions_are_the_same_in_whatever_order_and_however_often_they_are_said() -> None:
     one, other = (
-        parse_asked("0", "9", tuple(f"clicks:{number}" for number in said))
-        for said in ("1 0 10".split(), "10 0 1 0".split())
+        parse_asked("0", "9", tuple(f"clicks:{number}" for number in value))
+        for value in ("1 0 10".split(), "10 0 1 0".split())
     )
     assert (one, one.asked) == (other, "from 0 until 9 of clicks:0, clicks:1, clicks:10")
 

@@ -82,8 +82,8 @@ def test_each_key_has_its_reason_above_it_and_the_first_line_leads_an_editor_to_
 def test_a_pipeline_is_called_as_was_said_or_as_its_file_topic_or_table(
     change: dict[str, Any], name: str, path: str
 ) -> None:
-    asked = replace(ASKED, **change)
-    assert (asked.name, str(asked.path)) == (name, path)
+    request = replace(ASKED, **change)
+    assert (request.name, str(request.path)) == (name, path)
 
 
 def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(
@@ -109,23 +109,23 @@ def test_what_is_there_already_is_said(tmp_path: Path) -> None:
         and "no table is there yet" in why(ASKED, SEEN)["table.path"]
     )
     seen = replace(SEEN, committed=3, newest_plan=7, table_version=12)
-    said = why(ASKED, seen)
+    result = why(ASKED, seen)
     assert (
-        "3 partitions" in said["group"]
-        and "Plan 7" in said["pipeline"]
-        and "version 12" in said["table.path"]
+        "3 partitions" in result["group"]
+        and "Plan 7" in result["pipeline"]
+        and "version 12" in result["table.path"]
     )
 
 
 def test_a_text_that_yaml_would_read_as_something_else_comes_back_as_it_was(tmp_path: Path) -> None:
-    asked = replace(
+    request = replace(
         ASKED, topics=("no", "2026-01-31", "a: *b", "#x"), table="/a 'b' \"c\" é", pipeline="0x1f"
     )
-    found = yaml.safe_load(conf_text(choose(asked, SEEN)))
+    found = yaml.safe_load(conf_text(choose(request, SEEN)))
     assert (found["source"]["topics"], found["table"]["path"], found["pipeline"]) == (
-        list(asked.topics),
-        asked.table,
-        asked.name,
+        list(request.topics),
+        request.table,
+        request.name,
     )
 
 
@@ -138,7 +138,7 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("--topic", "t", "--bootstrap-servers", "127.0.0.1:1"), "zookeeper"),
         (("--topic", "t", "--zookeeper", "nowhere"), "zookeeper.connect"),
@@ -148,9 +148,9 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
     ids=["no ledger", "no port", "no expression", "no name"],
 )
 def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(
-    words: tuple[str, ...], says: str, tmp_path: Path
+    words: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    said = run_etl(
+    result = run_etl(
         "init",
         *words,
         "--table",
@@ -159,7 +159,7 @@ def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(
         str(tmp_path / "clicks.yaml"),
         "--json",
     )
-    refused(said, 2, says)
+    refused(result, 2, message)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,7 +198,7 @@ def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_c
 
 
 @pytest.mark.parametrize(
-    ("word", "says"),
+    ("word", "message"),
     [
         ("source.starting_offsets=latest", "it is found out, or has an option"),
         ("limits.max_records_per_plan=1", "only keys of source, zookeeper and table"),
@@ -210,7 +210,7 @@ def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_c
     ],
 )
 def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(
-    word: str, says: str, tmp_path: Path
+    word: str, message: str, tmp_path: Path
 ) -> None:
     words = (
         "--zookeeper",
@@ -222,13 +222,13 @@ def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(
         "--output",
         str(tmp_path / "clicks.yaml"),
     )
-    said = run_etl("init", *words, "--set", word, "--json")
-    refused(said, 2, says)
-    assert "hunter2" not in said.err + said.out and list(tmp_path.iterdir()) == []
+    result = run_etl("init", *words, "--set", word, "--json")
+    refused(result, 2, message)
+    assert "hunter2" not in result.err + result.out and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("listeners", "says", "not_said"),
+    ("listeners", "message", "not_said"),
     [
         (
             (("INSIDE", "SASL_SSL"), ("OUTSIDE", "SASL_SSL"), ("SSL", "SSL")),
@@ -250,8 +250,8 @@ def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(
 )
 def test_what_to_say_of_the_way_in_goes_by_what_brokers_registered(
     listeners: tuple[tuple[str, str], ...],
-    says: str,
+    message: str,
     not_said: str,
 ) -> None:
     found = proposed(listeners)
-    assert says in found and not_said not in found
+    assert message in found and not_said not in found

@@ -162,13 +162,13 @@ def test_a_size_that_nobody_tells_is_not_assumed(changes: dict[str, Any], why: s
 
 
 def test_the_least_headroom_of_all_partitions_is_told_in_all() -> None:
-    told = {A: OldestRecord(NOW_MS - 60_000), B: OldestRecord(NOW_MS - 120_000)}
+    reported = {A: OldestRecord(NOW_MS - 60_000), B: OldestRecord(NOW_MS - 120_000)}
     snapshot = snapshot_of(
         {A: (0, 50), B: (0, 50)},
         bytes_per_offset={A: 10.0, B: 20.0},
         retention={"clicks": Retention(ms=200_000, bytes=2000)},
     )
-    found = lags_of(snapshot, plan_settings(), told, now_ms=NOW_MS)
+    found = lags_of(snapshot, plan_settings(), reported, now_ms=NOW_MS)
     assert [
         (row["headroom_s"], row["headroom_bytes"], row["headroom_rests_on"])
         for row in found.as_json()["partitions"]

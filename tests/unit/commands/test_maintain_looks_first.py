@@ -96,18 +96,18 @@ def looked_at_beside(outside: Outside) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacking", "says"),
+    ("lacking", "message"),
     [(1, "loaded plan 3 .* the newest of it there is plan 2"), (3, "holds none of its plans")],
 )
 def test_an_older_copy_of_the_table_that_lacks_a_backfills_commits_alone_is_not_maintained(
-    lacking: int, says: str
+    lacking: int, message: str
 ) -> None:
     outside = backfilled()
     looked_at_beside(outside)
     assert outside.table
     del outside.table[-lacking:]
     assert looked_at(outside), "of the pipeline's own commits it lacks none"
-    with pytest.raises(LedgersDisagree, match=says):
+    with pytest.raises(LedgersDisagree, match=message):
         looked_at_beside(outside)
 
 

@@ -111,9 +111,9 @@ def test_a_worker_without_a_home_to_write_to_keeps_kernels_beside_the_zip(
 def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_what_to_submit(
     tmp_path: Path,
 ) -> None:
-    said = run_etl("package", "--output", str(tmp_path), "--json")
-    assert said.code == 0, said.err
-    made = said.document
+    result = run_etl("package", "--output", str(tmp_path), "--json")
+    assert result.code == 0, result.err
+    made = result.document
     with zipfile.ZipFile(made["zip"]) as opened:
         assert "etl/cli/__init__.py" in opened.namelist()
     words = shlex.split(made["command"])
@@ -126,7 +126,7 @@ def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_w
         **os.environ,
         "PYTHONPATH": os.pathsep.join((made["zip"], sysconfig.get_path("purelib"))),
     }
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-S", made["job"], "--version"],
         cwd=tmp_path,
         env=environment,
@@ -134,7 +134,7 @@ def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_w
         text=True,
         check=True,
     )
-    assert told.stdout == f"offset-range-etl {etl.__version__}\n"
+    assert reported.stdout == f"offset-range-etl {etl.__version__}\n"
     assert run_etl("package", "--output", str(tmp_path)).out.count(made["command"]) == 1
 
 
@@ -162,12 +162,12 @@ def test_a_clone_beside_its_environment_is_not_packed_as_one_and_the_way_out_is_
 ) -> None:
     if Path(sys.prefix) in Path(etl.__file__).parents:
         pytest.skip("the tests run on an installed package")
-    said = run_etl("package", "--output", str(tmp_path), "--include-dependencies", "--json")
-    assert said.code == 2 and "etl.commands" not in said.err
-    assert "pip install" in json.dumps(said.document)
+    result = run_etl("package", "--output", str(tmp_path), "--include-dependencies", "--json")
+    assert result.code == 2 and "etl.commands" not in result.err
+    assert "pip install" in json.dumps(result.document)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    said = run_etl("package", "--output", str(tmp_path / "file" / "dist"), "--json")
-    assert said.code == 2 and said.document["where"]["key"] == "--output"
+    result = run_etl("package", "--output", str(tmp_path / "file" / "dist"), "--json")
+    assert result.code == 2 and result.document["where"]["key"] == "--output"

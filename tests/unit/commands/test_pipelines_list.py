@@ -51,5 +51,7 @@ def test_a_table_that_is_not_the_confs_is_shown_by_its_id(
         "backfills": [{"name": "old", "state": "whole"}],
     }
     show_pipelines([row])
-    said = capsys.readouterr().out
-    assert "5f-7" in said and "a, b" in said and "g/p: at work, run run-1, pid 7 on host" in said
+    result = capsys.readouterr().out
+    assert (
+        "5f-7" in result and "a, b" in result and "g/p: at work, run run-1, pid 7 on host" in result
+    )

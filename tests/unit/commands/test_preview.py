@@ -265,11 +265,11 @@ def test_plan_says_that_what_a_transform_makes_was_not_looked_at_and_starts_no_s
     by_transform: Callable[..., Settings],
 ) -> None:
     found = seen_by(by_transform("shaping:fails", "colour"), outside_of(5, 3, 4))
-    [told] = found.as_json()["not_checked"]
-    assert "`etl doctor` tries it" in told and session_there() is None
+    [reported] = found.as_json()["not_checked"]
+    assert "`etl doctor` tries it" in reported and session_there() is None
     with screen.capture() as shown:
         show_preview(found)
-    assert told in shown.get()
+    assert reported in shown.get()
 
 
 _BYTES = "by key: Delta keeps .* bytes come back as others"

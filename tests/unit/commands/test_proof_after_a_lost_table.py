@@ -101,11 +101,11 @@ def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
     )
 
     def found() -> expected_rows.ExpectedOfAll:
-        told = told_by(outside)
-        assert told.table is not None
+        reported = told_by(outside)
+        assert reported.table is not None
         world = world_of(outside, CAPPED)
         return expected_rows.expected_of_all(
-            world, told, told.table, *loaded_plans(world, told, told.table)
+            world, reported, reported.table, *loaded_plans(world, reported, reported.table)
         )
 
     return found
@@ -137,8 +137,11 @@ def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_
     outside: Outside, expected: Any
 ) -> None:
     of_all = expected()
-    told = lag._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
-    assert (told.there, told.let_go) == ([(40, 45)], [(0, 10), (10, 20), (20, 30), (30, 40)])
+    reported = lag._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
+    assert (reported.there, reported.let_go) == (
+        [(40, 45)],
+        [(0, 10), (10, 20), (20, 30), (30, 40)],
+    )
 
 
 def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_did_not_load_again(
@@ -161,13 +164,13 @@ def test_what_is_left_of_a_range_that_was_loaded_again_in_part_is_told_as_in_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     filled(outside, asked(3, 14), settings=CAPPED, name="jan")
-    found, of_all, told = proven(outside, expected), expected(), told_by(outside)
-    assert told.table is not None
+    found, of_all, reported = proven(outside, expected), expected(), told_by(outside)
+    assert reported.table is not None
     monkeypatch.setattr(verify, "_removals", lambda *_: ((), frozenset[int]()))
     [log] = verify._explained(
         world_of(outside, CAPPED),
-        told,
-        told.table,
+        reported,
+        reported.table,
         of_all.loaded,
         [found],
         of_all.rows,

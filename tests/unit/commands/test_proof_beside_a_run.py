@@ -90,14 +90,14 @@ class RunsBeside:
         self.prune(self.newest - 1)
 
 
-def offsets_of(told: Any) -> list[tuple[int, int]]:
+def offsets_of(reported: Any) -> list[tuple[int, int]]:
     """The intervals that are told, of kept plans and of the coverage."""
-    kept = [(r.from_offset, r.until_offset) for plan, _ in told.kept for r in plan.ranges]
+    kept = [(r.from_offset, r.until_offset) for plan, _ in reported.kept for r in plan.ranges]
     return sorted(
         kept
         + [
             (i.from_offset, i.until_offset)
-            for found in told.coverage.intervals.values()
+            for found in reported.coverage.intervals.values()
             for i in found
         ]
     )
@@ -109,9 +109,9 @@ def look(beside: RunsBeside) -> Any:
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "record 2", "coverage"])
 def test_a_plan_that_a_run_prunes_meanwhile_counts_once(when: str) -> None:
-    told = look(RunsBeside(when=when, then=lambda beside: beside.prune(2)))
-    assert offsets_of(told) in ([(10, 20), (20, 30), (30, 40)], [(10, 30), (30, 40)])
-    assert all(record for _, record in told.kept), "none of them is counted again"
+    reported = look(RunsBeside(when=when, then=lambda beside: beside.prune(2)))
+    assert offsets_of(reported) in ([(10, 20), (20, 30), (30, 40)], [(10, 30), (30, 40)])
+    assert all(record for _, record in reported.kept), "none of them is counted again"
 
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "coverage"])
@@ -120,12 +120,12 @@ def test_a_run_that_goes_on_and_prunes_meanwhile_is_looked_at_again(when: str) -
         beside.when = ""
         beside.go_on()
 
-    told = look(RunsBeside(when=when, then=go_on_once))
-    newest = told.table.transaction_version
-    assert offsets_of(told)[-1][1] == (newest + 1) * 10, (
+    reported = look(RunsBeside(when=when, then=go_on_once))
+    newest = reported.table.transaction_version
+    assert offsets_of(reported)[-1][1] == (newest + 1) * 10, (
         "all that the table holds by then, and nothing that came later"
     )
-    assert sum(until - start for start, until in offsets_of(told)) == newest * 10
+    assert sum(until - start for start, until in offsets_of(reported)) == newest * 10
 
 
 def test_runs_that_never_rest_are_told_and_no_loss_is_invented() -> None:

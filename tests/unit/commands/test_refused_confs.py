@@ -51,9 +51,9 @@ def test_a_wrong_key_is_named_with_its_path(
 
 
 def test_a_conf_file_that_is_not_there_is_named() -> None:
-    said = run_etl("run", "no/such.yaml")
-    assert said.code == 2
-    assert "The conf file does not exist (path no/such.yaml)" in said.err
+    result = run_etl("run", "no/such.yaml")
+    assert result.code == 2
+    assert "The conf file does not exist (path no/such.yaml)" in result.err
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_a_reason_that_says_nothing_is_none(words: tuple[str, ...], reason: str)
     refused(run_etl(*words, "--reason", reason, "--json"), 2, "The reason is empty")
 
 
-@pytest.mark.parametrize(("path", "says"), [("gs://lake/t", True), ("s3://lake/t", False)])
+@pytest.mark.parametrize(("path", "message"), [("gs://lake/t", True), ("s3://lake/t", False)])
 def test_a_run_to_a_store_on_which_nothing_was_ever_tried_says_so(
     path: str,
-    says: bool,
+    message: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -101,4 +101,4 @@ def test_a_run_to_a_store_on_which_nothing_was_ever_tried_says_so(
     assert (
         "table.path: gs:// is supported but not tested; etl verify says whether each row is there"
         in caplog.text
-    ) is says
+    ) is message

@@ -151,10 +151,10 @@ def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert main([*REPLAY, *words]) == 2
-    said = capsys.readouterr().err
+    result = capsys.readouterr().err
     assert (
-        "there is no terminal for" in said
-        and "--dry-run which rows would be replaced, then pass --yes" in said
+        "there is no terminal for" in result
+        and "--dry-run which rows would be replaced, then pass --yes" in result
     )
 
 
@@ -191,11 +191,11 @@ def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_r
 def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> None:
     copy, ours = str(tmp_path / "copy"), str(tmp_path / "ours")
     write_deltalake(copy, pa.table({"offset": [1]}))
-    said = json.dumps({"app": "offset-range-etl replay"})
+    result = json.dumps({"app": "offset-range-etl replay"})
     write_deltalake(
         ours,
         pa.table({"offset": [1]}),
-        commit_properties=CommitProperties(custom_metadata={"userMetadata": said}),
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": result}),
     )
     DeltaTable(ours).optimize.compact()
     with pytest.raises(SettingsError, match="no earlier --into made"):
@@ -295,6 +295,6 @@ def test_what_is_in_another_table_is_told_in_one_sentence() -> None:
     world = FakeWorld(outside, SETTINGS)
     plan = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4")).plan
     assert Copied("other", plan, PutInto(0, 4, 4)).says == "4 rows are in other, each once"
-    told = Copied("other", plan, PutInto(4, 3, None)).as_json()
-    assert told["message"] == "3 rows are in other, each once; they took the place of 4"
-    assert told["replaces"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 4}]
+    reported = Copied("other", plan, PutInto(4, 3, None)).as_json()
+    assert reported["message"] == "3 rows are in other, each once; they took the place of 4"
+    assert reported["replaces"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 4}]

@@ -43,16 +43,16 @@ def conf(tmp_path: Path) -> Path:
 def test_the_page_of_the_last_run_is_written_beside_its_report_and_its_path_is_printed(
     conf: Path,
 ) -> None:
-    said = run_etl("report", str(conf))
+    result = run_etl("report", str(conf))
     page = conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.html"
-    assert (said.code, said.out, said.err) == (0, f"{page}\n", "")
+    assert (result.code, result.out, result.err) == (0, f"{page}\n", "")
     assert f"<dd>{RUNS[1]}</dd>" in page.read_text() and "The last 2 runs" in page.read_text()
 
 
 def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(
     conf: Path, tmp_path: Path
 ) -> None:
-    said = run_etl(
+    result = run_etl(
         "report",
         str(conf),
         "--run",
@@ -61,7 +61,7 @@ def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(
         str(tmp_path / "x" / "page.html"),
         "--json",
     )
-    assert said.code == 0 and said.document == {
+    assert result.code == 0 and result.document == {
         "page": str(tmp_path / "x" / "page.html"),
         "report": str(conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.json"),
         "run_id": RUNS[0],
@@ -78,9 +78,13 @@ def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path)
     (conf.parent / "reports" / f"etl-clicks+clicks-{report.run_id}.json").write_text(
         as_text(report.as_json(), None)
     )
-    said = run_etl("report", str(conf), "--json")
-    assert (said.code, said.document["state"], said.document["exit_code"]) == (0, "running", None)
-    assert "it is still at work, or it was killed" in Path(said.document["page"]).read_text()
+    result = run_etl("report", str(conf), "--json")
+    assert (result.code, result.document["state"], result.document["exit_code"]) == (
+        0,
+        "running",
+        None,
+    )
+    assert "it is still at work, or it was killed" in Path(result.document["page"]).read_text()
 
 
 def test_without_a_display_no_browser_is_asked_and_that_is_said(
@@ -90,22 +94,22 @@ def test_without_a_display_no_browser_is_asked_and_that_is_said(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(webbrowser, "open", lambda url: pytest.fail("it was opened"))
     monkeypatch.setattr(sys, "platform", "linux")
-    said = run_etl("report", str(conf), "--open")
+    result = run_etl("report", str(conf), "--open")
     assert (
-        said.code == 0
-        and said.out.endswith(".html\n")
-        and "No display or no browser here: open the page on another machine" in said.err
+        result.code == 0
+        and result.out.endswith(".html\n")
+        and "No display or no browser here: open the page on another machine" in result.err
     )
 
 
 @pytest.mark.parametrize(
-    ("takes_it", "told"), [(True, ""), (False, "No display or no browser here:")]
+    ("takes_it", "text"), [(True, ""), (False, "No display or no browser here:")]
 )
 def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is_said(
     conf: Path,
     monkeypatch: pytest.MonkeyPatch,
     takes_it: bool,
-    told: str,
+    text: str,
 ) -> None:
     opened = list[str]()
 
@@ -115,12 +119,12 @@ def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is
 
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", opens)
-    said = run_etl("report", str(conf), "--open")
+    result = run_etl("report", str(conf), "--open")
     assert (
-        said.code == 0
-        and opened == [Path(said.out.strip()).as_uri()]
-        and told in said.err
-        and bool(told) == bool(said.err)
+        result.code == 0
+        and opened == [Path(result.out.strip()).as_uri()]
+        and text in result.err
+        and bool(text) == bool(result.err)
     )
 
 

@@ -42,8 +42,8 @@ def test_what_the_next_run_makes_of_a_name_is_told(
     before: NamedTable | None, made_for: str | None, words: str, is_silent_of: str
 ) -> None:
     ledger = Ledger("uid", plain_plan(1, table_id=made_for)) if made_for else Ledger(None)
-    says = told(before, FOUND, ledger, None)
-    assert words in says and is_silent_of not in says
+    message = told(before, FOUND, ledger, None)
+    assert words in message and is_silent_of not in message
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_a_copy_that_lacks_the_newest_plan_is_told_with_the_place_that_may_hold_
     is_silent_of: str,
 ) -> None:
     plan = plain_plan(2, table_id="id-1")
-    says = told(
+    message = told(
         before, FOUND, Ledger("uid", plan, CommitResult(2, plan.id, 7, "id-1", ())), in_table
     )
-    assert words in says and is_silent_of not in says
-    assert ("the next run stops" in says) == ("lacks" in says)
+    assert words in message and is_silent_of not in message
+    assert ("the next run stops" in message) == ("lacks" in message)
     assert "lacks" not in told(
         before, FOUND, Ledger("uid", plan), in_table
     )  # it is stored, the next run appends it

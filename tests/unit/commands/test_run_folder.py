@@ -53,7 +53,7 @@ def run(
     folder: Path, came: dict[str, EtlError | None], *words: str
 ) -> tuple[FolderRun, list[str], list[str]]:
     """What the whole came to, which confs were started, and which were told."""
-    started, told = list[str](), list[str]()
+    started, reported = list[str](), list[str]()
 
     def start(path: Path) -> ConfRun:
         started.append(path.stem)
@@ -65,17 +65,17 @@ def run(
     found = run_each(
         folder,
         start,
-        lambda one: told.append(Path(one.conf).stem),
+        lambda one: reported.append(Path(one.conf).stem),
         [parse_change(word) for word in words],
     )
-    return found, started, told
+    return found, started, reported
 
 
 def test_each_conf_is_run_by_name_and_what_fails_stops_none_of_the_others(tmp_path: Path) -> None:
     for name in ("c", "a", "b"):
         conf(tmp_path, name)
-    found, started, told = run(tmp_path, {"a": SettingsError("wrong", action="this", key="k")})
-    assert started == told == ["a", "b", "c"]
+    found, started, reported = run(tmp_path, {"a": SettingsError("wrong", action="this", key="k")})
+    assert started == reported == ["a", "b", "c"]
     assert [one["exit_code"] for one in found.as_json()["runs"]] == [2, 0, 0]
     assert (
         found.worst is not None
@@ -111,8 +111,10 @@ def test_what_no_retry_mends_is_worse_than_what_one_may(
 def test_a_stop_is_that_of_all_and_says_what_was_not_begun(tmp_path: Path) -> None:
     for name in "abc":
         conf(tmp_path, name)
-    found, started, told = run(tmp_path, {"a": SettingsError("wrong"), "b": Stopped("by a signal")})
-    assert (started, told) == (["a", "b"], ["a", "b"])
+    found, started, reported = run(
+        tmp_path, {"a": SettingsError("wrong"), "b": Stopped("by a signal")}
+    )
+    assert (started, reported) == (["a", "b"], ["a", "b"])
     assert [one.exit_code for one in found.runs] == [2, 130, 130] and found.as_json()[
         "exit_code"
     ] == 130
@@ -173,7 +175,7 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
 ) -> None:
     conf(tmp_path, "a")
     (tmp_path / "b.yaml").write_text("pipeline: b")
-    said = run_etl(
+    result = run_etl(
         "run",
         "--set",
         "zookeeper.session_timeout_s=1",
@@ -182,13 +184,13 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
         "--fail-on-loss",
         "--json",
     )
-    refused(said, 2, "2 of 2 pipelines failed", "b.yaml")
-    assert [(Path(one["conf"]).name, one["exit_code"]) for one in said.document["runs"]] == [
+    refused(result, 2, "2 of 2 pipelines failed", "b.yaml")
+    assert [(Path(one["conf"]).name, one["exit_code"]) for one in result.document["runs"]] == [
         ("a.yaml", 6),
         ("b.yaml", 2),
     ]
-    assert said.document["runs"][1]["error"]["where"]["path"] == str(tmp_path / "b.yaml")
-    assert said.document["runs"][1]["error"]["where"]["set"] == "zookeeper.session_timeout_s"
+    assert result.document["runs"][1]["error"]["where"]["path"] == str(tmp_path / "b.yaml")
+    assert result.document["runs"][1]["error"]["where"]["set"] == "zookeeper.session_timeout_s"
     (tmp_path / "a.yaml").unlink()
     shown = run_etl("run", str(tmp_path), "--quiet")
     assert shown.code == 2 and "b.yaml" in shown.out and "exit code" in shown.out
@@ -197,8 +199,8 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
 def test_a_folder_behind_two_dashes_is_run_as_any_other(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("pipeline: b")
     for words in (["--", str(tmp_path)], [str(tmp_path), "--"]):
-        said = run_etl("run", "--json", *words)
-        assert [one["error"]["where"]["path"] for one in said.document["runs"]] == [
+        result = run_etl("run", "--json", *words)
+        assert [one["error"]["where"]["path"] for one in result.document["runs"]] == [
             str(tmp_path / "b.yaml")
         ]
 
@@ -218,15 +220,15 @@ def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(
 
 
 @pytest.mark.parametrize(
-    "said", ["--quiet pipeline=x", "--set pipeline=x pipeline=x --fail-on-loss"]
+    "text", ["--quiet pipeline=x", "--set pipeline=x pipeline=x --fail-on-loss"]
 )
-def test_the_folder_is_found_among_words_that_look_like_it(said: str) -> None:
+def test_the_folder_is_found_among_words_that_look_like_it(text: str) -> None:
     context = cast(
-        typer.Context, SimpleNamespace(command=RUN, obj=["run", *said.split(), "--json"])
+        typer.Context, SimpleNamespace(command=RUN, obj=["run", *text.split(), "--json"])
     )
     words = arguments_for(context, Path("pipeline=x"))
-    assert words.count(None) == 1 and [word or "pipeline=x" for word in words] == said.split()
-    assert words.index(None) == (1 if "--quiet" in said else 2)
+    assert words.count(None) == 1 and [word or "pipeline=x" for word in words] == text.split()
+    assert words.index(None) == (1 if "--quiet" in text else 2)
 
 
 def test_a_conf_that_another_one_names_as_its_defaults_by_mistake_is_run_all_the_same(

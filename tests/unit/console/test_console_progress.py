@@ -111,12 +111,12 @@ def test_where_no_terminal_is_lines_go_to_the_standard_error_of_the_moment() -> 
     """As it was when the run began: while Spark starts, the process's own is a file."""
     watch, read_end, write_end = Stopwatch(), *os.pipe()
     with (
-        os.fdopen(read_end) as said,
+        os.fdopen(read_end) as result,
         os.fdopen(write_end, "w") as error,
         contextlib.redirect_stderr(error),
     ):
         with showing(watch.doing), watch.timed(Verb.START_SPARK):
-            assert said.readline().endswith("etl: starting Spark\n")
+            assert result.readline().endswith("etl: starting Spark\n")
 
 
 def test_a_terminal_shows_a_picture_that_is_gone_at_the_end(

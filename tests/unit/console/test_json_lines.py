@@ -47,19 +47,19 @@ def test_each_command_takes_the_option_once() -> None:
 
 
 def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_path: Path) -> None:
-    said = run_etl("run", str(tmp_path / "none.yaml"), "--dry-run", "--log-format", "json")
-    [told] = objects(said.err)
-    assert (said.code, said.out) == (2, "")
-    assert (told["level"], told["message"], told["error"], told["exit_code"]) == (
+    result = run_etl("run", str(tmp_path / "none.yaml"), "--dry-run", "--log-format", "json")
+    [reported] = objects(result.err)
+    assert (result.code, result.out) == (2, "")
+    assert (reported["level"], reported["message"], reported["error"], reported["exit_code"]) == (
         "error",
         "The conf file does not exist",
         "SettingsError",
         2,
     )
     assert (
-        told["where"] == {"path": str(tmp_path / "none.yaml")}
-        and told["action"]
-        and told["retriable"] is False
+        reported["where"] == {"path": str(tmp_path / "none.yaml")}
+        and reported["action"]
+        and reported["retriable"] is False
     )
 
 
@@ -72,26 +72,28 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
     ],
 )
 def test_wrong_words_are_told_so_too(words: list[str]) -> None:
-    said = run_etl(*words)
-    [told] = objects(said.err)
+    result = run_etl(*words)
+    [reported] = objects(result.err)
     assert (
-        said.code == 2
-        and told["error"] == "SettingsError"
-        and told["action"] == "Check the arguments with `etl --help`"
+        result.code == 2
+        and reported["error"] == "SettingsError"
+        and reported["action"] == "Check the arguments with `etl --help`"
     )
 
 
 def test_another_format_is_refused_in_text() -> None:
-    said = run_etl("run", "x.yaml", "--log-format", "xml")
-    assert said.code == 2 and "'xml' is not one of" in said.err and said.err.startswith("etl: ")
+    result = run_etl("run", "x.yaml", "--log-format", "xml")
+    assert (
+        result.code == 2 and "'xml' is not one of" in result.err and result.err.startswith("etl: ")
+    )
 
 
 def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_alone(
     tmp_path: Path,
 ) -> None:
     run_etl("run", str(tmp_path / "none.yaml"), "--dry-run", "--log-format", "json")
-    said = run_etl("run", str(tmp_path / "none.yaml"), "--dry-run")
-    assert said.err.startswith("etl: The conf file does not exist") and "{" not in said.err
+    result = run_etl("run", str(tmp_path / "none.yaml"), "--dry-run")
+    assert result.err.startswith("etl: The conf file does not exist") and "{" not in result.err
     assert not [one for one in logging.getLogger().handlers if isinstance(one, JsonLines)]
     assert logging.getLogger("etl").level == logging.NOTSET
 
@@ -100,12 +102,12 @@ def test_a_bug_is_one_line_with_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "table_settings_of", lambda conf: 1 / 0)
-    said = run_etl("lag", "x.yaml", "--log-format", "json")
-    bug, told = objects(said.err)
+    result = run_etl("lag", "x.yaml", "--log-format", "json")
+    bug, reported = objects(result.err)
     assert (
-        said.code == 1
+        result.code == 1
         and "ZeroDivisionError: division" in bug["traceback"]
-        and told["message"] == "Bug: ZeroDivisionError: division by zero"
+        and reported["message"] == "Bug: ZeroDivisionError: division by zero"
     )
 
 
@@ -114,9 +116,9 @@ def test_ctrl_c_is_told_though_libraries_are_silenced(monkeypatch: pytest.Monkey
         commands._stop(2, None)
 
     monkeypatch.setattr(commands, "table_settings_of", stopped)
-    said = run_etl("lag", "x.yaml", "--log-format", "json")
+    result = run_etl("lag", "x.yaml", "--log-format", "json")
     assert not logging.root.manager.disable, "the tests behind this one hear what is logged"
-    assert said.code == 130 and objects(said.err)[-1]["error"] == "Stopped"
+    assert result.code == 130 and objects(result.err)[-1]["error"] == "Stopped"
 
 
 def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() -> None:
@@ -166,9 +168,14 @@ def test_progress_is_told_in_numbers_and_no_more_often_than_as_text() -> None:
     for second in range(int(FIRST_LINE_S) * 2):
         now[0] = float(second)
         progress.update()
-    [told] = objects(stream.getvalue())
-    assert told["message"].startswith("fetching and writing: 50%, 490 records, 45 MB")
-    assert (told["offsets"], told["offsets_in_all"], told["records"], told["ranges"]) == (
+    [reported] = objects(stream.getvalue())
+    assert reported["message"].startswith("fetching and writing: 50%, 490 records, 45 MB")
+    assert (
+        reported["offsets"],
+        reported["offsets_in_all"],
+        reported["records"],
+        reported["ranges"],
+    ) == (
         500,
         1000,
         490,

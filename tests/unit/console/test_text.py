@@ -94,8 +94,8 @@ def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_coun
         ranges=(OffsetRange(log, 100, 300, Leader(Broker(1, "h", 9092, "jafka"))),),
     )
     found = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 300)}), (1, 1))
-    said, names, row = seen(monkeypatch, screens.show_preview, found, terminal=False)[1:4]
-    assert said.startswith("about ") and said.endswith("1 task")
+    result, names, row = seen(monkeypatch, screens.show_preview, found, terminal=False)[1:4]
+    assert result.startswith("about ") and result.endswith("1 task")
     assert names.split() == [
         "plan",
         "topic",
@@ -171,11 +171,11 @@ def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(
 ) -> None:
     log = BrokerPartition("clicks", 0, 1)
     lags = Lags(0, (LogLag(log, {"log_start": 0, "log_end": 300}, 100, 200, 200),))
-    names, row, told = seen(monkeypatch, screens.show_lag, lags, terminal=False)
+    names, row, reported = seen(monkeypatch, screens.show_lag, lags, terminal=False)
     assert (
         "lag in bytes" in names
         and row.split()[:2] == ["clicks", "1-0"]
-        and told == "Total: about 200 B"
+        and reported == "Total: about 200 B"
     )
 
 

@@ -49,7 +49,7 @@ def test_a_place_is_told_as_a_conf_would_write_it(location: str, written: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "said"),
+    ("name", "found", "text"),
     [
         (NAME, entry("VIEW", "", None), "is a view"),
         (NAME, entry(provider="parquet"), "no Delta table, but one of parquet"),
@@ -81,7 +81,7 @@ def test_a_place_is_told_as_a_conf_would_write_it(location: str, written: str) -
     ],
 )
 def test_what_no_run_may_commit_to_by_a_path_is_refused_by_its_name(
-    name: str, found: CatalogEntry, said: str
+    name: str, found: CatalogEntry, text: str
 ) -> None:
     with pytest.raises(NotOurTable) as refused:
         place_in(name, found)
@@ -90,18 +90,18 @@ def test_what_no_run_may_commit_to_by_a_path_is_refused_by_its_name(
         and refused.value.where["key"] == "table.name"
         and refused.value.action
     )
-    assert said in refused.value.message and name in refused.value.message
+    assert text in refused.value.message and name in refused.value.message
 
 
 def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide() -> None:
     reject_other_location(NAME, "/wh/clicks", "/wh/clicks/")
-    for now, said in (
+    for now, value in (
         ("/wh/others", "at /wh/others by now"),
         (None, "no table lake.clicks any more"),
     ):
         with pytest.raises(NeedsDecision, match="etl table lookup-path CONF") as refused:
             reject_other_location(NAME, "/wh/clicks", now)
-        assert said in refused.value.message and "/wh/clicks" in refused.value.message
+        assert value in refused.value.message and "/wh/clicks" in refused.value.message
 
 
 def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_that_both_messages_name() -> (
@@ -118,7 +118,7 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
 
 
 @pytest.mark.parametrize(
-    ("condition", "text", "said"),
+    ("condition", "text", "value"),
     [
         ("SCHEMA_NOT_FOUND", "", ("no schema to make it in", "CREATE SCHEMA lake")),
         ("INVALID_SCHEMA_OR_RELATION_NAME", "", ("takes no such name", "letters, digits and _")),
@@ -146,11 +146,11 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
     ],
 )
 def test_a_table_that_its_catalog_does_not_make_is_told_with_what_makes_it(
-    condition: str, text: str, said: tuple[str, ...]
+    condition: str, text: str, value: tuple[str, ...]
 ) -> None:
     refusal = not_made(NAME, condition, condition, text, statement(NAME, COLUMNS, ()))
     assert refusal.exit_code == 2 and refusal.where["key"] == "table.name"
-    assert all(words in f"{refusal.message}; {refusal.action}" for words in said), refusal
+    assert all(words in f"{refusal.message}; {refusal.action}" for words in value), refusal
 
 
 def test_the_statement_that_makes_a_table_names_its_partitions() -> None:

@@ -17,19 +17,19 @@ OF_HIVE = (
 )
 
 
-def meta(says: str) -> tuple[str, ...]:
-    return (*OF_HIVE, f"MetaException(message:{says})")
+def meta(message: str) -> tuple[str, ...]:
+    return (*OF_HIVE, f"MetaException(message:{message})")
 
 
-def unconnected(says: str) -> tuple[str, ...]:
+def unconnected(message: str) -> tuple[str, ...]:
     return meta(
         "Could not connect to meta store using any of the URIs provided. Most recent failure: "
-        f"org.apache.thrift.transport.TTransportException: {says}\n\tat org.apache.thrift.transport.TSocket.open(TSocket.java:255)"
+        f"org.apache.thrift.transport.TTransportException: {message}\n\tat org.apache.thrift.transport.TSocket.open(TSocket.java:255)"
     )
 
 
 @pytest.mark.parametrize(
-    ("causes", "code", "said"),
+    ("causes", "code", "text"),
     [
         (unconnected("java.net.ConnectException: Connection refused"), 7, "connection refused"),
         (unconnected("java.net.UnknownHostException: metastore"), 7, "there is no such host"),
@@ -84,7 +84,7 @@ def unconnected(says: str) -> tuple[str, ...]:
 def test_the_first_cause_that_says_something_is_told_in_our_words_with_the_key_that_names_the_catalog(
     causes: tuple[str, ...],
     code: int,
-    said: str,
+    text: str,
 ) -> None:
     refusal = cannot_be(
         "be asked for", "lake.clicks", causes, {URIS: "thrift://u:hunter2@a:9083,thrift://b:9083"}
@@ -92,7 +92,7 @@ def test_the_first_cause_that_says_something_is_told_in_our_words_with_the_key_t
     assert (refusal.exit_code, refusal.where["key"]) == (code, URIS) and refusal.retriable is (
         code == 7
     )
-    assert said in refusal.message and "thrift://a:9083,thrift://b:9083" in refusal.message
+    assert text in refusal.message and "thrift://a:9083,thrift://b:9083" in refusal.message
     assert refusal.action and "hunter2" not in f"{refusal.message}{refusal.action}{refusal.where}"
 
 

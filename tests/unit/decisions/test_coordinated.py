@@ -74,14 +74,14 @@ def test_an_answer_that_refuses_nothing_is_gone_on_from() -> None:
 
 
 def test_whatever_code_comes_a_member_knows_what_to_do_and_asks_again_only_what_may_pass() -> None:
-    told = {code: answered(refusal).next for code, refusal in CODES.items()}
+    reported = {code: answered(refusal).next for code, refusal in CODES.items()}
     assert all(
         CODES[code].is_retriable
-        for code, step in told.items()
+        for code, step in reported.items()
         if step in (Next.ASK_AGAIN, Next.LOOK_UP)
     )
     assert [
-        code for code, step in told.items() if step is Next.GIVE_UP and CODES[code].is_retriable
+        code for code, step in reported.items() if step is Next.GIVE_UP and CODES[code].is_retriable
     ] == []
 
 

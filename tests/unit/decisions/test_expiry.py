@@ -43,7 +43,7 @@ def ledger_of(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
 
 
 @pytest.mark.parametrize(
-    ("told", "said", "explains", "ends"),
+    ("reported", "value", "explains", "ends"),
     [
         (None, False, False, False),
         (None, True, True, True),
@@ -55,12 +55,12 @@ def ledger_of(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
     ],
 )
 def test_what_missing_offsets_mean_is_what_the_brokers_tell_or_an_operator_says(
-    told: Retention | None,
-    said: bool,
+    reported: Retention | None,
+    value: bool,
     explains: bool,
     ends: bool,
 ) -> None:
-    found = cleanup_of(told, said_to_be_compacted=said)
+    found = cleanup_of(reported, said_to_be_compacted=value)
     assert (found.explains_missing, found.ends_in_silence) == (explains, ends)
 
 

@@ -36,7 +36,7 @@ def test_a_duration_is_read_as_delta_writes_it(text: str, duration: timedelta | 
 
 
 @pytest.mark.parametrize(
-    ("says", "wanted_days", "days"),
+    ("message", "wanted_days", "days"),
     [
         (None, None, 7),
         ("interval 1 hours", None, 7),
@@ -47,21 +47,21 @@ def test_a_duration_is_read_as_delta_writes_it(text: str, duration: timedelta | 
     ],
 )
 def test_files_that_no_version_needs_stay_for_a_week_at_least_and_as_long_as_the_table_says(
-    says: str | None, wanted_days: int | None, days: int
+    message: str | None, wanted_days: int | None, days: int
 ) -> None:
     wanted = None if wanted_days is None else timedelta(days=wanted_days)
-    assert kept_for({KEEPS_FILES: says} if says else {}, wanted) == timedelta(days=days)
+    assert kept_for({KEEPS_FILES: message} if message else {}, wanted) == timedelta(days=days)
 
 
 @pytest.mark.parametrize(
-    ("says", "wanted_days", "least"),
+    ("message", "wanted_days", "least"),
     [(None, 6, 7), ("interval 1 hours", 1, 7), ("interval 30 days", 29, 30)],
 )
 def test_a_shorter_time_is_refused_with_the_least_one(
-    says: str | None, wanted_days: int, least: int
+    message: str | None, wanted_days: int, least: int
 ) -> None:
     with pytest.raises(SettingsError, match=f"{least} days at least") as refused:
-        kept_for({KEEPS_FILES: says} if says else {}, timedelta(days=wanted_days))
+        kept_for({KEEPS_FILES: message} if message else {}, timedelta(days=wanted_days))
     assert f"--retain {least}" in refused.value.action
 
 

@@ -236,16 +236,16 @@ def test_of_logs_that_are_no_longer_the_same_no_lag_is_told_but_what_plan_says(
     make: Callable[[], Outside], lags: Any
 ) -> None:
     outside = make()
-    told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
+    reported = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
     assert (
-        {row["partition"]: row["lag"] for row in told.rows}
+        {row["partition"]: row["lag"] for row in reported.rows}
         == lags
         == told_by_report(outside, SETTINGS, "after")
     )
     assert told_by_lag(outside, SETTINGS) == told_by_offsets(outside, SETTINGS)
     with pytest.raises(NeedsDecision) as plan_says:
         told_by_plan(outside, SETTINGS)
-    assert str(told.refusal) == str(plan_says.value)
+    assert str(reported.refusal) == str(plan_says.value)
 
 
 def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
@@ -253,8 +253,8 @@ def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].cut(6)
-    told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
-    assert ({row["partition"]: row["lag"] for row in told.rows}, told.refusal is None) == (
+    reported = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
+    assert ({row["partition"]: row["lag"] for row in reported.rows}, reported.refusal is None) == (
         {0: None, 1: 0, 2: 1},
         False,
     )

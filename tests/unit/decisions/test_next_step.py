@@ -404,7 +404,7 @@ def test_what_plan_says_is_what_a_run_does(case: Callable[[], Situation]) -> Non
     situation = case()
     snapshot = Watched(situation).observe()
     try:
-        said = preview_of(snapshot, situation.settings)
+        result = preview_of(snapshot, situation.settings)
     except EtlError as error:
         assert type(error) is situation.stops
         _, _, stopped = executed(situation)
@@ -412,9 +412,9 @@ def test_what_plan_says_is_what_a_run_does(case: Callable[[], Situation]) -> Non
         return
     world, report, stopped = executed(situation)
     assert stopped is None and situation.stops is None
-    assert [content(one.plan) for one in report.plans] == [content(plan) for plan in said.plans]
-    assert sum(map(len, world.tasks)) == said.tasks[0] == said.tasks[1]
-    assert sum(one["before"] or 0 for one in report.as_json()["lag"]) == said.lag
+    assert [content(one.plan) for one in report.plans] == [content(plan) for plan in result.plans]
+    assert sum(map(len, world.tasks)) == result.tasks[0] == result.tasks[1]
+    assert sum(one["before"] or 0 for one in report.as_json()["lag"]) == result.lag
 
 
 def _undated(plan: Plan) -> Plan:
@@ -442,8 +442,8 @@ def test_what_was_left_is_finished_also_by_a_run_that_then_stops(
     case: Callable[[], Situation],
 ) -> None:
     situation = case()
-    said = outcomes(executed(situation)[1])
-    assert sorted(one for one in said if one in OF_WHAT_WAS_LEFT) == sorted(situation.finishes)
+    result = outcomes(executed(situation)[1])
+    assert sorted(one for one in result if one in OF_WHAT_WAS_LEFT) == sorted(situation.finishes)
 
 
 def test_a_run_has_one_step_after_a_plan_that_was_left_and_it_is_the_last() -> None:

@@ -165,8 +165,8 @@ def test_behind_a_plan_each_place_is_there_or_to_be_moved_or_was_moved_by_anothe
     moved: int | str | None,
 ) -> None:
     plan = plan_at(storage, seen)
-    told = place_moved(plan, LOG, found)
-    assert (told and (told.offset if told.offset is not None else "removed")) == moved
+    reported = place_moved(plan, LOG, found)
+    assert (reported and (reported.offset if reported.offset is not None else "removed")) == moved
     uncommitted, apart = apart_from(plan, {} if found == NOTHING_COMMITTED else {LOG: found})
     is_settled = moved is not None or found.is_at(800)
     assert (uncommitted, set(apart)) == (

@@ -62,7 +62,7 @@ def test_what_is_named_is_paused_once_however_often_it_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "name", "says"),
+    ("before", "name", "message"),
     [
         ((of(B, "old", 1),), "clicks:1", "clicks:1 is paused already: old"),
         ((whole(),), "clicks", "clicks is paused already: all"),
@@ -71,9 +71,9 @@ def test_what_is_named_is_paused_once_however_often_it_is_named() -> None:
     ],
 )
 def test_what_is_paused_already_stays_as_it_was_and_that_is_said(
-    before: tuple[Pause, ...], name: str, says: str
+    before: tuple[Pause, ...], name: str, message: str
 ) -> None:
-    assert paused(name, before=before) == (before, (says,))
+    assert paused(name, before=before) == (before, (message,))
 
 
 def test_a_topic_is_paused_as_a_whole_beside_its_partitions_that_were_paused_before() -> None:
@@ -89,7 +89,7 @@ def test_a_log_that_nobody_knows_is_neither_paused_nor_resumed(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("before", "names", "left", "says"),
+    ("before", "names", "left", "message"),
     [
         (
             (of(A), of(B)),
@@ -113,9 +113,9 @@ def test_a_log_that_nobody_knows_is_neither_paused_nor_resumed(name: str) -> Non
     ],
 )
 def test_what_is_resumed_is_paused_no_longer(
-    before: tuple[Pause, ...], names: list[str], left: tuple[Pause, ...], says: str
+    before: tuple[Pause, ...], names: list[str], left: tuple[Pause, ...], message: str
 ) -> None:
-    assert resumed(*names, before=before) == (left, (says,))
+    assert resumed(*names, before=before) == (left, (message,))
 
 
 def test_a_partition_of_a_topic_that_is_paused_as_a_whole_is_not_resumed_by_itself() -> None:
@@ -192,7 +192,7 @@ SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
 
 
 @pytest.mark.parametrize(
-    ("says", "given"),
+    ("message", "given"),
     [
         (
             f"clicks 0, 1: {SINCE}all; 19 offsets unread, and the oldest may expire in 1:00 h",
@@ -222,14 +222,14 @@ SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
     ],
 )
 def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(
-    says: str, given: dict[str, object]
+    message: str, given: dict[str, object]
 ) -> None:
-    assert told(**given) == [says]  # type: ignore[arg-type]
+    assert told(**given) == [message]  # type: ignore[arg-type]
 
 
 def test_of_a_pause_nobody_tells_more_than_is_known() -> None:
-    [said] = told((of(A),))
-    assert said.startswith(
+    [result] = told((of(A),))
+    assert result.startswith(
         f"clicks 0: {SINCE}r; 9 offsets unread, and their expiry is unknown: the brokers do not tell"
     )
 

@@ -65,8 +65,8 @@ def stand(
     )
 
 
-def disagreement(ledger: Ledger, table: Table | None, says: str) -> LedgersDisagree:
-    with pytest.raises(LedgersDisagree, match=says) as caught:
+def disagreement(ledger: Ledger, table: Table | None, message: str) -> LedgersDisagree:
+    with pytest.raises(LedgersDisagree, match=message) as caught:
         stand(ledger, table)
     assert caught.value.action
     assert caught.value.exit_code == 5
@@ -149,7 +149,7 @@ def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_
 
 
 @pytest.mark.parametrize(
-    ("ledger", "table", "says"),
+    ("ledger", "table", "message"),
     [
         (ledger_of(1, table_id="t0", applied=False), AWAITED, "has id t1, plan 1 went to t0"),
         (
@@ -168,9 +168,9 @@ def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_
 def test_a_plan_that_was_made_for_a_table_or_reached_one_does_not_go_on_in_that_of_other_pipelines(
     ledger: Ledger,
     table: Table,
-    says: str,
+    message: str,
 ) -> None:
-    disagreement(ledger, table, says)
+    disagreement(ledger, table, message)
 
 
 def test_a_plan_that_may_be_in_no_table_is_said_to_be_looked_for_and_not_to_be_given_up() -> None:
@@ -257,13 +257,13 @@ def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed(
 
 @pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
 @pytest.mark.parametrize(
-    ("end", "says"),
+    ("end", "message"),
     [(49, "the log ends at 49"), (None, "the partition has no leader, so nobody tells")],
 )
 def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(
-    on_offset_changed: OnOffsetChanged, end: int | None, says: str
+    on_offset_changed: OnOffsetChanged, end: int | None, message: str
 ) -> None:
-    with pytest.raises(OffsetMoved, match=f"it is 50, ours is 5, and {says}") as caught:
+    with pytest.raises(OffsetMoved, match=f"it is 50, ours is 5, and {message}") as caught:
         stand(
             ledger_of(2),
             table_of(2),
@@ -551,8 +551,8 @@ def test_what_others_did_up_to_an_acknowledged_version_stops_nothing() -> None:
             ForeignCommit(9, "WRITE", "removed rows"),
         ),
     )
-    told = replace(ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9))
-    assert stand(told, table) == UpToDate(plan_of(2), POSITIONS)
+    reported = replace(ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9))
+    assert stand(reported, table) == UpToDate(plan_of(2), POSITIONS)
     assert stand(
         replace(ledger_of(3, applied=False), acknowledged=acknowledgement_of(2, delta_version=9)),
         table,
@@ -644,11 +644,11 @@ def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(
 def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(
     acknowledgement: dict[str, Any], table: Table | None
 ) -> None:
-    said = replace(
+    result = replace(
         ledger_of(2),
         acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}),
     )
-    disagreement(said, table, "Plan 2 was in the table as version 7,")
+    disagreement(result, table, "Plan 2 was in the table as version 7,")
 
 
 @pytest.mark.parametrize(
@@ -661,11 +661,11 @@ def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(
 def test_a_word_covers_the_very_commit_and_the_very_place_that_were_seen(
     acknowledgement: dict[str, Any], table: Table | None
 ) -> None:
-    said = replace(
+    result = replace(
         ledger_of(2),
         acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}),
     )
-    assert stand(said, table) == UpToDate(plan_of(2), POSITIONS)
+    assert stand(result, table) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_what_others_did_in_a_commit_of_an_acknowledged_number_that_is_another_one_stops() -> None:
@@ -675,11 +675,11 @@ def test_what_others_did_in_a_commit_of_an_acknowledged_number_that_is_another_o
         foreign=(ForeignCommit(9, "DELETE", "removed rows"),),
         commit_in_log="the second one",
     )
-    said = replace(
+    result = replace(
         ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9, commit="the first one")
     )
-    disagreement(said, table, "DELETE removed rows")
-    assert stand(said, replace(table, commit_in_log="the first one")) == UpToDate(
+    disagreement(result, table, "DELETE removed rows")
+    assert stand(result, replace(table, commit_in_log="the first one")) == UpToDate(
         plan_of(2), POSITIONS
     )
 
@@ -702,10 +702,10 @@ def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
 def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_than_an_acknowledgement() -> (
     None
 ):
-    said = replace(
+    result = replace(
         ledger_of(3, applied=False), acknowledged=acknowledgement_of(3, table_id="clone")
     )
-    disagreement(said, table_of(None, id="clone"), "Nobody knows whether plan 3")
+    disagreement(result, table_of(None, id="clone"), "Nobody knows whether plan 3")
 
 
 def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_one_made_for_that_table() -> (

@@ -195,13 +195,13 @@ def test_a_table_without_a_plan_of_ours_tells_nothing() -> None:
 
 def test_what_going_on_behind_rows_comes_to_is_said() -> None:
     snapshot = plain_snapshot({A: (0, 30), B: (0, 5)}, committed={A: Committed(21, 0)})
-    said = describe_restored_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
-    assert said[0] == (
+    result = describe_restored_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
+    assert result[0] == (
         "clicks:0 goes on at 20, one past its last row; the committed offset is 21, and what lies between is read again: "
         "the table has no row of it"
     )
-    assert said[1].endswith(
+    assert result[1].endswith(
         "the log ends at 5, so it was cut or made again, and the next run stops there"
     )
-    assert "(2)" in said[-1]
-    assert any("etl records show CONF -p clicks:0 --from 19" in sentence for sentence in said)
+    assert "(2)" in result[-1]
+    assert any("etl records show CONF -p clicks:0 --from 19" in sentence for sentence in result)

@@ -21,8 +21,8 @@ TABLE = Table("t", 7, None, held=HELD)
 
 
 def word(**changes: Any) -> Ledger:
-    said = Acknowledgement("t", 7, 0, "of another cluster", 1, rows_of=("clicks",))
-    return Ledger(acknowledged=replace(said, **changes))
+    result = Acknowledgement("t", 7, 0, "of another cluster", 1, rows_of=("clicks",))
+    return Ledger(acknowledged=replace(result, **changes))
 
 
 def seen(**changes: Any) -> Snapshot:
@@ -101,7 +101,7 @@ def test_rows_that_an_operator_said_are_other_records_leave_the_start_alone_and_
 
 
 @pytest.mark.parametrize(
-    "said",
+    "value",
     [
         {"delta_version": 6},
         {"table_id": "another"},
@@ -111,10 +111,10 @@ def test_rows_that_an_operator_said_are_other_records_leave_the_start_alone_and_
     ],
 )
 def test_a_word_about_another_version_another_table_or_other_topics_is_none(
-    said: dict[str, Any],
+    value: dict[str, Any],
 ) -> None:
     with pytest.raises(NeedsDecision):
-        planned(seen(ledger=word(**said)))
+        planned(seen(ledger=word(**value)))
 
 
 def test_a_partition_that_could_not_be_read_at_first_is_judged_by_what_the_last_plan_keeps_of_it() -> (

@@ -187,10 +187,12 @@ def test_a_position_that_is_set_again_before_a_run_tells_what_it_skips_once(
     plan = set_to(outside, a=second)
     assert plan and plan.number == 2 and plan.positions[B] == 5
     run(outside)
-    told = [(loss.from_offset, loss.until_offset) for _, loss in outside.losses if loss.log == A]
-    assert told == lost and rows_of(outside, B) == [*range(3), *range(5, 9)]
+    reported = [
+        (loss.from_offset, loss.until_offset) for _, loss in outside.losses if loss.log == A
+    ]
+    assert reported == lost and rows_of(outside, B) == [*range(3), *range(5, 9)]
     assert sorted(
-        [*rows_of(outside), *(at for low, high in told for at in range(low, high))]
+        [*rows_of(outside), *(at for low, high in reported for at in range(low, high))]
     ) == list(range(30))
 
 
@@ -263,23 +265,25 @@ def test_a_second_driver_that_sets_a_position_inside_a_run_loses_and_doubles_not
 ) -> None:
     outside = unloaded()
     outside.logs[A].end = 20
-    said: list[Any] = []
+    result: list[Any] = []
 
     def beside(step: str, when: When) -> None:
-        if (step, when) == (at, When.AFTER) and not said:
-            said.append(step)
+        if (step, when) == (at, When.AFTER) and not result:
+            result.append(step)
             with contextlib.suppress(Exception):  # whatever it is refused with, it stored nothing
                 set_to(outside, LATEST, a=18 if forwards else 10)
 
     with contextlib.suppress(Exception):  # one of the two gives way
         run(outside, LATEST, at=beside)
-    assert said
+    assert result
     run(outside, LATEST)
     rows = rows_of(outside)
-    told = [at for _, loss in outside.losses for at in range(loss.from_offset, loss.until_offset)]
+    reported = [
+        at for _, loss in outside.losses for at in range(loss.from_offset, loss.until_offset)
+    ]
     assert (
         len(set(rows)) == len(rows)
-        and {*rows, *told} >= set(range(15, 20))
+        and {*rows, *reported} >= set(range(15, 20))
         and outside.offsets[A][0] == 20
     )
 

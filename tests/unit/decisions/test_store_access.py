@@ -35,8 +35,8 @@ def test_both_engines_are_told_the_same_of_s3() -> None:
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
     }
-    told = hadoop_options("s3://lake/t", store)
-    assert {key.removeprefix("fs.s3a.bucket.lake."): value for key, value in told.items()} == {
+    reported = hadoop_options("s3://lake/t", store)
+    assert {key.removeprefix("fs.s3a.bucket.lake."): value for key, value in reported.items()} == {
         "endpoint": "http://h:9000",
         "endpoint.region": "us-east-1",
         "path.style.access": "true",
@@ -72,9 +72,11 @@ def test_what_speaks_azures_protocol_elsewhere_is_told_to_both() -> None:
         "allow_http": "true",
         "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/acme",
     }
-    told = hadoop_options(AZURE, store)
-    assert told["fs.azure.abfs.endpoint.acme.dfs.core.windows.net"] == "127.0.0.1:10000"
-    assert told["fs.azure.always.use.https"] == told["fs.azure.account.hns.enabled"] == "false"
+    reported = hadoop_options(AZURE, store)
+    assert reported["fs.azure.abfs.endpoint.acme.dfs.core.windows.net"] == "127.0.0.1:10000"
+    assert (
+        reported["fs.azure.always.use.https"] == reported["fs.azure.account.hns.enabled"] == "false"
+    )
 
 
 @pytest.mark.parametrize(

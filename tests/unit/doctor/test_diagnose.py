@@ -496,7 +496,7 @@ def test_a_disk_that_is_nearly_full_is_advice(
 
 
 @pytest.mark.parametrize(
-    ("writer", "transform", "verdict", "says"),
+    ("writer", "transform", "verdict", "message"),
     [
         ("spark", "m:f", Verdict.OK, "table.writer is spark"),
         ("auto", None, Verdict.OK, "table.writer is auto: arrow"),
@@ -511,7 +511,7 @@ def test_a_disk_that_is_nearly_full_is_advice(
     ],
 )
 def test_who_writes_the_files_is_told_before_a_run(
-    writer: str, transform: str | None, verdict: Verdict, says: str
+    writer: str, transform: str | None, verdict: Verdict, message: str
 ) -> None:
     (line,) = said(doctor.writer, table={"path": "table", "writer": writer}, transform=transform)
-    assert line.verdict is verdict and says in line.found
+    assert line.verdict is verdict and message in line.found

@@ -38,13 +38,13 @@ def test_znodes_of_two_logins_are_told() -> None:
 
 
 def test_what_is_as_the_conf_asks_for_is_well() -> None:
-    for asked, writers in (
+    for request, writers in (
         (Acl.OPEN, OPEN),
         (Acl.CREATOR, OURS),
         (Acl.CREATOR, OURS | {"x509:CN=client"}),
     ):
         assert (
-            told("znode ACLs", asked, {"/a": writers, "/b": writers}, "sasl:etl").verdict
+            told("znode ACLs", request, {"/a": writers, "/b": writers}, "sasl:etl").verdict
             is Verdict.OK
         )
     assert told("znode ACLs", Acl.CREATOR, {}, None).verdict is Verdict.OK, (
@@ -53,7 +53,7 @@ def test_what_is_as_the_conf_asks_for_is_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("writers", "ours", "says"),
+    ("writers", "ours", "message"),
     [
         (
             OTHERS,
@@ -64,10 +64,10 @@ def test_what_is_as_the_conf_asks_for_is_well() -> None:
     ],
 )
 def test_what_another_login_guards_is_told_before_a_run_is_refused(
-    writers: frozenset[str], ours: str, says: str
+    writers: frozenset[str], ours: str, message: str
 ) -> None:
     line = told("znode ACLs", Acl.CREATOR, {"/a": writers}, ours)
-    assert line.verdict is Verdict.ADVICE and says in line.found and "hash" not in line.found
+    assert line.verdict is Verdict.ADVICE and message in line.found and "hash" not in line.found
     assert told("znode ACLs", Acl.CREATOR, {"/a": writers}, None).verdict is Verdict.OK, (
         "of a certificate nobody knows here"
     )

@@ -69,8 +69,8 @@ ROWS = st.lists(
 
 def said_of(*batches: pa.RecordBatch) -> dict[str, Any]:
     """The statistics of the file that these batches become, a row group each."""
-    [told] = said_of_each(*batches)
-    return told
+    [reported] = said_of_each(*batches)
+    return reported
 
 
 def said_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -89,10 +89,10 @@ def said_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
         return [json.loads(file.stats, parse_constant=pytest.fail) for file in done]
 
 
-def flat(told: dict[str, Any], *path: str) -> dict[tuple[str, ...], Any]:
+def flat(reported: dict[str, Any], *path: str) -> dict[tuple[str, ...], Any]:
     return {
         deeper: value
-        for name, inner in told.items()
+        for name, inner in reported.items()
         for deeper, value in (
             flat(inner, *path, name).items()
             if isinstance(inner, dict)
@@ -133,17 +133,17 @@ def test_bounds_contain_every_value_of_every_kind_and_nulls_are_counted(
     first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
     batches = [pa.RecordBatch.from_pylist(rows, schema=SCHEMA) for rows in (first, second)]
-    told = said_of_each(*batches)
+    reported = said_of_each(*batches)
     for each, rows in zip(
-        told, [first, second] if len(told) > 1 else [[*first, *second]], strict=True
+        reported, [first, second] if len(reported) > 1 else [[*first, *second]], strict=True
     ):
         check_bounds_and_nulls(each, pa.RecordBatch.from_pylist(rows, schema=SCHEMA).to_pylist())
 
 
-def check_bounds_and_nulls(told: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    assert told["numRecords"] == len(rows)
+def check_bounds_and_nulls(reported: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    assert reported["numRecords"] == len(rows)
     least, greatest, nulls = (
-        flat(told.get(name, {})) for name in ("minValues", "maxValues", "nullCount")
+        flat(reported.get(name, {})) for name in ("minValues", "maxValues", "nullCount")
     )
     assert least.keys() == greatest.keys()
     for path, bound in least.items():
@@ -166,16 +166,16 @@ def test_each_column_that_readers_look_for_has_bounds_or_none_has(
     """delta-rs takes a bound that is missing beside others for null, and its PyArrow dataset passes
     the file over.
     """
-    told = said_of(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+    reported = said_of(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
     valued = {name for name in KINDS if any(row[name] is not None for row in rows)}
     is_finite = all(
         math.isfinite(row[name]) for row in rows for name in ("f32", "f64") if row[name] is not None
     )
-    least = flat(told.get("minValues", {}))
+    least = flat(reported.get("minValues", {}))
     assert {path[0] for path in least if len(path) == 1} == (
         valued - {"data", "pairs", "dotted"} if is_finite else set()
     )
-    assert ("minValues" in told) == is_finite and ("dotted", "some") not in least
+    assert ("minValues" in reported) == is_finite and ("dotted", "some") not in least
 
 
 @pytest.mark.parametrize("values", [[1.0, math.nan], [math.nan], [math.inf, 1.0], [-math.inf]])
@@ -183,8 +183,8 @@ def test_a_number_that_json_or_an_order_does_not_have_takes_the_bounds_away(
     values: list[float],
 ) -> None:
     """Spark finds NaN above every number: a greatest value that passes it over loses rows."""
-    told = said_of(*(pa.record_batch({"n": pa.array([one])}) for one in (*values, 2.0)))
-    assert told == {"numRecords": len(values) + 1, "nullCount": {"n": 0}}
+    reported = said_of(*(pa.record_batch({"n": pa.array([one])}) for one in (*values, 2.0)))
+    assert reported == {"numRecords": len(values) + 1, "nullCount": {"n": 0}}
 
 
 def test_the_footer_keeps_no_bounds_of_floating_numbers_for_readers_that_look_there() -> None:
@@ -215,13 +215,13 @@ def test_timestamps_are_bounded_in_milliseconds_with_the_greatest_rounded_up(
     least: str,
     greatest: str,
 ) -> None:
-    told = said_of(pa.record_batch({"t": pa.array([micros], pa.timestamp("us", tz=zone))}))
-    assert (told["minValues"]["t"], told["maxValues"]["t"]) == (least, greatest)
+    reported = said_of(pa.record_batch({"t": pa.array([micros], pa.timestamp("us", tz=zone))}))
+    assert (reported["minValues"]["t"], reported["maxValues"]["t"]) == (least, greatest)
 
 
 def test_days_and_times_of_other_years_than_1_to_9999_have_no_bounds() -> None:
     beyond = (date(9999, 12, 31) - date(1970, 1, 1)) // timedelta(days=1) + 1
-    told = said_of(
+    reported = said_of(
         pa.record_batch(
             {
                 "d": pa.array([0, beyond], pa.int32()).cast(pa.date32()),
@@ -229,7 +229,7 @@ def test_days_and_times_of_other_years_than_1_to_9999_have_no_bounds() -> None:
             }
         )
     )
-    assert "minValues" not in told
+    assert "minValues" not in reported
 
 
 @given(st.integers(-(10**20), 10**20), st.integers(-(10**20), 10**20), st.integers(0, 20))
@@ -240,15 +240,15 @@ def test_decimals_lie_between_numbers_that_a_double_keeps_and_that_have_no_expon
     one: int, other: int, scale: int
 ) -> None:
     least, greatest = sorted((one, other))
-    told = decimal_bounds(least, greatest, pa.decimal128(38, scale))
-    assert told is not None and "e" not in json.dumps(told)
+    reported = decimal_bounds(least, greatest, pa.decimal128(38, scale))
+    assert reported is not None and "e" not in json.dumps(reported)
     assert (
-        Decimal(repr(told[0]))
+        Decimal(repr(reported[0]))
         <= Decimal(least).scaleb(-scale)
         <= Decimal(greatest).scaleb(-scale)
-        <= Decimal(repr(told[1]))
+        <= Decimal(repr(reported[1]))
     )
-    for bound, value in zip(told, (least, greatest), strict=True):
+    for bound, value in zip(reported, (least, greatest), strict=True):
         if abs(value) < 10**15 and scale <= 4:
             assert Decimal(repr(bound)) == Decimal(value).scaleb(-scale)
 
@@ -260,10 +260,10 @@ def test_a_decimal_that_has_none_above_it_in_its_type_has_no_bounds() -> None:
 
 def test_the_log_speaks_of_as_many_columns_as_deltas_own_writer_does() -> None:
     many = INDEXED_COLUMNS + 5
-    told = said_of(pa.record_batch({f"c{n}": [n] for n in range(many)}))
+    reported = said_of(pa.record_batch({f"c{n}": [n] for n in range(many)}))
     assert (
-        list(told["minValues"])
-        == list(told["nullCount"])
+        list(reported["minValues"])
+        == list(reported["nullCount"])
         == [f"c{n}" for n in range(INDEXED_COLUMNS)]
     )
 

@@ -69,14 +69,14 @@ def read(asked: FileOptions, file: DataFile) -> pa.Table:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_file_has_the_very_rows_that_were_given(tmp_path: Path, codec: Codec) -> None:
-    asked = wanted(tmp_path, codec=codec)
+    request = wanted(tmp_path, codec=codec)
     given = rows(
         [5, 6, 7],
         headers=[None, [{"key": "a", "value": b"1"}, {"key": "a", "value": None}], []],
         key=[b"k", None, b""],
     )
-    [file] = written(asked, given)
-    assert read(asked, file) == pa.Table.from_batches([given])
+    [file] = written(request, given)
+    assert read(request, file) == pa.Table.from_batches([given])
     assert (file.rows, file.size, file.partition_values) == (
         3,
         Path(tmp_path, file.path).stat().st_size,
@@ -135,7 +135,7 @@ def test_a_file_that_lacks_a_column_which_a_later_row_has_ends_where_it_is_begun
     tmp_path: Path, is_begun: bool
 ) -> None:
     """A task does so once: what came late in one column may come late in the other."""
-    asked = wanted(tmp_path, row_group_bytes=1) if is_begun else wanted(tmp_path)
+    request = wanted(tmp_path, row_group_bytes=1) if is_begun else wanted(tmp_path)
     batches = (
         rows([1, 2]),
         rows([3, 4], key=[None, b"k"]),
@@ -143,10 +143,10 @@ def test_a_file_that_lacks_a_column_which_a_later_row_has_ends_where_it_is_begun
         rows([6], headers=[[{"key": "a", "value": b"1"}]]),
         rows([7]),
     )
-    files = written(asked, *batches)
+    files = written(request, *batches)
     assert [file.rows for file in files] == ([2, 5] if is_begun else [7])
     found = pa.concat_tables(
-        [read(asked, file) for file in files], promote_options="default"
+        [read(request, file) for file in files], promote_options="default"
     ).select(arrow_schema().names)
     assert found.sort_by("offset") == pa.Table.from_batches(batches)
     assert sum(json.loads(file.stats)["nullCount"]["key"] for file in files) == 6
@@ -163,7 +163,7 @@ def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(
 ) -> None:
     header = [{"key": "a", "value": None}]
     with TemporaryDirectory() as folder:
-        asked, batches, first = (
+        request, batches, first = (
             wanted(Path(folder), ("partition",), row_group_bytes=group),
             list[pa.RecordBatch](),
             0,
@@ -178,11 +178,13 @@ def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(
                 )
             )
             first += len(each)
-        files = written(asked, *batches)
+        files = written(request, *batches)
         tables = []
         for file in files:
             value = pa.scalar(int(file.partition_values["partition"] or 0), pa.int32())
-            tables.append(read(asked, file).append_column("partition", pa.repeat(value, file.rows)))
+            tables.append(
+                read(request, file).append_column("partition", pa.repeat(value, file.rows))
+            )
         found = pa.concat_tables(tables, promote_options="default")
         lacking = [field for field in arrow_schema() if field.name not in found.column_names]
         for field in lacking:
@@ -202,9 +204,9 @@ def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -
     [file] = written(
         wanted(tmp_path), rows([7, 5], [MICROS, None], key=[b"k", None]), rows([9], [-1])
     )
-    said = json.loads(file.stats)
-    assert said["numRecords"] == 3
-    assert said["minValues"] == {
+    result = json.loads(file.stats)
+    assert result["numRecords"] == 3
+    assert result["minValues"] == {
         "topic": "clicks",
         "partition": 0,
         "offset": 5,
@@ -212,12 +214,12 @@ def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -
         "timestampType": 0,
         "incarnation": 0,
     }
-    assert said["maxValues"] == {
-        **said["minValues"],
+    assert result["maxValues"] == {
+        **result["minValues"],
         "offset": 9,
         "timestamp": "2023-11-14T22:13:20.124Z",
     }
-    assert said["nullCount"] == {
+    assert result["nullCount"] == {
         "key": 2,
         "value": 0,
         "topic": 0,
@@ -256,8 +258,8 @@ def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(
 def test_what_the_log_says_of_a_long_topic_is_short_and_finds_it(tmp_path: Path) -> None:
     name = "clicks-of-a-topic-with-a-name-that-is-longer-than-32"
     [file] = written(wanted(tmp_path), rows([7, 8], topic=[name, f"{name}-b"]))
-    said = json.loads(file.stats)
-    assert (said["minValues"]["topic"], said["maxValues"]["topic"]) == (
+    result = json.loads(file.stats)
+    assert (result["minValues"]["topic"], result["maxValues"]["topic"]) == (
         name[:32],
         f"{name[:32]}\x7f",
     )
@@ -269,9 +271,9 @@ def test_a_text_of_which_its_row_group_says_nothing_is_bounded_all_the_same(tmp_
     """
     large, small = rows([1], topic=["z" * 5000]), rows([2], topic=["a"])
     [file] = written(wanted(tmp_path, row_group_bytes=1), large, small)
-    said = json.loads(file.stats)
-    assert (said["minValues"]["topic"], said["maxValues"]["topic"]) == ("a", "z" * 32 + "\x7f")
-    assert (said["minValues"]["offset"], said["maxValues"]["offset"]) == (1, 2)
+    result = json.loads(file.stats)
+    assert (result["minValues"]["topic"], result["maxValues"]["topic"]) == ("a", "z" * 32 + "\x7f")
+    assert (result["minValues"]["offset"], result["maxValues"]["offset"]) == (1, 2)
 
 
 def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path) -> None:
@@ -283,10 +285,10 @@ def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path) -> None
 
 def test_a_timestamp_of_whole_milliseconds_is_its_own_bound(tmp_path: Path) -> None:
     [file] = written(wanted(tmp_path), rows([1], [1_700_000_000_000_000]))
-    said = json.loads(file.stats)
+    result = json.loads(file.stats)
     assert (
-        said["minValues"]["timestamp"]
-        == said["maxValues"]["timestamp"]
+        result["minValues"]["timestamp"]
+        == result["maxValues"]["timestamp"]
         == "2023-11-14T22:13:20.000Z"
     )
 
@@ -299,9 +301,9 @@ def test_a_timestamp_that_the_log_cannot_name_leaves_the_file_without_bounds(
 ) -> None:
     """Nothing is told of bounds of which one is not known: a reader then reads the file."""
     [file] = written(wanted(tmp_path), rows([1, 2], [MICROS, outside]))
-    said = json.loads(file.stats)
-    assert "minValues" not in said and "maxValues" not in said
-    assert (said["numRecords"], said["nullCount"]["timestamp"]) == (2, 0)
+    result = json.loads(file.stats)
+    assert "minValues" not in result and "maxValues" not in result
+    assert (result["numRecords"], result["nullCount"]["timestamp"]) == (2, 0)
 
 
 @pytest.mark.parametrize("of", ["key", "value", "headers"])
@@ -309,14 +311,14 @@ def test_bytes_have_no_bounds(tmp_path: Path, of: str) -> None:
     [file] = written(
         wanted(tmp_path), rows([1], key=[b"\xff"], headers=[[{"key": "a", "value": b"1"}]])
     )
-    said = json.loads(file.stats)
-    assert of not in said["minValues"] and said["nullCount"][of] == 0
+    result = json.loads(file.stats)
+    assert of not in result["minValues"] and result["nullCount"][of] == 0
 
 
 def test_rows_go_to_a_file_for_each_value_of_the_partitions(tmp_path: Path) -> None:
-    asked = wanted(tmp_path, ("topic", "event_date"))
+    request = wanted(tmp_path, ("topic", "event_date"))
     files = written(
-        asked,
+        request,
         rows([1, 2, 3], [MICROS, 0, None], topic=["a", "a", "b"]),
         rows([4, 5], [0, 86_400_000_000], topic=["a", "a"]),
     )
@@ -325,7 +327,7 @@ def test_rows_go_to_a_file_for_each_value_of_the_partitions(tmp_path: Path) -> N
         for file in files
     }
     offsets = {
-        values: read(asked, file).column("offset").to_pylist() for values, file in found.items()
+        values: read(request, file).column("offset").to_pylist() for values, file in found.items()
     }
     assert offsets == {
         ("a", "2023-11-14"): [1],
@@ -336,7 +338,7 @@ def test_rows_go_to_a_file_for_each_value_of_the_partitions(tmp_path: Path) -> N
     assert found["a", "1970-01-01"].path.startswith("topic=a/event_date=1970-01-01/part-")
     assert found["b", None].path.startswith("topic=b/event_date=__HIVE_DEFAULT_PARTITION__/part-")
     assert (
-        "topic" not in read(asked, files[0]).column_names
+        "topic" not in read(request, files[0]).column_names
         and "topic" not in json.loads(files[0].stats)["nullCount"]
     )
 
@@ -364,8 +366,8 @@ def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999(
 def test_a_value_that_makes_no_plain_name_leaves_the_file_beside_the_folders(
     tmp_path: Path,
 ) -> None:
-    asked = wanted(tmp_path, ("topic",))
-    [file] = written(asked, rows([1], topic=["a b/../c"]))
+    request = wanted(tmp_path, ("topic",))
+    [file] = written(request, rows([1], topic=["a b/../c"]))
     assert "/" not in file.path and file.partition_values == {"topic": "a b/../c"}
 
 
@@ -373,11 +375,11 @@ def test_small_batches_share_a_file_and_large_ones_are_split(tmp_path: Path) -> 
     batches = [rows(range(at, at + 100)) for at in range(0, 1000, 100)]
     [file] = written(wanted(tmp_path), *batches)
     assert file.rows == 1000
-    asked = wanted(tmp_path, file_bytes=2000, row_group_bytes=1)
-    files = written(asked, *batches)
+    request = wanted(tmp_path, file_bytes=2000, row_group_bytes=1)
+    files = written(request, *batches)
     assert len(files) > 1
     assert [
-        offset for one in files for offset in read(asked, one).column("offset").to_pylist()
+        offset for one in files for offset in read(request, one).column("offset").to_pylist()
     ] == list(range(1000))
 
 
@@ -387,7 +389,7 @@ def test_no_file_is_larger_than_is_asked_for_by_more_than_a_row_group_and_none_b
     file_bytes: int,
 ) -> None:
     """Of rows that are as large on the disk as in memory, from several partitions of Kafka."""
-    asked = wanted(tmp_path, file_bytes=file_bytes, codec=Codec.NONE)
+    request = wanted(tmp_path, file_bytes=file_bytes, codec=Codec.NONE)
     batches = [
         rows(
             range(at, at + 20),
@@ -396,7 +398,7 @@ def test_no_file_is_larger_than_is_asked_for_by_more_than_a_row_group_and_none_b
         )
         for at in range(0, 2000, 20)
     ]
-    *whole, last = written(asked, *batches)
+    *whole, last = written(request, *batches)
     assert len(whole) > 1 and all(
         file_bytes <= file.size <= 2 * file_bytes + batches[0].nbytes for file in whole
     )
@@ -405,12 +407,12 @@ def test_no_file_is_larger_than_is_asked_for_by_more_than_a_row_group_and_none_b
 
 
 def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path) -> None:
-    asked = wanted(tmp_path, ("partition",), write_buffer_bytes=3 * rows(range(100)).nbytes)
-    files = DataFiles(asked)
+    request = wanted(tmp_path, ("partition",), write_buffer_bytes=3 * rows(range(100)).nbytes)
+    files = DataFiles(request)
     for at in range(20):
         files.take(rows(range(at * 100, at * 100 + 100), partition=[at % 4] * 100))
         assert (
-            sum(one.write_buffer_bytes for one in files._open.values()) < asked.write_buffer_bytes
+            sum(one.write_buffer_bytes for one in files._open.values()) < request.write_buffer_bytes
         )
     assert sorted(file.rows for file in files.end()) == [500] * 4
 
@@ -418,8 +420,8 @@ def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path) ->
 def test_each_of_many_partition_values_is_one_file_as_long_as_its_rows_fit_into_memory(
     tmp_path: Path,
 ) -> None:
-    asked, many = wanted(tmp_path, ("partition",)), 3 * table_storage.OPEN_FILES
-    files = DataFiles(asked)
+    request, many = wanted(tmp_path, ("partition",)), 3 * table_storage.OPEN_FILES
+    files = DataFiles(request)
     for _ in range(5):
         for at in range(many):
             files.take(rows([at], partition=[at]))
@@ -428,8 +430,11 @@ def test_each_of_many_partition_values_is_one_file_as_long_as_its_rows_fit_into_
 
 
 def test_a_task_has_so_many_files_open_and_no_more(tmp_path: Path) -> None:
-    asked, many = wanted(tmp_path, ("partition",), row_group_bytes=1), table_storage.OPEN_FILES + 5
-    files = DataFiles(asked)
+    request, many = (
+        wanted(tmp_path, ("partition",), row_group_bytes=1),
+        table_storage.OPEN_FILES + 5,
+    )
+    files = DataFiles(request)
     for at in (*range(many), 0):
         files.take(rows([at], partition=[at]))
         assert sum(one.is_begun for one in files._open.values()) <= table_storage.OPEN_FILES
@@ -459,8 +464,8 @@ def test_files_that_nobody_will_name_are_taken_away(tmp_path: Path, file_bytes: 
 
 
 def test_attempts_of_a_task_never_share_a_name(tmp_path: Path) -> None:
-    asked = wanted(tmp_path)
-    names = {written(asked, rows([1]))[0].path for _ in range(3)}
+    request = wanted(tmp_path)
+    names = {written(request, rows([1]))[0].path for _ in range(3)}
     assert len(names) == 3
 
 
@@ -483,9 +488,9 @@ def test_files_of_physical_logs_lack_the_columns_that_are_null_in_all_their_rows
         ],
         schema=schema,
     )
-    asked = FileOptions(str(tmp_path), tuple(schema.names), physical=True)
-    [file] = written(asked, batch)
-    assert read(asked, file).column_names == [
+    request = FileOptions(str(tmp_path), tuple(schema.names), physical=True)
+    [file] = written(request, batch)
+    assert read(request, file).column_names == [
         "value",
         "topic",
         "partition",
@@ -518,13 +523,17 @@ def test_texts_are_the_same_as_a_dictionary(texts: list[str | None], start: int)
 
 
 def test_a_row_group_may_have_rows_of_several_topics(tmp_path: Path) -> None:
-    asked = wanted(tmp_path)
+    request = wanted(tmp_path)
     [file] = written(
-        asked, rows([1], topic=["a"]), rows([2, 3], topic=["b", "a"]), rows([4], topic=["c"])
+        request, rows([1], topic=["a"]), rows([2, 3], topic=["b", "a"]), rows([4], topic=["c"])
     )
-    assert read(asked, file).column("topic").to_pylist() == ["a", "b", "a", "c"]
-    said = json.loads(file.stats)
-    assert (said["minValues"]["topic"], said["maxValues"]["topic"], said["nullCount"]["topic"]) == (
+    assert read(request, file).column("topic").to_pylist() == ["a", "b", "a", "c"]
+    result = json.loads(file.stats)
+    assert (
+        result["minValues"]["topic"],
+        result["maxValues"]["topic"],
+        result["nullCount"]["topic"],
+    ) == (
         "a",
         "c",
         0,
@@ -547,8 +556,8 @@ def test_a_partitioning_by_a_column_that_no_row_of_physical_logs_has_is_one_of_n
     batch = pa.record_batch(
         [pa.array([given.get(field.name)], field.type) for field in schema], schema=schema
     )
-    asked = FileOptions(str(tmp_path), tuple(schema.names), ("timestampType",), physical=True)
-    assert [(file.rows, dict(file.partition_values)) for file in written(asked, batch)] == [
+    request = FileOptions(str(tmp_path), tuple(schema.names), ("timestampType",), physical=True)
+    assert [(file.rows, dict(file.partition_values)) for file in written(request, batch)] == [
         (1, {"timestampType": None})
     ]
 

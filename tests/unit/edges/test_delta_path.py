@@ -192,42 +192,42 @@ def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
     ],
 )
 def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) -> None:
-    told = translate(Exception(text), "s3://bucket/clicks")
-    assert isinstance(told, SettingsError) and "spark.jars.packages" in told.action
+    reported = translate(Exception(text), "s3://bucket/clicks")
+    assert isinstance(reported, SettingsError) and "spark.jars.packages" in reported.action
 
 
 def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_passing_trouble() -> (
     None
 ):
-    said = "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed\n\tat org\n"
-    text = f"{said}Caused by: java.io.IOException: Mkdirs failed to create file:/t/partition=0/colour=r\0d (exists=false, cwd=file:/home)"
-    told = translate(Exception(text), "/t")
-    assert isinstance(told, SettingsError) and not told.retriable
+    result = "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed\n\tat org\n"
+    text = f"{result}Caused by: java.io.IOException: Mkdirs failed to create file:/t/partition=0/colour=r\0d (exists=false, cwd=file:/home)"
+    reported = translate(Exception(text), "/t")
+    assert isinstance(reported, SettingsError) and not reported.retriable
     assert (
-        told.message
+        reported.message
         == "A text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
     )
     assert (
-        told.where["key"] == "table.partition_by"
-        and "transform" in told.action
-        and "supersede" in told.action
+        reported.where["key"] == "table.partition_by"
+        and "transform" in reported.action
+        and "supersede" in reported.action
     )
     assert isinstance(translate(Exception(text.replace("\0", "")), "/t"), TableUnreachable)
-    told = translate(Exception(text.replace("\0", "r" * 300)), "/t")
-    assert isinstance(told, SettingsError) and not told.retriable
+    reported = translate(Exception(text.replace("\0", "r" * 300)), "/t")
+    assert isinstance(reported, SettingsError) and not reported.retriable
     assert (
-        told.message
+        reported.message
         == "A text in the column colour, by which the table is partitioned, is too long: no folder can have such a name"
     )
 
 
 def test_what_a_writer_itself_says_of_an_obstacle_is_said_once() -> None:
-    said = unreachable(
+    result = unreachable(
         OSError("\x1b[31m↳\x1b[0m No space left on device (os error 28)"), "/t", "written"
     )
     assert (
-        translate(said, "/t") is said
-        and said.message == "The table cannot be written: No space left on device (os error 28)"
+        translate(result, "/t") is result
+        and result.message == "The table cannot be written: No space left on device (os error 28)"
     )
 
 
@@ -239,10 +239,10 @@ def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -
     shutil.rmtree(tmp_path / "t")
     with pytest.raises(DeltaError) as raised:
         table.create_write_transaction([], "append", table.schema())
-    told = translate(raised.value, str(tmp_path / "t"))
+    reported = translate(raised.value, str(tmp_path / "t"))
     assert (
-        isinstance(told, TableUnreachable)
-        and told.message == "The table was removed while ours were written"
+        isinstance(reported, TableUnreachable)
+        and reported.message == "The table was removed while ours were written"
     )
 
 
@@ -270,16 +270,17 @@ def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug() -> None:
 
 
 def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
-    said = "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X(X.scala:1)\n"
-    told = unreachable(
+    result = "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X(X.scala:1)\n"
+    reported = unreachable(
         OSError(
-            said + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
+            result + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
         ),
         "/t",
         "written",
     )
     assert (
-        told.message == "The table cannot be written: java.io.IOException: No space left on device"
+        reported.message
+        == "The table cannot be written: java.io.IOException: No space left on device"
     )
 
 

@@ -18,13 +18,13 @@ def test_a_secret_is_in_no_line_of_py4js_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("STORE_KEY", "aHVudGVyMg==")
-    told = dict[str, str]()
+    reported = dict[str, str]()
 
     def set_in_jvm(key: str, value: str) -> None:
         logging.getLogger("py4j.clientserver").debug(
             "Command to send: %s %s", key, value
         )  # as py4j does with any call
-        told[key] = value
+        reported[key] = value
 
     hadoop: Any = SimpleNamespace(
         set=set_in_jvm, get=lambda key: None, getPropertySources=lambda key: None
@@ -46,7 +46,7 @@ def test_a_secret_is_in_no_line_of_py4js_log(
     with caplog.at_level(logging.DEBUG):
         enter_store(session, settings.table.path)
     assert (
-        "aHVudGVyMg==" in told.values()
+        "aHVudGVyMg==" in reported.values()
         and "aHVudGVyMg==" not in caplog.text
         and "endpoint" in caplog.text
     )

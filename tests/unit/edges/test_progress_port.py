@@ -73,8 +73,8 @@ def test_a_task_tells_its_beginning_its_end_and_no_more_often_than_twice_a_secon
             clock.now = step / 100
             teller.read(0, step + 1, step, step)
         teller.close()
-        told = [int.from_bytes(driver.recv(100)[24:32], "big") for _ in range(4)]
-        assert told == [0, 1, 51, 100]
+        reported = [int.from_bytes(driver.recv(100)[24:32], "big") for _ in range(4)]
+        assert reported == [0, 1, 51, 100]
         driver.settimeout(0.01)
         with pytest.raises(TimeoutError):
             driver.recv(100)

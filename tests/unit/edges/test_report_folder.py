@@ -71,11 +71,11 @@ def test_a_page_that_cannot_be_written_is_told_and_changes_nothing_that_the_run_
 ) -> None:
     (tmp_path / f"{OURS}-{RUN.format(1)}.html").mkdir()
     report = ran(tmp_path, 1)
-    told = json.loads((tmp_path / f"{OURS}-{RUN.format(1)}.json").read_text())
-    assert (report.exit_code, told["exit_code"], told["state"]) == (0, 0, "done")
-    assert [one["outcome"] for one in told["outcomes"]] == [
+    reported = json.loads((tmp_path / f"{OURS}-{RUN.format(1)}.json").read_text())
+    assert (report.exit_code, reported["exit_code"], reported["state"]) == (0, 0, "done")
+    assert [one["outcome"] for one in reported["outcomes"]] == [
         Outcome.REPORT_NOT_WRITTEN.value
-    ] and "makes it again" in told["outcomes"][0]["message"]
+    ] and "makes it again" in reported["outcomes"][0]["message"]
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 

@@ -67,30 +67,32 @@ PASSING = [
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_whom_a_store_refuses_need_not_try_again(text: str) -> None:
-    told = unreachable(OSError(text), S3, "read")
+    reported = unreachable(OSError(text), S3, "read")
     assert (
-        isinstance(told, PermissionDenied)
-        and told.exit_code == 2
-        and "key-of-mine" not in str(told)
+        isinstance(reported, PermissionDenied)
+        and reported.exit_code == 2
+        and "key-of-mine" not in str(reported)
     )
 
 
 @pytest.mark.parametrize(("text", "key"), WRONG)
 def test_a_wrong_setting_is_told_by_its_key(text: str, key: str) -> None:
-    told = unreachable(OSError(text), AZURE, "written")
+    reported = unreachable(OSError(text), AZURE, "written")
     assert (
-        type(told) is SettingsError and told.where["key"] == key and "key-of-mine" not in str(told)
+        type(reported) is SettingsError
+        and reported.where["key"] == key
+        and "key-of-mine" not in str(reported)
     )
 
 
-@pytest.mark.parametrize(("text", "said"), PASSING)
-def test_what_may_pass_is_worth_another_run(text: str, said: str) -> None:
-    told = unreachable(OSError(text), S3, "read")
+@pytest.mark.parametrize(("text", "words_said"), PASSING)
+def test_what_may_pass_is_worth_another_run(text: str, words_said: str) -> None:
+    reported = unreachable(OSError(text), S3, "read")
     assert (
-        type(told) is TableUnreachable
-        and told.exit_code == 7
-        and said in told.message
-        and "key-of-mine" not in str(told)
+        type(reported) is TableUnreachable
+        and reported.exit_code == 7
+        and words_said in reported.message
+        and "key-of-mine" not in str(reported)
     )
 
 

@@ -13,7 +13,7 @@ AWAITED = (
 
 
 @pytest.mark.parametrize(
-    "text, says, file, exit_code",
+    "text, message, file, exit_code",
     [
         (
             "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
@@ -41,12 +41,12 @@ AWAITED = (
 )
 def test_a_file_that_cannot_be_read_is_named_and_a_retry_is_advised_only_where_it_may_help(
     text: str,
-    says: str,
+    message: str,
     file: str,
     exit_code: int,
 ) -> None:
     found = unreadable(AWAITED + text, "/data/a table")
-    assert found is not None and says in found.message
+    assert found is not None and message in found.message
     assert (found.where["file"], found.where["path"], found.exit_code) == (
         file,
         "/data/a table",

@@ -10,7 +10,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", 
 
 
 @pytest.mark.parametrize(
-    "raised, told",
+    "raised, text",
     [
         ("ModuleNotFoundError: No module named 'etl'", "does not have the module etl"),
         (
@@ -33,9 +33,9 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", 
         ),
     ],
 )
-def test_what_a_worker_lacks_is_told_with_the_command_that_makes_it(raised: str, told: str) -> None:
+def test_what_a_worker_lacks_is_told_with_the_command_that_makes_it(raised: str, text: str) -> None:
     error = lacking(TRACEBACK.format(raised=raised))
-    assert error is not None and told in error.message and "`etl package" in error.action
+    assert error is not None and text in error.message and "`etl package" in error.action
 
 
 def test_a_python_that_is_not_on_the_workers_is_told_with_its_path() -> None:
@@ -50,7 +50,7 @@ def test_a_python_that_is_not_on_the_workers_is_told_with_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         TRACEBACK.format(raised="ModuleNotFoundError: No module named 'shop.rows'"),
         TRACEBACK.format(raised="ImportError: cannot import name 'clean' from 'shop'"),
@@ -59,5 +59,5 @@ def test_a_python_that_is_not_on_the_workers_is_told_with_its_path() -> None:
         "",
     ],
 )
-def test_what_a_transform_lacks_and_other_failures_are_none_of_it(said: str) -> None:
-    assert lacking(said) is None
+def test_what_a_transform_lacks_and_other_failures_are_none_of_it(text: str) -> None:
+    assert lacking(text) is None

@@ -30,12 +30,12 @@ def table_with(
     schema = '{"fields": [%s]}' % (
         fields or '{"name": "offset", "type": "long", "nullable": true, "metadata": {}}'
     )
-    told = {**properties, **({"delta.columnMapping.mode": mode} if mode else {})}
+    reported = {**properties, **({"delta.columnMapping.mode": mode} if mode else {})}
     return SimpleNamespace(
         protocol=lambda: SimpleNamespace(
             min_writer_version=writer, reader_features=None, writer_features=list(features)
         ),
-        metadata=lambda: SimpleNamespace(configuration=told),
+        metadata=lambda: SimpleNamespace(configuration=reported),
         schema=lambda: SimpleNamespace(to_json=lambda: schema),
     )
 

@@ -29,10 +29,10 @@ def an_empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def install_java(home: Path, version: str) -> Path:
     """A program that says of itself what `java -XshowSettings:properties -version` says."""
-    said = f"    java.home = {home}\\n    java.specification.version = {version}\\n"
+    result = f"    java.home = {home}\\n    java.specification.version = {version}\\n"
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\nprintf '{said}' >&2\n")
+    program.write_text(f"#!/bin/sh\nprintf '{result}' >&2\n")
     program.chmod(0o755)
     return program
 
@@ -79,10 +79,10 @@ def test_the_script_in_front_drops_one_argument_and_keeps_the_others_as_they_are
         "",
         "--add-modules=jdk.net",
     ]
-    said = subprocess.run(
+    result = subprocess.run(
         [java.find_java(), *arguments], capture_output=True, text=True, check=True
     ).stdout
-    assert said == "<-Xmx1g><-Da=b c><><--add-modules=jdk.net>"
+    assert result == "<-Xmx1g><-Da=b c><><--add-modules=jdk.net>"
 
 
 def bring(monkeypatch: pytest.MonkeyPatch, *, fails: int = 0) -> list[int]:

@@ -141,8 +141,10 @@ def test_in_a_report_each_range_is_a_line_for_people() -> None:
     report = reported(outside_of(5, 3, 4))
     lines = as_text(report.as_json(), report.snapshots_as_json()).splitlines()
     [begins] = [number for number, line in enumerate(lines) if line.endswith('"ranges": [')]
-    told = [json.loads(line.strip().rstrip(",")) for line in lines[begins + 1 : begins + 4]]
-    assert report.plan and [(r["partition"], r["until"]) for r in told] == [
+    reported_value = [
+        json.loads(line.strip().rstrip(",")) for line in lines[begins + 1 : begins + 4]
+    ]
+    assert report.plan and [(r["partition"], r["until"]) for r in reported_value] == [
         (r.log.partition, r.until_offset) for r in report.plan.ranges
     ]
 

@@ -90,14 +90,15 @@ def test_a_leader_tells_everybody_what_they_own_and_a_follower_tells_nothing(ver
         dialect.sync_group(IDENTITY, "range", {"m-1": LOGS, "m-2": ()}),
         SyncGroupRequest,
     )
-    told = {
+    reported = {
         each.member_id: ConsumerProtocolAssignment.decode(
             bytes(each.assignment)
         ).assigned_partitions
         for each in found.assignments
     }
     assert {
-        name: [(each.topic, each.partitions) for each in topics] for name, topics in told.items()
+        name: [(each.topic, each.partitions) for each in topics]
+        for name, topics in reported.items()
     } == {"m-1": [("a", [0, 2]), ("b", [1])], "m-2": []}
     assert (
         sent(
@@ -232,7 +233,7 @@ def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         Subscription(("a",)),
         Subscription(("a", "b"), LOGS, 7, b"data"),
@@ -240,8 +241,10 @@ def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id
     ],
     ids=["plain", "owned", "nothing"],
 )
-def test_a_subscription_is_read_as_it_was_written(told: Subscription) -> None:
-    assert group_messages.parse_subscription(group_messages.render_subscription(told)) == told
+def test_a_subscription_is_read_as_it_was_written(reported: Subscription) -> None:
+    assert (
+        group_messages.parse_subscription(group_messages.render_subscription(reported)) == reported
+    )
 
 
 def test_what_owns_nothing_is_said_in_the_version_that_every_client_reads() -> None:

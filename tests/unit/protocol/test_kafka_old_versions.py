@@ -37,17 +37,17 @@ def answer(text: str) -> memoryview:
 
 
 def test_a_fetch_v0_is_encoded_byte_for_byte_and_v1_and_v2_but_for_their_number() -> None:
-    asked = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
+    request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
     v0 = "00000035 0001 0000 00000001 000174 ffffffff 00000064 00000001 00000001 000464656d6f 00000001 00000000 0000000000000064 00100000"
     for release, version in (("0.8.0", 0), ("0.9", 1), ("0.10.0", 2)):
-        assert spoken_to_as(release).fetch(asked).frame(1) == hexed(
+        assert spoken_to_as(release).fetch(request).frame(1) == hexed(
             v0.replace("0001 0000 00000001", f"0001 000{version} 00000001", 1)
         )
 
 
 def test_a_fetch_v3_bounds_the_whole_answer() -> None:
-    asked = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 21, 100, 1)
-    assert spoken_to_as("0.10.1").fetch(asked).frame(1) == hexed(
+    request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 21, 100, 1)
+    assert spoken_to_as("0.10.1").fetch(request).frame(1) == hexed(
         "00000039 0001 0003 00000001 000174 ffffffff 00000064 00000001 00200000 00000001 000464656d6f 00000001 00000000"
         "0000000000000064 00100000"
     )
@@ -63,10 +63,10 @@ HELLO = "0000000000000064 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f"
 def test_an_answer_of_an_old_version_tells_no_last_stable_offset_and_no_log_start(
     release: str, throttled: str
 ) -> None:
-    asked = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
+    request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
     reply = (
         spoken_to_as(release)
-        .fetch(asked)
+        .fetch(request)
         .read(
             answer(
                 f"{throttled} 00000001 000464656d6f 00000001 00000000 0000 0000000000000065 0000001f {HELLO}"
@@ -161,17 +161,19 @@ def test_a_time_is_not_looked_for_where_brokers_know_only_when_segments_were_wri
 def test_the_segments_before_a_time_are_named_newest_first() -> None:
     request = spoken_to_as("0.8").offsets_before(DEMO, 1_700_000_000_000, 3)
     assert request.frame(2)[-12:] == hexed("0000018bcfe56800 00000003")
-    told = "00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000028 0000000000000000"
-    assert request.read(answer(told)).answer == (40, 0)
+    reported = (
+        "00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000028 0000000000000000"
+    )
+    assert request.read(answer(reported)).answer == (40, 0)
     refused = request.read(answer("00000001 000464656d6f 00000001 00000000 0003 00000000")).answer
     assert isinstance(refused, BrokerRefusal) and refused.meaning is Meaning.UNKNOWN_TOPIC
 
 
 def test_a_later_broker_names_one_offset_for_a_time_or_none() -> None:
     request = spoken_to_as("0.10.1").offsets_before(DEMO, 1_700_000_000_000, 3)
-    told = "00000001 000464656d6f 00000001 00000000 0000 0000018bcfe56800"
-    assert request.read(answer(told + "0000000000000028")).answer == (40,)
-    assert request.read(answer(told + "ffffffffffffffff")).answer == ()
+    reported = "00000001 000464656d6f 00000001 00000000 0000 0000018bcfe56800"
+    assert request.read(answer(reported + "0000000000000028")).answer == (40,)
+    assert request.read(answer(reported + "ffffffffffffffff")).answer == ()
 
 
 def test_an_answer_about_two_logs_where_one_was_asked_for_is_corrupt_data() -> None:
@@ -213,28 +215,32 @@ TOPICS = (
 
 
 def test_metadata_v0_tells_leaders_and_neither_ids_nor_epochs() -> None:
-    told = spoken_to_as("0.8").metadata(None).read(answer(BROKERS + TOPICS)).answer
-    assert (told.cluster_id, told.brokers, told.topic_ids) == (None, {7: Broker(7, "b", 9092)}, {})
-    assert {log: leader.epoch for log, leader in told.leaders.items()} == {DEMO: None}
-    assert told.leaderless == {OTHER}
-    assert {name: topic.is_internal for name, topic in told.topics.items()} == {
+    reported = spoken_to_as("0.8").metadata(None).read(answer(BROKERS + TOPICS)).answer
+    assert (reported.cluster_id, reported.brokers, reported.topic_ids) == (
+        None,
+        {7: Broker(7, "b", 9092)},
+        {},
+    )
+    assert {log: leader.epoch for log, leader in reported.leaders.items()} == {DEMO: None}
+    assert reported.leaderless == {OTHER}
+    assert {name: topic.is_internal for name, topic in reported.topics.items()} == {
         "demo": False,
         "__consumer_offsets": True,
     }
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requests", "found"),
     [([], {}), (["demo"], {"demo": None}), (["demo", "gone"], {"demo": None, "gone": "unknown"})],
 )
 def test_of_all_topics_those_that_were_asked_for_are_told_and_one_that_is_not_there_as_unknown(
-    asked: list[str], found: Any
+    requests: list[str], found: Any
 ) -> None:
-    told = spoken_to_as("0.8").metadata(asked).read(answer(BROKERS + TOPICS)).answer
-    assert {name: topic.refusal and "unknown" for name, topic in told.topics.items()} == found
+    reported = spoken_to_as("0.8").metadata(requests).read(answer(BROKERS + TOPICS)).answer
+    assert {name: topic.refusal and "unknown" for name, topic in reported.topics.items()} == found
     assert all(
         topic.refusal is None or topic.refusal.meaning is Meaning.UNKNOWN_TOPIC
-        for topic in told.topics.values()
+        for topic in reported.topics.values()
     )
 
 
@@ -369,19 +375,24 @@ def test_a_version_that_nobody_knows_is_refused(version: str) -> None:
 def test_every_release_can_be_asked_for_what_a_run_needs(name: str) -> None:
     release = name.removeprefix("kafka-")
     if release != "kafka":
-        told = spoken_to_as(release)
-        told.metadata(["demo"]), told.list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {})
-        told.fetch(Fetch((FetchTarget(DEMO, 0, 1),), Isolation.READ_COMMITTED, 1, 1, 1)).frame(1)
-        assert told.generation == name
+        reported = spoken_to_as(release)
+        (
+            reported.metadata(["demo"]),
+            reported.list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {}),
+        )
+        reported.fetch(Fetch((FetchTarget(DEMO, 0, 1),), Isolation.READ_COMMITTED, 1, 1, 1)).frame(
+            1
+        )
+        assert reported.generation == name
 
 
 @pytest.mark.parametrize(
     ("release", "question"),
     [
-        ("0.8", lambda told: told.log_sizes([DEMO])),
-        ("0.10.2", lambda told: told.retention(["demo"])),
-        ("2.7", lambda told: told.open_transactions([DEMO])),
-        ("0.8.1", lambda told: told.coordinator("g")),
+        ("0.8", lambda reported: reported.log_sizes([DEMO])),
+        ("0.10.2", lambda reported: reported.retention(["demo"])),
+        ("2.7", lambda reported: reported.open_transactions([DEMO])),
+        ("0.8.1", lambda reported: reported.coordinator("g")),
     ],
 )
 def test_what_a_broker_is_too_old_for_is_refused_by_name(release: str, question: Any) -> None:
@@ -391,7 +402,7 @@ def test_what_a_broker_is_too_old_for_is_refused_by_name(release: str, question:
 
 def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() -> None:
     of_0_8 = KafkaDialect.of_release("0.8", "me", "b:1")
-    assert [of_0_8.is_not_of(f"kafka-{said}") for said in ("0.8", "0.8.0", "0.8.2")] == [None] * 3
+    assert [of_0_8.is_not_of(f"kafka-{value}") for value in ("0.8", "0.8.0", "0.8.2")] == [None] * 3
     refused = of_0_8.is_not_of("kafka-0.9")
     assert refused and refused.exit_code == 2 and not refused.retriable
     assert (
@@ -402,19 +413,19 @@ def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() ->
     assert told_itself.is_not_of("kafka-0.9") and not told_itself.is_not_of("kafka-4.0")
 
 
-@pytest.mark.parametrize("said", ["0.8", "0.9", "0.10.0", "0.10.2"])
+@pytest.mark.parametrize("text", ["0.8", "0.9", "0.10.0", "0.10.2"])
 def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_what_was_committed_is_read(
-    said: str,
+    text: str,
 ) -> None:
     told_itself = KafkaDialect(versions.releases()["1.1"], "me", "b:1")
-    refused = told_itself.is_not_of(f"kafka-{said}", Isolation.READ_COMMITTED)
+    refused = told_itself.is_not_of(f"kafka-{text}", Isolation.READ_COMMITTED)
     assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}
     assert "aborted or are still open" in refused.message and "like Kafka 1.1:" in refused.message
     assert "'1.1' fits" in refused.action and "isolation_level: read_uncommitted" in refused.action
-    assert told_itself.is_not_of(f"kafka-{said}") is None
+    assert told_itself.is_not_of(f"kafka-{text}") is None
     assert (
         KafkaDialect(versions.releases()["0.10.2"], "me", "b:1").is_not_of(
-            f"kafka-{said}", Isolation.READ_COMMITTED
+            f"kafka-{text}", Isolation.READ_COMMITTED
         )
         is None
     )
@@ -422,11 +433,11 @@ def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_
 
 
 def test_topics_that_a_broker_makes_when_they_are_named_are_not_named() -> None:
-    told = spoken_to_as("1.1")
-    every, named = told.metadata(None).frame(1), told.metadata(["demo"]).frame(1)
+    reported = spoken_to_as("1.1")
+    every, named = reported.metadata(None).frame(1), reported.metadata(["demo"]).frame(1)
     assert every != named
     for made in ("__consumer_offsets", "__transaction_state"):
-        assert told.metadata(["demo", made]).frame(1) == every
+        assert reported.metadata(["demo", made]).frame(1) == every
 
 
 def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken() -> None:

@@ -12,7 +12,7 @@ AT = 1_750_000_000_000
 
 
 @pytest.mark.parametrize(
-    ("records", "told"),
+    ("records", "reported"),
     [
         (encode(Batch(5, [Rec(0), Rec(1)], base_timestamp=AT, max_timestamp=AT + 9)), AT + 9),
         (encode(Batch(5, [Rec(0)], base_timestamp=-1, max_timestamp=-1)), None),
@@ -44,12 +44,12 @@ AT = 1_750_000_000_000
     ],
 )
 def test_the_header_of_what_comes_first_tells_the_largest_timestamp(
-    records: bytes, told: int | None
+    records: bytes, reported: int | None
 ) -> None:
-    assert largest_timestamp(memoryview(records)) == told
-    if told is not None:
+    assert largest_timestamp(memoryview(records)) == reported
+    if reported is not None:
         follows = encode(Batch(9, [Rec(0)], max_timestamp=AT * 2))
-        assert largest_timestamp(memoryview(records + follows)) == told
+        assert largest_timestamp(memoryview(records + follows)) == reported
 
 
 def test_a_header_that_is_cut_off_tells_nothing() -> None:

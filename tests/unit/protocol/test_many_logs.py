@@ -154,10 +154,10 @@ def test_offsets_are_read_as_they_were_written(
             for topic, logs in by_topic(offsets).items()
         ],
     )
-    told = many_partitions.parse_offsets(version, answered(theirs, version))
+    reported = many_partitions.parse_offsets(version, answered(theirs, version))
     epoch = 3 if version >= 4 else None
-    assert told.throttled_ms == (9 if version >= 2 else 0)
-    assert told.answer == {
+    assert reported.throttled_ms == (9 if version >= 2 else 0)
+    assert reported.answer == {
         log: ListedOffset(log, None, offset if offset >= 0 else None, None, epoch)
         for log, offset in offsets.items()
     }
@@ -218,8 +218,10 @@ def test_sizes_are_those_of_folders_that_work_and_of_copies_that_stay(
         throttle_time_ms=9,
         error_code=0,
         results=[
-            folder(error_code=code, log_dir="/logs", topics=told, total_bytes=-1, usable_bytes=-1)
-            for code, told in (
+            folder(
+                error_code=code, log_dir="/logs", topics=reported, total_bytes=-1, usable_bytes=-1
+            )
+            for code, reported in (
                 (0, topics(sizes, False)),
                 (0, topics(one_more, True)),
                 (56, topics(one_more, False)),
@@ -237,12 +239,12 @@ def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
     answer = bytes.fromhex(
         f"00000007 00 00000000 02 07 636c69636b73 03 {first} 01 05 02 abcd {second} 00 00 00"
     )
-    told = many_partitions.parse_offsets(7, memoryview(answer)).answer
-    assert {log.partition: one.offset for log, one in told.items()} == {3: 17, 4: 18}
+    reported = many_partitions.parse_offsets(7, memoryview(answer)).answer
+    assert {log.partition: one.offset for log, one in reported.items()} == {3: 17, 4: 18}
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
         (
             "00000007 00 00000000 02 07 636c69636b73 02 ffffffff 0000 ffffffffffffffff 0000000000000011 00000002 00 00 00",
@@ -257,8 +259,8 @@ def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
         ("00000007 00 00000000 02 00", "impossible length -1"),
     ],
 )
-def test_bytes_that_are_no_answer_are_refused_with_what_is_wrong(answer: str, says: str) -> None:
-    with pytest.raises(CorruptData, match=says):
+def test_bytes_that_are_no_answer_are_refused_with_what_is_wrong(answer: str, message: str) -> None:
+    with pytest.raises(CorruptData, match=message):
         many_partitions.parse_offsets(7, memoryview(bytes.fromhex(answer)), broker="b:9092")
 
 
@@ -272,7 +274,7 @@ def test_metadata_is_what_kafka_python_reads_of_it(
     logs: frozenset[BrokerPartition], version: int, led: bool, topic_id: UUID
 ) -> None:
     topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
-    told = MetadataResponse(
+    reported = MetadataResponse(
         throttle_time_ms=9,
         cluster_id="c1" if led else None,
         controller_id=1,
@@ -302,7 +304,7 @@ def test_metadata_is_what_kafka_python_reads_of_it(
             for name, some in by_topic(dict.fromkeys(logs)).items()
         ],
     )
-    answer = answered(told, version)
+    answer = answered(reported, version)
     theirs = small_messages.parse_metadata(small_messages.decode(Api.METADATA, version, answer))
     assert many_partitions.parse_cluster(version, answer) == (theirs, 9)
     chosen = ["clicks", "none"]

@@ -146,11 +146,11 @@ def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes(
     """Brokers before 0.10.1 cut even the first message off."""
     record = message_bytes(Msg(7, bytes(300)), magic)
     cursor = cursor_of(7, 8, fetch_max_bytes=size)
-    asked = 0
+    request = 0
     while not cursor.done:
         rows_in(cursor, record[: cursor.max_bytes])
-        asked += 1
-    assert cursor.receipt.rows == 1 and asked <= 7
+        request += 1
+    assert cursor.receipt.rows == 1 and request <= 7
 
 
 @each_magic

@@ -363,7 +363,7 @@ def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(
 
 
 @pytest.mark.parametrize(
-    "options, raised, said",
+    "options, raised, text",
     [
         ({"startingOffsets": '{"clicks": {"0": 12}}'}, SettingsError, "not named.*partition 1"),
         (
@@ -427,9 +427,9 @@ def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(
     ],
 )
 def test_a_bound_that_the_log_does_not_have_is_told_with_its_place(
-    options: dict[str, str], raised: type[EtlError], said: str
+    options: dict[str, str], raised: type[EtlError], text: str
 ) -> None:
-    with pytest.raises(raised, match=said):
+    with pytest.raises(raised, match=text):
         ranges(**options)
 
 
@@ -450,7 +450,7 @@ def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
 
 
 @pytest.mark.parametrize(
-    "chosen, said",
+    "chosen, text",
     [
         (Chosen(topics=("clicks", "view")), "topic view"),
         (Chosen(pattern="views"), "No topic matches"),
@@ -460,8 +460,8 @@ def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
         ),
     ],
 )
-def test_what_is_chosen_and_not_there_is_named(chosen: Chosen, said: str) -> None:
-    with pytest.raises(TopicMissing, match=said):
+def test_what_is_chosen_and_not_there_is_named(chosen: Chosen, text: str) -> None:
+    with pytest.raises(TopicMissing, match=text):
         chosen.among(CLICKS)
 
 
@@ -510,7 +510,7 @@ def test_a_schema_names_the_columns_that_are_read_in_its_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "more", "said"),
+    ("field", "more", "text"),
     [
         (("nosuch", "long", True), {}, "There is no column 'nosuch'"),
         (("offset", "integer", True), {}, "offset is int, it is bigint"),
@@ -522,9 +522,9 @@ def test_a_schema_names_the_columns_that_are_read_in_its_order() -> None:
     ],
 )
 def test_a_schema_that_is_not_the_logs_is_refused_with_the_column(
-    field: tuple[str, str, bool], more: dict[str, str], said: str
+    field: tuple[str, str, bool], more: dict[str, str], text: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said) as raised:
+    with pytest.raises(SettingsError, match=text) as raised:
         columns_of_schema(schema_of(field), parse_options({**LEAST, **more}))
     assert raised.value.where["column"] == field[0]
 
@@ -575,8 +575,8 @@ def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
         key="source.security.sasl.password",
         action="source.security.sasl.username, and source.security: both",
     )
-    told = for_options(error)
-    assert (told.where, told.action) == (
+    reported = for_options(error)
+    assert (reported.where, reported.action) == (
         {"option": "sasl_password"},
         "sasl_username, and security_protocol: both",
     )

@@ -52,9 +52,9 @@ def test_a_log_is_named_with_its_broker() -> None:
 
 
 def test_bounds_are_said_of_each_log() -> None:
-    said = {"clicks": {"1-0": 36, "1-1": -2, "10-0": -2, "10-1": 5}}
+    result = {"clicks": {"1-0": 36, "1-1": -2, "10-0": -2, "10-1": 5}}
     reading = parse_options(
-        {**LEAST, "startingOffsets": json.dumps(said), "endingOffsets": "latest"}
+        {**LEAST, "startingOffsets": json.dumps(result), "endingOffsets": "latest"}
     )
     extents = {log: PartitionOffsets(0, 100, boundaries=(0, 50, 100)) for log in LOGS}
     assert {

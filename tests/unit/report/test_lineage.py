@@ -25,19 +25,19 @@ SOMEWHERE = {"table": {"path": "/data/clicks"}, "openlineage": {"namespace": "sh
 
 def test_a_run_that_has_loaded_rows_tells_topics_table_rows_and_version() -> None:
     settings, report = plain_settings(**SOMEWHERE), loaded()
-    said = lineage_of(report, settings, "shop")
-    assert (said.event_type, said.namespace, said.job) == (
+    result = lineage_of(report, settings, "shop")
+    assert (result.event_type, result.namespace, result.job) == (
         "COMPLETE",
         "shop",
         f"{report.group}.{report.pipeline}",
     )
-    assert said.inputs == tuple(
+    assert result.inputs == tuple(
         (f"kafka://{settings.zookeeper.connect}", topic)
         for topic in sorted({r.log.topic for one in report.plans for r in one.plan.ranges})
     )
-    assert said.inputs and said.output == ("file", "/data/clicks")
-    assert (said.records, said.error) == (report.records, None) and said.version is not None
-    assert uuid.UUID(said.run_id) and said.run_id == lineage_of(report, settings, "shop").run_id
+    assert result.inputs and result.output == ("file", "/data/clicks")
+    assert (result.records, result.error) == (report.records, None) and result.version is not None
+    assert uuid.UUID(result.run_id) and result.run_id == lineage_of(report, settings, "shop").run_id
 
 
 def test_the_start_knows_no_topic_yet_and_an_object_store_is_named_by_its_bucket() -> None:
@@ -46,8 +46,8 @@ def test_the_start_knows_no_topic_yet_and_an_object_store_is_named_by_its_bucket
     assert {place for place, _ in lineage_of(loaded(), settings, "shop").inputs} == {
         "kafka://b1:9092"
     }
-    said = lineage_of(Report("r1", "clicks", "g", "t", 0), settings, "shop")
-    assert (said.event_type, said.inputs, said.records, said.output) == (
+    result = lineage_of(Report("r1", "clicks", "g", "t", 0), settings, "shop")
+    assert (result.event_type, result.inputs, result.records, result.output) == (
         "START",
         (),
         None,
@@ -68,8 +68,8 @@ def test_a_run_that_failed_is_told_with_why_and_one_that_was_stopped_as_such(
     report = Report("r1", "clicks", "g", "t", 0)
     report.failed(error)  # type: ignore[arg-type]
     report.finished(1)
-    said = lineage_of(report, plain_settings(**SOMEWHERE), "shop")
-    assert (said.event_type, said.error) == (event_type, str(error))
+    result = lineage_of(report, plain_settings(**SOMEWHERE), "shop")
+    assert (result.event_type, result.error) == (event_type, str(error))
 
 
 def new_report(folder: Path, **settings: Any) -> Report:

@@ -28,15 +28,15 @@ def reached_at(offsets: int, records: int) -> ReadSoFar:
 
 
 def test_what_tasks_tell_is_added_up_before_any_receipt_is_there() -> None:
-    told = {0: AttemptProgress(0, 50, 40, 400), 3: AttemptProgress(1, 10, 10, 100)}
-    assert Reckoning(RANGES, TASKS).reached({}, told) == ReadSoFar(0, 4, 60, 400, 50, 500)
+    reported = {0: AttemptProgress(0, 50, 40, 400), 3: AttemptProgress(1, 10, 10, 100)}
+    assert Reckoning(RANGES, TASKS).reached({}, reported) == ReadSoFar(0, 4, 60, 400, 50, 500)
 
 
 def test_of_a_task_whose_receipts_are_all_there_they_count_and_nothing_that_it_told() -> None:
     reckoning = Reckoning(RANGES, TASKS)
-    told = {0: AttemptProgress(0, 150, 1, 1), 1: AttemptProgress(0, 20, 20, 200)}
-    assert reckoning.reached({0: FULL}, told) == ReadSoFar(1, 4, 170, 400, 21, 201)
-    assert reckoning.reached({0: FULL, 2: FULL}, told) == ReadSoFar(2, 4, 220, 400, 200, 2000)
+    reported = {0: AttemptProgress(0, 150, 1, 1), 1: AttemptProgress(0, 20, 20, 200)}
+    assert reckoning.reached({0: FULL}, reported) == ReadSoFar(1, 4, 170, 400, 21, 201)
+    assert reckoning.reached({0: FULL, 2: FULL}, reported) == ReadSoFar(2, 4, 220, 400, 200, 2000)
 
 
 def test_where_nothing_is_told_receipts_alone_lead_to_the_end() -> None:

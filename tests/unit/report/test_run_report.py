@@ -139,9 +139,9 @@ def test_a_report_names_process_conf_and_versions() -> None:
     assert document["versions"] == {"pyspark": None, "python": "3.11.2"}
 
 
-@pytest.mark.parametrize(("sizes", "told"), [((90, 10), 100), ((90, None), None)])
+@pytest.mark.parametrize(("sizes", "reported"), [((90, 10), 100), ((90, None), None)])
 def test_bytes_are_those_of_all_ranges_or_unknown(
-    sizes: tuple[int | None, ...], told: int | None
+    sizes: tuple[int | None, ...], reported: int | None
 ) -> None:
     report = new_report()
     report.planned(FIRST)
@@ -150,7 +150,7 @@ def test_bytes_are_those_of_all_ranges_or_unknown(
             1, "plan-1", 0, "t", tuple(RangeResult(rows=1, fetched_bytes=size) for size in sizes)
         )
     )
-    assert document_of(report)["bytes"] == told
+    assert document_of(report)["bytes"] == reported
 
 
 def test_records_per_second_are_those_of_the_whole_run() -> None:

@@ -69,13 +69,13 @@ def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_who_a
         RangeResult(rows=5, fetched_bytes=500),
         topics=2,
     )
-    told = Statistics(
+    reported = Statistics(
         [one, Executed(plain_plan(2))],
         {"h:1": B},
         3,
         RebalanceStatistics(2, 1.5, heartbeat_age_s=0.5),
     ).as_json()
-    assert told["topics"] == [
+    assert reported["topics"] == [
         {"topic": "t0", "messages": 12, "bytes": 570},
         {"topic": "t1", "messages": 3, "bytes": 30},
     ]
@@ -88,24 +88,24 @@ def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_who_a
             b["sent_bytes"],
             b["received_bytes"],
         )
-        for b in told["brokers"]
+        for b in reported["brokers"]
     ] == [
         ("driver", "h:1", 1, 0.25, 5, 50),
         ("tasks", "h:1", 3, 0.75, 15, 150),
         ("tasks", "h:2", 1, 0.25, 5, 50),
     ]
     assert (
-        told["commits"] == {"table": 1, "offsets": 3}
-        and told["membership"]["heartbeat_age_s"] == 0.5
+        reported["commits"] == {"table": 1, "offsets": 3}
+        and reported["membership"]["heartbeat_age_s"] == 0.5
     )
 
 
 def test_a_plan_that_was_counted_again_after_a_crash_tells_no_messages_and_no_requests() -> None:
-    told = Statistics([executed(NOT_COUNTED)]).as_json()
+    reported = Statistics([executed(NOT_COUNTED)]).as_json()
     assert (
-        told["topics"] == [{"topic": "t0", "messages": 0, "bytes": 0}]
-        and told["brokers"] == []
-        and told["membership"] is None
+        reported["topics"] == [{"topic": "t0", "messages": 0, "bytes": 0}]
+        and reported["brokers"] == []
+        and reported["membership"] is None
     )
 
 
@@ -149,7 +149,7 @@ def test_samples_have_each_metric_and_those_of_a_membership_where_the_run_is_a_m
 def test_what_was_asked_is_no_part_of_a_receipt_as_it_is_kept_and_old_receipts_are_read_as_they_were() -> (
     None
 ):
-    asked = RangeResult(rows=1, fetched_bytes=2, requests=(("h:1", A),))
-    applied = CommitResult(1, "id", 1, "t", (asked,))
+    request = RangeResult(rows=1, fetched_bytes=2, requests=(("h:1", A),))
+    applied = CommitResult(1, "id", 1, "t", (request,))
     [kept] = applied_of(applied_content(applied)).receipts
-    assert kept.requests == () and kept == asked
+    assert kept.requests == () and kept == request

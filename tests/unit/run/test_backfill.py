@@ -323,8 +323,8 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
     claim, report = fake_ledger.read_claim(outside.beside("old")), new_report()
     assert claim
     filled(outside, what, report=report)
-    said = f"backfill old is whole: 9 offsets of 3 partitions; it was begun at {at(claim.claim.made_at_ms)} from -24h until -1h"
-    assert report.outcomes == [(Outcome.ALREADY_LOADED, said)]
+    result = f"backfill old is whole: 9 offsets of 3 partitions; it was begun at {at(claim.claim.made_at_ms)} from -24h until -1h"
+    assert report.outcomes == [(Outcome.ALREADY_LOADED, result)]
 
 
 def test_another_interval_under_the_same_name_is_refused() -> None:
@@ -379,13 +379,13 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
 
 
 @pytest.mark.parametrize(
-    ("from_", "until", "says"),
+    ("from_", "until", "message"),
     [(3, 3, "The interval is empty"), (3, 1, "The interval runs backwards")],
 )
 def test_a_backfill_of_an_interval_that_is_empty_or_runs_backwards_is_refused(
-    from_: int, until: int, says: str
+    from_: int, until: int, message: str
 ) -> None:
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(SettingsError, match=message):
         asked(from_, until)
 
 
@@ -407,7 +407,7 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "says"),
+    ("what", "error", "message"),
     [
         pytest.param(
             asked(_time(3_000), _time(3_500)),
@@ -445,10 +445,10 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
     ],
 )
 def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(
-    what: BackfillRequest, error: type[EtlError], says: str
+    what: BackfillRequest, error: type[EtlError], message: str
 ) -> None:
     outside = live(5, 5, 5)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         filled(outside, what)
     assert outside.beside("old").claim is None and not outside.beside("old").plans
 
@@ -535,8 +535,8 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     assert [loss.until_offset for _, loss in outside.beside("old").losses] == [2]
     report = new_report()
     filled(outside, settings=skipping, report=report)
-    [(_, says)] = report.outcomes
-    assert says.startswith(
+    [(_, message)] = report.outcomes
+    assert message.startswith(
         "backfill old is whole: 13 offsets of 3 partitions; 2 more were let go, as policy says, and are not in the "
         "table: the losses table tells which; it was begun at "
     )

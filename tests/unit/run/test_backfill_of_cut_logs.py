@@ -183,7 +183,7 @@ def test_a_position_is_not_set_back_into_what_a_backfill_claimed_before_the_log_
 def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_left_alone_before() -> (
     None
 ):
-    for answers, says in (
+    for answers, message in (
         ([True], "`etl backfills delete CONF old --reason ...`"),
         ([False], "etl topics accept-changes"),
     ):
@@ -194,4 +194,4 @@ def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_
         )
         with contextlib.suppress(PartitionTruncated), _leading_out("old", answers.pop):
             raise error
-        assert says in error.action and ("accept-changes" in error.action) is not is_begun
+        assert message in error.action and ("accept-changes" in error.action) is not is_begun

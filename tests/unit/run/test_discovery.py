@@ -54,12 +54,12 @@ def ids_of(
 ) -> dict[str, str]:
     settings = plain_settings(source={"bootstrap_servers": ["kafka-1:9092"]} if bootstrap else {})
     zookeeper = cast(ZooKeeper, Kept(REGISTERED if nodes is None else nodes))
-    told = ClusterMetadata(
+    reported = ClusterMetadata(
         cluster_id,
         {1: Broker(1, host, 9092)},
         {"clicks": TopicMetadata("clicks", None, None, False, ())},
     )
-    return Discovery(settings, zookeeper).creation_ids(told)
+    return Discovery(settings, zookeeper).creation_ids(reported)
 
 
 @pytest.mark.parametrize("bootstrap", [True, False], ids=["bootstrap", "registered"])

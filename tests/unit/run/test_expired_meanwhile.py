@@ -146,13 +146,13 @@ def test_a_second_driver_at_any_moment_of_an_overtaken_run_loses_and_doubles_not
             run(outside, SKIPPING, expiring(outside, 1, 2, then=at))
         reject_broken(outside)
         run(outside, SKIPPING)
-        told = {
+        reported = {
             offset
             for _, loss in outside.losses
             for offset in range(loss.from_offset, loss.until_offset)
         }
         rows = {offset for log, offset in outside.rows() if log == LOGS[0]}
-        assert told | rows == set(range(9)) and not told & rows
+        assert reported | rows == set(range(9)) and not reported & rows
         if next(moments) <= moment:
             break
     assert moment > 30

@@ -133,8 +133,8 @@ def skipping(log: BrokerPartition, start: int, until: int) -> Deed:
     return lambda outside: supersede(outside, Loss(log, start, until, LossReason.SKIPPED))
 
 
-def accepting(*names: str, **said: Any) -> Deed:
-    return lambda outside: accept(outside, *names, **said)
+def accepting(*names: str, **value: Any) -> Deed:
+    return lambda outside: accept(outside, *names, **value)
 
 
 WAYS = {
@@ -404,12 +404,12 @@ def test_where_no_plan_was_stored_the_command_says_how_far_the_old_log_was_loade
     outside.topic_ids = {"clicks": "two"}
     plan = accept(outside, "clicks")
     assert old and plan.losses == ()
-    said = describe_continuation(plan, old, A, is_stored=False)
+    result = describe_continuation(plan, old, A, is_stored=False)
     assert (
-        said.startswith(
+        result.startswith(
             "clicks 0 continues at 0. The former log was loaded up to 10; records after that are"
         )
-        and "number is unknown" in said
+        and "number is unknown" in result
     )
 
 

@@ -338,13 +338,13 @@ def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
 
     with pytest.raises(SettingsError):
         ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
-    told = report.as_json()
+    reported = report.as_json()
     assert (
-        [plan["number"] for plan in told["previous_plans"]],
-        told["plan"]["number"],
-        told["records_read"],
+        [plan["number"] for plan in reported["previous_plans"]],
+        reported["plan"]["number"],
+        reported["records_read"],
     ) == ([1], 2, 12)
-    assert (told["table_version"], told["plan"]["table_version"]) == (1, None)
+    assert (reported["table_version"], reported["plan"]["table_version"]) == (1, None)
 
 
 def test_offsets_that_a_crash_kept_back_are_committed_first_and_told() -> None:

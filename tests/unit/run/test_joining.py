@@ -306,6 +306,6 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_no
         outside.offsets[A][0] == outside.logs[A].end
         and outside.offsets[B][0] == outside.logs[B].end
     )
-    told = fake_ledger.loaded(outside, None).read_by_others
-    read = {offset for one in told for offset in range(one.from_offset, one.until_offset)}
+    reported = fake_ledger.loaded(outside, None).read_by_others
+    read = {offset for one in reported for offset in range(one.from_offset, one.until_offset)}
     assert read == others.read.get(theirs, set())

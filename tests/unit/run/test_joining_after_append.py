@@ -223,8 +223,8 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_wh
     reject_broken(outside, others)
     assert [offset_of(outside, log) for log in (A, B)] == [outside.logs[log].end for log in (A, B)]
     twice = others.read[theirs] & {offset for log, offset in outside.rows() if log == theirs}
-    told = {outcome for report in reports for outcome in outcomes(report)}
-    assert not twice or told & {Outcome.DUPLICATE_READS, Outcome.OWNER_CHANGED}
+    reported = {outcome for report in reports for outcome in outcomes(report)}
+    assert not twice or reported & {Outcome.DUPLICATE_READS, Outcome.OWNER_CHANGED}
     holes = fake_ledger.loaded(outside, None).read_by_others
     assert {
         offset for one in holes for offset in range(one.from_offset, one.until_offset)

@@ -603,9 +603,9 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     assert newest
     moves = apart(newest, as_left_to_others(seen, newest, SETTINGS))
     assert moves == {A: (7, 5)}
-    (said,) = describe_rewound(moves, seen, SETTINGS)
+    (result,) = describe_rewound(moves, seen, SETTINGS)
     assert (
-        "If the partition was truncated below what other members had read" in said
+        "If the partition was truncated below what other members had read" in result
         and describe_rewound(moves, seen, settings_of()) == []
     )
     outside.move_offset(A, 6)

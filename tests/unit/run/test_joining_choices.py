@@ -89,7 +89,7 @@ def test_a_run_that_stays_for_its_share_leaves_once_that_is_handed_over() -> Non
     )
     ingest(world, settings, new_report())
     assert members[0].said == ["join", "leave", "leave"]
-    assert {"leave" in said for step, said in left if step == "fetch"} == {True}
+    assert {"leave" in value for step, value in left if step == "fetch"} == {True}
 
 
 def test_what_the_membership_cost_is_in_the_report_of_the_run_and_in_its_metrics() -> None:

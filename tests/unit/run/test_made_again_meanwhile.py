@@ -83,7 +83,7 @@ def test_where_brokers_tell_topic_ids_zookeeper_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outside = loaded(clicks="id-1")
-    asked: list[object] = []
-    monkeypatch.setattr(FakeWorld, "creation_ids", lambda world, topics: asked.append(topics))
+    request: list[object] = []
+    monkeypatch.setattr(FakeWorld, "creation_ids", lambda world, topics: request.append(topics))
     run(outside)
-    assert (asked, outside.transaction_version()) == ([], 2)
+    assert (request, outside.transaction_version()) == ([], 2)

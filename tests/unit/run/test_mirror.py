@@ -32,7 +32,8 @@ class Group:
 
     def __init__(self, **there: tuple[int | None, str]) -> None:
         self.there = {
-            dict(a=A, b=B)[name]: CommittedOffset(None, *told) for name, told in there.items()
+            dict(a=A, b=B)[name]: CommittedOffset(None, *reported)
+            for name, reported in there.items()
         }
         self.committed: list[tuple[dict[BrokerPartition, int], str]] = []
 
@@ -117,10 +118,10 @@ def test_the_word_of_another_pipeline_is_told_and_one_whose_place_was_taken_is_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     theirs = Group(a=(3, "etl:other/clicks:1"))
-    ((outcome, said),) = mirrored(monkeypatch, RECORDED, theirs).outcomes
+    ((outcome, result),) = mirrored(monkeypatch, RECORDED, theirs).outcomes
     assert (
         outcome is Outcome.NOT_MIRRORED
-        and "first clicks 0 (etl:other/clicks:1). They are not changed" in said
+        and "first clicks 0 (etl:other/clicks:1). They are not changed" in result
         and not theirs.committed
     )
     heir = replace(
@@ -158,11 +159,11 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
             )
 
     report = mirrored(monkeypatch, RECORDED, Refusing())
-    ((outcome, said),) = report.outcomes
-    assert outcome is Outcome.NOT_MIRRORED and said.startswith(
+    ((outcome, result),) = report.outcomes
+    assert outcome is Outcome.NOT_MIRRORED and result.startswith(
         "group.mirror_group lag not updated: the broker refused to commit an offset of"
     )
-    assert said.endswith("UNKNOWN_MEMBER_ID. Check its members")
+    assert result.endswith("UNKNOWN_MEMBER_ID. Check its members")
 
 
 @pytest.mark.parametrize(

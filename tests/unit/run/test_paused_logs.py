@@ -60,7 +60,7 @@ def rows_of(outside: Outside, log: BrokerPartition) -> int:
 
 
 def paused_in(report: Report) -> list[str]:
-    return [said for outcome, said in report.outcomes if outcome is Outcome.PAUSED]
+    return [value for outcome, value in report.outcomes if outcome is Outcome.PAUSED]
 
 
 @of_both_kinds
@@ -79,11 +79,11 @@ def test_a_paused_log_keeps_its_position_while_the_others_go_on_and_is_read_on_f
             and report.plan.positions[log] == before[0]
             and log not in {r.log for r in report.plan.ranges}
         )
-        [said] = paused_in(report)
+        [result] = paused_in(report)
         assert (
             "paused since 2023-11-14T21:56:40.000+00:00 by kim@host: its records are broken; "
-            in said
-            and "s unread, " in said
+            in result
+            and "s unread, " in result
         )
     assert outside.offsets[log] == before and rows_of(outside, log) == rows
     outside.pauses = ()
@@ -149,7 +149,7 @@ def test_a_stored_plan_that_reads_a_log_which_is_paused_since_is_executed_whole_
         run(outside, at=crash_at("store plan", When.AFTER))
     log = pause(outside)
     report = run(outside)
-    [replayed] = [said for outcome, said in report.outcomes if outcome is Outcome.PLAN_RESUMED]
+    [replayed] = [value for outcome, value in report.outcomes if outcome is Outcome.PLAN_RESUMED]
     assert replayed.endswith(
         "is executed unchanged; clicks 1 of it paused later; a stored plan is executed as a whole"
     )
@@ -334,7 +334,7 @@ def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to
     log = pause(outside)
     grow(outside, 1, 2, 1)
     report = load(outside, key, settings)
-    assert [said for outcome, said in report.outcomes if outcome is Outcome.NOT_COMPLETE] == [
+    assert [value for outcome, value in report.outcomes if outcome is Outcome.NOT_COMPLETE] == [
         "Run key K is not loaded in clicks 1, which could not be read. Run it again with the key when it can be read"
     ]
     grow(outside, 1, 2, 1)
@@ -369,8 +369,10 @@ def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it()
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
-    [told] = [said for outcome, said in run(outside).outcomes if outcome is Outcome.LEDGER_RESTORED]
-    assert told.endswith(
+    [reported] = [
+        value for outcome, value in run(outside).outcomes if outcome is Outcome.LEDGER_RESTORED
+    ]
+    assert reported.endswith(
         "commits up to plan 1. ZooKeeper may have lost pauses of partitions. Pause them again with `etl topics pause`"
     )
 

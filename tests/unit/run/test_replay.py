@@ -335,7 +335,7 @@ def _time(seconds: int) -> Timestamp:
 
 
 @pytest.mark.parametrize(
-    ("from_", "until", "says"),
+    ("from_", "until", "message"),
     [
         pytest.param(3, 3, "The interval is empty", id="empty"),
         pytest.param(3, 1, "The interval runs backwards", id="backwards"),
@@ -343,14 +343,14 @@ def _time(seconds: int) -> Timestamp:
     ],
 )
 def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_is_asked(
-    from_: Any, until: Any, says: str
+    from_: Any, until: Any, message: str
 ) -> None:
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(SettingsError, match=message):
         wanted(from_, until)
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "says"),
+    ("what", "error", "message"),
     [
         pytest.param(
             wanted(1, 9),
@@ -379,10 +379,10 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_
     ],
 )
 def test_what_was_never_loaded_is_refused_and_nothing_is_stored(
-    what: ReplayRequest, error: type[EtlError], says: str
+    what: ReplayRequest, error: type[EtlError], message: str
 ) -> None:
     outside = loaded(5, 3, 4)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         replayed(outside, what)
     assert sorted(outside.plans) == [1, 2]
     reject_unfinished(outside)

@@ -26,12 +26,12 @@ def traceback(*raised: str, file: str = "/home/me/shaping.py") -> str:
     one = 'Traceback (most recent call last):\n  File "{}", line {}, in shaped\n    return row["a"]\n           ~~~^^^^^\n{}\n'
     between = "\nDuring handling of the above exception, another exception occurred:\n\n"
     return between.join(
-        one.format(file, number, said) for number, said in enumerate(raised, start=7)
+        one.format(file, number, value) for number, value in enumerate(raised, start=7)
     )
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "told"),
+    ("kind", "text", "reported"),
     [
         (
             "PythonException",
@@ -73,9 +73,9 @@ def traceback(*raised: str, file: str = "/home/me/shaping.py") -> str:
     ],
 )
 def test_what_a_function_or_an_expression_raised_is_told_with_its_line(
-    kind: str, text: str, told: tuple[str, str | None]
+    kind: str, text: str, reported: tuple[str, str | None]
 ) -> None:
-    assert raised_on_a_row(kind, text) == told
+    assert raised_on_a_row(kind, text) == reported
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_module_that_ends_the_process_is_told_as_the_transforms(
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("raised", "text"),
     [
         ("sys.exit(0)", r"it ends the process \(sys.exit, with 0\)"),
         ("raise BaseException('odd')", "BaseException: odd"),
@@ -253,7 +253,7 @@ def test_a_function_that_ends_the_process_is_told_with_its_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     raised: str,
-    told: str,
+    text: str,
 ) -> None:
     name = module(
         tmp_path,
@@ -261,7 +261,7 @@ def test_a_function_that_ends_the_process_is_told_with_its_line(
         f"ends_{abs(hash(raised))}",
         f"import sys\n\ndef shaped(rows):\n    {raised}\n",
     )
-    with pytest.raises(SettingsError, match=f"The transform failed: {told}") as caught:
+    with pytest.raises(SettingsError, match=f"The transform failed: {text}") as caught:
         apply_transform(name, rows_of(object()))
     assert str(caught.value.where["line"]).endswith(".py:4")
 

@@ -47,7 +47,7 @@ def test_the_value_of_a_change_is_what_yaml_makes_of_it(word: str, value: object
 
 
 @pytest.mark.parametrize(
-    ("word", "says"),
+    ("word", "message"),
     [
         ("limits.max_record_per_run=1", "limits.max_records_per_plan"),
         ("max_records_per_plan=1", "limits.max_records_per_plan"),
@@ -59,12 +59,12 @@ def test_the_value_of_a_change_is_what_yaml_makes_of_it(word: str, value: object
         ("group=*x", "as in a conf file"),
     ],
 )
-def test_a_change_of_what_is_no_key_is_refused_by_its_name(word: str, says: str) -> None:
+def test_a_change_of_what_is_no_key_is_refused_by_its_name(word: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_change(word)
     assert (
         f"--set {word.partition('=')[0]}" in caught.value.message
-        and says in f"{caught.value.message} {caught.value.action}"
+        and message in f"{caught.value.message} {caught.value.action}"
     )
 
 
@@ -81,7 +81,7 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
 ) -> None:
     monkeypatch.chdir("/")
     monkeypatch.setenv("SAID", "elsewhere")
-    said = [
+    result = [
         parse_change(word)
         for word in (
             "source.starting_offsets=2026-01-31T00:00:00+00:00",
@@ -92,7 +92,7 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
             "spark.spark.master=local[2]",
         )
     ]
-    found = load_settings(conf, said)
+    found = load_settings(conf, result)
     assert found.limits.max_records_per_plan == 2
     assert found.source.starting_offsets.ms == 1_769_817_600_000  # type: ignore[union-attr]
     assert found.table.path == str(tmp_path / "elsewhere" / "clicks")
@@ -113,7 +113,7 @@ def test_a_wrong_value_of_a_change_is_told_with_the_file_and_the_change(conf: Pa
 
 
 def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
-    said = (
+    result = (
         "limits.max_records_per_plan=1000",
         "group=${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key=s3cret",
@@ -121,7 +121,7 @@ def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
         "zookeeper.connect=host:2181",
         "source.bootstrap_servers=host:9092",
     )
-    assert describe_overrides([parse_change(word) for word in said]) == {
+    assert describe_overrides([parse_change(word) for word in result]) == {
         "limits.max_records_per_plan": "1000",
         "group": "${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key": None,

@@ -95,7 +95,7 @@ def test_sections_are_put_together_and_anything_else_is_taken_whole(
 
 
 @pytest.mark.parametrize(
-    ("shared", "says", "key"),
+    ("shared", "message", "key"),
     [
         ({**SHARED, "pipeline": "clicks"}, "cannot have the key pipeline", "pipeline"),
         ({**SHARED, "defaults": "more.yaml"}, "cannot have the key defaults", "defaults"),
@@ -104,10 +104,10 @@ def test_sections_are_put_together_and_anything_else_is_taken_whole(
     ids=["a pipeline", "other defaults", "a list"],
 )
 def test_what_cannot_be_defaults_is_refused_with_both_files(
-    tmp_path: Path, shared: Any, says: str, key: str | None
+    tmp_path: Path, shared: Any, message: str, key: str | None
 ) -> None:
     conf = written(tmp_path, shared)
-    with pytest.raises(SettingsError, match=says) as caught:
+    with pytest.raises(SettingsError, match=message) as caught:
         load_settings(conf)
     assert caught.value.where.get("key") == key
     assert caught.value.where["conf"] == str(conf) and Path(caught.value.where["path"]).samefile(
@@ -150,7 +150,7 @@ def test_a_key_that_stands_twice_in_the_defaults_is_refused_with_both_lines(tmp_
     shared.write_text(
         f"{shared.read_text()}limits: {{max_records_per_plan: 10}}\nlimits: {{local_below_bytes: 0}}\n"
     )
-    says = f"duplicate key limits, first in line {lines + 1};.*: line {lines + 2}, column 1"
-    with pytest.raises(SettingsError, match=says) as caught:
+    message = f"duplicate key limits, first in line {lines + 1};.*: line {lines + 2}, column 1"
+    with pytest.raises(SettingsError, match=message) as caught:
         load_settings(conf)
     assert str(caught.value.where["path"]).endswith("shared/defaults.yaml")

@@ -74,20 +74,20 @@ def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(
 
 
 def test_the_same_keys_are_taken_where_they_ask_for_what_there_is() -> None:
-    said: dict[str, Any] = {
+    result: dict[str, Any] = {
         "bootstrap_servers": None,
         "starting_offsets": "latest",
         "isolation_level": "read_uncommitted",
         "on_no_leader": "skip",
         "assume_compacted": [],
     }
-    assert parse_settings(document(**said)).source.starting_offsets is StartAt.LATEST
+    assert parse_settings(document(**result)).source.starting_offsets is StartAt.LATEST
 
 
 def test_a_cluster_without_an_id_must_be_named() -> None:
-    asked = document()
-    del asked["source"]["assume_cluster_id"]
-    error = refusal(asked)
+    request = document()
+    del request["source"]["assume_cluster_id"]
+    error = refusal(request)
     assert (error.where["key"], "no cluster id" in error.message) == (
         "source.assume_cluster_id",
         True,
@@ -108,12 +108,14 @@ def test_records_cannot_be_counted_from_byte_positions() -> None:
 
 
 def test_a_date_of_the_record_needs_a_transform_that_gives_one() -> None:
-    asked = {
+    request = {
         **document(),
         "table": {"path": "warehouse/clicks", "partition_by": ["topic", "event_date"]},
     }
-    assert refusal(asked).where["key"] == "table.partition_by"
-    assert parse_settings({**asked, "transform": "package.module:function"}).table.partition_by == (
+    assert refusal(request).where["key"] == "table.partition_by"
+    assert parse_settings(
+        {**request, "transform": "package.module:function"}
+    ).table.partition_by == (
         "topic",
         "event_date",
     )

@@ -97,7 +97,7 @@ def test_a_file_of_defaults_sees_its_files_from_its_own_folder(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("security", "said"),
+    ("security", "words_said"),
     [
         (
             {"protocol": "SASL_SSL"},
@@ -143,9 +143,9 @@ def test_a_file_of_defaults_sees_its_files_from_its_own_folder(tmp_path: Path) -
     ],
 )
 def test_keys_that_do_not_fit_one_another_are_refused_with_what_fits(
-    security: dict[str, Any], said: str
+    security: dict[str, Any], words_said: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said) as refused:
+    with pytest.raises(SettingsError, match=words_said) as refused:
         parse_settings(conf(security))
     assert refused.value.where["key"].startswith("source.security")
 
@@ -178,12 +178,12 @@ def test_old_brokers_have_neither_encryption_nor_logins_nor_listeners() -> None:
 def test_a_secret_that_stands_in_a_conf_is_refused_and_told_nowhere(security: Any) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_settings(conf(security))
-    told = (
+    reported = (
         "".join(traceback.format_exception(refused.value))
         + repr(refused.value)
         + str(refused.value.as_json())
     )
-    assert SECRET not in told
+    assert SECRET not in reported
     assert refused.value.where["key"].startswith("source.security")
 
 
@@ -265,7 +265,7 @@ def test_a_secret_that_is_not_there_is_told_with_its_key_the_machine_and_the_pla
     there.write_text(f"{SECRET}\n")
     latin.write_bytes(b"\xff\xfe")
     assert resolve_secret(SecretRef("file", "there", str(tmp_path)), "k") == SECRET
-    for secret, said in (
+    for secret, value in (
         (
             SecretRef("file", "kafka.secret", str(tmp_path)),
             f"k refers to the file {tmp_path}/kafka.secret, which cannot be read",
@@ -277,7 +277,7 @@ def test_a_secret_that_is_not_there_is_told_with_its_key_the_machine_and_the_pla
         (SecretRef("file", str(tmp_path)), "cannot be read: Is a directory"),
         (SecretRef("file", str(latin)), "cannot be read: it is not UTF-8"),
     ):
-        with pytest.raises(SettingsError, match=said) as refused:
+        with pytest.raises(SettingsError, match=value) as refused:
             resolve_secret(secret, "k")
         assert (
             refused.value.exit_code == 2
@@ -307,7 +307,7 @@ def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(
 
 
 @pytest.mark.parametrize(
-    ("said", "content", "wrong"),
+    ("value", "content", "wrong"),
     [
         (SecretRef("file", "secret"), "", "username, from ${file:secret}, is empty"),
         (SecretRef("file", "secret"), "a\0b", "username, from ${file:secret}, contains a NUL"),
@@ -316,7 +316,7 @@ def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(
     ],
 )
 def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
-    said: str | SecretRef,
+    value: str | SecretRef,
     content: str,
     wrong: str,
     tmp_path: Path,
@@ -325,9 +325,9 @@ def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "secret").write_text(content)
     with pytest.raises(SettingsError, match="is empty|contains a NUL") as of_broker:
-        login_text(said, "source.security.sasl.username")
+        login_text(value, "source.security.sasl.username")
     with pytest.raises(SettingsError, match="is empty|contains a NUL") as of_zookeeper:
-        said_of(Access(None, Auth(Scheme.SASL, said)), "username")
+        said_of(Access(None, Auth(Scheme.SASL, value)), "username")
     for error, key in (
         (of_broker.value, "source.security.sasl.username"),
         (of_zookeeper.value, "zookeeper.auth.username"),
@@ -405,7 +405,7 @@ def test_an_address_is_told_back_without_the_password_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "given", "told"),
+    ("key", "given", "reported"),
     [
         ("pipeline", "HTTPS://token-hunter9@minio", "HTTPS://***@minio"),
         ("pipeline", "kafka://etl:hunter9@b", "kafka://***@b"),
@@ -415,9 +415,9 @@ def test_an_address_is_told_back_without_the_password_in_it() -> None:
     ],
 )
 def test_what_stands_before_an_at_is_hidden_where_it_may_be_a_password_and_a_container_is_told(
-    key: str, given: str, told: str
+    key: str, given: str, reported: str
 ) -> None:
     section, _, name = key.rpartition(".")
     with pytest.raises(SettingsError) as error:
         parse_settings({**conf({}), **({section: {name: given}} if section else {name: given})})
-    assert f"it is '{told}" in str(error.value) and "hunter9" not in str(error.value)
+    assert f"it is '{reported}" in str(error.value) and "hunter9" not in str(error.value)

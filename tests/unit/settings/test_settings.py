@@ -323,7 +323,7 @@ def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         ("pipeline", "a/b", "letters, digits"),
         ("group", "..", "not dots alone"),
@@ -333,10 +333,10 @@ def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
     ],
 )
 def test_a_wrong_value_is_told_in_words_with_what_its_key_takes(
-    key: str, value: Any, says: str
+    key: str, value: Any, message: str
 ) -> None:
     error = refusal(key, value)
-    assert says in error.action
+    assert message in error.action
     assert not any(word in str(error) for word in ("pattern", "^", "Input", "docs/", "conf/"))
 
 
@@ -408,7 +408,7 @@ def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "source", "says"),
+    ("group", "source", "message"),
     [
         (
             {"offsets_storage": "dual"},
@@ -483,11 +483,11 @@ def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
     ],
 )
 def test_what_does_not_go_with_being_a_member_is_refused_by_name(
-    group: dict[str, Any], source: dict[str, Any], says: str
+    group: dict[str, Any], source: dict[str, Any], message: str
 ) -> None:
     document = document_with("group", {"id": "etl-clicks", "mode": "join", **group})
     document["source"] |= source
-    with pytest.raises(SettingsError, match=re.escape(says)) as caught:
+    with pytest.raises(SettingsError, match=re.escape(message)) as caught:
         parse_settings(document, path=PLACE)
     assert (caught.value.where["key"], caught.value.exit_code) == ("group", 2)
 
@@ -529,7 +529,7 @@ def test_a_run_joins_the_group_whose_offsets_it_uses(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         ("source.broker_type", "pulsar", "kafka or jafka"),
         ("group.mode", "share", "claim"),
@@ -537,10 +537,10 @@ def test_a_run_joins_the_group_whose_offsets_it_uses(
         ("table.compression", "gzip", "uncompressed, snappy, lz4 or zstd"),
     ],
 )
-def test_what_is_not_built_yet_is_refused_in_a_sentence(key: str, value: Any, says: str) -> None:
+def test_what_is_not_built_yet_is_refused_in_a_sentence(key: str, value: Any, message: str) -> None:
     error = refusal(key, value)
     assert error.where["key"] == key
-    assert says in error.message
+    assert message in error.message
 
 
 @pytest.mark.parametrize(
@@ -830,10 +830,10 @@ def test_topics_match_whole_and_deny_wins(topic: str, admitted: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "said"), [("click-de", True), ("my-click-de", False), ("clicks", False)]
+    ("topic", "value"), [("click-de", True), ("my-click-de", False), ("clicks", False)]
 )
-def test_topics_that_an_operator_says_are_compacted_match_whole(topic: str, said: bool) -> None:
-    assert parse(WHOLE).source.is_assumed_compacted(topic) is said
+def test_topics_that_an_operator_says_are_compacted_match_whole(topic: str, value: bool) -> None:
+    assert parse(WHOLE).source.is_assumed_compacted(topic) is value
 
 
 @pytest.mark.parametrize(

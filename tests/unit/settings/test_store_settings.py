@@ -38,13 +38,13 @@ def test_a_conf_keeps_references_and_no_secret(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KEY", "hunter2")
     settings = conf(**KEYS)
     assert settings.table.store.access_key == SecretRef("env", "KEY")
-    for told in (
+    for reported in (
         repr(settings),
         str(settings.model_dump(warnings=False)),
         str(write_settings(settings)),
         repr(pickle.dumps(settings)),
     ):
-        assert "hunter2" not in told
+        assert "hunter2" not in reported
     assert resolve_secret(SecretRef("env", "KEY"), "table.store.access_key") == "hunter2"
 
 

@@ -72,7 +72,7 @@ def test_connections_are_encrypted_where_it_is_said_or_follows(
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "text"),
     [
         (
             {"tls": {"enabled": False, "ca_file": "ca.pem"}},
@@ -103,9 +103,9 @@ def test_connections_are_encrypted_where_it_is_said_or_follows(
     ],
 )
 def test_keys_that_do_not_fit_one_another_are_refused_before_anybody_connects(
-    keys: dict[str, Any], said: str
+    keys: dict[str, Any], text: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said) as refused:
+    with pytest.raises(SettingsError, match=text) as refused:
         parse_settings(conf(**keys))
     assert refused.value.where["key"].startswith("zookeeper")
 
@@ -149,7 +149,7 @@ def test_neither_settings_nor_a_session_that_has_not_begun_hold_the_secret(
 
 
 @pytest.mark.parametrize(
-    "said",
+    "value",
     [
         ("Sending request(xid=%s): %s", 1, SASL(SECRET.encode())),
         ("Sending request(xid=%s): %s", -4, AuthRequest(0, "digest", f"etl:{SECRET}")),
@@ -158,12 +158,12 @@ def test_neither_settings_nor_a_session_that_has_not_begun_hold_the_secret(
     ],
 )
 def test_what_kazoo_says_of_a_login_or_of_a_sessions_password_reaches_no_log(
-    said: tuple[Any, ...],
+    value: tuple[Any, ...],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     logger = ZooKeeper("a:2181").client.logger
     with caplog.at_level(1, logger="kazoo.client"):
-        logger.log(logging.DEBUG, *said)
+        logger.log(logging.DEBUG, *value)
         logger.debug("Sending request(xid=%s): %s", 2, "an ordinary one")
     assert SECRET not in caplog.text and "an ordinary one" in caplog.text
 
@@ -209,7 +209,7 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
 
 
 @pytest.mark.parametrize(
-    ("more", "said", "option"),
+    ("more", "text", "option"),
     [
         (
             {"zookeeper_auth_password": SECRET},
@@ -221,9 +221,9 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
     ],
 )
 def test_a_wrong_option_of_the_way_in_is_told_by_its_name_and_without_its_value(
-    more: dict[str, str], said: str, option: str
+    more: dict[str, str], text: str, option: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said) as refused:
+    with pytest.raises(SettingsError, match=text) as refused:
         parse_options({**OPTIONS, **more})
     assert refused.value.where["option"] == option and SECRET not in str(refused.value)
 

@@ -209,8 +209,8 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     starts, ours = starts_in(outside), outside.offsets[ONE][0]
     outside.move_offset(ONE, starts[7] + 5)
     plan = store_blindly(outside)
-    says = "Plan 2 is stored and not in the table, and no message begins where it begins"
-    with pytest.raises(MisalignedOffset, match=says) as refused:
+    message = "Plan 2 is stored and not in the table, and no message begins where it begins"
+    with pytest.raises(MisalignedOffset, match=message) as refused:
         run(outside, FOLLOWING)
     assert f"Set it back to {ours}" in refused.value.action
     assert refused.value.action.endswith(

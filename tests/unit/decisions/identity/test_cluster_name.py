@@ -37,14 +37,14 @@ def plan_of(cluster: str, cluster_id: str | None = None) -> Plan:
     return plain_plan(2, cluster=cluster, cluster_id=cluster_id)
 
 
-@pytest.mark.parametrize("said", [None, "old"])
-def test_the_first_run_on_brokers_with_an_id_takes_the_id(said: str | None) -> None:
-    assert called(told=ID, said=said) == ClusterName(ID)
+@pytest.mark.parametrize("text", [None, "old"])
+def test_the_first_run_on_brokers_with_an_id_takes_the_id(text: str | None) -> None:
+    assert called(told=ID, said=text) == ClusterName(ID)
 
 
-@pytest.mark.parametrize("said", [None, "old"])
-def test_a_pipeline_that_began_under_the_id_goes_on_under_it(said: str | None) -> None:
-    assert called(plan_of(ID), told=ID, said=said) == ClusterName(ID)
+@pytest.mark.parametrize("text", [None, "old"])
+def test_a_pipeline_that_began_under_the_id_goes_on_under_it(text: str | None) -> None:
+    assert called(plan_of(ID), told=ID, said=text) == ClusterName(ID)
 
 
 def test_brokers_without_an_id_are_called_what_the_conf_says() -> None:
@@ -81,21 +81,21 @@ def test_a_conf_that_lost_the_name_is_told_which_name_to_put_back() -> None:
 def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_told_what_to_say() -> (
     None
 ):
-    for said in (None, "old"):
+    for value in (None, "old"):
         with pytest.raises((NeedsDecision, SettingsError)) as caught:
-            called(plan_of(ID), said=said)
+            called(plan_of(ID), said=value)
         assert f"`cluster: {ID}`" in caught.value.action
     assert called(plan_of(ID), said=ID) == called(plan_of(ID), told=ID, said=ID) == ClusterName(ID)
 
 
 @pytest.mark.parametrize(
-    ("newest", "said"), [(plan_of(ID), None), (plan_of(ID), "old"), (plan_of("old"), "new")]
+    ("newest", "text"), [(plan_of(ID), None), (plan_of(ID), "old"), (plan_of("old"), "new")]
 )
 def test_another_cluster_than_that_of_the_newest_plan_is_refused(
-    newest: Plan, said: str | None
+    newest: Plan, text: str | None
 ) -> None:
     with pytest.raises(NeedsDecision, match=f"these brokers are of cluster {OTHER_ID}"):
-        called(newest, told=OTHER_ID, said=said)
+        called(newest, told=OTHER_ID, said=text)
 
 
 def test_once_a_plan_knows_the_id_brokers_of_another_one_are_refused_under_the_same_name() -> None:

@@ -219,12 +219,12 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
 def test_nobody_is_believed_against_the_bytes_of_a_log(is_same_log: bool) -> None:
     outside = kept_by_two()
     before = dict(outside.plans)
-    named, says = (
+    named, message = (
         ("clicks:1-0", "not the same log: the bytes")
         if is_same_log
         else ("clicks:2-0", "It is the same log: the bytes")
     )
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(SettingsError, match=message):
         accept(outside, named, is_same_log=is_same_log)
     assert outside.plans == before
 
@@ -647,8 +647,8 @@ def test_no_lag_is_told_of_a_log_that_is_not_decided_and_that_of_the_others_is()
     plan = accept(outside, "clicks")
     run(outside)
     away(outside, TWO, is_away=False)
-    told = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
-    assert {(row["broker_id"], row["partition"]): row["lag"] for row in told.rows} == {
+    reported = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
+    assert {(row["broker_id"], row["partition"]): row["lag"] for row in reported.rows} == {
         (1, 0): 0,
         (1, 1): 0,
         (2, 0): None,

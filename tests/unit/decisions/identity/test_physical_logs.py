@@ -253,8 +253,8 @@ def test_a_pipeline_whose_conf_names_another_family_of_brokers_is_refused_and_no
     run(outside)
     grow(outside, 1, 1, 1)
     before = replace(outside, plans=dict(outside.plans), offsets=dict(outside.offsets))
-    says = f"and the conf says {settings.source.broker_type.value}: offsets of one mean nothing on the other"
-    with pytest.raises(SettingsError, match=says) as refused:
+    message = f"and the conf says {settings.source.broker_type.value}: offsets of one mean nothing on the other"
+    with pytest.raises(SettingsError, match=message) as refused:
         run(outside, settings)
     assert refused.value.where["key"] == "source.broker_type" and outside == before
 
@@ -333,10 +333,14 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
     outside = physical_outside_of(5, 3, 4)
     run(outside)
     grow(outside, 1, 0, 0)
-    told = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
-    assert [(row["partition"], row["broker_id"]) for row in told.rows] == [(0, 1), (0, 2), (1, 1)]
+    reported = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
+    assert [(row["partition"], row["broker_id"]) for row in reported.rows] == [
+        (0, 1),
+        (0, 2),
+        (1, 1),
+    ]
     log = of(outside, ONE)
-    assert (told.rows[0]["lag"], told.rows[0]["boundaries"]) == (
+    assert (reported.rows[0]["lag"], reported.rows[0]["boundaries"]) == (
         log.end - outside.offsets[ONE][0],
         list(log.extent.boundaries or ()),
     )

@@ -78,7 +78,7 @@ def test_a_cooperative_member_gets_nothing_that_another_one_still_has_and_all_of
         members, partitions = led_group_of(seed)
         owned: Assigned = {}
         for generation in range(8):
-            told = [
+            reported = [
                 GroupMember(
                     one.member_id,
                     one.topics,
@@ -88,7 +88,7 @@ def test_a_cooperative_member_gets_nothing_that_another_one_still_has_and_all_of
                 )
                 for one in random.sample(members, len(members))
             ]
-            found = assign_as_leader("cooperative-sticky", told, partitions)
+            found = assign_as_leader("cooperative-sticky", reported, partitions)
             for member, logs in found.items():
                 assert not any(logs & theirs for other, theirs in owned.items() if other != member)
             if found == owned:

@@ -51,7 +51,7 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_told_with_both_ends() ->
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("reported", "text"),
     [
         ("yesterday", "until_time is no time: yesterday"),
         ("", "until_time is no time"),
@@ -66,10 +66,10 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_told_with_both_ends() ->
     ids=repr,
 )
 def test_a_time_that_is_none_or_of_no_zone_is_told_with_the_form_of_one(
-    told: object, said: str
+    reported: object, text: str
 ) -> None:
-    with pytest.raises(SettingsError, match=said) as found:
-        moment(told, "until_time")
+    with pytest.raises(SettingsError, match=text) as found:
+        moment(reported, "until_time")
     assert "2026-01-31T05:00:00+00:00" in found.value.action
 
 

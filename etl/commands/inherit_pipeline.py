@@ -97,7 +97,7 @@ def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
         )
         message = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
         raise SettingsError(
-            message, key="--from", action=f"Write CLUSTER/GROUP/PIPELINE, one of: {names}"
+            message, key="--predecessor", action=f"Write CLUSTER/GROUP/PIPELINE, one of: {names}"
         )
     return found[0]
 

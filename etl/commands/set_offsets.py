@@ -214,14 +214,14 @@ def _targets(
             message = f"{wanted.named} is no topic of the conf"
         raise SettingsError(
             message,
-            key="LOG",
+            key="--partition",
             action=f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
         )
     if isinstance(wanted.to, int) and wanted.named.log is None and len(logs) > 1:
         message = f"An offset is one partition's, and {wanted.named} has {len(logs):,} of them"
         raise SettingsError(
             message,
-            key="LOG",
+            key="--partition",
             action=f"Check the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time",
         )
     if isinstance(wanted.to, BeforeEnd) and services.settings.source.is_physical:

@@ -165,7 +165,7 @@ def _reject_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) 
             action = (
                 f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
             )
-            raise SettingsError(f"There is no partition {one}", key="LOG", action=action)
+            raise SettingsError(f"There is no partition {one}", key="--partition", action=action)
 
 
 def _reject_unchanged_topics(
@@ -185,7 +185,7 @@ def _reject_unchanged_topics(
             )
         message = f"Nothing is wrong with {one}: it was neither cut nor made again"
         action = "Check with `etl run CONF --dry-run`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
-        raise SettingsError(message, key="LOG", action=action)
+        raise SettingsError(message, key="--partition", action=action)
 
 
 def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
@@ -202,7 +202,7 @@ def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
         )
     raise SettingsError(
         "The topic is not there, or the conf does not name it",
-        key="LOG",
+        key="--partition",
         topic=one.topic,
         action=action,
     )
@@ -266,13 +266,15 @@ def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Sna
     if is_same and wanted.names_itself(log):
         message = "It is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
         action = "Pass --not-recreated, which continues where it was; if its messages are all alike and it is another all the same: --truncated-at OFFSET"
-        raise SettingsError(message, key="LOG", **log.place, action=action)
+        raise SettingsError(message, key="--partition", **log.place, action=action)
     return bool(is_same)
 
 
 def _untold(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsError:
     message = "Nothing tells whether it is the log that was: it must be named itself"
-    return SettingsError(message, key="LOG", **log.place, action=ways_out([log], old, snapshot)[0])
+    return SettingsError(
+        message, key="--partition", **log.place, action=ways_out([log], old, snapshot)[0]
+    )
 
 
 def _at_of_one(

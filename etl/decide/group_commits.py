@@ -289,7 +289,7 @@ def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, .
 def before(plan: Plan) -> Plan:
     """Return the plan with its loaded-until offsets before it, also before what others read.
 
-    Where others read, `plan.seen` is their offset, which stays above the loaded-until offset.
+    Where others read, `Plan.seen` is their offset, which stays above the loaded-until offset.
     """
     starts = starts_of(plan)
     seen = dict(plan.seen)

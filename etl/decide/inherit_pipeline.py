@@ -85,14 +85,14 @@ def predecessor_of(
         message = f"{name_of(other.app_id)} has loaded no topic that this conf names"
         raise SettingsError(
             message,
-            key="--from",
+            key="--predecessor",
             action="Check source.topics, and the pipelines that `etl run CONF --dry-run` names",
         )
     if other.plan and other.plan.dialect is not settings.source.broker_type:
         message = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
         raise SettingsError(
             message,
-            key="--from",
+            key="--predecessor",
             action="Check the pipeline's name, and source.broker_type; these brokers take a table of their own",
         )
     if other.plan and not is_same_cluster(other.plan, snapshot, settings.source.assume_cluster_id):

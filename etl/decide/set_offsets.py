@@ -173,7 +173,7 @@ def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> 
         message = "This pipeline has not begun the partition, so it has no position to set"
         raise SettingsError(
             message,
-            key="LOG",
+            key="--partition",
             **log.place,
             action="Check source.new_topics_starting_offsets, or `etl run CONF` first",
         )
@@ -545,7 +545,7 @@ def resuming(
         if whole:
             message = f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: {whole.reason}"
             action = f"Resume {one.topic}, and pause those of its partitions that are to rest"
-            raise SettingsError(message, key="LOG", action=action)
+            raise SettingsError(message, key="--partition", action=action)
         if not gone:
             reject_unknown(one, known)
             sentences.append(f"{one} is not paused: there is nothing to resume")
@@ -575,7 +575,7 @@ def reject_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
             message = f"{named} is no topic of the conf"
         raise SettingsError(
             message,
-            key="LOG",
+            key="--partition",
             action=f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
         )
 

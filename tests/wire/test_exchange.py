@@ -66,5 +66,5 @@ def test_a_generation_that_was_told_is_the_one_that_is_greeted_and_one_that_is_n
     broker: FakeBroker,
 ) -> None:
     assert exchange_with(broker, "kafka").dialect().introduction().startswith("Kafka ")
-    with pytest.raises(SettingsError, match="no generation of brokers called granite"):
+    with pytest.raises(SettingsError, match="There is no broker type granite"):
         exchange_with(broker, "granite").dialect()

@@ -266,7 +266,7 @@ def test_what_each_log_is_refused_with_is_told_and_the_others_are_stored(
 
 
 @pytest.mark.parametrize(
-    ("key", "request", "reported"),
+    ("key", "requested", "reported"),
     [
         (OFFSET_COMMIT, b"demo", b"deno"),
         (OFFSET_FETCH, b"demo", b"deno"),
@@ -277,10 +277,10 @@ def test_an_answer_about_something_else_is_no_consent(
     broker: FakeBroker,
     consumer: SimpleConsumer,
     key: int,
-    request: bytes,
+    requested: bytes,
     reported: bytes,
 ) -> None:
-    broker.script[key].append(altered(lambda body: body.replace(request, reported)))
+    broker.script[key].append(altered(lambda body: body.replace(requested, reported)))
     with pytest.raises(CorruptData, match="asked for"):
         if key == OFFSET_COMMIT:
             consumer.commit_offsets("g", {DEMO: 42})

@@ -211,7 +211,7 @@ def test_the_doctor_says_where_nothing_tells_that_a_topic_is_made_again() -> Non
         "x", FakeWorld(outside_of(5, 3, 4), SETTINGS).observe(), SETTINGS, preview_of
     )
     assert (first.name, first.verdict, second.verdict) == ("topic ids", Verdict.ADVICE, Verdict.OK)
-    assert "nothing tells if clicks is made again" in first.found
+    assert "runs cannot detect that clicks is recreated" in first.found
 
 
 # -- the transform, without Spark

@@ -483,7 +483,10 @@ def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> Non
     given = {"bootstrap": "b:9092", "topics": "clicks"}
     assert parse_options(given).generation is None
     assert parse_options({**given, "broker_version": "0.9.0.1"}).generation == "kafka-0.9"
-    with pytest.raises(SettingsError, match="0.7 speak is not known.*option broker_version"):
+    with pytest.raises(
+        SettingsError,
+        match="The API versions of brokers of version 0.7 are unknown.*option broker_version",
+    ):
         parse_options({**given, "broker_version": "0.7"})
 
 

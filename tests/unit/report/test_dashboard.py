@@ -44,14 +44,14 @@ def test_a_run_that_leaves_some_has_a_sample_of_every_metric() -> None:
     assert set(re.findall(rf"^{PREFIX}(\w+){{", written(), re.MULTILINE)) == HELP.keys()
 
 
-@pytest.mark.parametrize("request", [*ASKED, *CHOICES])
-def test_a_panel_asks_for_metrics_and_labels_that_a_run_writes(request: str) -> None:
-    names, file = NAME.findall(request), written()
+@pytest.mark.parametrize("requested", [*ASKED, *CHOICES])
+def test_a_panel_asks_for_metrics_and_labels_that_a_run_writes(requested: str) -> None:
+    names, file = NAME.findall(requested), written()
     assert names
-    for name, labels in re.findall(rf"\b{PREFIX}(\w+)(?:{{([^}}]*)}})?", request):
+    for name, labels in re.findall(rf"\b{PREFIX}(\w+)(?:{{([^}}]*)}})?", requested):
         [line, *_] = [one for one in file.splitlines() if one.startswith(f"{PREFIX}{name}{{")]
         assert all(f'{label}="' in line for label in re.findall(r"(\w+)[=!]~?", labels)), line
-    grouped = re.findall(r"by \(([^)]*)\)", request)
+    grouped = re.findall(r"by \(([^)]*)\)", requested)
     assert all(f'{label.strip()}="' in file for labels in grouped for label in labels.split(","))
 
 

@@ -261,7 +261,7 @@ def test_the_history_has_a_column_for_each_run_and_the_ones_that_failed_are_mark
     page = parsed(
         loaded(1),
         past(1),
-        past(2, state="failed", exit_code=6, records=0, records_per_second=0, lag_before=None),
+        past(2, state="failed", exit_code=6, records_read=0, records_per_second=0, lag_before=None),
         past(3),
     )
     titles = [text for name, text in page.texts if name == "title"][1:]

@@ -1,10 +1,14 @@
 """How is a table compacted and cleaned up?
 
 `etl table maintain` compacts small files, vacuums, writes a checkpoint and prunes old plans;
-`etl table compact` only compacts. No row and no offset moves. The table is observed as by a run first:
-changes of others that stop a run stop these commands, since the files might be needed to undo them;
-permitted changes are recorded before the log forgets them. Another driver may be active: Delta
-resolves conflicts. Spark starts only if there are files to compact or remove.
+`etl table compact` only compacts. Neither changes rows or offsets.
+
+The table is observed as by a run first. Changes by other writers that stop a run stop these
+commands, too, since the files might be needed to undo them. Permitted changes are recorded before
+the table's log forgets them. Another driver may be active: Delta resolves conflicts. Spark starts
+only if there are files to compact or remove.
+
+Not here: the operations on the table (etl/io/delta/maintenance.py).
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What there is to compact."""
+    """Small files of a table, for `etl table compact --dry-run`."""
 
     table: str
     small_files: int
@@ -48,11 +52,11 @@ class Waiting:
 
     @property
     def says(self) -> tuple[str, ...]:
-        """In a sentence."""
+        """Summarize it, a sentence each."""
         return (would_become(self.table, self.small_files, self.small_bytes),)
 
     def as_json(self) -> dict[str, Any]:
-        """The document of a dry run."""
+        """Return the document of a dry run."""
         return {
             "dry_run": True,
             "table": self.table,
@@ -64,18 +68,18 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was compacted."""
+    """The result of `etl table compact`."""
 
     table: str
     compacted: Compacted
 
     @property
     def says(self) -> tuple[str, ...]:
-        """In a sentence."""
+        """Summarize it, a sentence each."""
         return (became(self.table, self.compacted),)
 
     def as_json(self) -> dict[str, Any]:
-        """The document."""
+        """Return the document of the command."""
         c = self.compacted
         return {
             "dry_run": False,
@@ -96,7 +100,8 @@ def compact(
     Raises LedgersDisagree if a run would stop, NotOurTable for a table that this pipeline has not
     loaded, TableUnreachable, also if others changed the same files meanwhile.
     """
-    watch, path = Stopwatch(), settings.table.path
+    watch = Stopwatch()
+    path = settings.table.path
     opened = open_services(settings, run_context, name=f"{new_run_id()}-compact", phases=watch)
     with run_context.progress(watch.doing), opened as services, translating_spark_errors():
         looked_at(services, settings)
@@ -109,7 +114,7 @@ def compact(
 def looked_at(
     services: LiveServices, settings: Settings
 ) -> tuple[Table, Collection[ForeignCommit]]:
-    """Return the table once a run would continue there, and permitted changes by others."""
+    """Return the table and permitted changes by others. Raises the errors that would stop a run."""
     ledger = services.read_ledger()
     reject_other_broker_type(ledger.newest, settings)
     table = services.read_table(ledger)
@@ -123,8 +128,9 @@ def looked_at(
 
 
 def reject_table_that_stops_a_run(ledger: Ledger, table: Table | None, settings: Settings) -> None:
-    """Reject changes by others, and a table that is not the ledger's: in an older copy no version
-    needs the newer files. Raises LedgersDisagree.
+    """Reject changes by others, and a table that is not the ledger's. Raises LedgersDisagree.
+
+    In an older copy of a table no version needs the newer files, so VACUUM would delete them.
     """
     with naming_table(settings):
         reject_other_ledger(ledger, table)
@@ -134,7 +140,7 @@ def reject_table_that_stops_a_run(ledger: Ledger, table: Table | None, settings:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What there is to do."""
+    """What `etl table maintain` would do."""
 
     table: str
     version: int
@@ -145,15 +151,17 @@ class Foreseen:
 
     @property
     def says(self) -> tuple[str, ...]:
-        """A sentence for each."""
+        """Summarize it, a sentence per operation."""
         return (
             would_become(self.table, self.small_files, self.small_bytes),
-            f"{counted(self.unneeded_files, 'file')} that no version of the last {self.kept.days} days needs would be removed (VACUUM)",
-            "the table's log would get a checkpoint, and plans beyond those that are kept would be folded into one interval for each log",
+            f"{counted(self.unneeded_files, 'file')} that no version of the last "
+            f"{self.kept.days} days needs would be removed (VACUUM)",
+            "the table's log would get a checkpoint, and old plans would be merged into loaded "
+            "intervals",
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The document of a dry run."""
+        """Return the document of a dry run."""
         return {
             "dry_run": True,
             "table": self.table,
@@ -168,31 +176,31 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What was done."""
+    """The result of `etl table maintain`."""
 
     table: str
     compacted: Compacted
     removed_files: int
     kept: timedelta
     checkpoint: int
-    """The version of the table that it is of."""
+    """The table version of the checkpoint."""
     plans_folded: int
     notes: tuple[str, ...] = field(default=())
 
     @property
     def says(self) -> tuple[str, ...]:
-        """A sentence for each."""
-        c = self.compacted
+        """Summarize it, a sentence per operation."""
         return (
-            became(self.table, c),
-            f"{counted(self.removed_files, 'file')} that no version of the last {self.kept.days} days needs were removed",
+            became(self.table, self.compacted),
+            f"{counted(self.removed_files, 'file')} that no version of the last "
+            f"{self.kept.days} days needs were removed",
             f"the table's log has a checkpoint of version {self.checkpoint}",
-            f"{counted(self.plans_folded, 'plan')} folded into the coverage",
+            f"{counted(self.plans_folded, 'plan')} merged into loaded intervals",
             *self.notes,
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The document."""
+        """Return the document of the command."""
         c = self.compacted
         return {
             "dry_run": False,
@@ -212,8 +220,9 @@ class Maintained:
 def foresee(
     settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None
 ) -> Foreseen:
-    """Return what `maintain` would do; nothing is changed, and Spark does not start. Raises as it
-    does.
+    """Return what `maintain` would do. Changes nothing and does not start Spark.
+
+    Raises as `maintain`.
     """
     watch = Stopwatch()
     opened = open_services(settings, run_context, name=f"{new_run_id()}-maintain", phases=watch)
@@ -227,26 +236,35 @@ def foresee(
 def maintain(
     settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None
 ) -> Maintained:
-    """Do it. `keep`: how long files stay that no version needs, at least a week; None for the
-    table's property, or a week.
+    """Compact small files, delete unneeded ones, write a checkpoint and prune plans.
 
-    Raises LedgersDisagree where a run would stop, for what others did or for another table,
+    `keep`: how long unneeded files stay, at least a week; None: the table's property, or a week.
+    Raises LedgersDisagree if a run would stop because of other writers or another table,
     SettingsError for too short a time, NotOurTable for a table that this pipeline has not loaded,
     TableUnreachable.
     """
-    watch, name = Stopwatch(), f"{new_run_id()}-maintain"
+    watch = Stopwatch()
+    name = f"{new_run_id()}-maintain"
     opened = open_services(settings, run_context, name=name, phases=watch)
     with run_context.progress(watch.doing), opened as services, translating_spark_errors():
         _, kept = _looked_at(services, settings, keep, notes=True)
-        done = _maintained(services, settings, kept)
+        path = settings.table.path
+        compacted = compaction_of(services, settings)
+        removed = 0
+        if maintenance.unneeded(path, kept):
+            removed = maintenance.vacuum(services.spark(), path, kept)
+        checkpoint = maintenance.write_checkpoint(path, services.spark)
         folded, notes = _folded(services, name)
-    return Maintained(settings.table.path, *done, plans_folded=folded, notes=tuple(notes))
+    return Maintained(path, compacted, removed, kept, checkpoint, folded, tuple(notes))
 
 
 def _looked_at(
     services: LiveServices, settings: Settings, keep: timedelta | None, *, notes: bool
 ) -> tuple[int, timedelta]:
-    """Return the table's version and how long files stay, once a run would continue there."""
+    """Return the table's version and how long unneeded files stay.
+
+    Raises the errors that would stop a run. `notes`: record permitted changes by others.
+    """
     table, removals = looked_at(services, settings)
     found = open_table(settings.table.path)
     if found is None:
@@ -256,20 +274,8 @@ def _looked_at(
     return table.version, kept_for(found.metadata().configuration, keep)
 
 
-def _maintained(
-    services: LiveServices, settings: Settings, kept: timedelta
-) -> tuple[Compacted, int, timedelta, int]:
-    path = settings.table.path
-    compacted = compaction_of(services, settings)
-    if maintenance.unneeded(path, kept):
-        removed = maintenance.vacuum(services.spark(), path, kept)
-    else:
-        removed = 0
-    return compacted, removed, kept, maintenance.write_checkpoint(path, services.spark)
-
-
 def _folded(services: LiveServices, name: str) -> tuple[int, Sequence[str]]:
-    """How many plans were folded; none where a driver is at work, which does it itself."""
+    """Prune plans; return their number and notes. An active driver prunes them itself."""
     before = len(services.ledger.plan_numbers())
     try:
         with services.driving(name):

@@ -1,8 +1,11 @@
 """Which pipelines does a group have, and which are retired?
 
-Two pipelines of one group cannot read one topic, because offsets belong to the group: one is
-retired, keeps its ledger and table, and loads no more. `etl ledger apply-acl` applies the conf's
-ACL to existing znodes.
+Two pipelines of one group cannot read one topic, because offsets belong to the group. So one of
+them is retired: it keeps its ledger and table, and loads no more.
+
+Lives here: `etl pipelines list`, `retire` and `resume`, and `etl ledger apply-acl`, which applies
+the ACL of the conf to existing znodes.
+Not here: inheriting a pipeline (inherit_pipeline.py).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class State(str, Enum):
     """State of a pipeline."""
 
     AT_WORK = "at work"
-    """A driver holds its lock now."""
+    """A driver holds its lock."""
     STORED = "a plan is stored"
     """The result of its newest plan is not recorded: the next run executes or records it."""
     UP_TO_DATE = "up to date"
@@ -51,26 +54,28 @@ class State(str, Enum):
 
 
 def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[str, Any]]:
-    """Return the group's pipelines by name; `shows_all`: of all groups in this ZooKeeper.
+    """Return the pipelines of the group, by name; `shows_all`: of all groups in this ZooKeeper.
 
-    Each with state, newest plan and its age, driver, topics and table (its id; its path if it is
-    the conf's). Brokers are not asked.
+    Each has state, newest plan and its age, driver, topics and table: its id, and the path if it is
+    the table of the conf. Sends no request to brokers.
     """
     with open_services(settings, ALONE) as services:
-        here, zookeeper = open_table(settings.table.path), services.zookeeper
-        table_id = None if here is None else str(here.metadata().id)
+        zookeeper = services.zookeeper
+        table = open_table(settings.table.path)
+        table_id = None if table is None else str(table.metadata().id)
         groups = services.ledger.groups() if shows_all else [settings.group.id]
-        ledgers = [
-            PlanLedger(zookeeper, group, name)
-            for group in groups
-            for name in PlanLedger(zookeeper, group, "").pipelines()
-        ]
-        drivers = {
-            ledger.paths: DriverLock(zookeeper, ledger.paths.group, ledger.pipeline).driver()
-            for ledger in ledgers
-        }
+        ledgers = []
+        for group in groups:
+            for name in PlanLedger(zookeeper, group, "").pipelines():
+                ledgers.append(PlanLedger(zookeeper, group, name))
+        # All drivers are read first, so that the states are of about the same moment.
+        drivers = {}
+        for ledger in ledgers:
+            lock = DriverLock(zookeeper, ledger.paths.group, ledger.pipeline)
+            drivers[ledger.paths] = lock.driver()
+        path = settings.table.path
         return [
-            _described(ledger, drivers[ledger.paths], settings.table.path, table_id, now_ms())
+            _describe_pipeline(ledger, drivers[ledger.paths], path, table_id, now_ms())
             for ledger in ledgers
         ]
 
@@ -103,25 +108,31 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             closed = close_stored_plan(services, f"pipeline retired: {reason}")
             retirement = Retirement(reason, now_ms())
             services.ledger.retire(retirement)
-    sentence = f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read {', '.join(left)}: {reason}"
-    if closed:
-        sentence += f". Its stored plan {closed.number} was closed in the table, so no driver can append it any more"
-    return Ruling(
-        sentence,
-        {
-            "message": sentence,
-            "pipeline": chosen.pipeline,
-            "retired_at": at(retirement.at_ms),
-            "reason": reason,
-            "topics": left,
-            "closed_plan": closed.number if closed else None,
-        },
+    sentence = (
+        f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read "
+        f"{', '.join(left)}: {reason}"
     )
+    if closed:
+        sentence += (
+            f". Its stored plan {closed.number} was closed in the table, so no driver can append "
+            "it any more"
+        )
+    document = {
+        "message": sentence,
+        "pipeline": chosen.pipeline,
+        "retired_at": at(retirement.at_ms),
+        "reason": reason,
+        "topics": left,
+        "closed_plan": closed.number if closed else None,
+    }
+    return Ruling(sentence, document)
 
 
 def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
-    """Take it into service again. Raises SettingsError where it is not retired, or another pipeline
-    reads one of its topics by now.
+    """End the retirement of a pipeline.
+
+    Raises SettingsError if it is not retired, was inherited, or another pipeline reads one of its
+    topics.
     """
     chosen = _named(settings, name)
     with open_services(chosen, ALONE) as services:
@@ -134,51 +145,73 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
                     action="Check with `etl pipelines list CONF`",
                 )
             if before.taken_over_by:
-                message = f"Pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
-                action = f"Check that one; to continue with this one instead: `etl pipelines inherit CONF --predecessor {before.taken_over_by} --reason ...`"
-                raise SettingsError(message, action=action)
-            version, topics = services.ledger.pipelines_version(), sorted(services.ledger.topics())
+                successor = before.taken_over_by
+                raise SettingsError(
+                    f"Pipeline {chosen.pipeline} was inherited by {successor}, "
+                    "which continued from its loaded-until offsets",
+                    action=f"Check that pipeline. To continue with this one instead, run "
+                    f"`etl pipelines inherit CONF --predecessor {successor} --reason ...`",
+                )
+            version = services.ledger.pipelines_version()
+            topics = sorted(services.ledger.topics())
             reject_shared_topics(topics, services.ledger.other_pipelines(), has_plans=True)
             services.ledger.resume(beside=version or 0)
-    sentence = f"pipeline {chosen.pipeline} is in service again and goes on from its own positions: {reason}"
-    return Ruling(
-        sentence,
-        {
-            "message": sentence,
-            "pipeline": chosen.pipeline,
-            "reason": reason,
-            "topics": topics,
-            "was_retired": before.reason,
-        },
+    sentence = (
+        f"pipeline {chosen.pipeline} is in service again and continues from its own loaded-until "
+        f"offsets: {reason}"
     )
+    document = {
+        "message": sentence,
+        "pipeline": chosen.pipeline,
+        "reason": reason,
+        "topics": topics,
+        "was_retired": before.reason,
+    }
+    return Ruling(sentence, document)
 
 
 def _named(settings: Settings, name: str | None) -> Settings:
-    if name and not re.fullmatch(NAME, name):
+    """Return the settings of the pipeline of that name; of the conf's pipeline without a name."""
+    if not name:
+        return settings
+    if not re.fullmatch(NAME, name):
         raise SettingsError(
-            f"{name!r} is no pipeline's name", action="Check with `etl pipelines list CONF`"
+            f"{name!r} is no name of a pipeline", action="Check with `etl pipelines list CONF`"
         )
-    return settings.model_copy(update={"pipeline": name}) if name else settings
+    return settings.model_copy(update={"pipeline": name})
 
 
 def _reject_unknown(services: LiveServices) -> None:
     """Reject an unknown name before creating anything for it. Raises SettingsError."""
-    if not services.ledger.plan_numbers():
-        there = ", ".join(services.ledger.pipelines()) or "none"
-        message = f"The group has no pipeline {services.settings.pipeline} that made a plan; its pipelines: {there}"
-        raise SettingsError(message, action="Check the name, and `etl pipelines list CONF`")
+    if services.ledger.plan_numbers():
+        return
+    names = ", ".join(services.ledger.pipelines()) or "none"
+    raise SettingsError(
+        f"The group has no pipeline {services.settings.pipeline} that made a plan; "
+        f"its pipelines: {names}",
+        action="Check the name, and `etl pipelines list CONF`",
+    )
 
 
-def _described(
+def _describe_pipeline(
     ledger: PlanLedger,
     driver: DriverNode | None,
     table_path: str,
     table_id: str | None,
     now: int,
 ) -> dict[str, Any]:
-    found, retirement = ledger.read_ledger(), ledger.read_retirement()
+    found = ledger.read_ledger()
+    retirement = ledger.read_retirement()
     plan = found.newest
-    theirs = found.applied.table_id if found.applied else plan.table_id if plan else None
+    own_table_id = None
+    if found.applied:
+        own_table_id = found.applied.table_id
+    elif plan:
+        own_table_id = plan.table_id
+    is_table_of_conf = own_table_id is not None and own_table_id == table_id
+    backfills = []
+    for backfill in backfills_of_pipeline(ledger):
+        backfills.append({"name": backfill["name"], "state": backfill["state"]})
     return {
         "group": ledger.paths.group,
         "pipeline": ledger.pipeline,
@@ -189,12 +222,10 @@ def _described(
         "age_s": max(0, now - plan.created_at_ms) / 1000 if plan else None,
         "driver": str(driver) if driver else None,
         "topics": sorted(ledger.topics()),
-        "table_id": theirs,
-        "table": table_path if theirs and theirs == table_id else None,
-        "backfills": [
-            {"name": one["name"], "state": one["state"]} for one in backfills_of_pipeline(ledger)
-        ],
-        "paused": [described_pause(one) for one in read_pauses(ledger)],
+        "table_id": own_table_id,
+        "table": table_path if is_table_of_conf else None,
+        "backfills": backfills,
+        "paused": [described_pause(pause) for pause in read_pauses(ledger)],
         "retired": retirement.reason if retirement else None,
         "retired_at": at(retirement.at_ms) if retirement else None,
     }
@@ -211,40 +242,41 @@ def _state_of(ledger: Ledger, retirement: Retirement | None, driver: DriverNode 
 
 
 def set_acl(settings: Settings) -> Ruling:
-    """Have the znodes of the pipeline and of its backfills changed by those alone whom
-    `zookeeper.acl` names.
+    """Apply the ACL of the conf to all znodes of the pipeline and of its backfills.
 
-    Raises SettingsError where there is no such pipeline, Owned while a run is at work, of the
-    pipeline or of a backfill, PermissionDenied where this login may not: it takes the one that may
-    change them now.
+    Raises SettingsError if there is no such pipeline, Owned while a run of the pipeline or of a
+    backfill is active, and PermissionDenied if the present ACL does not permit this login.
     """
     access = settings.zookeeper.access
     with open_services(settings, ALONE) as services:
         if not kept_by(services.zookeeper, settings.group.id, settings.pipeline):
-            message = f"The group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
-            raise SettingsError(message, action="Check with `etl pipelines list CONF`")
-        with services.driving(new_run_id()):
-            kept, own = (
-                kept_by(services.zookeeper, settings.group.id, settings.pipeline),
-                PipelinePaths(settings.group.id, settings.pipeline).driver,
+            raise SettingsError(
+                f"The group has no pipeline {settings.pipeline}. Its first run creates its znodes "
+                "with zookeeper.acl",
+                action="Check with `etl pipelines list CONF`",
             )
-            if at_work := next(
-                (path for path in kept if path.endswith("/driver") and path != own), None
-            ):
-                raise Owned(
-                    "A backfill of the pipeline is at work",
-                    znode=at_work,
-                    action="Run this command again when it has ended",
-                )
-            changed = apply_acls(services.zookeeper, kept)
-    who = "everybody" if access.acl is Acl.OPEN else f"{describe_identity(access)}, alone"
-    sentence = f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {who}, and read by everybody"
-    return Ruling(
-        sentence,
-        {
-            "message": sentence,
-            "pipeline": settings.pipeline,
-            "acl": access.acl.value,
-            "znodes": changed,
-        },
+        with services.driving(new_run_id()):
+            paths = kept_by(services.zookeeper, settings.group.id, settings.pipeline)
+            own_driver = PipelinePaths(settings.group.id, settings.pipeline).driver
+            for path in paths:
+                if path.endswith("/driver") and path != own_driver:
+                    raise Owned(
+                        "A backfill of the pipeline is at work",
+                        znode=path,
+                        action="Run this command again when it has ended",
+                    )
+            changed = apply_acls(services.zookeeper, paths)
+    writers = "everybody"
+    if access.acl is not Acl.OPEN:
+        writers = f"{describe_identity(access)}, alone"
+    sentence = (
+        f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {writers}, "
+        "and read by everybody"
     )
+    document = {
+        "message": sentence,
+        "pipeline": settings.pipeline,
+        "acl": access.acl.value,
+        "znodes": changed,
+    }
+    return Ruling(sentence, document)

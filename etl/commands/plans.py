@@ -1,7 +1,9 @@
 """What would the next run do, and which plans are stored?
 
-`etl run --dry-run` uses the decisions of a run and does not start Spark, so a transform is checked as far as
-possible without it. `etl plans list` and `etl plans show` read the ledger.
+`etl run --dry-run` uses the decisions of a run and does not start Spark, so a transform is checked
+as far as possible without it. `etl plans list` and `etl plans show` read the ledger.
+
+Not here: replacing a stored plan (operator_decisions.py).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from etl.errors import NotOurTable, Owned, SettingsError
 from etl.io.delta.append import Takes
 from etl.io.delta.table import open_table
 from etl.ledger.plan_document import reject_oversized_plan
-from etl.model.plans import OffsetRange, Plan, Request
+from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, Request
 from etl.model.snapshot import Snapshot
 from etl.report.describe import (
     at,
@@ -41,7 +43,7 @@ from etl.settings.sections import Settings
 
 
 def list_plans(settings: Settings) -> list[dict[str, Any]]:
-    """The stored plans, ascending."""
+    """Return the stored plans, ascending by number."""
     rows = []
     with open_services(settings, ALONE) as services:
         for number in services.ledger.plan_numbers():
@@ -49,43 +51,60 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
             if plan is None:
                 continue
             applied = services.ledger.read_record_of(plan)
-            rows.append(
-                {
-                    "number": number,
-                    "id": plan.id,
-                    "kind": plan.kind.value,
-                    "created_at": at(plan.created_at_ms),
-                    "run_key": plan.run_key,
-                    "bounds": plan.bounds.said or None,
-                    "ranges": len(plan.ranges),
-                    "offsets": sum(r.size for r in plan.ranges),
-                    "unit": next((f"{log.unit}s" for log in plan.positions), "offsets"),
-                    "rows": applied.rows if applied else None,
-                    "table_version": applied.delta_version if applied else None,
-                }
-            )
+            rows.append(_describe_in_list(plan, applied))
     return rows
 
 
+def _describe_in_list(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
+    unit = "bytes" if plan.is_physical else "offsets"
+    return {
+        "number": plan.number,
+        "id": plan.id,
+        "kind": plan.kind.value,
+        "created_at": at(plan.created_at_ms),
+        "run_key": plan.run_key,
+        "bounds": plan.bounds.said or None,
+        "ranges": len(plan.ranges),
+        "offsets": sum(r.size for r in plan.ranges),
+        "unit": unit,
+        "rows": applied.rows if applied else None,
+        "table_version": applied.delta_version if applied else None,
+    }
+
+
 def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
-    """One plan, the newest where no number is given. Raises SettingsError when it is not stored."""
+    """Return one plan; without a number the newest. Raises SettingsError if it is not stored."""
     with open_services(settings, ALONE) as services:
         numbers = services.ledger.plan_numbers()
-        wanted = number or (numbers[-1] if numbers else 0)
-        plan = services.ledger.read_plan(wanted) if wanted in numbers else None
+        if number:
+            wanted = number
+        else:
+            wanted = numbers[-1] if numbers else 0
+        plan = None
+        if wanted in numbers:
+            plan = services.ledger.read_plan(wanted)
         if plan is None:
-            if numbers:
-                stored = f"Plans {numbers[0]} to {numbers[-1]} are stored"
-            else:
-                stored = "This pipeline has made no plan yet"
-            check = "Check with `etl plans list`; older ones live on in the coverage"
-            raise SettingsError(
-                f"Plan {wanted} is not there: {stored}" if wanted else stored, action=check
-            )
+            raise _not_stored(wanted, numbers)
         return describe_plan(plan, services.ledger.read_applied(wanted))
 
 
-_UNTRIED = "what the transform makes of rows is not looked at here, for that takes Spark: `etl doctor` tries it"
+def _not_stored(wanted: int, numbers: Sequence[int]) -> SettingsError:
+    message = "This pipeline has made no plan yet"
+    if numbers:
+        message = f"Plans {numbers[0]} to {numbers[-1]} are stored"
+    if wanted:
+        message = f"Plan {wanted} is not stored: {message}"
+    return SettingsError(
+        message,
+        action="Check with `etl plans list`. The ledger keeps only the loaded intervals of older "
+        "plans",
+    )
+
+
+_UNTRIED = (
+    "the rows of the transform are not checked here, because that needs Spark: `etl doctor` "
+    "checks them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,55 +113,70 @@ class Preview:
 
     says: str
     plans: tuple[Plan, ...]
-    """The plans it would execute, in order: a stored one, and its own."""
+    """The plans to execute, in order: a stored one, and the new one."""
     snapshot: Snapshot
     tasks: tuple[int, int]
-    """At least and at most: the same where it is known how many of them Spark works on at once."""
+    """Smallest and largest number of tasks; equal if the parallelism of Spark is known."""
     lag: int = 0
-    """Readable offsets that are not in the table yet, of partitions with a known end."""
+    """Readable offsets that are not in the table, of partitions with a known end."""
     left: tuple[str, ...] = ()
-    """Which logs it would leave to their owners, a sentence for each owner."""
+    """Partitions left to their owners, a sentence per owner."""
     leaderless: tuple[str, ...] = ()
-    """Partitions without a leader that it would leave out, a sentence for each topic."""
+    """Partitions without a leader that are left out, a sentence per topic."""
     paused: tuple[str, ...] = ()
-    """Which logs are paused, a sentence for what each command paused."""
+    """Paused partitions, a sentence per pause command."""
     expires_soon: tuple[Expiring, ...] = ()
     not_checked: tuple[str, ...] = ()
-    """What may still stop the run."""
+    """Checks that only a run makes."""
 
     @property
     def open_transactions(self) -> tuple[str, ...]:
-        """Which logs an open transaction holds back, a sentence for each topic."""
+        """Describe partitions with an open transaction, a sentence per topic."""
         return tuple(describe_open(self.snapshot))
 
     @property
     def let_go(self) -> tuple[str, ...]:
-        """Which offsets it would let go, by `source.on_data_loss`, an offset that was moved or an
-        operator's decision.
+        """Describe offsets that the plans record as lost.
+
+        Reasons: `source.on_data_loss`, a committed offset that was moved, or an operator's
+        decision.
         """
-        return tuple(describe_skipped(loss for plan in self.plans for loss in plan.losses))
+        losses: list[Loss] = []
+        for plan in self.plans:
+            losses += plan.losses
+        return tuple(describe_skipped(losses))
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """The ranges that would be read."""
-        return tuple(r for plan in self.plans for r in plan.ranges)
+        """Return the ranges of all plans."""
+        ranges: list[OffsetRange] = []
+        for plan in self.plans:
+            ranges += plan.ranges
+        return tuple(ranges)
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl run --dry-run`."""
-        sizes, is_physical = (
-            self.snapshot.bytes_per_offset,
-            any(r.log.is_physical for r in self.ranges),
-        )
+        """Return the document of `etl run --dry-run`."""
+        ranges = self.ranges
+        sizes = self.snapshot.bytes_per_offset
+        max_records = None
+        if not any(r.log.is_physical for r in ranges):
+            max_records = sum(r.size for r in ranges)
+        assumed = [r for r in ranges if r.log not in sizes and not r.log.is_physical]
+        fewest, most = self.tasks
+        ranges_document: list[dict[str, Any]] = []
+        losses_document: list[dict[str, Any]] = []
+        for plan in self.plans:
+            described = describe_plan(plan, None)
+            ranges_document += [{"plan": plan.number, **r} for r in described["ranges"]]
+            losses_document += [{"plan": plan.number, **loss} for loss in described["losses"]]
         return {
             "message": self.says,
-            "records_at_most": None if is_physical else sum(r.size for r in self.ranges),
-            "estimated_bytes": round(bytes_of(self.ranges, sizes)),
-            "bytes_are_assumed": any(
-                r.log not in sizes and not r.log.is_physical for r in self.ranges
-            ),
-            "tasks": self.tasks[0] if self.tasks[0] == self.tasks[1] else None,
-            "tasks_at_least": self.tasks[0],
-            "tasks_at_most": self.tasks[1],
+            "records_at_most": max_records,
+            "estimated_bytes": round(bytes_of(ranges, sizes)),
+            "bytes_are_assumed": bool(assumed),
+            "tasks": fewest if fewest == most else None,
+            "tasks_at_least": fewest,
+            "tasks_at_most": most,
             "left_to_owners": list(self.left),
             "leaderless": list(self.leaderless),
             "paused": list(self.paused),
@@ -150,23 +184,19 @@ class Preview:
             "open_transactions": list(self.open_transactions),
             "lag": self.lag,
             "not_checked": list(self.not_checked),
-            "least_headroom": min(
-                (
-                    r.from_offset - self.snapshot.extents[r.log].log_start_offset
-                    for r in self.ranges
-                    if r.log in self.snapshot.extents
-                ),
-                default=None,
-            ),
-            **{
-                field: [
-                    {"plan": plan.number, **r}
-                    for plan in self.plans
-                    for r in describe_plan(plan, None)[field]
-                ]
-                for field in ("ranges", "losses")
-            },
+            "least_headroom": self._least_headroom(),
+            "ranges": ranges_document,
+            "losses": losses_document,
         }
+
+    def _least_headroom(self) -> int | None:
+        """Return the smallest distance of a range from its log start; None if all are unknown."""
+        distances = []
+        for r in self.ranges:
+            extent = self.snapshot.extents.get(r.log)
+            if extent is not None:
+                distances.append(r.from_offset - extent.log_start_offset)
+        return min(distances, default=None)
 
 
 def preview(settings: Settings, request: Request | None = None) -> Preview:
@@ -176,17 +206,16 @@ def preview(settings: Settings, request: Request | None = None) -> Preview:
 
 
 def reject_before_creating_table(settings: Settings, request: Request | None = None) -> None:
-    """Raise what a run would raise that creates this table in its catalog, as far as possible, so
-    that none is created then.
+    """Raise the errors of a run before it creates the table in its catalog.
 
-    The catalog itself rejects what is at the location; owners are reported by the run, which may
-    wait for them. Raises NotOurTable for a pipeline that has plans: their table was another one.
+    The catalog itself rejects an occupied location. The run reports owners, since it may wait for
+    them. Raises NotOurTable for a pipeline that has plans: their table was another one.
     """
     if _is_taken(settings.table.path):
         return
-    by_path = settings.model_copy(
-        update={"table": settings.table.model_copy(update={"name": None})}
-    )  # a named one would be gone
+    # Without a name, since a named table that is missing is an error.
+    table = settings.table.model_copy(update={"name": None})
+    by_path = settings.model_copy(update={"table": table})
     with open_services(by_path, ALONE, request=request) as services, contextlib.suppress(Owned):
         snapshot = services.observe()
         if snapshot.ledger.newest is not None:
@@ -203,12 +232,15 @@ def _is_taken(path: str) -> bool:
 
 
 def with_transform_checked(found: Preview, settings: Settings) -> Preview:
-    """Return the preview if the table accepts the rows and the transform exists. Raises as the run."""
+    """Return the preview if the table accepts the rows and the transform exists.
+
+    Raises as a run.
+    """
     for plan in found.plans:
         check_rows(plan, settings)
-    if not settings.transform.dataframe or not any(
-        _takes_rows_of_spark(plan, settings) for plan in found.plans
-    ):
+    if not settings.transform.dataframe:
+        return found
+    if not any(_takes_rows_of_spark(plan, settings) for plan in found.plans):
         return found
     check_without_spark(settings)
     return replace(found, not_checked=(_UNTRIED,))
@@ -226,65 +258,66 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     for plan in plans:
         reject_oversized_plan(plan)
     tasks = _tasks(plans, snapshot, settings, now)
-    soon = expiring(
-        [r for plan in plans for r in plan.ranges],
-        snapshot,
-        within_s=settings.source.expiry_warning_s,
-        now_ms=now,
-    )
+    ranges: list[OffsetRange] = []
+    for plan in plans:
+        ranges += plan.ranges
+    expires_soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now)
+    notes = []
+    if plans:
+        cluster_sentence = describe_cluster_id(plans[-1], snapshot.ledger.newest)
+        if cluster_sentence:
+            notes.append(cluster_sentence)
+        notes += describe_time_zones(plans[0], snapshot)
     first = steps[0]
-    by_id = "".join(
-        f"; {cluster_sentence}"
-        for plan in plans[-1:]
-        if (cluster_sentence := describe_cluster_id(plan, snapshot.ledger.newest))
-    )
-    by_id += "".join(
-        f"; {cluster_sentence}"
-        for plan in plans[:1]
-        for cluster_sentence in describe_time_zones(plan, snapshot)
-    )
-    lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
+    lag = 0
+    if first.state:
+        lag = lag_in_all(snapshot, reached(first.state, snapshot), settings)
+    summary = "the next run " + "; then it ".join(_describe_step(step) for step in steps)
     return Preview(
-        f"the next run {'; then it '.join(map(_said, steps))}{by_id}",
+        "; ".join([summary, *notes]),
         plans,
         snapshot,
         tasks,
         lag,
-        tuple(describe_by_owner(first.snapshot.owners)),
-        tuple(describe_leaderless(first.snapshot.leaderless, snapshot.leaders)),
-        tuple(describe_paused(snapshot, now_ms=now)),
-        soon,
+        left=tuple(describe_by_owner(first.snapshot.owners)),
+        leaderless=tuple(describe_leaderless(first.snapshot.leaderless, snapshot.leaders)),
+        paused=tuple(describe_paused(snapshot, now_ms=now)),
+        expires_soon=expires_soon,
     )
 
 
 def _tasks(
     plans: Sequence[Plan], snapshot: Snapshot, settings: Settings, now: int
 ) -> tuple[int, int]:
-    """How many tasks a run will have, at least and at most; the same where it is known how many
-    work at once.
-    """
+    """Return the smallest and largest number of tasks; equal if the parallelism is known."""
 
-    def packed(parallelism: int) -> int:
-        return sum(
-            len(tasks_of_plan(plan, snapshot, settings, parallelism=parallelism, now_ms=now).tasks)
-            for plan in plans
-        )
+    def count(parallelism: int) -> int:
+        number = 0
+        for plan in plans:
+            packed = tasks_of_plan(plan, snapshot, settings, parallelism=parallelism, now_ms=now)
+            number += len(packed.tasks)
+        return number
 
-    most = sum(len(plan.ranges) for plan in plans)
-    return packed(snapshot.parallelism or 1), packed(snapshot.parallelism or max(1, most))
+    if snapshot.parallelism:
+        known = count(snapshot.parallelism)
+        return known, known
+    ranges = sum(len(plan.ranges) for plan in plans)
+    return count(1), count(max(1, ranges))
 
 
-def _said(step: NextStep) -> str:
-    """One step, as the end of a sentence about the run."""
-    text = _action_said(step)
-    if step.repair and step.repair.offsets:
-        text = f"first moves {len(step.repair.offsets)} offsets of plan {step.repair.plan.number}; {text}"
-    if step.repair and step.repair.adopts:
-        text = f"first takes over plan {step.repair.adopts.number} from the table, then {text}"
+def _describe_step(step: NextStep) -> str:
+    """Describe one step, as the end of a sentence about the run."""
+    text = _describe_action(step)
+    repair = step.repair
+    if repair and repair.offsets:
+        count = len(repair.offsets)
+        text = f"first moves {count} offsets of plan {repair.plan.number}; {text}"
+    if repair and repair.adopts:
+        text = f"first takes over plan {repair.adopts.number} from the table, then {text}"
     return text
 
 
-def _action_said(step: NextStep) -> str:
+def _describe_action(step: NextStep) -> str:
     plan = step.plan
     if plan is None:
         if step.done_before:
@@ -294,6 +327,6 @@ def _action_said(step: NextStep) -> str:
         return f"replays plan {plan.number}, which is stored and not in the table"
     if step.action is Action.SUPERSEDE:
         return f"supersedes plan {plan.number}: {step.reason}"
-    return f"makes plan {plan.number}" + (
-        "" if plan.ranges else f", which {describe_purpose(plan)}"
-    )
+    if plan.ranges:
+        return f"makes plan {plan.number}"
+    return f"makes plan {plan.number}, which {describe_purpose(plan)}"

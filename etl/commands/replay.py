@@ -46,10 +46,10 @@ class ReplayPreview:
     """What a replay would do."""
 
     plan: Plan
-    """With the rows that stand, and without an id: it is not stored."""
+    """The plan, with the number of existing rows and without an id: it is not stored."""
     table: str
     compacted: tuple[str, ...] = ()
-    """Those of its topics that are compacted: fewer rows may come than go."""
+    """Compacted topics: the replay may write fewer rows than it removes."""
     left: Plan | None = None
     """A stored plan that is not in the table, executed first."""
     paused: tuple[str, ...] = ()
@@ -59,59 +59,67 @@ class ReplayPreview:
 
     @property
     def says(self) -> str:
-        """In one sentence."""
+        """Summarize the replay in one sentence."""
         go = sum(self.plan.stood.values())
         come = "those that the log has there"
         if not any(r.log.is_physical for r in self.plan.ranges):
             come = f"at most {sum(r.size for r in self.plan.ranges):,} come"
+        first = ""
         if self.left:
-            first = f"plan {self.left.number}, which is stored and not in the table, is executed first; then "
-        else:
-            first = ""
-        more = " and those that it brings there" if self._is_brought_more() else ""
-        return f"{first}{go:,} rows of {self.table}{more} go, and {come}, in one commit of plan {self.plan.number}"
-
-    def _is_brought_more(self) -> bool:
-        """True if the plan executed first loads some of these offsets."""
-        left = self.left.advancing if self.left else ()
-        return any(
-            span.log == r.log and span.meets(r.from_offset, r.until_offset)
-            for span in spans_of(self.plan)
-            for r in left
+            first = (
+                f"plan {self.left.number}, which is stored and not in the table, is executed "
+                "first; then "
+            )
+        more = " and those that it brings there" if self._stored_plan_adds_rows() else ""
+        return (
+            f"{first}{go:,} rows of {self.table}{more} go, and {come}, in one commit of plan "
+            f"{self.plan.number}"
         )
+
+    def _stored_plan_adds_rows(self) -> bool:
+        """True if the plan executed first loads some of these offsets."""
+        if self.left is None:
+            return False
+        for span in spans_of(self.plan):
+            for r in self.left.advancing:
+                if span.log == r.log and span.meets(r.from_offset, r.until_offset):
+                    return True
+        return False
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return notes for the operator who confirms."""
-        return (
-            *(
-                f"the topic {topic} is compacted: of keys that were written again since, the older rows go and none come"
-                for topic in self.compacted
-            ),
-            *self.paused,
-            *self.other_zones,
-        )
+        compacted = []
+        for topic in self.compacted:
+            compacted.append(
+                f"the topic {topic} is compacted: of keys that were written again since, "
+                "the older rows go and none come"
+            )
+        return (*compacted, *self.paused, *self.other_zones)
 
     def as_json(self) -> dict[str, Any]:
-        """The document of a dry run."""
+        """Return the document of a dry run."""
+        replaces = []
+        for span in spans_of(self.plan):
+            max_rows = None
+            if not span.log.is_physical:
+                max_rows = span.until_offset - span.from_offset
+            replaces.append(
+                {
+                    **span.log.place,
+                    "from": span.from_offset,
+                    "until": span.until_offset,
+                    "rows_that_go": span.stood,
+                    "rows_that_come_at_most": max_rows,
+                }
+            )
         return {
             "message": self.says,
             "notes": list(self.notes),
             "plan": self.plan.number,
             "first_executes": self.left.number if self.left else None,
             "rows_that_go": sum(self.plan.stood.values()),
-            "replaces": [
-                {
-                    **span.log.place,
-                    "from": span.from_offset,
-                    "until": span.until_offset,
-                    "rows_that_go": span.stood,
-                    "rows_that_come_at_most": None
-                    if span.log.is_physical
-                    else span.until_offset - span.from_offset,
-                }
-                for span in spans_of(self.plan)
-            ],
+            "replaces": replaces,
         }
 
 
@@ -128,7 +136,10 @@ def parse_wanted(
 
 
 def parse_bound(text: str, *, key: str) -> Bound:
-    """An offset, a time with its UTC offset, or so long before now (`-1h`). Raises SettingsError."""
+    """Parse an offset, a time with UTC offset, or a duration before now (`-1h`).
+
+    Raises SettingsError.
+    """
     if text.isascii() and text.isdecimal():
         return int(text)
     if re.fullmatch(r"-[0-9]+[smhd]", text.strip(), re.ASCII):
@@ -136,7 +147,10 @@ def parse_bound(text: str, *, key: str) -> Bound:
     try:
         return parse_timestamp(text)
     except ValueError as error:
-        action = "Pass a number, e.g. 1200, or a time with its UTC offset, e.g. 2026-01-31T00:00:00+00:00, or -1h (before now)"
+        action = (
+            "Pass a number, e.g. 1200, or a time with its UTC offset, e.g. "
+            "2026-01-31T00:00:00+00:00, or -1h (before now)"
+        )
         raise SettingsError(
             f"{text!r} is neither an offset nor a time: {error}", key=key, action=action
         ) from error
@@ -145,8 +159,9 @@ def parse_bound(text: str, *, key: str) -> Bound:
 def preview_replay(
     settings: Settings, wanted: ReplayRequest, run_context: RunContext = ALONE
 ) -> ReplayPreview:
-    """Return what `replay` would do; nothing is stored, read or replaced. Starts Spark to count
-    existing rows. Raises as it does.
+    """Return what `replay` would do; nothing is stored, read or replaced.
+
+    Starts Spark to count existing rows. Raises as `replay`.
     """
     watch = Stopwatch()
     opened = open_services(settings, run_context, phases=watch)
@@ -162,20 +177,21 @@ def preview_of(
     plan = next_replay(services, step, settings, wanted, None)
     plan = replace(plan, stood=services.rows_there(spans_of(plan)))
     topics = sorted({r.log.topic for r in plan.ranges})
-    is_assumed, retention = settings.source.is_assumed_compacted, snapshot.retention
-    compacted = tuple(
-        topic
-        for topic in topics
-        if cleanup_of(retention.get(topic), said_to_be_compacted=is_assumed(topic)).is_compacted
-    )
+    compacted = []
+    for topic in topics:
+        is_assumed = settings.source.is_assumed_compacted(topic)
+        cleanup = cleanup_of(snapshot.retention.get(topic), said_to_be_compacted=is_assumed)
+        if cleanup.is_compacted:
+            compacted.append(topic)
     paused = describe_paused_but_loaded({r.log for r in plan.ranges}, snapshot.pauses)
     zones = zones_of_replaced(services, plan, step.snapshot)
-    return ReplayPreview(plan, settings.table.path, compacted, left, paused, zones)
+    return ReplayPreview(plan, settings.table.path, tuple(compacted), left, paused, zones)
 
 
 def step_after_stored_plan(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, Plan | None]:
-    """Return the step that a replay is planned by, after the stored plan of an earlier run; and
-    that plan. Raises what stops it.
+    """Return the step after the stored plan of an earlier run, and that plan.
+
+    A replay is planned by that step. Raises the error that stops the stored plan.
     """
     step = next_step(snapshot, settings, now_ms=now_ms(), uid="unnamed")
     if not is_left(step):
@@ -195,8 +211,9 @@ def replay_rows(
     conf: str | None = None,
     around: Callable[[Services], Services] = lambda services: services,
 ) -> Report:
-    """Replace the wanted rows, exactly once, and report it as a run. `around` may wrap the services
-    (tests). Raises as `etl.run.replay`.
+    """Replace the wanted rows, exactly once, and report it as a run.
+
+    `around` may wrap the services (tests). Raises as `etl.run.replay`.
     """
     return reported(
         settings,
@@ -209,12 +226,12 @@ def replay_rows(
 
 
 _MADE_BY = "offset-range-etl replay"
-_FREE = "Pass a path where nothing is, or a table that an earlier --into made"
+_FREE = "Pass an unused path, or a table that an earlier --into made"
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What is in the other table."""
+    """The result of `etl replay --into`."""
 
     table: str
     plan: Plan
@@ -225,13 +242,14 @@ class Copied:
 
     @property
     def says(self) -> str:
-        """In one sentence."""
-        took = f"; they took the place of {self.counts.stood:,}" if self.counts.stood else ""
-        noted = "".join(f"; {note}" for note in self.notes)
-        return f"{self.counts.there:,} rows are in {self.table}, each once{took}{noted}"
+        """Summarize the result in one sentence."""
+        sentence = f"{self.counts.there:,} rows are in {self.table}, each once"
+        if self.counts.stood:
+            sentence += f"; they took the place of {self.counts.stood:,}"
+        return "; ".join([sentence, *self.notes])
 
     def as_json(self) -> dict[str, Any]:
-        """The document of the command."""
+        """Return the document of the command."""
         return {
             "message": self.says,
             "table": self.table,
@@ -245,19 +263,20 @@ class Copied:
 def replay_into(
     settings: Settings, wanted: ReplayRequest, path: str, run_context: RunContext = ALONE
 ) -> Copied:
-    """Read the offsets again and replace their rows in the table at `path`, which is created if
-    needed. Raises SettingsError for a table that a pipeline loads, VerificationFailed if rows and
-    records differ in number, and as a replay.
+    """Read the offsets again and replace their rows in the table at `path`.
+
+    The table is created if needed. Raises SettingsError for a table that a pipeline loads,
+    VerificationFailed if the numbers of rows and records differ, and as a replay.
     """
     path = _place(settings, path)
     reject_foreign_table(path)
-    into = settings.model_copy(
-        update={"table": settings.table.model_copy(update={"written_path": path, "name": None})}
-    )
-    watch, run_id = Stopwatch(), new_run_id()
-    both = settings.model_copy(
-        update={"spark": {**settings_for(path, settings.spark), **settings.spark}}
-    )  # one session writes there
+    table = settings.table.model_copy(update={"written_path": path, "name": None})
+    into = settings.model_copy(update={"table": table})
+    watch = Stopwatch()
+    run_id = new_run_id()
+    # One session reads the pipeline's table and writes the other one.
+    spark = {**settings_for(path, settings.spark), **settings.spark}
+    both = settings.model_copy(update={"spark": spark})
     opened = open_services(both, run_context, name=f"{run_id}-into", phases=watch)
     with run_context.progress(watch.doing), opened as services, translating_spark_errors():
         step, _ = step_after_stored_plan(services.observe(wanted.offsets_of), settings)
@@ -272,7 +291,10 @@ def replay_into(
         }
         counts = services.put_into(plan, step.snapshot, into, json.dumps(metadata))
     if settings.transform.function is None and counts.read not in (None, counts.there):
-        message = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
+        message = (
+            f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their "
+            "offsets"
+        )
         raise VerificationFailed(
             message,
             path=path,
@@ -282,14 +304,15 @@ def replay_into(
 
 
 def _place(settings: Settings, path: str) -> str:
-    """Return the absolute path, relative to the working directory. Raises SettingsError for one
-    inside another table's directory.
+    """Return the absolute path; a relative one starts at the working directory.
+
+    Raises SettingsError for a path inside another table's directory.
     """
     try:
         place = place_of(check_place(path))
     except ValueError as error:
         raise SettingsError(
-            f"This names no place: {error}", key="--into", path=path, action=_FREE
+            f"The path is invalid: {error}", key="--into", path=path, action=_FREE
         ) from error
     if place == settings.table.place:
         raise SettingsError(
@@ -302,28 +325,38 @@ def _place(settings: Settings, path: str) -> str:
         (settings.table.losses_at, "the losses table"),
     ):
         if lies_in(place, other) or lies_in(other, place):
-            message = f"This and the folder of {name} lie one inside the other: VACUUM takes a table in another one for rubbish"
+            message = (
+                f"This path and that of {name} are one inside the other: VACUUM would delete the "
+                "files of the inner table"
+            )
             raise SettingsError(message, key="--into", path=place, action=_FREE)
-    # another store than the table's goes by each engine's own chain
-    return TablePath(
-        place,
-        settings.table.store if kind_of(place) is kind_of(settings.table.path) else StoreSettings(),
-    )
+    # The conf has credentials of one store; for another kind each engine uses its own.
+    store = StoreSettings()
+    if kind_of(place) is kind_of(settings.table.path):
+        store = settings.table.store
+    return TablePath(place, store)
 
 
 def reject_foreign_table(path: str) -> None:
-    """Reject a table that others load: rows are replaced only in a table made by this command.
-    Raises SettingsError.
+    """Reject a table that another program loads. Raises SettingsError.
+
+    Rows are replaced only in a table made by this command.
     """
     loaders = other_pipelines(path, "")
     if loaders:
-        message = f"Pipeline {name_of(loaders[0].app_id)} loads into this table, and would find rows that it does not know"
+        message = (
+            f"Pipeline {name_of(loaders[0].app_id)} loads into this table, and would find rows "
+            "that it does not know"
+        )
         raise SettingsError(message, key="--into", path=path, action=_FREE)
     table = open_table(path)
-    if table is not None and not any(
-        _MADE_BY in str(commit.get("userMetadata")) for commit in table.history()
-    ):
-        message = "There is a table that no earlier --into made, and its rows of these offsets would be replaced"
+    if table is None:
+        return
+    if not any(_MADE_BY in str(commit.get("userMetadata")) for commit in table.history()):
+        message = (
+            "There is a table that no earlier --into made, and its rows of these offsets would be "
+            "replaced"
+        )
         raise SettingsError(message, key="--into", path=path, action=_FREE)
 
 

@@ -1,4 +1,7 @@
-"""How is the page of a run's report made and shown? (`etl report`)"""
+"""How is the HTML page of a run's report written and opened?
+
+Not here: the content of the page (etl/report/page.py).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page, and the report that it is of."""
+    """An HTML page and its report."""
 
     path: Path
     report: Path
@@ -25,7 +28,7 @@ class Page:
     exit_code: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl report`."""
+        """Return the document of `etl report`."""
         return {
             "page": str(self.path),
             "report": str(self.report),
@@ -36,8 +39,10 @@ class Page:
 
 
 def report_page(settings: Settings, run_id: str | None = None, out: Path | None = None) -> Page:
-    """Write the page of the last run, or of that one, beside its report or to `out`. No server is
-    asked. Raises SettingsError for a missing or invalid report, and if the page cannot be written.
+    """Write the page of a run, by default the last one, next to its report or to `out`.
+
+    Sends no request to a server. Raises SettingsError for a missing or invalid report, and if the
+    page cannot be written.
     """
     folder = Path(settings.report.path)
     path, report = newest_report(folder, settings.name_in_files, run_id)
@@ -61,12 +66,12 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
 
 
 def has_display() -> bool:
-    """True if a graphical browser could be shown; a terminal browser would take over the terminal."""
-    return sys.platform in ("darwin", "win32") or any(
-        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
-    )
+    """True if the machine can show a graphical browser. One in the terminal would occupy it."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def open_in_browser(page: Path) -> bool:
-    """True if a browser accepted it."""
+    """Open the page; True if a browser accepted it."""
     return webbrowser.open(page.as_uri())

@@ -1,7 +1,9 @@
 """What does `etl run` do, with one conf or a folder of them?
 
-One run and its report; or a run of each conf of a folder, one after the other. A failed run does
-not stop the others, an interrupt does. How each is started is the caller's (etl/cli/run_folder.py).
+Lives here: one run and its report; a run of each conf of a folder, one after the other. A failed
+run does not stop the others, an interrupt does.
+Not here: how the process of each conf is started (etl/cli/run_folder.py), the steps of a run
+(etl/run/ingest.py).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from etl.settings.table import untried
 
 _log = logging.getLogger(__name__)
 SESSIONS_MAX = 3
-"""How often one run begins anew after its ZooKeeper session ended under it."""
+"""Number of ZooKeeper sessions that one run may use: it starts again after a lost session."""
 
 
 def run(
@@ -51,11 +53,10 @@ def run(
     request: Request | None = None,
     around: Callable[[Services], Services] = lambda services: services,
 ) -> Report:
-    """Run once with the settings of `conf` and the request; a report is written however it ends.
-    `around` may wrap the services (tests, demo).
+    """Run once with the settings of `conf` and the request. A report is written in any case.
 
     After a lost session nothing read before it is used: a new session takes the driver lock, and
-    `reconcile` decides what is left.
+    `reconcile` decides what is left. `around` may wrap the services (tests, demo).
     """
     return reported(
         settings,
@@ -78,9 +79,10 @@ def reported(
     request: Request | None = None,
     making: Making | None = None,
 ) -> Report:
-    """Run a story as the pipeline's one driver, with a report; repeated with a new session after a
-    lost one. See `run`. A named table's location is resolved first; `making`: an unknown table is
-    created.
+    """Run `story` as the driver of the pipeline, with a report.
+
+    It is repeated with a new session after a lost one (see `run`). The location of a named table is
+    looked up first; `making`: an unknown table is created.
     """
     run_id = new_run_id()
     report = Report(
@@ -104,8 +106,10 @@ def reported(
         settings, named_table = place_table(
             settings, run_context, report.watch, name=run_id, making=making
         )
-        report.table_path, report.settings = settings.table.path, settings
-        if untested := untried(settings.table.path):
+        report.table_path = settings.table.path
+        report.settings = settings
+        untested = untried(settings.table.path)
+        if untested:
             _log.warning("table.path: %s; etl verify says whether each row is there once", untested)
         for left in reversed(range(SESSIONS_MAX)):
             try:
@@ -127,7 +131,7 @@ def reported(
             except SessionLost as error:
                 if not left:
                     raise
-                report.add(Outcome.SESSION_LOST, f"{error.message}: begun anew with a new one")
+                report.add(Outcome.SESSION_LOST, f"{error.message}: started again with a new one")
     return report
 
 
@@ -143,9 +147,7 @@ def _counted(report: Report) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _measured(services: LiveServices, settings: Settings, report: Report) -> Iterator[None]:
-    """For the metrics, ask the brokers for the age of the first unread record, also after a
-    failure.
-    """
+    """Look up the age of the oldest unread record for the metrics, also after a failure."""
     try:
         yield
     except Unreachable:
@@ -157,19 +159,20 @@ def _measured(services: LiveServices, settings: Settings, report: Report) -> Ite
 
 
 def _ask_oldest(services: LiveServices, settings: Settings, report: Report) -> None:
-    left = report.looks.unread() if settings.metrics_file else None
-    if left is None:
+    if not settings.metrics_file:
         return
-    with (
-        report.timed(Verb.CLOSE),
-        contextlib.suppress(EtlError),
-    ):  # then there is no such metric; what the run came to stays
-        report.oldest = ask_oldest(services, *left, settings)
+    unread = report.looks.unread()
+    if unread is None:
+        return
+    # An error leaves this metric out; the result of the run stays.
+    with report.timed(Verb.CLOSE), contextlib.suppress(EtlError):
+        report.oldest = ask_oldest(services, *unread, settings)
 
 
 def new_run_id() -> str:
-    """Names a run: its start in UTC and something random."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+    """Return the id of a new run: the current time in UTC and a random part."""
+    now = datetime.datetime.now(datetime.UTC)
+    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,7 @@ class ConfRun:
         return self.error.exit_code if self.error else 0
 
     def as_json(self) -> dict[str, Any]:
-        """Its part of the document."""
+        """Return its part of the document of `etl run FOLDER --json`."""
         error = self.error.as_json() if self.error else None
         return {
             "conf": self.conf,
@@ -206,28 +209,30 @@ class FolderRun:
 
     @property
     def worst(self) -> EtlError | None:
-        """Return the error that the whole ends with; None if all succeeded. An interrupt counts for
-        all.
+        """Return the error of the command; None if all runs succeeded.
+
+        An interrupt counts before all others.
         """
-        failed = {run.conf: run.error for run in self.runs if run.error}
-        stopped = next((error for error in failed.values() if isinstance(error, Stopped)), None)
-        worst = stopped or worst_of(failed.values())
+        failed = [run for run in self.runs if run.error]
+        errors = [run.error for run in failed if run.error]
+        stopped = [error for error in errors if isinstance(error, Stopped)]
+        worst = stopped[0] if stopped else worst_of(errors)
         if worst is None:
             return None
-        message = f"{len(failed)} of {counted(len(self.runs), 'pipeline')} failed, the worst by {_name(failed, worst)}: {worst.message}"
+        conf = next(run.conf for run in failed if run.error is worst)
+        message = (
+            f"{len(failed)} of {counted(len(self.runs), 'pipeline')} failed, the worst by {conf}: "
+            f"{worst.message}"
+        )
         return type(worst)(message, action=worst.action, **worst.where)
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl run FOLDER --json`."""
+        """Return the document of `etl run FOLDER --json`."""
         return {
             "folder": self.folder,
             "exit_code": self.worst.exit_code if self.worst else 0,
             "runs": [run.as_json() for run in self.runs],
         }
-
-
-def _name(failed: Mapping[str, EtlError], worst: EtlError) -> str:
-    return next(conf for conf, error in failed.items() if error is worst)
 
 
 def run_each(
@@ -236,49 +241,52 @@ def run_each(
     show: Callable[[ConfRun], object],
     changes: Sequence[Change] = (),
 ) -> FolderRun:
-    """Run each conf of the directory. `start` runs one and raises KeyboardInterrupt if it was
-    interrupted; `show` is called with each result. Raises SettingsError without a conf.
+    """Run each conf of the directory.
+
+    `start` runs one and raises KeyboardInterrupt if it was interrupted; `show` is called with each
+    result. Raises SettingsError if the directory has no conf.
     """
     confs = confs_in(folder)
-    twice = _same_pipeline(confs, changes)
+    rejected = _same_pipeline(confs, changes)
     runs: list[ConfRun] = []
     for conf in confs:
-        try:
-            runs.append(ConfRun(str(conf), error=twice[conf]) if conf in twice else start(conf))
-        except KeyboardInterrupt:
-            runs.append(
-                ConfRun(
-                    str(conf),
-                    error=Stopped(
-                        "Stopped; nothing is lost, the next run goes on from what is stored"
-                    ),
+        if conf in rejected:
+            result = ConfRun(str(conf), error=rejected[conf])
+        else:
+            try:
+                result = start(conf)
+            except KeyboardInterrupt:
+                stopped = Stopped(
+                    "Stopped; nothing is lost, the next run continues from what is stored"
                 )
-            )
-        show(runs[-1])
-        if isinstance(runs[-1].error, Stopped):
+                result = ConfRun(str(conf), error=stopped)
+        runs.append(result)
+        show(result)
+        if isinstance(result.error, Stopped):
             break
-    runs += [
-        ConfRun(str(left), error=Stopped("Not begun: the runs were stopped"))
-        for left in confs[len(runs) :]
-    ]
+    for conf in confs[len(runs) :]:
+        runs.append(ConfRun(str(conf), error=Stopped("Not started: the runs were stopped")))
     return FolderRun(str(folder), tuple(runs))
 
 
 def _same_pipeline(confs: Sequence[Path], changes: Sequence[Change]) -> dict[Path, SettingsError]:
-    """Return confs of the same pipeline, such as an unchanged copy: each would continue where the
-    other ended.
+    """Return an error for each conf that shares its pipeline with another, such as a copy.
+
+    Each of them would continue where the other ended.
     """
     by_name: dict[tuple[str, str, str], list[Path]] = {}
     for conf in confs:
-        with contextlib.suppress(SettingsError):  # told when it is run
+        # The run of an invalid conf reports its error.
+        with contextlib.suppress(SettingsError):
             found = load_settings(conf, changes)
-            by_name.setdefault(
-                (found.zookeeper.connect, found.group.id, found.pipeline), []
-            ).append(conf)
-    refused = {}
+            pipeline = (found.zookeeper.connect, found.group.id, found.pipeline)
+            by_name.setdefault(pipeline, []).append(conf)
+    errors = {}
     for (_, group, name), same in by_name.items():
-        for conf in same if len(same) > 1 else ():
+        if len(same) == 1:
+            continue
+        for conf in same:
             message = f"These confs are one pipeline, {group}/{name}: {', '.join(map(str, same))}"
             action = "Use one conf per pipeline of the folder; none of these was run"
-            refused[conf] = SettingsError(message, key="pipeline", path=conf, action=action)
-    return refused
+            errors[conf] = SettingsError(message, key="pipeline", path=conf, action=action)
+    return errors

@@ -161,7 +161,7 @@ def _in_the_way(folder: Path) -> None:
 @pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])
 def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(name: str) -> None:
     for command in pipelines.retire, pipelines.resume:
-        with pytest.raises(SettingsError, match="no pipeline's name"):
+        with pytest.raises(SettingsError, match="no name of a pipeline"):
             command(plain_settings(), name, "r")
 
 

@@ -266,7 +266,7 @@ def test_plan_says_that_what_a_transform_makes_was_not_looked_at_and_starts_no_s
 ) -> None:
     found = seen_by(by_transform("shaping:fails", "colour"), outside_of(5, 3, 4))
     [reported] = found.as_json()["not_checked"]
-    assert "`etl doctor` tries it" in reported and session_there() is None
+    assert "`etl doctor` checks them" in reported and session_there() is None
     with screen.capture() as shown:
         show_preview(found)
     assert reported in shown.get()

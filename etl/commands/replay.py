@@ -231,7 +231,7 @@ _FREE = "Pass an unused path, or a table that an earlier --into made"
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The result of `etl replay --into`."""
+    """The result of `etl replay --into PATH`."""
 
     table: str
     plan: Plan

@@ -2,7 +2,7 @@
 
 `etl offsets set` shows the moves, then observes again under the driver lock and stores a plan that
 the next run executes. `etl topics pause` and `resume` change which partitions the next plan reads;
-brokers are asked only for names that the ledger does not know.
+they send requests to brokers only for names that the ledger does not know.
 
 Not here: what may be set (etl/decide/set_offsets.py).
 """
@@ -65,58 +65,63 @@ from etl.settings.sections import Settings
 from etl.settings.source import BeforeEnd, Timestamp
 
 Where = StartAt | Timestamp | BeforeEnd | int
-"""A position to set: log start, readable end, the first record at or after a time, or an offset."""
+"""A target: log start, readable end, the first record at or after a time, or an offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetOffsetsRequest:
-    """What an operator requests."""
+    """The request of an operator: partitions, and where to set them."""
 
     named: Named
     to: Where
 
     def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
-        """Which of the log's offsets are named."""
-        return (self.to,) if isinstance(self.to, int) and self.named.covers(log) else ()
+        """Return the offset that the request names in this partition, if it names one."""
+        if isinstance(self.to, int) and self.named.covers(log):
+            return (self.to,)
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What setting means."""
+    """The effect of setting offsets, as shown before it is stored."""
 
     moves: tuple[Move, ...]
     lost: tuple[Loss, ...] = ()
-    """Further losses: what a replaced stored plan reads and no log holds any more."""
+    """Further losses: offsets of a replaced stored plan that are gone from the brokers."""
 
     @property
     def says(self) -> list[str]:
-        """A sentence for each log."""
-        return [*describe_moves(self.moves), *describe_given_up(self.lost)] or [
-            "every position is there already: there is nothing to set"
-        ]
+        """Describe the effect, a sentence per partition."""
+        sentences = [*describe_moves(self.moves), *describe_given_up(self.lost)]
+        if not sentences:
+            return ["every position is there already: there is nothing to set"]
+        return sentences
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The moves in the document of `etl offsets set`."""
-        return [
-            {
-                **move.log.place,
-                "from": move.from_offset,
-                "to": move.to_offset,
-                "skipped": move.skipped,
-                "comes": move.comes,
-            }
-            for move in self.moves
-        ]
+        """Return the moves in the document of `etl offsets set`."""
+        rows = []
+        for move in self.moves:
+            rows.append(
+                {
+                    **move.log.place,
+                    "from": move.from_offset,
+                    "to": move.to_offset,
+                    "skipped": move.skipped,
+                    "comes": move.comes,
+                }
+            )
+        return rows
 
 
 def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
-    """Return what it means; nothing is stored, moved or locked. Raises what `offsets_set` would
-    raise.
+    """Return the effect of the request; nothing is stored, moved or locked.
+
+    Raises as `offsets_set`.
     """
     with open_services(settings, ALONE) as services:
-        snapshot = _seen(
-            services, foreseen_by_command(services.observe(wanted.offsets_of), settings)
-        )
+        observed = services.observe(wanted.offsets_of)
+        snapshot = _permitted(services, foreseen_by_command(observed, settings))
         stands = _stands(services, snapshot)
         snapshot = repaired(snapshot, repair_of(stands.state, snapshot))
         moves = moves_to(_targets(services, wanted, stands, snapshot), stands, snapshot)
@@ -125,43 +130,47 @@ def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
 
 
 def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
-    """Store the plan that was shown; the next run executes it. Among group members the offset is
-    committed with it.
+    """Store the plan that was shown; the next run executes it.
 
-    Raises Owned while a driver is active, and if positions changed since; SettingsError for an
-    offset outside the log, NeedsDecision if rows would be doubled, and what stops a run.
+    A group member commits the offsets with it. Raises Owned while a driver is active, and if
+    loaded-until offsets changed since; SettingsError for an offset outside the partition,
+    NeedsDecision if rows would be doubled, and the errors that stop a run.
     """
     if not foreseen.moves:
-        return Ruling(
-            foreseen.says[0], {"message": foreseen.says, "moves": [], "lost": [], "plan": None}
-        )
-    to, run_id = {move.log: move.to_offset for move in foreseen.moves}, new_run_id()
+        document: dict[str, Any] = {
+            "message": foreseen.says,
+            "moves": [],
+            "lost": [],
+            "plan": None,
+        }
+        return Ruling(foreseen.says[0], document)
+    targets = {move.log: move.to_offset for move in foreseen.moves}
+
+    def offsets_of(log: BrokerPartition) -> tuple[int, ...]:
+        return (targets[log],) if log in targets else ()
+
+    run_id = new_run_id()
+    report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
     with (
         open_services(settings, ALONE) as services,
         services.driving(run_id),
-        as_member(services, settings) as share,
+        as_member(services, settings) as assignment,
     ):
-        snapshot = _seen(
-            services,
-            replace(services.observe(lambda log: [to[log]] if log in to else ()), share=share),
-        )
+        observed = replace(services.observe(offsets_of), share=assignment)
+        snapshot = _permitted(services, observed)
         stands = _stands(services, snapshot)
         repair = repair_of(stands.state, snapshot)
-        finish_repair(
-            services,
-            repair,
-            Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
-        )
+        finish_repair(services, repair, report)
         snapshot = repaired(snapshot, repair)
-        moves = moves_to(to, stands, snapshot)
+        moves = moves_to(targets, stands, snapshot)
         if (moves, _lost(stands, moves, snapshot)) != (foreseen.moves, foreseen.lost):
             raise Owned(
-                "A run went on since the positions were looked at",
-                action="Run this command again, and look at what it says",
+                "A run changed the loaded-until offsets since they were shown",
+                action="Run this command again, and check the moves that it shows",
             )
         _reject_loaded(services, moves, stands, snapshot)
         reject_active_members(snapshot, settings)
-        reject_partitions_of_other_members(to, snapshot, settings)
+        reject_partitions_of_other_members(targets, snapshot, settings)
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
         plan = with_id(of_command(plan, snapshot, settings))
         store_decided(services, plan, stands.state, snapshot.ledger)
@@ -177,11 +186,16 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
 
 
 def _lost(stands: Standing, moves: tuple[Move, ...], snapshot: Snapshot) -> tuple[Loss, ...]:
-    return tuple(lost_of_stored(stands, moves, snapshot)) if moves else ()
+    if not moves:
+        return ()
+    return tuple(lost_of_stored(stands, moves, snapshot))
 
 
-def _seen(services: LiveServices, snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot as of a permitted run, without partitions of others."""
+def _permitted(services: LiveServices, snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without partitions of other consumers.
+
+    Raises SettingsError if the pipeline may not run.
+    """
     reject_retired_or_shared(snapshot)
     return leave_to_owners(snapshot, services.settings)
 
@@ -191,22 +205,21 @@ def _stands(services: LiveServices, snapshot: Snapshot) -> Standing:
     reject_unrecorded_commit(state, snapshot, services.settings)
     is_stored = isinstance(state, (Replay, Supersede))
     newest = snapshot.ledger.newest
-    return standing(
-        state,
-        services.ledger.read_plan(newest.number - 1)
-        if newest and is_stored and newest.number > 1
-        else None,
-    )
+    before_stored = None
+    if newest and is_stored and newest.number > 1:
+        before_stored = services.ledger.read_plan(newest.number - 1)
+    return standing(state, before_stored)
 
 
 def _targets(
     services: LiveServices, wanted: SetOffsetsRequest, stands: Standing, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
-    """The logs that are named, and where each of them is set to. Raises SettingsError, and what
-    `position_now` raises.
+    """Return the target offset of each named partition.
+
+    Raises SettingsError, and as `position_now`.
     """
-    there = {*snapshot.extents, *snapshot.leaderless, *snapshot.owners}
-    logs = sorted(log for log in there if wanted.named.covers(log))
+    existing = {*snapshot.extents, *snapshot.leaderless, *snapshot.owners}
+    logs = sorted(log for log in existing if wanted.named.covers(log))
     if not logs:
         if wanted.named.log:
             message = f"There is no partition {wanted.named} among the topics of the conf"
@@ -222,104 +235,100 @@ def _targets(
         raise SettingsError(
             message,
             key="--partition",
-            action=f"Check the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time",
+            action=f"Check the partition, e.g. {render_log(logs[0])}; "
+            "or --to earliest, latest or a time",
         )
     if isinstance(wanted.to, BeforeEnd) and services.settings.source.is_physical:
         message = (
             "Offsets of these brokers count bytes, and so many before the end no message need begin"
         )
-        raise SettingsError(
-            message,
-            key="--to",
-            action="Pass an offset at which a message begins (etl records show), earliest or latest",
-        )
+        raise SettingsError(message, key="--to", action=_PASS_START_OF_MESSAGE)
     for log in logs:
         position_now(log, stands, snapshot)
     if isinstance(wanted.to, Timestamp):
         return _at_time(services, logs, wanted.to, snapshot)
-    if isinstance(wanted.to, StartAt):
-        is_start = wanted.to is StartAt.EARLIEST
-        return {
-            log: e.log_start_offset if is_start else e.end_offset
-            for log in logs
-            for e in (snapshot.extents[log],)
-        }
-    if isinstance(wanted.to, BeforeEnd):
-        back = wanted.to.offsets
-        return {
-            log: max(e.log_start_offset, e.end_offset - back)
-            for log in logs
-            for e in (snapshot.extents[log],)
-        }
-    return dict.fromkeys(logs, wanted.to)
+    if isinstance(wanted.to, int):
+        return dict.fromkeys(logs, wanted.to)
+    targets = {}
+    for log in logs:
+        extent = snapshot.extents[log]
+        if isinstance(wanted.to, BeforeEnd):
+            targets[log] = max(extent.log_start_offset, extent.end_offset - wanted.to.offsets)
+        elif wanted.to is StartAt.EARLIEST:
+            targets[log] = extent.log_start_offset
+        else:
+            targets[log] = extent.end_offset
+    return targets
+
+
+_PASS_START_OF_MESSAGE = (
+    "Pass an offset at which a message begins (etl records show), earliest or latest"
+)
 
 
 def _at_time(
     services: LiveServices, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
-    """Return the first record at or after the time; the end if there is none. Later records do not
-    count.
+    """Return the first record at or after the time; the end if there is none.
+
+    Records that were written after the snapshot do not count.
     """
-    if services.settings.source.is_physical:
+    source = services.settings.source
+    if source.is_physical:
         message = "Messages of these brokers have no time, so no offset can be found by one"
-        raise SettingsError(
-            message,
-            key="--to",
-            action="Pass an offset at which a message begins (etl records show), earliest or latest",
-        )
+        raise SettingsError(message, key="--to", action=_PASS_START_OF_MESSAGE)
     with Discovery(services.settings, services.zookeeper).open_cluster() as cluster:
-        found = cluster.offsets_at(
-            dict.fromkeys(logs, to.ms), wait_for_leader_s=services.settings.source.wait_for_leader_s
-        )
-    ends = {log: extent.end_offset + extent.held_back for log, extent in snapshot.extents.items()}
-    return {
-        log: min(max(at, snapshot.extents[log].log_start_offset), ends[log])
-        for log, at in found.items()
-    }
+        times = dict.fromkeys(logs, to.ms)
+        found = cluster.offsets_at(times, wait_for_leader_s=source.wait_for_leader_s)
+    targets = {}
+    for log, offset in found.items():
+        extent = snapshot.extents[log]
+        end = extent.end_offset + extent.held_back
+        targets[log] = min(max(offset, extent.log_start_offset), end)
+    return targets
 
 
 def _reject_loaded(
     services: LiveServices, moves: Iterable[Move], stands: Standing, snapshot: Snapshot
 ) -> None:
-    """Look up loaded offsets and rows that would be read again. Raises NeedsDecision if there are
-    any, or that is unknown.
+    """Look up loaded offsets and rows that would be read again.
+
+    Raises NeedsDecision if there are any, or if that is unknown.
     """
-    to_look_up, table = intervals_to_look_up(moves), snapshot.table
+    to_look_up = intervals_to_look_up(moves)
+    table = snapshot.table
     if not to_look_up or table is None:
         return
     ledgers = read_both_ledgers(services)
     loaded, led = loaded_plans(services, ledgers, table)
-    intervals_loaded_by_plans = (hole for each in loaded for hole in each.plan.read_by_others)
-    theirs = (
-        *ledgers.coverage.read_by_others,
-        *intervals_loaded_by_plans,
-        *metadata_named_by_command(stands.state),
-    )
-    reject_offsets_read_by_others(
-        to_look_up,
-        [hole for hole in theirs if hole.incarnation == stands.old.incarnations.get(hole.log, 0)],
-    )
-    gone = [
-        *ledgers.coverage.vanished,
-        *(one for each in loaded for one in each.plan.vanished),
-        *stands.old.vanished,
-    ]
+
+    read_by_others = [*ledgers.coverage.read_by_others]
+    lost_records = [*ledgers.coverage.vanished]
+    for each in loaded:
+        read_by_others += each.plan.read_by_others
+        lost_records += each.plan.vanished
+    read_by_others += metadata_named_by_command(stands.state)
+    lost_records += stands.old.vanished
+
+    incarnations = stands.old.incarnations
+    current = [one for one in read_by_others if one.incarnation == incarnations.get(one.log, 0)]
+    reject_offsets_read_by_others(to_look_up, current)
+
     vanished: dict[tuple[BrokerPartition, int], list[tuple[int, int]]] = {}
-    for one in gone:
-        vanished.setdefault((one.log, one.incarnation), []).append(
-            (one.from_offset, one.until_offset)
-        )
-    given: dict[BrokerPartition, list[tuple[int, int]]] = {}
-    for audited, expected in expected_rows(services, ledgers, table, loaded, led)[0].items():
+    for one in lost_records:
+        offsets = (one.from_offset, one.until_offset)
+        vanished.setdefault((one.log, one.incarnation), []).append(offsets)
+
+    loaded_offsets: dict[BrokerPartition, list[tuple[int, int]]] = {}
+    expected_by_log, *_ = expected_rows(services, ledgers, table, loaded, led)
+    for audited, expected in expected_by_log.items():
         holes = vanished.get((audited.log, audited.incarnation), ())
-        stretches = [
-            *((one.from_offset, one.until_offset) for one in expected.coverage),
-            *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
-        ]
-        given.setdefault(audited.log, []).extend(
-            part for stretch in stretches for part in without(stretch, holes)
-        )
-    reject_loaded(moves, given, _rows_of(services, to_look_up, stands, vanished))
+        intervals = [(one.from_offset, one.until_offset) for one in expected.coverage]
+        intervals += [(r.from_offset, r.until_offset) for r, _ in expected.ranges]
+        of_log = loaded_offsets.setdefault(audited.log, [])
+        for interval in intervals:
+            of_log.extend(without(interval, holes))
+    reject_loaded(moves, loaded_offsets, _rows_of(services, to_look_up, stands, vanished))
 
 
 def _rows_of(
@@ -328,27 +337,29 @@ def _rows_of(
     stands: Standing,
     vanished: Mapping[tuple[BrokerPartition, int], Iterable[tuple[int, int]]],
 ) -> dict[BrokerPartition, int]:
-    """Return the number of rows of these offsets, of all incarnations with existing records,
-    whoever wrote them.
+    """Return the number of rows of these offsets in the table, of any writer.
+
+    All incarnations with existing records count.
     """
     rows = dict.fromkeys(intervals, 0)
-    lives = {log: stands.old.incarnations.get(log, 0) for log in intervals}
-    for life in range(max(lives.values(), default=0) + 1):
-        ranges = tuple(
-            OffsetRange(log, *part)
-            for log, stretch in sorted(intervals.items())
-            if life <= lives[log]
-            for part in without(stretch, vanished.get((log, life), ()))
-        )
+    newest = {log: stands.old.incarnations.get(log, 0) for log in intervals}
+    for incarnation in range(max(newest.values(), default=0) + 1):
+        ranges = []
+        for log, interval in sorted(intervals.items()):
+            if incarnation > newest[log]:
+                continue
+            for part in without(interval, vanished.get((log, incarnation), ())):
+                ranges.append(OffsetRange(log, *part))
+        incarnations = dict.fromkeys(intervals, incarnation)
         counted = services.rows_of_today(
-            replace(stands.old, ranges=ranges, incarnations=dict.fromkeys(intervals, life))
+            replace(stands.old, ranges=tuple(ranges), incarnations=incarnations)
         )
         if counted.uncounted:
-            message = f"Nobody can tell whether the table holds what would be read again: {counted.uncounted}"
             raise NeedsDecision(
-                message,
+                "It is unknown whether the table holds rows of the offsets that would be read "
+                f"again: {counted.uncounted}",
                 path=services.settings.table.path,
-                action="Check the table's columns and files: what is missing there",
+                action="Check the columns and files of the table: some are missing",
             )
         for r, receipt in zip(ranges, counted.receipts, strict=True):
             rows[r.log] += receipt.rows or 0
@@ -359,8 +370,10 @@ _Change = Callable[[Sequence[Pause], Iterable[Named], frozenset[BrokerPartition]
 
 
 def pause(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
-    """Pause partitions, each `TOPIC` or `TOPIC:PARTITION`; a paused one stays as it is. Raises
-    SettingsError for an unknown one, Owned while a driver is active, and as asking brokers does.
+    """Pause partitions, each `TOPIC` or `TOPIC:PARTITION`; a paused one stays as it is.
+
+    Raises SettingsError for an unknown one, Owned while a driver is active, and the errors of
+    requests to brokers.
     """
 
     def change(
@@ -372,8 +385,9 @@ def pause(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
 
 
 def resume(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
-    """Resume partitions; a topic's name includes its partitions. Raises as `pause`, and for a
-    partition of a topic that is paused as a whole.
+    """Resume partitions; the name of a topic includes all its partitions.
+
+    Raises as `pause`, and SettingsError for one partition of a topic that is paused as a whole.
     """
     return _changed(settings, names, resuming, reason)
 
@@ -388,58 +402,57 @@ def _changed(
         after = change(before, named, _known(services, named, before, ledger.newest))
         if after.pauses != before:
             write_pauses(services.ledger, after.pauses, version)
-    sentences = [*after.says, *([f"why: {reason}"] if reason and after.pauses != before else ())]
-    stored = ledger.newest if ledger.newest and ledger.applied is None else None
-    sentences += _describe_paused_in_stored_plan(stored, after.pauses, before)
-    return Ruling(
-        "\n".join(sentences),
-        {
-            "message": sentences,
-            "reason": reason,
-            "changed": after.pauses != before,
-            "paused": [described_pause(one) for one in after.pauses],
-        },
-    )
+    has_changed = after.pauses != before
+    sentences = [*after.says]
+    if reason and has_changed:
+        sentences.append(f"why: {reason}")
+    if ledger.newest and ledger.applied is None:
+        sentences += _describe_paused_in_stored_plan(ledger.newest, after.pauses, before)
+    document = {
+        "message": sentences,
+        "reason": reason,
+        "changed": has_changed,
+        "paused": [described_pause(one) for one in after.pauses],
+    }
+    return Ruling("\n".join(sentences), document)
 
 
 def _known(
     services: LiveServices, named: Iterable[Named], pauses: Iterable[Pause], newest: Plan | None
 ) -> frozenset[BrokerPartition]:
-    """The logs that the ledger knows; where one is named that is not among them, those of the
-    brokers, too.
+    """Return the partitions that the ledger knows.
+
+    If one of `named` is not among them, those that the brokers report are included.
     """
-    known = {
-        *(newest.positions if newest else ()),
-        *(newest.pending_starts if newest else ()),
-        *(one.log for one in pauses if one.log),
-    }
-    whole = {one.topic for one in pauses if one.log is None}
-    if all(one.topic in whole or any(one.covers(log) for log in known) for one in named):
+    known = {one.log for one in pauses if one.log}
+    if newest:
+        known |= newest.positions.keys() | newest.pending_starts.keys()
+    paused_topics = {one.topic for one in pauses if one.log is None}
+
+    def is_known(one: Named) -> bool:
+        return one.topic in paused_topics or any(one.covers(log) for log in known)
+
+    if all(is_known(one) for one in named):
         return frozenset(known)
+    source = services.settings.source
     discovery = Discovery(services.settings, services.zookeeper)
-    with discovery.open_cluster(known if services.settings.source.is_physical else ()) as cluster:
+    with discovery.open_cluster(known if source.is_physical else ()) as cluster:
         described = discovery.describe(cluster, ())
-    admits = services.settings.source.topic_filter.admits
-    return frozenset(
-        (
-            *known,
-            *(
-                p.log
-                for name, topic in described.topics.items()
-                if admits(name)
-                for p in topic.partitions
-            ),
-        )
-    )
+    for name, topic in described.topics.items():
+        if source.topic_filter.admits(name):
+            known |= {partition.log for partition in topic.partitions}
+    return frozenset(known)
 
 
 def _describe_paused_in_stored_plan(
-    stored: Plan | None, after: Iterable[Pause], before: Sequence[Pause]
+    stored: Plan, after: Iterable[Pause], before: Sequence[Pause]
 ) -> list[str]:
-    """Describe that a stored plan reads paused partitions, since it is executed whole."""
+    """Describe that a stored plan reads newly paused partitions, since it is executed whole."""
     new = [one for one in after if one not in before]
-    if stored is None or not any(one.covers(r.log) for one in new for r in stored.ranges):
-        return []
-    return [
-        f"plan {stored.number} is stored and reads some of that: it is executed whole, and what is paused rests behind it"
-    ]
+    for one in new:
+        if any(one.covers(r.log) for r in stored.ranges):
+            return [
+                f"plan {stored.number} is stored and reads some of that: it is executed whole, "
+                "and the pause begins after it"
+            ]
+    return []

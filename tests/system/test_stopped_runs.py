@@ -241,7 +241,11 @@ def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
         for run in json.loads(out)["runs"]
     ]
     assert reported == [
-        ("1-held.yaml", 130, "Stopped; nothing is lost, the next run continues from what is stored"),
+        (
+            "1-held.yaml",
+            130,
+            "Stopped; nothing is lost, the next run continues from what is stored",
+        ),
         ("2-next.yaml", 130, "Not started: the runs were stopped"),
     ]
     assert "Traceback" not in err

@@ -68,7 +68,7 @@ def test_a_position_does_not_go_back_over_rows_of_a_log_that_was_cut() -> None:
 
 def test_rows_that_nobody_can_count_are_taken_for_there() -> None:
     with pytest.raises(
-        NeedsDecision, match="Nobody can tell whether the table holds.*no column offset"
+        NeedsDecision, match="It is unknown whether the table holds rows.*no column offset"
     ):
         asked(Rows(is_counted=False), stands())
 

@@ -118,7 +118,7 @@ def test_a_stop_is_that_of_all_and_says_what_was_not_begun(tmp_path: Path) -> No
     assert [one.exit_code for one in found.runs] == [2, 130, 130] and found.as_json()[
         "exit_code"
     ] == 130
-    assert found.runs[2].error is not None and "Not begun:" in found.runs[2].error.message
+    assert found.runs[2].error is not None and "Not started:" in found.runs[2].error.message
 
 
 def test_a_file_that_others_name_as_their_defaults_is_no_pipeline_and_neither_is_what_is_no_yaml(

@@ -41,7 +41,7 @@ class Gaps:
         return sum(loss.until_offset - loss.from_offset for loss in self.losses)
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """A description for the operator; empty if every offset has its row."""
         parts = []
         for count, reason in (
@@ -99,7 +99,7 @@ class Missing:
     """True if rows were removed only as the policy or an operator permits."""
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """A description for the operator; empty if no row is missing."""
         commits = self._describe_commits()
         removed = "removed later, by a commit that the table's log no longer has"
@@ -141,7 +141,7 @@ class UnprovenOffsets:
     is_physical: bool = False
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """A description for the operator; empty without unproven offsets."""
         if not self.offsets:
             return ""

@@ -285,4 +285,4 @@ def _into(
     from etl.commands.replay import replay_into
 
     copied = replay_into(settings, request, path, context)
-    show(as_json, copied.as_json(), lambda: show_sentence(copied.says), is_done=True)
+    show(as_json, copied.as_json(), lambda: show_sentence(copied.summary), is_done=True)

@@ -91,7 +91,7 @@ def offsets_set(
     request = setting.SetOffsetsRequest(parse_named(single(partition)), parse_position(to, "--to"))
     foreseen = setting.look(settings, request)
     if foreseen.moves:
-        confirm(foreseen.says, yes=yes, as_json=as_json)
+        confirm(foreseen.summary, yes=yes, as_json=as_json)
     decision = setting.offsets_set(settings, foreseen, reason)
     show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
@@ -319,7 +319,7 @@ def table_compact(
     done = compacting.compact(
         table_settings_of(conf), run_context(quiet=quiet, as_json=as_json), dry_run=dry_run
     )
-    show(as_json, done.as_json(), lambda: show_sentences(done.says), is_done=not dry_run)
+    show(as_json, done.as_json(), lambda: show_sentences(done.summary), is_done=not dry_run)
 
 
 @table.command("maintain")
@@ -347,11 +347,11 @@ def table_maintain(
     if dry_run or not yes:
         foreseen = maintaining.foresee(settings, context, keep=keep)
         if dry_run:
-            show(as_json, foreseen.as_json(), lambda: show_sentences(foreseen.says))
+            show(as_json, foreseen.as_json(), lambda: show_sentences(foreseen.summary))
             return
-        confirm(foreseen.says, yes=yes, as_json=as_json)
+        confirm(foreseen.summary, yes=yes, as_json=as_json)
     done = maintaining.maintain(settings, context, keep=keep)
-    show(as_json, done.as_json(), lambda: show_sentences(done.says), is_done=True)
+    show(as_json, done.as_json(), lambda: show_sentences(done.summary), is_done=True)
 
 
 def _retention(text: str) -> timedelta:
@@ -414,7 +414,7 @@ def ledger_restore(conf: Conf, reason: Reason, yes: Yes = False, as_json: AsJson
     settings, context = table_settings_of(conf), run_context()
     foreseen = restoring.look(settings, context)
     if foreseen.lost is not Lost.NOTHING:
-        confirm(foreseen.says, yes=yes, as_json=as_json)
+        confirm(foreseen.summary, yes=yes, as_json=as_json)
     decision = restoring.restore(settings, foreseen, reason, context)
     show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 

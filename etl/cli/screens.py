@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from etl.commands.doctor import Diagnosis
     from etl.commands.init import FirstConf
     from etl.commands.lag import Complete, Intervals
-    from etl.commands.operator_decisions import Ruling
+    from etl.commands.operator_decisions import DecisionResult
     from etl.commands.package import Package
     from etl.commands.plans import Preview
     from etl.commands.replay import ReplayPreview
@@ -121,7 +121,7 @@ def show_report(report: Report) -> None:
 
 def show_preview(preview: Preview) -> None:
     """Print what the next run would do."""
-    screen.print(preview.says)
+    screen.print(preview.summary)
     show_sentences(preview.left)
     show_sentences(preview.leaderless)
     show_sentences(preview.paused)
@@ -187,7 +187,7 @@ def show_folder_run(found: FolderRun) -> None:
 
 def show_replay(preview: ReplayPreview) -> None:
     """Print what a replay would do."""
-    screen.print(preview.says)
+    screen.print(preview.summary)
     for note in preview.notes:
         screen.print(note, style="bold red")
     rows = []
@@ -209,7 +209,7 @@ def show_replay(preview: ReplayPreview) -> None:
 
 def show_backfill_preview(preview: BackfillPreview) -> None:
     """Print what a backfill would load."""
-    screen.print(preview.says)
+    screen.print(preview.summary)
     for note in preview.notes:
         screen.print(note, style="bold red")
     document = preview.as_json()
@@ -342,12 +342,12 @@ def show_proof(proof: Proof) -> None:
 
 def show_complete(found: Complete) -> None:
     """Print whether the partitions are complete up to a time."""
-    screen.print(found.says)
+    screen.print(found.summary)
 
 
 def show_intervals(found: Intervals) -> None:
     """Print the intervals that are not fully loaded, and those that wait in paused partitions."""
-    screen.print(found.says)
+    screen.print(found.summary)
     table(
         ("from", "until", "partitions", "missing", "deleted in Kafka"),
         [_gap_row(gap) for gap in found.incomplete],
@@ -408,9 +408,9 @@ def _lag_totals(totals: Mapping[str, Any]) -> str:
 # --------------------------------------------------------------------------- plans and the ledger
 
 
-def show_decision(decision: Ruling) -> None:
+def show_decision(decision: DecisionResult) -> None:
     """Print an operator's decision."""
-    screen.print(decision.says)
+    screen.print(decision.summary)
 
 
 def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:

@@ -97,7 +97,7 @@ class BackfillPreview:
         return max(1, math.ceil(self.estimated_bytes / self.plan_bytes)) if self.plan_bytes else 1
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """In one sentence."""
         claim = self.beginning.claim
         if not claim.stretches:
@@ -123,7 +123,7 @@ class BackfillPreview:
         """The document of a dry run."""
         claim = self.beginning.claim
         return {
-            "message": self.says,
+            "message": self.summary,
             "notes": list(self.notes),
             "name": claim.name,
             "request": claim.asked,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from etl.commands.backfill import reject_table_without_backfills, reject_unfinished
-from etl.commands.operator_decisions import Ruling, as_member, store_decided
+from etl.commands.operator_decisions import DecisionResult, as_member, store_decided
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
@@ -85,7 +85,7 @@ def pipelines_of(services: LiveServices, table: Table | None) -> list[OtherPipel
     return [*other_pipelines(services.settings.table.path, services.app_id), *us]
 
 
-def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
+def find_pipeline(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
     """The pipeline that is called so, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`. Raises
     SettingsError where that is not one.
     """
@@ -109,7 +109,7 @@ def is_us(app_id: str, settings: Settings) -> bool:
 
 def take_over(
     settings: Settings, place: str, reason: str, run_context: RunContext = ALONE
-) -> Ruling:
+) -> DecisionResult:
     """Inherit from another pipeline of this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`:
     continue where it ended.
 
@@ -131,7 +131,7 @@ def take_over(
         resumed = _resumed(services, place, snapshot, run_id)
         if resumed:
             return resumed
-        other = the_one(place, pipelines_of(services, snapshot.table))
+        other = find_pipeline(place, pipelines_of(services, snapshot.table))
         with naming_table(settings), _resting(services, other.app_id, run_id) as theirs:
             if theirs:
                 reject_unfinished(theirs)
@@ -147,7 +147,7 @@ def take_over(
                 )
             if not is_us(other.app_id, settings):
                 _close(services, theirs, other, run_id)
-            other = the_one(
+            other = find_pipeline(
                 other.app_id, pipelines_of(services, snapshot.table)
             )  # as it is now that it rests
             left = _left_to(other, settings)
@@ -264,7 +264,9 @@ def _as_left_to_others(
     return as_left_to_others(snapshot, other.plan, settings)
 
 
-def _resumed(services: LiveServices, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
+def _resumed(
+    services: LiveServices, place: str, snapshot: Snapshot, run_id: str
+) -> DecisionResult | None:
     """Resume a pipeline that another one was to inherit from: `place` has stored and committed no
     plan.
 
@@ -307,7 +309,7 @@ def _resumed(services: LiveServices, place: str, snapshot: Snapshot, run_id: str
             return None
         services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
     sentence = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
-    return Ruling(
+    return DecisionResult(
         sentence, {"message": sentence, "plan": None, "took_over": None, "retired": False}
     )
 
@@ -376,7 +378,7 @@ def _ruling(
     given_up: Mapping[BrokerPartition, int],
     *,
     is_retired: bool,
-) -> Ruling:
+) -> DecisionResult:
     sentence = (
         f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {partitions:,} partitions; "
         f"the next run begins with it: {plan.reason}"
@@ -392,7 +394,7 @@ def _ruling(
             f"\nwhat this ledger's plans loaded elsewhere is not loaded into this table: {log} goes on from offset "
             f"{given_up[log]}{more}"
         )
-    return Ruling(
+    return DecisionResult(
         sentence,
         {
             "message": sentence,

@@ -171,7 +171,7 @@ class Complete:
     """Paused partitions: no run reads them, so nobody waits for them, and they are not complete."""
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """One sentence."""
         if not self.paused:
             return self._of_those_read
@@ -200,9 +200,11 @@ class Complete:
         if self.unled:
             log = self.unled[0]
             action = f"{log.held_by}; or set source.on_no_leader: skip to load the other partitions"
-            return NotYetReadable(f"{self.says}; {log.topic} {log.key} {log.unled}", action=action)
+            return NotYetReadable(
+                f"{self.summary}; {log.topic} {log.key} {log.unled}", action=action
+            )
         return NotReady(
-            self.says,
+            self.summary,
             action=f"Run this command again later; at {counts_at} all of them count as complete",
         )
 
@@ -216,7 +218,7 @@ class Complete:
             "partitions": self.logs,
             "incomplete": [log.place for log in self.incomplete],
             "paused": [log.place for log in self.paused],
-            "message": self.says,
+            "message": self.summary,
         }
 
 
@@ -275,7 +277,7 @@ class Intervals:
     """Paused partitions."""
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """One sentence, and what it leaves out."""
         sentence = (
             f"{len(self.incomplete):,} of {counted(self.asked, 'interval')} not whole in the table"
@@ -297,7 +299,7 @@ class Intervals:
         if self.waiting:
             waits = sum(one.missing for one in self.waiting)
             sentence += f"; {counted(waits, 'offset')} more of {counted(len(self.waiting), 'interval')} wait in paused partitions: "
-            sentence += "; ".join(one.says for one in self.resting)
+            sentence += "; ".join(one.summary for one in self.resting)
         return sentence + (
             f"; {self._named} without a leader, and nobody can tell of them" if self.unled else ""
         )
@@ -313,12 +315,12 @@ class Intervals:
         """Return None if all intervals are loaded, and each partition could be asked."""
         if self.unled:
             return BrokerUnreachable(
-                self.says,
+                self.summary,
                 **self.unled[0].place,
                 action=f"{self.unled[0].held_by}, then run this command again",
             )
         if self.incomplete:
-            return NotReady(self.says, action="Run `etl run CONF`, which loads what is missing")
+            return NotReady(self.summary, action="Run `etl run CONF`, which loads what is missing")
         return None
 
     def as_json(self) -> dict[str, Any]:
@@ -333,7 +335,7 @@ class Intervals:
         }
         return {
             "intervals": self.asked,
-            "message": self.says,
+            "message": self.summary,
             **excused,
             "incomplete": list(map(_described, self.incomplete)),
             "waiting_in_paused": list(map(_described, self.waiting)),

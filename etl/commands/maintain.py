@@ -51,7 +51,7 @@ class Waiting:
     small_bytes: int
 
     @property
-    def says(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[str, ...]:
         """Summarize it, a sentence each."""
         return (would_become(self.table, self.small_files, self.small_bytes),)
 
@@ -62,7 +62,7 @@ class Waiting:
             "table": self.table,
             "small_files": self.small_files,
             "small_bytes": self.small_bytes,
-            "message": list(self.says),
+            "message": list(self.summary),
         }
 
 
@@ -74,7 +74,7 @@ class Done:
     compacted: Compacted
 
     @property
-    def says(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[str, ...]:
         """Summarize it, a sentence each."""
         return (became(self.table, self.compacted),)
 
@@ -88,7 +88,7 @@ class Done:
             "large_files": c.files_added,
             "bytes_before": c.bytes_removed,
             "bytes_after": c.bytes_added,
-            "message": list(self.says),
+            "message": list(self.summary),
         }
 
 
@@ -150,7 +150,7 @@ class Foreseen:
     kept: timedelta
 
     @property
-    def says(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[str, ...]:
         """Summarize it, a sentence per operation."""
         return (
             would_become(self.table, self.small_files, self.small_bytes),
@@ -170,7 +170,7 @@ class Foreseen:
             "small_bytes": self.small_bytes,
             "unneeded_files": self.unneeded_files,
             "keep_hours": self.kept.total_seconds() / 3600,
-            "message": list(self.says),
+            "message": list(self.summary),
         }
 
 
@@ -188,7 +188,7 @@ class Maintained:
     notes: tuple[str, ...] = field(default=())
 
     @property
-    def says(self) -> tuple[str, ...]:
+    def summary(self) -> tuple[str, ...]:
         """Summarize it, a sentence per operation."""
         return (
             became(self.table, self.compacted),
@@ -213,7 +213,7 @@ class Maintained:
             "keep_hours": self.kept.total_seconds() / 3600,
             "checkpoint": self.checkpoint,
             "plans_folded": self.plans_folded,
-            "message": list(self.says),
+            "message": list(self.summary),
         }
 
 

@@ -1,7 +1,7 @@
 """How does an operator decide which table, plan or partition is right?
 
 A decision is stored in the ledger with its reason, under the driver lock. The next run follows it
-(etl/decide/reconcile.py). Each command returns a `Ruling`.
+(etl/decide/reconcile.py). Each command returns a `DecisionResult`.
 
 - `acknowledge` (`etl table accept-changes`): accept a version of the table. This concerns the
   newest plan of the pipeline and of each backfill. If no ledger records whether such a plan is in
@@ -105,10 +105,10 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class DecisionResult:
     """The outcome of an operator command."""
 
-    says: str
+    summary: str
     """The text for the terminal."""
     document: dict[str, Any]
     """The document for `--json`."""
@@ -117,7 +117,7 @@ class Ruling:
 # -- etl table accept-changes
 
 
-def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
+def acknowledge(settings: Settings, version: str, reason: str) -> DecisionResult:
     """Accept the table at `version`; the next plan starts at the loaded-until offsets.
 
     `none`: accept that there is no table. Changes by other writers up to that version stop no
@@ -168,7 +168,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     return _ruling_on_table(sentence, acknowledgement, [described(change) for change in changes])
 
 
-def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> Ruling:
+def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> DecisionResult:
     """Accept the table before plan 1.
 
     Rows of other writers in the topics of the conf count as rows of another incarnation. Raises
@@ -205,7 +205,9 @@ def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> Ruli
     return _ruling_on_table(sentence, acknowledgement, [])
 
 
-def _ruling_on_table(sentence: str, acknowledgement: Acknowledgement, changes: list[Any]) -> Ruling:
+def _ruling_on_table(
+    sentence: str, acknowledgement: Acknowledgement, changes: list[Any]
+) -> DecisionResult:
     document = {
         "message": sentence,
         "table_id": acknowledgement.table_id,
@@ -214,7 +216,7 @@ def _ruling_on_table(sentence: str, acknowledgement: Acknowledgement, changes: l
         "reason": acknowledgement.reason,
         "accepted": changes,
     }
-    return Ruling(sentence, document)
+    return DecisionResult(sentence, document)
 
 
 def _reject_another_version(version: str, table: Table | None) -> None:
@@ -331,7 +333,7 @@ def record_found(
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedBeside:
+class BackfillDecisions:
     """The decisions for the backfills, by name."""
 
     said: dict[str, Acknowledgement]
@@ -350,7 +352,7 @@ class AcceptedBeside:
 
 def accepted_with_backfills(
     live: LiveServices, table: Table | None, *, reason: str, at_ms: int
-) -> AcceptedBeside:
+) -> BackfillDecisions:
     """Decide for each backfill with rows in that table, and record the rows that are found."""
     decisions: dict[str, Acknowledgement] = {}
     unknown: dict[str, str] = {}
@@ -381,7 +383,7 @@ def accepted_with_backfills(
             continue
         record_found(own, plan, current, decision)
         decisions[reservation.name] = decision.acknowledgement
-    return AcceptedBeside(decisions, unknown)
+    return BackfillDecisions(decisions, unknown)
 
 
 # -- etl plans supersede
@@ -394,7 +396,7 @@ def supersede(
     skips: tuple[str, ...],
     *,
     is_handed_over: bool = False,
-) -> Ruling:
+) -> DecisionResult:
     """Replace plan `number`, which is stored and not in the table; the next run executes the new
     one.
 
@@ -449,7 +451,7 @@ def supersede(
         "lost": describe_losses(lost),
         "not_read": not_read,
     }
-    return Ruling("\n".join([sentence, *describe_given_up(lost), *not_read]), document)
+    return DecisionResult("\n".join([sentence, *describe_given_up(lost), *not_read]), document)
 
 
 def _settle_commit(
@@ -460,7 +462,7 @@ def _settle_commit(
     skips: tuple[str, ...],
     *,
     is_handed_over: bool,
-) -> Ruling:
+) -> DecisionResult:
     """Settle a rejected or in-doubt offset commit as the operator decided.
 
     Raises SettingsError if offsets are to be skipped, or if the outcome of the commit is known.
@@ -487,10 +489,12 @@ def _settle_commit(
         f"executes it: {reason}"
     )
     document = {"message": sentence, "plan": describe_plan(marked, None), "superseded": []}
-    return Ruling(sentence, document)
+    return DecisionResult(sentence, document)
 
 
-def _leave_to_group(services: LiveServices, plan: Plan, snapshot: Snapshot, reason: str) -> Ruling:
+def _leave_to_group(
+    services: LiveServices, plan: Plan, snapshot: Snapshot, reason: str
+) -> DecisionResult:
     """Replace the plan by one without the offsets that were not committed."""
     is_in_part = found_out(plan, snapshot.committed) is HandOverOutcome.IN_PART
     if is_in_part:
@@ -510,7 +514,7 @@ def _leave_to_group(services: LiveServices, plan: Plan, snapshot: Snapshot, reas
         "plan": describe_plan(replacement, None),
         "superseded": _ranges(plan),
     }
-    return Ruling(f"{sentence}: {reason}", document)
+    return DecisionResult(f"{sentence}: {reason}", document)
 
 
 def _reject_finished(number: int, state: PipelineState, table: Table | None) -> None:
@@ -562,7 +566,7 @@ def accept_log(
     *,
     at: int | None = None,
     is_same_log: bool = False,
-) -> Ruling:
+) -> DecisionResult:
     """Accept truncated or recreated partitions, each `TOPIC` or `TOPIC:PARTITION`; the next run
     continues with them.
 
@@ -625,7 +629,7 @@ def accept_log(
         "plan": describe_plan(plan, None),
         "lost": describe_losses(lost),
     }
-    return Ruling("\n".join([*sentences, *describe_vanished(plan.vanished)]), document)
+    return DecisionResult("\n".join([*sentences, *describe_vanished(plan.vanished)]), document)
 
 
 def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
@@ -648,7 +652,7 @@ def _plan_of(state: UpToDate | Replay) -> Plan:
 
 def resolve(
     settings: Settings, run_context: RunContext = ALONE, *, is_made: bool = False
-) -> Ruling:
+) -> DecisionResult:
     """Look the table's location up with Spark, and store it for runs.
 
     The next run compares the table's id with that of the plans. `is_made`: if the catalog has no
@@ -681,7 +685,7 @@ def resolve(
         "before": as_json(before) if before else None,
         "table_of_newest_plan": ledger.newest.table_id if ledger.newest else None,
     }
-    return Ruling(sentence, document)
+    return DecisionResult(sentence, document)
 
 
 def _last_plan_in_table(settings: Settings, found: NamedTable, ledger: Ledger) -> int | None:

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from etl.commands.backfill import backfills_of_pipeline, reject_unfinished
-from etl.commands.operator_decisions import Ruling
+from etl.commands.operator_decisions import DecisionResult
 from etl.commands.run import new_run_id
 from etl.decide.group_ownership import reject_retiring_unfinished
 from etl.decide.reconcile import reject_shared_topics
@@ -80,7 +80,7 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
         ]
 
 
-def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
+def retire(settings: Settings, name: str | None, reason: str) -> DecisionResult:
     """Retire a pipeline of the group.
 
     A stored plan that is not in the table is closed there first, so that a sleeping driver cannot
@@ -125,10 +125,10 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
         "topics": left,
         "closed_plan": closed.number if closed else None,
     }
-    return Ruling(sentence, document)
+    return DecisionResult(sentence, document)
 
 
-def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
+def resume(settings: Settings, name: str | None, reason: str) -> DecisionResult:
     """End the retirement of a pipeline.
 
     Raises SettingsError if it is not retired, was inherited, or another pipeline reads one of its
@@ -167,7 +167,7 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
         "topics": topics,
         "was_retired": before.reason,
     }
-    return Ruling(sentence, document)
+    return DecisionResult(sentence, document)
 
 
 def _named(settings: Settings, name: str | None) -> Settings:
@@ -241,7 +241,7 @@ def _state_of(ledger: Ledger, retirement: Retirement | None, driver: DriverNode 
     return State.UP_TO_DATE if ledger.applied else State.STORED
 
 
-def set_acl(settings: Settings) -> Ruling:
+def set_acl(settings: Settings) -> DecisionResult:
     """Apply the ACL of the conf to all znodes of the pipeline and of its backfills.
 
     Raises SettingsError if there is no such pipeline, Owned while a run of the pipeline or of a
@@ -279,4 +279,4 @@ def set_acl(settings: Settings) -> Ruling:
         "acl": access.acl.value,
         "znodes": changed,
     }
-    return Ruling(sentence, document)
+    return DecisionResult(sentence, document)

@@ -111,7 +111,7 @@ _UNTRIED = (
 class Preview:
     """What the next run would do."""
 
-    says: str
+    summary: str
     plans: tuple[Plan, ...]
     """The plans to execute, in order: a stored one, and the new one."""
     snapshot: Snapshot
@@ -170,7 +170,7 @@ class Preview:
             ranges_document += [{"plan": plan.number, **r} for r in described["ranges"]]
             losses_document += [{"plan": plan.number, **loss} for loss in described["losses"]]
         return {
-            "message": self.says,
+            "message": self.summary,
             "records_at_most": max_records,
             "estimated_bytes": round(bytes_of(ranges, sizes)),
             "bytes_are_assumed": bool(assumed),

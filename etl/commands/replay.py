@@ -58,7 +58,7 @@ class ReplayPreview:
     """Where replaced rows have another time zone."""
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """Summarize the replay in one sentence."""
         go = sum(self.plan.stood.values())
         come = "those that the log has there"
@@ -114,7 +114,7 @@ class ReplayPreview:
                 }
             )
         return {
-            "message": self.says,
+            "message": self.summary,
             "notes": list(self.notes),
             "plan": self.plan.number,
             "first_executes": self.left.number if self.left else None,
@@ -241,7 +241,7 @@ class Copied:
     """Notes on the rows."""
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """Summarize the result in one sentence."""
         sentence = f"{self.counts.there:,} rows are in {self.table}, each once"
         if self.counts.stood:
@@ -251,7 +251,7 @@ class Copied:
     def as_json(self) -> dict[str, Any]:
         """Return the document of the command."""
         return {
-            "message": self.says,
+            "message": self.summary,
             "table": self.table,
             "rows": self.counts.there,
             "rows_that_went": self.counts.stood,

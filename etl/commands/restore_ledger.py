@@ -13,7 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.commands.operator_decisions import Ruling, as_member, describe_stored_plan, store_decided
+from etl.commands.operator_decisions import (
+    DecisionResult,
+    as_member,
+    describe_stored_plan,
+    store_decided,
+)
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
@@ -80,7 +85,7 @@ class Restorable:
     """What would be restored."""
 
     lost: Lost
-    says: tuple[str, ...]
+    summary: tuple[str, ...]
     moves: frozenset[BrokerPartition] = frozenset()
     """Partitions whose committed offset would move."""
     positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
@@ -102,14 +107,14 @@ def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
 
 def restore(
     settings: Settings, foreseen: Restorable, reason: str, run_context: RunContext = ALONE
-) -> Ruling:
+) -> DecisionResult:
     """Restore it by a numbered plan that the next run executes. Raises Owned while a driver is
     active, and if something else is lost than shown.
     """
     if foreseen.lost is Lost.NOTHING:
-        return Ruling(
-            foreseen.says[0],
-            {"message": list(foreseen.says), "restored": foreseen.lost.value, "plan": None},
+        return DecisionResult(
+            foreseen.summary[0],
+            {"message": list(foreseen.summary), "restored": foreseen.lost.value, "plan": None},
         )
     run_id = new_run_id()
     with (
@@ -129,8 +134,8 @@ def restore(
             plan = _behind_rows(services, snapshot, foreseen, reason)
         else:
             plan = from_commits(services, snapshot, settings, reason, run_id)
-    sentences = [*describe_stored_plan(plan, reason), *foreseen.says]
-    return Ruling(
+    sentences = [*describe_stored_plan(plan, reason), *foreseen.summary]
+    return DecisionResult(
         "\n".join(sentences),
         {"message": sentences, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)},
     )

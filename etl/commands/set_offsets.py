@@ -14,7 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
-from etl.commands.operator_decisions import Ruling, as_member, describe_stored_plan, store_decided
+from etl.commands.operator_decisions import (
+    DecisionResult,
+    as_member,
+    describe_stored_plan,
+    store_decided,
+)
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import metadata_named_by_command
 from etl.decide.group_ownership import (
@@ -91,7 +96,7 @@ class Foreseen:
     """Further losses: offsets of a replaced stored plan that are gone from the brokers."""
 
     @property
-    def says(self) -> list[str]:
+    def summary(self) -> list[str]:
         """Describe the effect, a sentence per partition."""
         sentences = [*describe_moves(self.moves), *describe_given_up(self.lost)]
         if not sentences:
@@ -129,7 +134,7 @@ def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
         return Foreseen(moves, _lost(stands, moves, snapshot))
 
 
-def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
+def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> DecisionResult:
     """Store the plan that was shown; the next run executes it.
 
     A group member commits the offsets with it. Raises Owned while a driver is active, and if
@@ -138,12 +143,12 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
     """
     if not foreseen.moves:
         document: dict[str, Any] = {
-            "message": foreseen.says,
+            "message": foreseen.summary,
             "moves": [],
             "lost": [],
             "plan": None,
         }
-        return Ruling(foreseen.says[0], document)
+        return DecisionResult(foreseen.summary[0], document)
     targets = {move.log: move.to_offset for move in foreseen.moves}
 
     def offsets_of(log: BrokerPartition) -> tuple[int, ...]:
@@ -175,14 +180,14 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         plan = with_id(of_command(plan, snapshot, settings))
         store_decided(services, plan, stands.state, snapshot.ledger)
     sentences = describe_stored_plan(plan, reason)
-    sentences += foreseen.says
+    sentences += foreseen.summary
     document = {
         "message": sentences,
         "moves": foreseen.as_json(),
         "lost": describe_losses(foreseen.lost),
         "plan": describe_plan(plan, None),
     }
-    return Ruling("\n".join(sentences), document)
+    return DecisionResult("\n".join(sentences), document)
 
 
 def _lost(stands: Standing, moves: tuple[Move, ...], snapshot: Snapshot) -> tuple[Loss, ...]:
@@ -369,7 +374,7 @@ def _rows_of(
 _Change = Callable[[Sequence[Pause], Iterable[Named], frozenset[BrokerPartition]], Changed]
 
 
-def pause(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
+def pause(settings: Settings, names: Sequence[str], reason: str) -> DecisionResult:
     """Pause partitions, each `TOPIC` or `TOPIC:PARTITION`; a paused one stays as it is.
 
     Raises SettingsError for an unknown one, Owned while a driver is active, and the errors of
@@ -384,7 +389,7 @@ def pause(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
     return _changed(settings, names, change)
 
 
-def resume(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
+def resume(settings: Settings, names: Sequence[str], reason: str) -> DecisionResult:
     """Resume partitions; the name of a topic includes all its partitions.
 
     Raises as `pause`, and SettingsError for one partition of a topic that is paused as a whole.
@@ -394,7 +399,7 @@ def resume(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
 
 def _changed(
     settings: Settings, names: Sequence[str], change: _Change, reason: str | None = None
-) -> Ruling:
+) -> DecisionResult:
     named = [parse_named(name) for name in names]
     with open_services(settings, ALONE) as services, services.driving(new_run_id()):
         before, version = read_pauses_at(services.ledger)
@@ -403,7 +408,7 @@ def _changed(
         if after.pauses != before:
             write_pauses(services.ledger, after.pauses, version)
     has_changed = after.pauses != before
-    sentences = [*after.says]
+    sentences = [*after.summary]
     if reason and has_changed:
         sentences.append(f"why: {reason}")
     if ledger.newest and ledger.applied is None:
@@ -414,7 +419,7 @@ def _changed(
         "changed": has_changed,
         "paused": [described_pause(one) for one in after.pauses],
     }
-    return Ruling("\n".join(sentences), document)
+    return DecisionResult("\n".join(sentences), document)
 
 
 def _known(

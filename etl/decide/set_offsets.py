@@ -426,7 +426,7 @@ class Changed:
     """The new pauses, and a sentence for each named partition."""
 
     pauses: tuple[Pause, ...]
-    says: tuple[str, ...]
+    summary: tuple[str, ...]
 
 
 def paused_logs(

@@ -27,7 +27,7 @@ from etl.model.snapshot import (
     Supersede,
     Table,
     UpToDate,
-    is_beside,
+    is_same_pipeline,
     live_and_name,
 )
 from etl.settings.choices import OnRowsRemoved
@@ -202,7 +202,7 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
 
 def is_taken(other: OtherPipeline, plan: Plan) -> bool:
     """True if it was inherited, or is a backfill of an inherited pipeline."""
-    return any(is_beside(other.app_id, one) for one in plan.taken)
+    return any(is_same_pipeline(other.app_id, one) for one in plan.taken)
 
 
 def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:

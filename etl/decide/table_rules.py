@@ -491,7 +491,7 @@ _CLASS = re.compile(r"(?:[a-z_]\w*\.)+([A-Z]\w*(?:Exception|Error))\b")
 class Cause:
     """The cause of a failure, and whether it is permanent until a setting changes."""
 
-    says: str
+    summary: str
     stays: bool
     action: str
 
@@ -581,7 +581,7 @@ def cannot_be(
     """
     cause = known_cause(causes) or Cause(innermost(causes), False, _SERVER)
     key, place = _named_by(name, spark)
-    message = f"The catalog cannot {doing} {name}: {cause.says}{f', {place}' if place else ''}"
+    message = f"The catalog cannot {doing} {name}: {cause.summary}{f', {place}' if place else ''}"
     kind = SettingsError if cause.stays else TableUnreachable
     return kind(
         message,

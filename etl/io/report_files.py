@@ -199,11 +199,12 @@ def write_page(to: Path, report: Mapping[str, Any], folder: Path) -> None:
     """
     ours_called = name_in_files(report["group"], report["pipeline"])
     before = past_runs(folder, ours_called, before=report["run_id"])
-    is_beside = to.parent.resolve() == folder.resolve()
+    is_same_pipeline = to.parent.resolve() == folder.resolve()
     pages = {
         run.run_id
         for run in before
-        if is_beside and report_path(folder, ours_called, run.run_id).with_suffix(".html").exists()
+        if is_same_pipeline
+        and report_path(folder, ours_called, run.run_id).with_suffix(".html").exists()
     }
     text = page_of(
         report,

@@ -72,17 +72,17 @@ def _candidates(name: str | None) -> tuple[Generation, ...]:
     return named
 
 
-def is_release(reported: str | None) -> bool:
+def is_release_name(reported: str | None) -> bool:
     """True if this name is a release whose brokers could also be asked for their versions."""
     return any(reported in broker_type.releases for broker_type in GENERATIONS)
 
 
-def may_lose_isolation(reported: str | None) -> bool:
+def returns_uncommitted_records(reported: str | None) -> bool:
     """True if requests of this release return uncommitted records, also from a newer broker."""
     return any(reported in broker_type.without_isolation for broker_type in GENERATIONS)
 
 
-def of_broker_version(version: str, **written: str) -> str:
+def release_name(version: str, **written: str) -> str:
     """Return the name of the release of a Kafka version, so that brokers are not asked.
 
     `written` names the setting in errors. Raises SettingsError for an unsupported version.
@@ -101,7 +101,7 @@ def of_broker_version(version: str, **written: str) -> str:
     )
 
 
-def login_asked_first(client_id: str, address: str) -> Request[LoginDialect]:
+def login_request(client_id: str, address: str) -> Request[LoginDialect]:
     """Return the request whose response decides how to log in. Only Kafka has logins.
 
     Parsing the response raises SettingsError if the broker supports no login known here.

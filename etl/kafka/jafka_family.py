@@ -376,13 +376,13 @@ class Jafka(Generation):
             "MultiFetch",
             encode_multifetch(()),
             lambda start: bytes(start) == _NOTHING,
-            lambda answer: JafkaDialect(address),
+            lambda answer: JafkaProtocol(address),
             least_answer_bytes=2,
             check_if_truncated="Check that a Jafka or Kafka 0.7 broker listens there: Kafka from 0.8 on, and a TLS listener, close the connection like this",
         )
 
 
-class JafkaDialect(BrokerProtocol):
+class JafkaProtocol(BrokerProtocol):
     """Requests of this broker type; it has one version."""
 
     least_answer_bytes = 2

@@ -106,7 +106,7 @@ class Kafka(Generation):
 
         def parse_versions(answer: memoryview) -> BrokerProtocol:
             response = small_messages.decode(Api.API_VERSIONS, 0, answer, broker=address)
-            return KafkaDialect(small_messages.parse_api_versions(response), client_id, address)
+            return KafkaProtocol(small_messages.parse_api_versions(response), client_id, address)
 
         frame = small_messages.encode(
             Api.API_VERSIONS,
@@ -134,8 +134,8 @@ def _older_brokers(client_id: str, address: str) -> OlderBrokers:
     format, without headers and timestamps, and no error. A newer broker that closes the connection
     may only be starting, and one that does not answer may only be overloaded.
     """
-    of_0_8 = partial(KafkaDialect.of_release, "0.8", client_id, address)
-    of_0_9 = partial(KafkaDialect.of_release, "0.9", client_id, address)
+    of_0_8 = partial(KafkaProtocol.of_release, "0.8", client_id, address)
+    of_0_9 = partial(KafkaProtocol.of_release, "0.9", client_id, address)
     oldest = _empty_list_offsets(0, client_id)
     return OlderBrokers(
         oldest,
@@ -148,7 +148,7 @@ def _older_brokers(client_id: str, address: str) -> OlderBrokers:
 
 def _handshake_of_release(release: str, client_id: str, address: str) -> Greeting:
     """Return a handshake without versions, which only proves that the port speaks Kafka."""
-    protocol = KafkaDialect.of_release(release, client_id, address)
+    protocol = KafkaProtocol.of_release(release, client_id, address)
     frame = _empty_list_offsets(protocol.version_of(Api.LIST_OFFSETS), client_id)
     return Greeting(
         "ListOffsets",
@@ -184,7 +184,7 @@ def _empty_describe_groups(client_id: str) -> bytes:
     )
 
 
-class KafkaDialect(BrokerProtocol):
+class KafkaProtocol(BrokerProtocol):
     """Requests to one broker, in the versions that it reported, else those of its release."""
 
     def __init__(
@@ -196,7 +196,7 @@ class KafkaDialect(BrokerProtocol):
         self._generation = generation
 
     @classmethod
-    def of_release(cls, release: str, client_id: str, address: str) -> KafkaDialect:
+    def of_release(cls, release: str, client_id: str, address: str) -> KafkaProtocol:
         """Return the requests in the versions of a release of `versions.releases`."""
         return cls(versions.releases()[release], client_id, address, Kafka.name_of(release))
 
@@ -210,7 +210,7 @@ class KafkaDialect(BrokerProtocol):
     def generation(self) -> str | None:
         return self._generation
 
-    def is_not_of(
+    def release_mismatch(
         self, reported: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> OtherRelease | None:
         configured = reported.removeprefix(f"{_DETECTED}-")
@@ -316,7 +316,7 @@ class KafkaDialect(BrokerProtocol):
     def has_max_timestamps(self) -> bool:
         return versions.newest_of(Api.LIST_OFFSETS, self._api_versions) >= _FIRST_WITH_LARGEST_TIMES
 
-    def largest_times(
+    def max_timestamps(
         self,
         logs: Collection[BrokerPartition],
         epochs: Mapping[BrokerPartition, int | None],
@@ -333,7 +333,7 @@ class KafkaDialect(BrokerProtocol):
             many_partitions.parse_offsets,
         )
 
-    def segments_before(
+    def segment_start_before(
         self, log: BrokerPartition, time_ms: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
         # Version 0, which brokers before 4.0 support, finds segments only.
@@ -478,7 +478,7 @@ class KafkaDialect(BrokerProtocol):
     def keeps_consumer_groups(self) -> bool:
         return versions.is_spoken(Api.CONSUMER_GROUP_DESCRIBE, self._api_versions)
 
-    def consumer_members_of(self, group: str) -> Request[MembersResponse]:
+    def consumer_group_members(self, group: str) -> Request[MembersResponse]:
         return self._request(
             Api.CONSUMER_GROUP_DESCRIBE,
             group_messages.consumer_group_fields(group),

@@ -110,7 +110,7 @@ class BrokerProtocol(Protocol):
         """
         return None
 
-    def is_not_of(
+    def release_mismatch(
         self, reported: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> OtherRelease | None:
         """Return the error for a broker configured as a release (`Generation.releases`) that lacks
@@ -144,7 +144,7 @@ class BrokerProtocol(Protocol):
         """True if the broker reports the largest timestamp of a partition (KIP-734)."""
         return False
 
-    def largest_times(
+    def max_timestamps(
         self,
         logs: Collection[BrokerPartition],
         epochs: Mapping[BrokerPartition, int | None],
@@ -154,7 +154,7 @@ class BrokerProtocol(Protocol):
         """
         self._cannot("tell the largest timestamp of a log")
 
-    def segments_before(
+    def segment_start_before(
         self, log: BrokerPartition, time_ms: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
         """Ask for the start of the newest segment written by that time, by the broker's clock; none
@@ -232,7 +232,7 @@ class BrokerProtocol(Protocol):
         """True if there may be groups of the consumer protocol."""
         return False
 
-    def consumer_members_of(self, group: str) -> Request[MembersResponse]:
+    def consumer_group_members(self, group: str) -> Request[MembersResponse]:
         """Ask for the members of such a group; an error means that there is none of this name."""
         self._cannot("tell who is in a group of the consumer protocol")
 

@@ -147,7 +147,7 @@ def live_and_name(pipeline: str) -> tuple[str, str | None]:
     return live, name if mark else None
 
 
-def is_beside(app_id: str, other: str) -> bool:
+def is_same_pipeline(app_id: str, other: str) -> bool:
     """True if two application ids are of one pipeline and its backfills.
 
     Reservations keep their offsets apart.

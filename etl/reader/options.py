@@ -658,9 +658,9 @@ def _generation(options: Mapping[str, str]) -> str | None:
     """Return the broker release of `broker_version`. None: ask the brokers."""
     if "broker_version" not in options:
         return None
-    from etl.kafka.families import of_broker_version
+    from etl.kafka.families import release_name
 
-    return of_broker_version(options["broker_version"], option="broker_version")
+    return release_name(options["broker_version"], option="broker_version")
 
 
 def _reject_kafka_only(options: Mapping[str, str]) -> None:

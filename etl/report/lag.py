@@ -50,7 +50,7 @@ class Resting:
     why_unknown: str = "unknown reason"
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """Return a sentence."""
         first = self.pauses[0]
         logs = self.logs or tuple(one.log for one in self.pauses if one.log)
@@ -118,7 +118,7 @@ def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
 
 def describe_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
     """Describe the pauses: a sentence per command and topic."""
-    return (one.says for one in resting(snapshot, now_ms=now_ms))
+    return (one.summary for one in resting(snapshot, now_ms=now_ms))
 
 
 def describe_paused_but_loaded(

@@ -160,7 +160,7 @@ class Column:
 
     value: float | None
     """None: not known; nothing is drawn."""
-    says: str
+    summary: str
     behind: float | None = None
     """Drawn behind it, paler."""
     is_now: bool = False
@@ -240,7 +240,7 @@ def _column(one: Column, left: float, step: float, top: float) -> Html:
         height=f"{_HEIGHT:.0f}",
         fill="transparent",
     )
-    return tag("g", tag("title", one.says), *parts, place)
+    return tag("g", tag("title", one.summary), *parts, place)
 
 
 def _rect(x: float, width: float, value: float | None, top: float, kind: str) -> Iterable[Html]:

@@ -292,7 +292,7 @@ class Report:
         for sentence in describe_open(snapshot):
             self.add(Outcome.OPEN_TRANSACTION, sentence)
         for one in self.paused:
-            self.add(Outcome.PAUSED, one.says)
+            self.add(Outcome.PAUSED, one.summary)
 
     def planned(self, plan: Plan, *, goes_on: bool = False) -> None:
         """Report the plan that is executed now, possibly in place of another one. `goes_on`: another

@@ -69,9 +69,11 @@ class Proof:
         for log in self.logs:
             partition = log.findings.audited.log
             if log.findings.missing and log.is_right:
-                removed.append(f"{partition}: {log.missing.says}, as policy or an operator allows")
+                removed.append(
+                    f"{partition}: {log.missing.summary}, as policy or an operator allows"
+                )
             if log.doubt.offsets and log.doubt.allowed:
-                accepted.append(f"{partition}: {log.doubt.says}; an operator accepted that")
+                accepted.append(f"{partition}: {log.doubt.summary}; an operator accepted that")
         return (*removed, *accepted)
 
     @property
@@ -103,7 +105,7 @@ class Proof:
         parts = []
         if found.missing:
             first = _first(found.missing_first)
-            parts.append(f"{found.missing:,} missing (first: {first}): {wrong.missing.says}")
+            parts.append(f"{found.missing:,} missing (first: {first}): {wrong.missing.summary}")
         if found.double_rows:
             places = [
                 _offset(place) for audited, place, _ in self.doubles if audited == found.audited
@@ -125,7 +127,7 @@ class Proof:
                 "other members"
             )
         if not wrong.doubt.allowed:
-            parts.append(wrong.doubt.says)
+            parts.append(wrong.doubt.summary)
         return parts
 
     @property
@@ -284,7 +286,7 @@ class Proof:
                 [u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal
             ],
             "without_row": {
-                "message": gaps.says,
+                "message": gaps.summary,
                 "control_records": gaps.control_records,
                 "aborted_records": gaps.aborted_records,
                 "compacted": gaps.compacted,

@@ -36,7 +36,7 @@ from etl.io.zookeeper.registry import (
     read_topics,
 )
 from etl.io.zookeeper.session import ZooKeeper
-from etl.kafka.families import of_broker_version
+from etl.kafka.families import release_name
 from etl.kafka.messages import ClusterMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from etl.model.plans import Plan
@@ -120,7 +120,7 @@ def configured_family(source: SourceSettings) -> str | None:
     """Return the broker family of `source.broker_version`; None if the key is not set."""
     if source.broker_version is None:
         return None
-    return of_broker_version(source.broker_version)
+    return release_name(source.broker_version)
 
 
 class Discovery:

@@ -12,7 +12,7 @@ from typing import Any
 
 from etl.decide.group_assignment import STRATEGIES, Strategy
 from etl.errors import SettingsError
-from etl.kafka.families import of_broker_version
+from etl.kafka.families import release_name
 from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
 from etl.model.partitions import (
     BrokerFamily,
@@ -263,7 +263,7 @@ class ConsumerConfig:
     @property
     def generation(self) -> str | None:
         """Return the broker type or release, if configured."""
-        return None if self.broker_version is None else of_broker_version(self.broker_version)
+        return None if self.broker_version is None else release_name(self.broker_version)
 
     @property
     def is_physical(self) -> bool:

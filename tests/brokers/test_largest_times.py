@@ -51,7 +51,7 @@ def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_tim
                     Batch(0, [Rec(0, b"x" * LARGE)], base_timestamp=time_ms, max_timestamp=time_ms)
                 ),
             )
-        reported = consumer.largest_times([log])
+        reported = consumer.max_timestamps([log])
         assert reported and reported[log].timestamp_ms == (
             max(times) if max(times) > NONE else None
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.kafka.jafka_family import JafkaDialect
+from etl.kafka.jafka_family import JafkaProtocol
 from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget
 from etl.kafka.protocol import Request
 from etl.model.partitions import BrokerPartition, Isolation
 from tests.fakes.jafka import entry
 from tests.fuzz import records
 
-_DIALECT = JafkaDialect("b:9092")
+_DIALECT = JafkaProtocol("b:9092")
 _LOGS = [BrokerPartition("clicks", number, 3) for number in range(3)]
 _HELLO = entry(b"hello")
 

@@ -88,7 +88,7 @@ class Pipeline(NamedTuple):
     plan: Plan | None = None
 
 
-class Ruling(NamedTuple):
+class DecisionResult(NamedTuple):
     """An operator lets `who` take the place of `of`."""
 
     who: str
@@ -100,7 +100,7 @@ class Operator(NamedTuple):
     """At work on one of the rulings."""
 
     at: At = At.IDLE
-    ruling: Ruling | None = None
+    ruling: DecisionResult | None = None
     plan: Plan | None = None
 
 
@@ -112,7 +112,7 @@ class Scenario(NamedTuple):
     loaded: tuple[str, ...]
     """Who has loaded offset 0 of its topics, in this order."""
     runs: Mapping[str, int]
-    rulings: tuple[Ruling, ...] = ()
+    rulings: tuple[DecisionResult, ...] = ()
     is_taken_back: bool = False
     """Then the place may be taken of a pipeline that has committed nothing."""
     begins_behind: str = ""
@@ -138,35 +138,37 @@ class State(NamedTuple):
 
 
 SCENARIOS = {
-    "renamed": Scenario({"g": "a", "gn": "a"}, ("g",), {"g": 2, "gn": 3}, (Ruling("gn", "g"),)),
+    "renamed": Scenario(
+        {"g": "a", "gn": "a"}, ("g",), {"g": 2, "gn": 3}, (DecisionResult("gn", "g"),)
+    ),
     "renamed twice": Scenario(
         {"g": "a", "gn": "a", "gm": "a"},
         ("g",),
         {"g": 1, "gn": 2, "gm": 1},
-        (Ruling("gn", "g"), Ruling("gm", "gn")),
+        (DecisionResult("gn", "g"), DecisionResult("gm", "gn")),
     ),
     "merged": Scenario(
         {"x": "a", "y": "b", "m": "ab"},
         ("x", "y"),
         {"x": 1, "y": 0, "m": 2},
-        (Ruling("m", "x"), Ruling("m", "y")),
+        (DecisionResult("m", "x"), DecisionResult("m", "y")),
     ),
     "taken back": Scenario(
         {"g": "a", "gn": "a"},
         ("g",),
         {"g": 2, "gn": 2},
-        (Ruling("gn", "g"), Ruling("g", "gn")),
+        (DecisionResult("gn", "g"), DecisionResult("g", "gn")),
         is_taken_back=True,
     ),
     "two heirs": Scenario(
         {"g": "a", "x": "a", "y": "a"},
         ("g",),
         {"g": 1, "x": 1, "y": 1},
-        (Ruling("x", "g"), Ruling("y", "g")),
+        (DecisionResult("x", "g"), DecisionResult("y", "g")),
         has_rivals=True,
     ),
     "retired": Scenario(
-        {"g": "a", "x": "a"}, (), {"g": 2, "x": 2}, (Ruling("", "g"),), begins_behind="x"
+        {"g": "a", "x": "a"}, (), {"g": 2, "x": 2}, (DecisionResult("", "g"),), begins_behind="x"
     ),
     "at once": Scenario({"x": "a", "y": "a"}, (), {"x": 2, "y": 2}, at_once=True),
 }
@@ -284,7 +286,7 @@ def last_taken(s: State, plan: Plan) -> int:
     )
 
 
-def take_over_plan(scenario: Scenario, s: State, ruling: Ruling) -> Plan:
+def take_over_plan(scenario: Scenario, s: State, ruling: DecisionResult) -> Plan:
     """The plan that begins where the other pipeline is; one of ours that is stored and not in the
     table gives it its number.
     """
@@ -493,7 +495,7 @@ def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, S
         )
 
 
-def _read(scenario: Scenario, s: State, ruling: Ruling) -> Iterator[tuple[str, State]]:
+def _read(scenario: Scenario, s: State, ruling: DecisionResult) -> Iterator[tuple[str, State]]:
     theirs = _of(scenario, s, ruling.of)
     closing = CLOSING(s, ruling.of, theirs.newest)
     if not ruling.who:

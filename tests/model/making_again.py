@@ -99,7 +99,7 @@ def is_there(state: State, i: int) -> bool:
     return state.away != i
 
 
-def says(state: State, plan: Plan, i: int) -> bool | None:
+def summary(state: State, plan: Plan, i: int) -> bool | None:
     """Whether the log is the one that was; None: nothing tells."""
     tail, until = plan.tails[i], plan.untils[i]
     if len(state.logs[i]) < until:
@@ -120,7 +120,7 @@ def undecided(state: State, plan: Plan) -> list[int]:
 
 def lost(state: State, plan: Plan) -> list[int]:
     """The logs that do not hold what was read there, whatever the topic's id says."""
-    return [i for i in (0, 1) if is_there(state, i) and says(state, plan, i) is False]
+    return [i for i in (0, 1) if is_there(state, i) and summary(state, plan, i) is False]
 
 
 def stops(state: State, plan: Plan) -> list[int]:
@@ -131,7 +131,7 @@ def is_another(state: State, plan: Plan, i: int) -> bool:
     """What is accepted of a log that stops the runs: by what it holds, and where nothing tells by
     an operator's look at its records.
     """
-    reported = says(state, plan, i)
+    reported = summary(state, plan, i)
     return state.born[i] != plan.born[i] if reported is None else not reported
 
 
@@ -233,7 +233,7 @@ def is_readable(state: State, plan: Plan) -> bool:
     return all(
         is_there(state, i)
         and len(state.logs[i]) >= plan.untils[i]
-        and says(state, plan, i) is not False
+        and summary(state, plan, i) is not False
         for i in read
     )
 

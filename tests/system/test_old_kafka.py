@@ -42,6 +42,6 @@ def test_a_broker_version_above_the_brokers_own_is_told_as_that_setting(
             preview(settings_of(old, tmp_path, broker_version=value, request_timeout_s=5))
         assert (refused.value.exit_code, refused.value.where["key"]) == (2, "source.broker_version")
     assert (
-        preview(settings_of(old, tmp_path, broker_version="0.8")).says
-        == preview(settings_of(old, tmp_path)).says
+        preview(settings_of(old, tmp_path, broker_version="0.8")).summary
+        == preview(settings_of(old, tmp_path)).summary
     )

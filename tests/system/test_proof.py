@@ -423,8 +423,8 @@ def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan
     refused(pipeline.run(), 5, "Plan 1 was made when there was no table")
     ruling = operator_decisions.acknowledge(load_settings(pipeline.conf), "2", "made by hand")
     assert (
-        "0 rows of that plan are in it, so the next run replaces it" in ruling.says
-        and "given up" not in ruling.says
+        "0 rows of that plan are in it, so the next run replaces it" in ruling.summary
+        and "given up" not in ruling.summary
     )
     assert pipeline.ran().outcomes == ["plan_superseded", "ingested"]
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
@@ -442,7 +442,7 @@ def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(
     refused(pipeline.run(), 5, "plan 1 was made when there was no table")
     assert (
         "40 rows of that plan are in it, so it is recorded as done"
-        in operator_decisions.acknowledge(load_settings(pipeline.conf), "0", "a copy").says
+        in operator_decisions.acknowledge(load_settings(pipeline.conf), "0", "a copy").summary
     )
     pipeline.produce(40)
     pipeline.ran()

@@ -178,7 +178,7 @@ def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_messa
     assert looked(broker, 900 * len(entry(TEXT)), is_kept=True) == [
         LookedAt(900 * len(entry(TEXT)), True)
     ]
-    assert bytes_asked(broker) == cluster.LOOK_BYTES
+    assert bytes_asked(broker) == cluster.FIRST_REQUEST_BYTES
 
 
 def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another(

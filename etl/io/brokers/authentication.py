@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from etl.errors import BrokerRefusal, BrokerUnreachable, EtlError, PermissionDenied, SettingsError
 from etl.io.brokers.connection import Connection, ImpossibleSize, fresh, not_kafka
 from etl.io.tls import ConnectionBroken
-from etl.kafka.families import login_asked_first
+from etl.kafka.families import login_request
 from etl.kafka.protocol import MechanismAnswer, Request, TokenAnswer
 from etl.model.security import Login, Mechanism, SecretRef, Security, names_token_source
 from etl.settings.secrets import login_text, resolve_secret
@@ -195,7 +195,7 @@ def log_in(
     if security.login is None:
         return
     asking = _Asking(connection, deadline)
-    spoken = asking.ask(login_asked_first(client_id, connection.address))
+    spoken = asking.ask(login_request(client_id, connection.address))
     try:
         answer = asking.ask(spoken.mechanism(security.login.mechanism.value))
         if not answer.is_taken:
@@ -235,7 +235,7 @@ def wanted_login(connection: Connection, client_id: str, deadline: float) -> Etl
     """Return the error if the listener requires a login; None if it does not, or does not say."""
     asking = _Asking(connection, deadline)
     try:
-        spoken = asking.ask(login_asked_first(client_id, connection.address))
+        spoken = asking.ask(login_request(client_id, connection.address))
         answer = asking.ask(spoken.mechanism(Mechanism.PLAIN.value))
     except (EtlError, ConnectionBroken):
         return None

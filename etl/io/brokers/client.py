@@ -248,7 +248,7 @@ class BrokerQuestions:
         ):
             return found
         newer = self._ask(
-            lambda dialect: dialect.consumer_members_of(group)
+            lambda dialect: dialect.consumer_group_members(group)
         )  # a group of that protocol is none to the other question
         if newer.refusal and newer.refusal.meaning in _NO_GROUP:
             return MembersResponse(None, {})
@@ -732,7 +732,7 @@ class SimpleConsumer(GroupOffsets):
             )
         return listed
 
-    def largest_times(
+    def max_timestamps(
         self,
         logs: Collection[BrokerPartition],
         *,
@@ -743,7 +743,7 @@ class SimpleConsumer(GroupOffsets):
         """
         if not self._dialect().has_max_timestamps:
             return None
-        listed = self._ask(lambda dialect: dialect.largest_times(logs, epochs or {}))
+        listed = self._ask(lambda dialect: dialect.max_timestamps(logs, epochs or {}))
         if set(listed) != set(logs):
             raise CorruptData(
                 "The answer to ListOffsets names other partitions than were asked for",
@@ -778,7 +778,7 @@ class SimpleConsumer(GroupOffsets):
         """
         reject_wrong_times({log: time_ms})
         try:
-            found = self._ask(lambda dialect: dialect.segments_before(log, time_ms))
+            found = self._ask(lambda dialect: dialect.segment_start_before(log, time_ms))
         except OtherRelease:
             raise
         except SettingsError:

@@ -58,7 +58,7 @@ from etl.model.partitions import (
 from etl.settings.choices import MIB
 from etl.settings.source import TopicFilter
 
-LOOK_BYTES = 4 << 10
+FIRST_REQUEST_BYTES = 4 << 10
 """First request size at each offset."""
 WALKED_BYTES_MAX = 64 * MIB
 """Limit of all bytes followed at one broker, and of one entry whose checksum is verified."""
@@ -403,7 +403,7 @@ def _verify_by_checksum(
     consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
 ) -> Iterator[tuple[UnverifiedOffset, LookedAt]]:
     """Verify each offset by the bytes at it alone."""
-    waiting = dict.fromkeys(doubted, LOOK_BYTES)
+    waiting = dict.fromkeys(doubted, FIRST_REQUEST_BYTES)
     while waiting:
         batch = _next_batch(waiting)
         answers = _fetch(consumer, [(each, each.offset, waiting[each]) for each in batch])
@@ -500,7 +500,7 @@ def _verify_by_walk(
     while positions:
         sizes: dict[UnverifiedOffset, int] = {}
         for unverified, position in positions.items():
-            sizes[unverified] = min(MIB, max(unverified.offset - position, LOOK_BYTES))
+            sizes[unverified] = min(MIB, max(unverified.offset - position, FIRST_REQUEST_BYTES))
         wanted = [(each, positions.pop(each), sizes[each]) for each in _next_batch(sizes)]
         answers = _fetch(consumer, wanted)
         # All steps come first: the next request overwrites the buffer of these answers.

@@ -35,7 +35,7 @@ from etl.io.brokers.connection import (
     unanswered,
 )
 from etl.io.tls import ConnectionBroken
-from etl.kafka.families import choose, is_release
+from etl.kafka.families import choose, is_release_name
 from etl.kafka.messages import Fetch, FetchAnswer
 from etl.kafka.protocol import BrokerProtocol, Greeting, OlderBrokers, Request
 from etl.model.partitions import Isolation
@@ -264,7 +264,7 @@ class Exchange:
             idle_connections,
             Maker(host, port, client_id, generation, security),
         )
-        self._may_be_other = is_release(generation)
+        self._may_be_other = is_release_name(generation)
         """True if a failure may come from another release than configured; asked once."""
         self._was_compared = False
         self._may_take = True
@@ -434,17 +434,17 @@ class Exchange:
             return failure
         self._may_be_other = False
         itself = self._itself()
-        return itself and itself.is_not_of(self._generation) or failure
+        return itself and itself.release_mismatch(self._generation) or failure
 
     def reject_other_release(self, isolation: Isolation) -> None:
         """Ask the broker for its release within five seconds, if one is configured; without an
         answer the configured one is assumed. Raises OtherRelease if it lacks what that release
         speaks, or the isolation would be lost.
         """
-        if self._generation is None or self._was_compared or not is_release(self._generation):
+        if self._generation is None or self._was_compared or not is_release_name(self._generation):
             return
         self._was_compared, itself = True, self._itself()
-        if itself and (other := itself.is_not_of(self._generation, isolation)):
+        if itself and (other := itself.release_mismatch(self._generation, isolation)):
             raise other
 
     def _itself(self) -> BrokerProtocol | None:

@@ -30,7 +30,7 @@ from etl.errors import (
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.connection import IdleConnections
 from etl.io.process import open_files
-from etl.kafka.families import may_lose_isolation
+from etl.kafka.families import returns_uncommitted_records
 from etl.kafka.messages import (
     EARLIEST,
     LATEST,
@@ -209,7 +209,9 @@ class Brokers:
                 for one in brokers
             }
             unsure = [
-                (one, isolation) for one in consumers.values() if may_lose_isolation(one.generation)
+                (one, isolation)
+                for one in consumers.values()
+                if returns_uncommitted_records(one.generation)
             ]
             self.side_by_side(
                 unsure, lambda consumer, wanted: consumer.reject_other_release(wanted)

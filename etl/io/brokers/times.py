@@ -38,7 +38,7 @@ _PATIENCE_S = 30.0
 _NEVER = -1
 
 
-def largest_times(
+def max_timestamps(
     consumer: SimpleConsumer, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, int | None]:
     """Return the largest timestamp in ms of these partitions, which this broker leads; one below
@@ -46,7 +46,7 @@ def largest_times(
     or formats without them. Raises the broker's error.
     """
     found = dict[BrokerPartition, int | None]()
-    for log, answer in (consumer.largest_times(logs) or {}).items():
+    for log, answer in (consumer.max_timestamps(logs) or {}).items():
         if answer.refusal is None:
             found[log] = _NEVER if answer.timestamp_ms is None else answer.timestamp_ms
         elif answer.refusal.meaning is not Meaning.NO_SEARCH:
@@ -229,7 +229,7 @@ class LogMoments(LogOffsets):
         def ask(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> dict[BrokerPartition, int | None]:
-            largest = largest_times(consumer, logs)
+            largest = max_timestamps(consumer, logs)
             return {
                 **largest,
                 **last_times(consumer, {log: highs[log] for log in logs if log not in largest}),

@@ -21,7 +21,7 @@ from pyarrow import fs
 from etl.decide.table_changes import RESTORE
 from etl.errors import TableUnreachable
 from etl.io.delta.stores import behind, options_of, unreachable
-from etl.model.snapshot import ForeignCommit, is_beside
+from etl.model.snapshot import ForeignCommit, is_same_pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | 
     `before` is the table's shape before it; None: unknown, and no shape is compared. A RESTORE
     always counts: it may bring rows back that are there already.
     """
-    if any(is_beside(one, app_id) for one in commit.transactions):
+    if any(is_same_pipeline(one, app_id) for one in commit.transactions):
         return None
     if before is not None and commit.shape is not None and not _kept(before, commit.shape):
         return ForeignCommit(commit.version, commit.operation, "redefined the table")

@@ -51,7 +51,7 @@ from etl.model.snapshot import (
     ForeignCommit,
     OtherPipeline,
     Table,
-    is_beside,
+    is_same_pipeline,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
         raise unreachable(error, path, "read") from behind(error, path)
     wanted = {}
     for other, number in transactions.items():
-        if other.startswith(OURS) and not is_beside(other, app_id):
+        if other.startswith(OURS) and not is_same_pipeline(other, app_id):
             wanted[other] = number
     if not wanted:
         return ()
@@ -139,7 +139,7 @@ def is_of_others_alone(path: str, app_id: str) -> bool:
             return False
         transactions = parse_commit(version, content).transactions
         pipelines = [name for name in transactions if name.startswith(OURS)]
-        if any(is_beside(name, app_id) for name in pipelines):
+        if any(is_same_pipeline(name, app_id) for name in pipelines):
             return False
         if not pipelines and adds_rows(content):
             return False
@@ -234,12 +234,12 @@ def _load(
     commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs
 ) -> Iterator[ForeignCommit]:
     for other, number in sorted(commit.transactions.items()):
-        if not other.startswith(OURS) or is_beside(other, app_id):
+        if not other.startswith(OURS) or is_same_pipeline(other, app_id):
             continue
         if number <= taken.get(other, -1):
             continue
         # a backfill of an inherited pipeline
-        if any(is_beside(other, predecessor) for predecessor in taken.keys() - {other}):
+        if any(is_same_pipeline(other, predecessor) for predecessor in taken.keys() - {other}):
             continue
         plan = plan_of(commit.user_metadata, commit.version)
         if plan is None:

@@ -164,7 +164,7 @@ def test_a_range_that_nobody_counted_and_one_that_was_counted_behind_a_transform
     doubt = doubt_of(
         found.unproven, {(0, 100): 4, (100, 150): 5}, pruned=0, accepted=0, is_physical=True
     )
-    assert doubt.says.startswith(
+    assert doubt.summary.startswith(
         "the messages of 150 bytes cannot be proven (first between 0 and 100; plans 4, 5): "
     )
     assert (
@@ -184,8 +184,8 @@ def test_no_offset_of_a_physical_log_is_without_a_row_for_reasons_nobody_knows_a
     gaps = gaps_of(
         Expected((applied(0, 100, 4),), (Interval(100, 150, 3),)), losses, is_physical=True
     )
-    assert gaps == Gaps(losses=losses) and gaps.says == "50 bytes lost (150 to 200, expired)"
-    assert UnprovenOffsets().says == ""
+    assert gaps == Gaps(losses=losses) and gaps.summary == "50 bytes lost (150 to 200, expired)"
+    assert UnprovenOffsets().summary == ""
 
 
 def test_a_double_is_named_by_its_entry_and_its_index() -> None:

@@ -42,21 +42,21 @@ def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt
     gaps = gaps_of(expected, losses)
     assert gaps == Gaps(5, 5, 6, unexplained=6, losses=losses[::-1])
     assert (
-        gaps.says
+        gaps.summary
         == "5 control, 5 aborted, 6 compacted, 6 of unknown reason, 20 lost (2 intervals from 130)"
     )
-    assert gaps_of(Expected(), losses[1:]).says == "10 lost (130 to 140, expired)"
+    assert gaps_of(Expected(), losses[1:]).summary == "10 lost (130 to 140, expired)"
 
 
 def test_a_range_that_is_in_the_coverage_already_is_explained_once() -> None:
     receipt = RangeResult(8, 900, control_records=2)
     expected = Expected(((OffsetRange(LOG, 0, 10), receipt),), (Interval(0, 20, 16, 4, 0, 0),))
     assert gaps_of(expected, ()) == Gaps(control_records=4)
-    assert gaps_of(expected, ()).says == "4 control"
+    assert gaps_of(expected, ()).summary == "4 control"
 
 
 def test_where_every_offset_has_its_row_nothing_is_said() -> None:
-    assert gaps_of(Expected(((OffsetRange(LOG, 0, 10), RangeResult(10, 900)),)), ()).says == ""
+    assert gaps_of(Expected(((OffsetRange(LOG, 0, 10), RangeResult(10, 900)),)), ()).summary == ""
 
 
 def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) -> Origin:
@@ -91,7 +91,7 @@ def test_only_removals_after_the_commit_are_named() -> None:
     assert blame([origin(None, version=None)], [DELETE, WRITE], frozenset()).by == (DELETE, WRITE)
     nobody = blame([origin(10, version=8)], [DELETE, WRITE], frozenset())
     assert (nobody.by, nobody.allowed) == ((), False)
-    assert nobody.says == "4 removed later, by a commit that the table's log no longer has"
+    assert nobody.summary == "4 removed later, by a commit that the table's log no longer has"
 
 
 def test_rows_that_others_removed_are_right_only_where_every_such_commit_was_allowed() -> None:
@@ -106,7 +106,7 @@ def test_rows_in_a_table_before_this_one_are_nobodys_fault() -> None:
     found = blame([elsewhere, origin(10)], [DELETE], frozenset({5}))
     assert found == Missing(removed=4, elsewhere=4, by=(DELETE,))
     assert (
-        found.says
+        found.summary
         == "4 removed later by another writer's DELETE at version 5, 4 in an earlier table that was replaced by this one"
     )
 
@@ -130,10 +130,10 @@ def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_oper
     )
     doubt = doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=8)
     assert doubt == UnprovenOffsets(7, (3, 7, 9), (0, 10), allowed=False)
-    assert doubt.says.startswith(
+    assert doubt.summary.startswith(
         "7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): "
     )
-    assert "a crash lost them, or the transform does not read all its rows" in doubt.says, (
+    assert "a crash lost them, or the transform does not read all its rows" in doubt.summary, (
         "both leave no receipt"
     )
     findings = LogFindings(AuditedLog(LOG), 10, 10, unproven=unproven)
@@ -145,7 +145,7 @@ def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_oper
 
 def test_where_nothing_is_in_doubt_nothing_is_said_of_it() -> None:
     doubt = doubt_of((), {(0, 10): 7}, pruned=3, accepted=0)
-    assert (doubt, doubt.says, doubt.allowed) == (UnprovenOffsets(), "", True)
+    assert (doubt, doubt.summary, doubt.allowed) == (UnprovenOffsets(), "", True)
 
 
 def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed() -> None:
@@ -155,6 +155,6 @@ def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed
 
 def test_many_removals_are_counted() -> None:
     by = tuple(ForeignCommit(n, "DELETE", "removed rows") for n in range(4, 9))
-    assert blame([origin(10)], by, frozenset()).says == (
+    assert blame([origin(10)], by, frozenset()).summary == (
         "4 removed later by another writer's DELETE at version 4 and DELETE at version 5 and DELETE at version 6 and 2 more"
     )

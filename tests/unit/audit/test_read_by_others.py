@@ -49,7 +49,7 @@ def test_a_hole_that_a_plan_names_is_right_and_is_told() -> None:
         Expected(OURS, read_by_others=((10, 20),)), rows_of(*range(10), *range(20, 30))
     )
     assert proof.is_right
-    assert proof.gaps.says == "10 read by other members of the group"
+    assert proof.gaps.summary == "10 read by other members of the group"
 
 
 def test_a_row_of_what_others_read_is_one_too_many() -> None:

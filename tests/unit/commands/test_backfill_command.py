@@ -16,7 +16,13 @@ from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
-from etl.model.snapshot import Pause, Reservation, backfill_pipeline, is_beside, live_and_name
+from etl.model.snapshot import (
+    Pause,
+    Reservation,
+    backfill_pipeline,
+    is_same_pipeline,
+    live_and_name,
+)
 from etl.report.run_report import of_the_whole
 from etl.report.run_state import Doing, ReadSoFar, Verb
 from etl.run.backfill import estimate_backfill
@@ -77,10 +83,11 @@ def test_a_dry_run_says_what_of_it_is_paused_and_what_other_members_read() -> No
 def test_a_dry_run_says_how_much_would_be_loaded_in_how_many_plans() -> None:
     found = preview()
     assert (
-        found.says == "backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
+        found.summary
+        == "backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
     )
     assert found.as_json() == {
-        "message": found.says,
+        "message": found.summary,
         "notes": [],
         "name": "old",
         "request": "from 0 until 3 of clicks:0, clicks:1",
@@ -155,11 +162,11 @@ def test_a_pipeline_and_its_backfills_are_beside_one_another_and_nobody_else_is(
     beside = backfill_pipeline(APP_ID, "old")
     assert live_and_name(beside) == (APP_ID, "old") and live_and_name(APP_ID) == (APP_ID, None)
     assert (
-        is_beside(APP_ID, beside)
-        and is_beside(beside, backfill_pipeline(APP_ID, "new"))
-        and is_beside(beside, beside)
+        is_same_pipeline(APP_ID, beside)
+        and is_same_pipeline(beside, backfill_pipeline(APP_ID, "new"))
+        and is_same_pipeline(beside, beside)
     )
-    assert not is_beside(APP_ID + "-2", beside)
+    assert not is_same_pipeline(APP_ID + "-2", beside)
 
 
 def test_a_claim_comes_back_as_it_was_written() -> None:

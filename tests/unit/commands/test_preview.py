@@ -37,8 +37,8 @@ from tests.fakes.stories import (
 from tests.fakes.world import Crash, FakeWorld, When
 
 
-def says(outside: Outside, settings: Settings = SETTINGS) -> str:
-    return preview_of(FakeWorld(outside, settings).observe(), settings).says
+def summary(outside: Outside, settings: Settings = SETTINGS) -> str:
+    return preview_of(FakeWorld(outside, settings).observe(), settings).summary
 
 
 def is_what_a_run_reads(outside: Outside, settings: Settings = SETTINGS) -> bool:
@@ -69,7 +69,7 @@ def stored_and_grown(settings: Settings = SETTINGS) -> Outside:
 def test_a_run_that_replays_a_plan_is_said_to_make_the_next_one_too() -> None:
     outside = stored_and_grown()
     assert (
-        says(outside)
+        summary(outside)
         == "the next run replays plan 1, which is stored and not in the table; then it makes plan 2"
     )
     assert is_what_a_run_reads(outside)
@@ -79,7 +79,7 @@ def test_a_replay_that_leaves_nothing_is_said_to_find_nothing_new_after_it() -> 
     outside = stored_and_grown()
     grow(outside, -2, 0, -1)
     assert (
-        says(outside)
+        summary(outside)
         == "the next run replays plan 1, which is stored and not in the table; then it finds nothing new"
     )
 
@@ -89,7 +89,7 @@ def test_a_plan_that_is_superseded_is_said_to_be_followed_by_what_the_caps_left(
         expired_plan(),
         settings_of(on_data_loss="skip", limits={"max_records_per_plan": 4}),
     )
-    assert says(outside, capped).endswith("and the log at 2 by now; then it makes plan 2")
+    assert summary(outside, capped).endswith("and the log at 2 by now; then it makes plan 2")
     assert is_what_a_run_reads(outside, capped)
 
 
@@ -123,7 +123,7 @@ def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> No
     run(outside, SKIPPING)
     outside.logs[LOGS[0]].end = outside.logs[LOGS[0]].log_start = 7
     assert (
-        says(outside, SKIPPING)
+        summary(outside, SKIPPING)
         == "the next run makes plan 2, which reads nothing and gives up 2 offsets"
     )
     report = run(outside, SKIPPING)
@@ -152,7 +152,7 @@ def test_what_the_table_knows_better_is_said_to_be_taken_over_first() -> None:
     outside.plans.clear()
     outside.applied.clear()
     assert (
-        says(outside, SKIPPING)
+        summary(outside, SKIPPING)
         == "the next run first takes over plan 1 from the table, then finds nothing new"
     )
 
@@ -304,7 +304,7 @@ def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(
     outside, settings = outside_of(5, 3, 4), by_transform("nowhere_at_all:fails")
     run(outside, settings)
     found = seen_by(settings, outside)
-    assert (found.says, found.not_checked) == ("the next run finds nothing new", ())
+    assert (found.summary, found.not_checked) == ("the next run finds nothing new", ())
     assert seen_by(SETTINGS, outside_of(5, 3, 4)).not_checked == ()
 
 

@@ -35,7 +35,7 @@ def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_no
     run(outside)
     world = FakeWorld(outside, SETTINGS)
     found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4"))
-    assert found.says == "3 rows of clicks go, and at most 4 come, in one commit of plan 2"
+    assert found.summary == "3 rows of clicks go, and at most 4 come, in one commit of plan 2"
     assert found.as_json()["replaces"] == [
         {
             "topic": "clicks",
@@ -84,7 +84,7 @@ def test_a_dry_run_names_the_plan_that_is_executed_first() -> None:
     world = FakeWorld(outside, SETTINGS)
     found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4"))
     assert (found.plan.number, found.as_json()["first_executes"]) == (3, 2)
-    assert found.says.startswith(
+    assert found.summary.startswith(
         "plan 2, which is stored and not in the table, is executed first; then 4 rows of clicks go"
     )
 
@@ -98,7 +98,7 @@ def test_a_dry_run_may_reach_into_what_the_plan_loads_that_is_executed_first() -
         run(outside, at=crash_at("fetch", When.AFTER))
     world = FakeWorld(outside, SETTINGS)
     found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "4", "7"))
-    assert found.says == (
+    assert found.summary == (
         "plan 2, which is stored and not in the table, is executed first; then 1 rows of clicks and those that it brings there go, and at "
         "most 3 come, in one commit of plan 3"
     )
@@ -294,7 +294,7 @@ def test_what_is_in_another_table_is_told_in_one_sentence() -> None:
     run(outside)
     world = FakeWorld(outside, SETTINGS)
     plan = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4")).plan
-    assert Copied("other", plan, PutInto(0, 4, 4)).says == "4 rows are in other, each once"
+    assert Copied("other", plan, PutInto(0, 4, 4)).summary == "4 rows are in other, each once"
     reported = Copied("other", plan, PutInto(4, 3, None)).as_json()
     assert reported["message"] == "3 rows are in other, each once; they took the place of 4"
     assert reported["replaces"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 4}]

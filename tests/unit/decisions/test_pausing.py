@@ -46,12 +46,12 @@ def paused(
     *names: str, before: tuple[Pause, ...] = ()
 ) -> tuple[tuple[Pause, ...], tuple[str, ...]]:
     found = pausing(before, map(parse_named, names), KNOWN, reason="r", by="kim@h", now_ms=5)
-    return found.pauses, found.says
+    return found.pauses, found.summary
 
 
 def resumed(*names: str, before: tuple[Pause, ...]) -> tuple[tuple[Pause, ...], tuple[str, ...]]:
     found = resuming(before, map(parse_named, names), KNOWN)
-    return found.pauses, found.says
+    return found.pauses, found.summary
 
 
 def test_what_is_named_is_paused_once_however_often_it_is_named() -> None:
@@ -185,7 +185,7 @@ def told(
         retention={"clicks": retention} if retention else {},
         ledger=Ledger("u", plain_plan(positions={A: at, B: at})),
     )
-    return [one.says for one in resting(seen, now_ms=NOW_MS)]
+    return [one.summary for one in resting(seen, now_ms=NOW_MS)]
 
 
 SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
@@ -239,6 +239,6 @@ def test_ten_thousand_pauses_of_one_command_are_one_sentence() -> None:
     seen = plain_snapshot({log: (0, 1) for log in logs}, pauses=tuple(map(of, logs)))
     [one] = resting(seen, now_ms=NOW_MS)
     assert (
-        one.says.startswith("clicks 0, 1, 2, 3, 4 and 9,995 more: paused since")
+        one.summary.startswith("clicks 0, 1, 2, 3, 4 and 9,995 more: paused since")
         and len(one.as_json()["partitions"]) == 10_000
     )

@@ -23,7 +23,7 @@ from kafka.protocol.consumer.metadata import (
 
 from etl.errors import CorruptData, SettingsError
 from etl.kafka import group_messages, small_messages
-from etl.kafka.kafka_family import KafkaDialect
+from etl.kafka.kafka_family import KafkaProtocol
 from etl.kafka.messages import LEAVES, ConsumerHeartbeat, JoinRequest, MemberIdentity, Subscription
 from etl.kafka.protocol import BrokerProtocol
 from etl.kafka.versions import Api
@@ -44,7 +44,7 @@ IDENTITY = MemberIdentity("g", "m-1", None, 7)
 
 
 def speaking(api: Api, version: int) -> BrokerProtocol:
-    return KafkaDialect({api.key: (0, version)}, "us", "b:9092")
+    return KafkaProtocol({api.key: (0, version)}, "us", "b:9092")
 
 
 def sent(api: Api, version: int, request: Any, kind: Any) -> Any:
@@ -283,7 +283,7 @@ def test_an_assignment_that_is_none_is_an_error(content: bytes) -> None:
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT])
 def test_a_static_name_is_refused_where_the_broker_knows_none(api: Api) -> None:
-    old = KafkaDialect.of_release("2.2", "us", "b:9092")
+    old = KafkaProtocol.of_release("2.2", "us", "b:9092")
     questions: dict[Api, Callable[[], object]] = {
         Api.JOIN_GROUP: lambda: old.join_group(JoinRequest("g", None, "static", 1, 1, {})),
         Api.SYNC_GROUP: lambda: old.sync_group(MemberIdentity("g", "m", "static", 1), "range", {}),
@@ -297,11 +297,11 @@ def test_the_consumer_protocol_is_refused_where_the_broker_has_none_and_any_wher
     None
 ):
     with pytest.raises(SettingsError, match="no version of CONSUMER_GROUP_HEARTBEAT"):
-        KafkaDialect.of_release("3.6", "us", "b:9092").consumer_heartbeat(
+        KafkaProtocol.of_release("3.6", "us", "b:9092").consumer_heartbeat(
             ConsumerHeartbeat("g", "m", 0, None, 1, (), {})
         )
     with pytest.raises(SettingsError, match="no version of JOIN_GROUP"):
-        KafkaDialect.of_release("0.8.2", "us", "b:9092").join_group(WANTED)
+        KafkaProtocol.of_release("0.8.2", "us", "b:9092").join_group(WANTED)
 
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "groups").glob("*.json"))

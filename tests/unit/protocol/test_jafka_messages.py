@@ -22,7 +22,7 @@ from etl.errors import (
 )
 from etl.kafka import jafka_family
 from etl.kafka.families import GENERATIONS
-from etl.kafka.jafka_family import Jafka, JafkaDialect
+from etl.kafka.jafka_family import Jafka, JafkaProtocol
 from etl.kafka.messages import (
     EARLIEST,
     LATEST,
@@ -37,7 +37,7 @@ from etl.kafka.protocol import Request
 from etl.model.partitions import BrokerPartition, Isolation
 
 DEMO = BrokerPartition("demo", 0, 3)
-DIALECT = JafkaDialect("b:9092")
+DIALECT = JafkaProtocol("b:9092")
 HELLO = "0000000b 01 00 3610a686 68656c6c6f"
 MESSAGES = bytes.fromhex(HELLO + "0000000c 01 00 5a09ed37 e4b8ade69687")
 """`hello`, and the six bytes of U+4E2D U+6587."""

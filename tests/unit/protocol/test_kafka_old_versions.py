@@ -11,17 +11,17 @@ import pytest
 
 from etl.errors import BrokerRefusal, CorruptData, Meaning, SettingsError
 from etl.kafka import fetch, versions
-from etl.kafka.families import GENERATIONS, of_broker_version
+from etl.kafka.families import GENERATIONS, release_name
 from etl.kafka.fetch import parse_fetch, squeezed
-from etl.kafka.kafka_family import Kafka, KafkaDialect
+from etl.kafka.kafka_family import Kafka, KafkaProtocol
 from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget, OffsetsCommit, OffsetsQuestion
 from etl.model.partitions import Broker, BrokerPartition, Isolation
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
 
 
-def spoken_to_as(release: str) -> KafkaDialect:
-    return KafkaDialect.of_release(release, "t", "b:9092")
+def spoken_to_as(release: str) -> KafkaProtocol:
+    return KafkaProtocol.of_release(release, "t", "b:9092")
 
 
 def hexed(text: str) -> bytes:
@@ -359,7 +359,7 @@ def test_records_are_written_in_the_newest_format_that_the_broker_takes(
     ],
 )
 def test_a_version_of_a_broker_is_of_a_release(version: str, name: str) -> None:
-    assert of_broker_version(version) == name
+    assert release_name(version) == name
     assert any(name in generation.names for generation in GENERATIONS)
 
 
@@ -368,7 +368,7 @@ def test_a_version_that_nobody_knows_is_refused(version: str) -> None:
     with pytest.raises(
         SettingsError, match="The API versions of brokers of version .* are unknown"
     ):
-        of_broker_version(version)
+        release_name(version)
 
 
 @pytest.mark.parametrize("name", Kafka.names)
@@ -401,35 +401,39 @@ def test_what_a_broker_is_too_old_for_is_refused_by_name(release: str, question:
 
 
 def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() -> None:
-    of_0_8 = KafkaDialect.of_release("0.8", "me", "b:1")
-    assert [of_0_8.is_not_of(f"kafka-{value}") for value in ("0.8", "0.8.0", "0.8.2")] == [None] * 3
-    refused = of_0_8.is_not_of("kafka-0.9")
+    of_0_8 = KafkaProtocol.of_release("0.8", "me", "b:1")
+    assert [of_0_8.release_mismatch(f"kafka-{value}") for value in ("0.8", "0.8.0", "0.8.2")] == [
+        None
+    ] * 3
+    refused = of_0_8.release_mismatch("kafka-0.9")
     assert refused and refused.exit_code == 2 and not refused.retriable
     assert (
         refused.message
         == "The broker is treated as Kafka 0.9, and answers like Kafka 0.8, which has no FETCH v1"
     )
-    told_itself = KafkaDialect(versions.releases()["4.1"], "me", "b:1")
-    assert told_itself.is_not_of("kafka-0.9") and not told_itself.is_not_of("kafka-4.0")
+    told_itself = KafkaProtocol(versions.releases()["4.1"], "me", "b:1")
+    assert told_itself.release_mismatch("kafka-0.9") and not told_itself.release_mismatch(
+        "kafka-4.0"
+    )
 
 
 @pytest.mark.parametrize("text", ["0.8", "0.9", "0.10.0", "0.10.2"])
 def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_what_was_committed_is_read(
     text: str,
 ) -> None:
-    told_itself = KafkaDialect(versions.releases()["1.1"], "me", "b:1")
-    refused = told_itself.is_not_of(f"kafka-{text}", Isolation.READ_COMMITTED)
+    told_itself = KafkaProtocol(versions.releases()["1.1"], "me", "b:1")
+    refused = told_itself.release_mismatch(f"kafka-{text}", Isolation.READ_COMMITTED)
     assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}
     assert "aborted or are still open" in refused.message and "like Kafka 1.1:" in refused.message
     assert "'1.1' fits" in refused.action and "isolation_level: read_uncommitted" in refused.action
-    assert told_itself.is_not_of(f"kafka-{text}") is None
+    assert told_itself.release_mismatch(f"kafka-{text}") is None
     assert (
-        KafkaDialect(versions.releases()["0.10.2"], "me", "b:1").is_not_of(
+        KafkaProtocol(versions.releases()["0.10.2"], "me", "b:1").release_mismatch(
             f"kafka-{text}", Isolation.READ_COMMITTED
         )
         is None
     )
-    assert told_itself.is_not_of("kafka-0.11", Isolation.READ_COMMITTED) is None
+    assert told_itself.release_mismatch("kafka-0.11", Isolation.READ_COMMITTED) is None
 
 
 def test_topics_that_a_broker_makes_when_they_are_named_are_not_named() -> None:

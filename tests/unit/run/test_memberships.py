@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etl.kafka.kafka_family import KafkaDialect
+from etl.kafka.kafka_family import KafkaProtocol
 from etl.kafka.messages import SpokenMembership
 from etl.model.partitions import GroupProtocol, OffsetsStorage
 from etl.run.live import session_of, unspoken
@@ -17,7 +17,7 @@ from tests.fakes.stories import settings_of
 
 
 def spoken_by(release: str) -> SpokenMembership:
-    return KafkaDialect.of_release(release, "us", "here:9092").membership
+    return KafkaProtocol.of_release(release, "us", "here:9092").membership
 
 
 @pytest.mark.parametrize(

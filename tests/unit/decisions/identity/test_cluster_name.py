@@ -165,7 +165,7 @@ def test_the_plan_command_says_that_the_pipeline_goes_on_under_its_name() -> Non
     run(outside)
     upgraded(outside)
     found = preview_of(snapshot_of(outside), SETTINGS)
-    assert f"Brokers report the cluster id {ID} now" in found.says
+    assert f"Brokers report the cluster id {ID} now" in found.summary
 
 
 def test_a_plan_without_an_id_is_stored_as_it_always_was_and_one_with_it_keeps_it() -> None:

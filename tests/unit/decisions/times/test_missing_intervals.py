@@ -88,17 +88,17 @@ def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_lo
     None
 ):
     assert (
-        told().says == "3 intervals: all that the logs hold of them is in the table"
+        told().summary == "3 intervals: all that the logs hold of them is in the table"
         and told().refusal is None
     )
-    assert told(let_go=2).says.endswith(
+    assert told(let_go=2).summary.endswith(
         ", but 2 offsets that were let go or given up, as the plans tell"
     )
-    assert told(before=1).says.endswith(
+    assert told(before=1).summary.endswith(
         "is in the table; 1 offset more lie before where this pipeline began, or began again after a cut"
     )
     found = told(unled=(A, B))
-    assert found.says == (
+    assert found.summary == (
         "3 intervals: all that those partitions that have a leader hold of them is in the table; clicks 0 and 1 more "
         "partitions are without a leader, and nobody can tell of them"
     )

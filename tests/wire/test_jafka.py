@@ -235,4 +235,4 @@ def test_whoever_takes_it_for_kafka_is_told_what_it_is(
     with SimpleConsumer(broker.host, broker.port, timeout_s=5, generation=text) as consumer:
         with pytest.raises(NotKafka, match="as Jafka and Kafka 0.7 do") as caught:
             consumer.topic_metadata()
-    assert "dialect jafka" in caught.value.action
+    assert "Set source.broker_type: jafka" in caught.value.action

@@ -265,8 +265,12 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
             action="Set source.security.protocol: SSL, or SASL_SSL where there is a login",
         )
     if first == _NO_FETCH:
-        action = "Set dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
-        return NotKafka("The port speaks as Jafka and Kafka 0.7 do", broker=address, action=action)
+        return NotKafka(
+            "The port speaks as Jafka and Kafka 0.7 do",
+            broker=address,
+            action="Set source.broker_type: jafka (of a ConsumerConfig, dialect). Such brokers are "
+            "found in ZooKeeper, where they register, and not by an address",
+        )
     return NotKafka(
         f"The port does not speak Kafka: its answer starts with {first!r}",
         broker=address,

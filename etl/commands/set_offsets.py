@@ -46,6 +46,7 @@ from etl.decide.set_offsets import (
     plan_set,
     position_now,
     reject_loaded,
+    reject_unknown,
     resuming,
     standing,
 )
@@ -53,7 +54,7 @@ from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.io.process import user_at_host
 from etl.io.zookeeper.ledger_records import read_pauses_at, write_pauses
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, Named, parse_named, render_log
+from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
 from etl.model.plans import Loss, OffsetRange, Plan
 from etl.model.snapshot import Pause, Replay, Snapshot, Supersede
 from etl.report.describe import describe_given_up
@@ -225,16 +226,7 @@ def _targets(
     """
     existing = {*snapshot.extents, *snapshot.leaderless, *snapshot.owners}
     logs = sorted(log for log in existing if wanted.named.covers(log))
-    if not logs:
-        if wanted.named.log:
-            message = f"There is no partition {wanted.named} among the topics of the conf"
-        else:
-            message = f"{wanted.named} is no topic of the conf"
-        raise SettingsError(
-            message,
-            key="--partition",
-            action=f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
-        )
+    reject_unknown(wanted.named, logs)
     if isinstance(wanted.to, int) and wanted.named.log is None and len(logs) > 1:
         message = f"An offset is one partition's, and {wanted.named} has {len(logs):,} of them"
         raise SettingsError(

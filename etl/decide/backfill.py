@@ -520,11 +520,10 @@ def _held(
     low, high = max(start, interval[0]), min(until, interval[1])
     if until == OFFSETS_END:
         message = f"{who} loads this partition from offset {start} on, and the interval is {interval[0]} to {interval[1]}"
+    elif who.startswith("backfill"):
+        message = f"{who} has loaded offsets {low} to {high}, or will"
     else:
-        if who.startswith("backfill"):
-            message = f"{who} has loaded offsets {low} to {high}, or will"
-        else:
-            message = f"{who} has loaded {low} to {high}"
+        message = f"{who} has loaded {low} to {high}"
     free = ", ".join(f"{start} to {until}" for start, until in left) or "nothing of the interval"
     action = f"Pass `--only-unloaded`, which fills only what nobody else loads ({free})"
     if who.startswith("backfill"):

@@ -46,49 +46,51 @@ _BESIDES = "1kB-lz4"
 def main(words: Sequence[str] | None = None) -> int:
     """Measure what is asked for; 1 when something of it failed."""
     words = sys.argv[1:] if words is None else words
-    request = _parser().parse_args(words)
-    if request.render:
-        render_again(request.to)
+    arguments = _parser().parse_args(words)
+    if arguments.render:
+        render_again(arguments.to)
         return 0
-    result = _Said(Document(request.to, words, codec=request.codec, goes_on=request.go_on).tell)
-    parts = request.parts or (QUICK_PARTS if request.quick else PARTS)
+    output = _Said(
+        Document(arguments.to, words, codec=arguments.codec, goes_on=arguments.go_on).tell
+    )
+    parts = arguments.parts or (QUICK_PARTS if arguments.quick else PARTS)
     if set(parts) & set(OF_TOPICS):
         with (
             tempfile.TemporaryDirectory(prefix="etl-bench-") as name,
             EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
         ):
-            rounds, cold = (2, 1) if request.quick else (3, 2)
+            rounds, cold = (2, 1) if arguments.quick else (3, 2)
             what = Asked(
                 cluster,
                 Path(name),
-                request.kinds or ORDER,
-                request.rounds or rounds,
-                request.codec,
-                request.fetches,
+                arguments.kinds or ORDER,
+                arguments.rounds or rounds,
+                arguments.codec,
+                arguments.fetches,
                 cold,
             )
             _topics(
                 what,
-                _workloads(request),
+                _workloads(arguments),
                 parts,
-                QUICK_MEMORY if request.quick else [*SESSION, PEER],
-                result,
+                QUICK_MEMORY if arguments.quick else [*SESSION, PEER],
+                output,
             )
     if "small" in parts:
-        result.tried(
+        output.tried(
             "small",
             lambda: small(
-                request.rounds or (1 if request.quick else 3),
-                result.tell,
-                cold=0 if request.quick else 1,
+                arguments.rounds or (1 if arguments.quick else 3),
+                output.tell,
+                cold=0 if arguments.quick else 1,
             ),
         )
     if "planning" in parts:
-        result.tried("planning", lambda: planning(request.partitions, result.tell))
+        output.tried("planning", lambda: planning(arguments.partitions, output.tell))
     if "encrypted" in parts:
-        result.tried("encrypted", lambda: encrypted(request.rounds or 3, result.tell))
-    print(f"the tables are in {request.to / PAGE}")
-    return 1 if result.failed else 0
+        output.tried("encrypted", lambda: encrypted(arguments.rounds or 3, output.tell))
+    print(f"the tables are in {arguments.to / PAGE}")
+    return 1 if output.failed else 0
 
 
 def _workloads(asked: argparse.Namespace) -> list[Workload]:
@@ -104,13 +106,13 @@ def _topics(
     workloads: Sequence[Workload],
     parts: Sequence[str],
     remembering: Sequence[str],
-    result: _Said,
+    output: _Said,
 ) -> None:
     with Warm(asked) as warm:
         for workload in workloads:
-            result.tried(
+            output.tried(
                 workload.name,
-                partial(_topic, asked, warm, workload, workloads, parts, remembering, result.tell),
+                partial(_topic, asked, warm, workload, workloads, parts, remembering, output.tell),
             )
 
 

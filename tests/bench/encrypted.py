@@ -257,8 +257,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
-    request = parser.parse_args()
-    found = list(measured(request.mib, request.rounds))
+    arguments = parser.parse_args()
+    found = list(measured(arguments.mib, arguments.rounds))
     speeds = dict[tuple[str, bool], float]()
     for kind, tls in dict.fromkeys((one.kind, one.is_encrypted) for one in found):
         own = [one for one in found if (one.kind, one.is_encrypted) == (kind, tls)]

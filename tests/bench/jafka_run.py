@@ -242,10 +242,10 @@ def main() -> None:
         choices=["uncompressed", "snappy", "lz4", "zstd"],
         help="the same; of the arrow writer",
     )
-    request = parser.parse_args()
-    if request.messages % (_SET * request.partitions):
+    arguments = parser.parse_args()
+    if arguments.messages % (_SET * arguments.partitions):
         parser.error(f"--messages must be a multiple of {_SET} for each partition")
-    kinds = kinds_of(request.writer or ["spark", "arrow"], request.codec or ["zstd"])
+    kinds = kinds_of(arguments.writer or ["spark", "arrow"], arguments.codec or ["zstd"])
     ours, theirs, numbers = (
         {kind: list[Spent]() for kind in kinds},
         list[Round](),
@@ -255,30 +255,30 @@ def main() -> None:
         tempfile.TemporaryDirectory() as name,
         EmbeddedCluster(version=JAFKA, chroot="/old", folder=Path(name, "cluster")) as cluster,
     ):
-        cluster.create_topic(TOPIC, request.partitions)
-        fill(cluster, request.messages, request.partitions)
+        cluster.create_topic(TOPIC, arguments.partitions)
+        fill(cluster, arguments.messages, arguments.partitions)
         with warm_session(Path(name, "spark")):
-            reader = JafkaReader(cluster, Path(name), request.messages, request.partitions)
-            for _ in range(_COLD + request.rounds):
+            reader = JafkaReader(cluster, Path(name), arguments.messages, arguments.partitions)
+            for _ in range(_COLD + arguments.rounds):
                 theirs.append(reader.round())
                 for kind, table in kinds.items():
                     ours[kind].append(
-                        run_once(cluster, Path(name), request.messages, next(numbers), table)
+                        run_once(cluster, Path(name), arguments.messages, next(numbers), table)
                     )
             reader.close()
     print(
-        f"{request.messages:,} messages of {PAYLOAD_BYTES} bytes in {request.partitions} partitions of one Jafka, medians of {request.rounds}"
+        f"{arguments.messages:,} messages of {PAYLOAD_BYTES} bytes in {arguments.partitions} partitions of one Jafka, medians of {arguments.rounds}"
     )
     reading, whole = (
-        request.messages / 1e6 / statistics.median(seconds[_COLD:])
+        arguments.messages / 1e6 / statistics.median(seconds[_COLD:])
         for seconds in ([one.reading for one in theirs], [one.whole for one in theirs])
     )
     print(f"Jafka's consumer, first message to last              {reading:6.2f} M messages/s")
     print(f"Jafka's consumer, with the start of its connector    {whole:6.2f} M messages/s")
     for kind, all_of_it in ours.items():
         spent = all_of_it[_COLD:]
-        run = request.messages / 1e6 / statistics.median(one.seconds for one in spent)
-        cpu = statistics.median(one.cpu for one in spent) * 1e6 / request.messages
+        run = arguments.messages / 1e6 / statistics.median(one.seconds for one in spent)
+        cpu = statistics.median(one.cpu for one in spent) * 1e6 / arguments.messages
         verbs = {
             verb: statistics.median(one.verbs[verb] for one in spent) for verb in spent[0].verbs
         }

@@ -158,10 +158,10 @@ def main() -> None:
     parser.add_argument("--partitions", default="5000")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", help="where the second run's profile goes")
-    request = parser.parse_args()
+    arguments = parser.parse_args()
     print(f"{'partitions':>10}", *(f"{column:>{max(9, len(column))}}" for column in COLUMNS))
-    for partitions in map(int, request.partitions.split(",")):
-        rounds = [measured(partitions, profile=request.profile) for _ in range(request.rounds)]
+    for partitions in map(int, arguments.partitions.split(",")):
+        rounds = [measured(partitions, profile=arguments.profile) for _ in range(arguments.rounds)]
         figures = (
             f"{statistics.median(one[column] for one in rounds):>{max(9, len(column))}.2f}"
             for column in COLUMNS

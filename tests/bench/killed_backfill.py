@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument(
         "--max-records-seconds", type=float, default=20.0, help="of a run before it is killed"
     )
-    request = parser.parse_args()
+    arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="etl-backfill-") as name,
         EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
@@ -54,25 +54,25 @@ def main() -> None:
         pipeline = Pipeline(cluster, Path(name), TOPIC, "group")
         pipeline.traffic.create_topic(cluster, TOPIC, PARTITIONS, replication_factor=1, config=None)
         with small_session(Path(name, "warehouse")):
-            fill(cluster, request.records)
-            begun_late(pipeline, request.records, is_there=True)
+            fill(cluster, arguments.records)
+            begun_late(pipeline, arguments.records, is_there=True)
         began = time.monotonic()
         found, last = killed_at_random(
-            pipeline, request.records, request.kills, most_s=request.most_seconds
+            pipeline, arguments.records, arguments.kills, most_s=arguments.most_seconds
         )
         seconds = time.monotonic() - began
         rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset"])
         places = pyarrow.compute.count_distinct(
             pyarrow.compute.add(
-                pyarrow.compute.multiply(rows["partition"].cast("int64"), request.records),
+                pyarrow.compute.multiply(rows["partition"].cast("int64"), arguments.records),
                 rows["offset"],
             )
         ).as_py()
         print(
-            f"{request.records:,} records, {rows.num_rows:,} rows, {places:,} of them different; {dict(found)}; "
+            f"{arguments.records:,} records, {rows.num_rows:,} rows, {places:,} of them different; {dict(found)}; "
             f"{seconds:.0f} s with all starts; the last: {last}"
         )
-        if not rows.num_rows == places == request.records:
+        if not rows.num_rows == places == arguments.records:
             raise SystemExit("rows are missing or double")
 
 

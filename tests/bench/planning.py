@@ -297,16 +297,17 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--profile", help="where the second run's profile goes")
-    request = parser.parse_args()
+    arguments = parser.parse_args()
     print(
         f"{'partitions':>10} {'brokers':>7} {'run':>5}",
         *(f"{column:>{_WIDTH}}" for column in COLUMNS),
         f"{'document':>9}",
     )
-    for partitions in map(int, request.partitions.split(",")):
-        brokers = request.brokers or max(1, partitions // 100)
+    for partitions in map(int, arguments.partitions.split(",")):
+        brokers = arguments.brokers or max(1, partitions // 100)
         rounds = [
-            measured(partitions, brokers, profile=request.profile) for _ in range(request.rounds)
+            measured(partitions, brokers, profile=arguments.profile)
+            for _ in range(arguments.rounds)
         ]
         for runs in zip(*rounds, strict=True):
             every = [asdict(one) for one in runs]

@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
-    request = parser.parse_args()
+    arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
         EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
@@ -38,19 +38,19 @@ def main() -> None:
     ):
         cluster.create_topic("clicks", 4)
         pipeline = Pipeline(cluster, Path(name), "clicks", "bench")
-        pipeline.produce(request.records)
+        pipeline.produce(arguments.records)
         pipeline.ran()
         normal, repairing = [], []
-        for _ in range(request.rounds):
-            pipeline.produce(request.records)
+        for _ in range(arguments.rounds):
+            pipeline.produce(arguments.records)
             normal.append(spent(pipeline.run()))
-            pipeline.produce(request.records)
+            pipeline.produce(arguments.records)
             broken_off_before("record", pipeline)
-            pipeline.produce(request.records)
+            pipeline.produce(arguments.records)
             repairing.append(spent(pipeline.run()))
         assert pipeline.is_whole()
     print(
-        f"{request.records:,} records in the plan that was broken off and in each run, median of {request.rounds}, seconds"
+        f"{arguments.records:,} records in the plan that was broken off and in each run, median of {arguments.rounds}, seconds"
     )
     for what, runs in (("normal", normal), ("after a crash", repairing)):
         total = statistics.median(sum(run.values()) for run in runs)

@@ -113,8 +113,8 @@ def main() -> None:
         "--codec", default="zstd", choices=[codec.value for codec in Codec], help="of the files"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    request = parser.parse_args()
-    workload = WORKLOADS[request.workload].of(request.records)
+    arguments = parser.parse_args()
+    workload = WORKLOADS[arguments.workload].of(arguments.records)
     for part, (owner, name) in PARTS.items():
         setattr(owner, name, timed(part, getattr(owner, name)))
     with EmbeddedCluster() as cluster, filled(cluster, workload):
@@ -129,8 +129,8 @@ def main() -> None:
             TARGET_TASK_BYTES,
             30.0,
         )
-        tasks, codec = tasks_of(cluster, workload), Codec(request.codec)
-        warm = [once(tasks, reading, codec) for _ in range(_COLD + request.rounds)][_COLD:]
+        tasks, codec = tasks_of(cluster, workload), Codec(arguments.codec)
+        warm = [once(tasks, reading, codec) for _ in range(_COLD + arguments.rounds)][_COLD:]
     print(
         f"{workload.name}, {workload.records:,} records, files in {codec.value}; medians of {len(warm)}"
     )

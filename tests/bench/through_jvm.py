@@ -90,12 +90,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--bytes", type=int, default=100, help="of a value")
     parser.add_argument("--rounds", type=int, default=4)
-    request = parser.parse_args()
+    arguments = parser.parse_args()
     set_spark_environment()
     java, jars = find_java(), f"{spark_home()}/jars/*"
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as name:
         folder = Path(name)
-        files = [str(path) for path in streams(folder, rows_of(request.rows, request.bytes))]
+        files = [str(path) for path in streams(folder, rows_of(arguments.rows, arguments.bytes))]
         subprocess.run(
             [str(java.with_name("javac")), "-nowarn", "-cp", jars, "-d", name, str(SOURCE)],
             check=True,
@@ -109,7 +109,7 @@ def main() -> None:
                 "-cp",
                 f"{jars}:{name}",
                 "ArrowRows",
-                str(request.rounds),
+                str(arguments.rounds),
                 *files,
             ],
             check=True,
@@ -118,7 +118,7 @@ def main() -> None:
             text=True,
         ).stdout
     print(
-        f"{request.rows:,} rows with values of {request.bytes} bytes: microseconds of CPU for a row, and of them for reading the stream"
+        f"{arguments.rows:,} rows with values of {arguments.bytes} bytes: microseconds of CPU for a row, and of them for reading the stream"
     )
     for line in result.splitlines():
         path, whole, reading = line.rsplit(" ", 2)

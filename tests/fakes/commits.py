@@ -33,8 +33,8 @@ def plan_of(
 
 
 def commit(path: Path, app_id: str, plan: Plan) -> None:
-    result = CommitProperties(
+    properties = CommitProperties(
         custom_metadata={"userMetadata": render_commit_metadata(plan, app_id)},
         app_transactions=[Transaction(app_id, plan.number)],
     )
-    write_deltalake(str(path), ROWS, mode="append", commit_properties=result)
+    write_deltalake(str(path), ROWS, mode="append", commit_properties=properties)

@@ -55,13 +55,13 @@ def main() -> int:
     request.add_argument(
         "--repeat", nargs=2, metavar=("NAME", "FILE"), help="read one saved input again"
     )
-    result = request.parse_args()
-    if result.repeat:
-        return _repeat(result.repeat[0], Path(result.repeat[1]))
+    arguments = request.parse_args()
+    if arguments.repeat:
+        return _repeat(arguments.repeat[0], Path(arguments.repeat[1]))
     if importlib.util.find_spec("atheris") is None:
         print("atheris is not installed: make fuzz, or pip install -e '.[fuzz]'", file=sys.stderr)
         return 2
-    return _search_all(result.target or list(BY_NAME), result.seconds)
+    return _search_all(arguments.target or list(BY_NAME), arguments.seconds)
 
 
 def _repeat(name: str, path: Path) -> int:

@@ -87,8 +87,8 @@ class Alone:
 
 @contextlib.contextmanager
 def alone(group: Group, tmp_path: Path, instance_id: str = "") -> Iterator[Alone]:
-    result = tmp_path / f"{instance_id or 'said'}-{len(list(tmp_path.iterdir()))}"
-    process = Alone(group, result, instance_id)
+    path = tmp_path / f"{instance_id or 'said'}-{len(list(tmp_path.iterdir()))}"
+    process = Alone(group, path, instance_id)
     try:
         yield process
     finally:

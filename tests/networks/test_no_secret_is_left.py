@@ -85,29 +85,31 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
         limits={"local_below_bytes": 0},
         spark=spark,
     )
-    result = list[tuple[str, bytes]]()
+    results = list[tuple[str, bytes]]()
     for verb in VERBS:
         pipeline.produce(8)
-        result.append((verb, failed_at(pipeline, verb)))
+        results.append((verb, failed_at(pipeline, verb)))
     pipeline.produce(8)
     way["security"]["sasl"] = {
         **reference,
         **({"username": "nobody"} if mechanism == "PLAIN" else {"token": "${file:events}"}),
     }
-    result.append(("a refused login", failed_at(pipeline, "nothing")))
+    results.append(("a refused login", failed_at(pipeline, "nothing")))
     pipeline.settings["zookeeper"] = {
         **zookeeper,
         "auth": {**zookeeper["auth"], "username": "kafka"},
     }
-    result.append(("a login that ZooKeeper refuses, or its znodes", failed_at(pipeline, "nothing")))
-    found = [*left_behind(pipeline, (secret, of_zookeeper, of_key)), *result]
+    results.append(
+        ("a login that ZooKeeper refuses, or its znodes", failed_at(pipeline, "nothing"))
+    )
+    found = [*left_behind(pipeline, (secret, of_zookeeper, of_key)), *results]
     secrets = [secret.encode() for secret in (PASSWORD, token, USERS["etl"], KEY_PASSWORD)]
     assert {name for name, content in found if any(one in content for one in secrets)} == set()
     assert any("events" in name and b"SparkListenerTaskEnd" in content for name, content in found)
-    assert all(b"DEBUG:kazoo.client" in content for _, content in result[: len(VERBS)]), (
+    assert all(b"DEBUG:kazoo.client" in content for _, content in results[: len(VERBS)]), (
         "it was asked to say all"
     )
-    assert sum(b"Traceback" in content for _, content in result) >= len(VERBS) - 1
+    assert sum(b"Traceback" in content for _, content in results) >= len(VERBS) - 1
 
 
 def failed_at(pipeline: Pipeline, verb: str) -> bytes:

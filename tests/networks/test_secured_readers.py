@@ -129,7 +129,7 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
         "no",
         "--set source.security.protocol=SASL_SSL",
     )
-    result = [
+    results = [
         word
         for key in (
             "protocol=SASL_SSL",
@@ -140,7 +140,7 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
         )
         for word in ("--set", f"source.security.{key}")
     ]
-    assert run_etl(*words, *result, "--set", "source.listener=SASL_SSL").code == 0
+    assert run_etl(*words, *results, "--set", "source.listener=SASL_SSL").code == 0
     assert PASSWORD not in conf.read_text()
     for command in ("doctor", "run"):
         reported = run_etl(command, str(conf), "--json", "--set", "table.writer=arrow")

@@ -338,10 +338,8 @@ def test_there_is_none_with(
     assert error.action
     if reported.file is not None:
         assert str(error.where.get("file")) == str(reported.file(servers))
-    result = f"{error} {error!r} {error.as_json()} {caplog.text}"
-    assert not [secret for secret in (*USERS.values(), WRONG, KEY_PASSWORD) if secret in result], (
-        result
-    )
+    text = f"{error} {error!r} {error.as_json()} {caplog.text}"
+    assert not [secret for secret in (*USERS.values(), WRONG, KEY_PASSWORD) if secret in text], text
     assert "Traceback" not in capfd.readouterr().err
 
 

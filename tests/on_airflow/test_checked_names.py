@@ -70,10 +70,10 @@ def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(
         r"^    ((?:airflow connections add|python -m etl\.airflow check) .*)$", page, re.MULTILINE
     )
     words = {"airflow": [sys.executable, "-m", "airflow"], "python": [sys.executable]}
-    result = []
+    results = []
     for line in (check, add, check):
         first, *others = shlex.split(line.replace("/path/to/dags", str(tmp_path)))
-        result.append(
+        results.append(
             subprocess.run([*words[first], *others], cwd=ROOT, capture_output=True, text=True)
         )
     subprocess.run(
@@ -81,7 +81,7 @@ def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(
         check=True,
         capture_output=True,
     )
-    assert [one.returncode for one in result] == [2, 0, 0], result
+    assert [one.returncode for one in results] == [2, 0, 0], results
 
 
 def test_words_that_it_does_not_know_are_told_with_those_that_it_does(

@@ -303,7 +303,7 @@ class MemoryWriter:
         from deltalake.transaction import create_table_with_add_actions
 
         transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
-        result = CommitProperties(
+        properties = CommitProperties(
             custom_metadata={"userMetadata": metadata}, app_transactions=[transaction]
         )
         read = rows.read()
@@ -316,11 +316,11 @@ class MemoryWriter:
                     Schema.from_arrow(_SCHEMA),
                     added,
                     mode="error",
-                    commit_properties=result,
+                    commit_properties=properties,
                 )
             else:
                 table.create_write_transaction(
-                    added, "append", table.schema(), commit_properties=result
+                    added, "append", table.schema(), commit_properties=properties
                 )
 
         through("commit to the table", commit, changes=True)

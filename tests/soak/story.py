@@ -266,11 +266,11 @@ class Story:
             driver.fate,
             driver.fate is not None and len(driver.passed) > driver.fate.moment,
         )
-        result = ", ".join(outcome.value for outcome, _ in report.outcomes)
+        text = ", ".join(outcome.value for outcome, _ in report.outcomes)
         where = (
             f"{fate.deed.value} {driver.passed[fate.moment]}" if fate and came else "undisturbed"
         )
-        self.told.append(f"{'  ' * depth}{driver.run_id}: {where}: {ended} ({result})")
+        self.told.append(f"{'  ' * depth}{driver.run_id}: {where}: {ended} ({text})")
         self.tally.counts[f"{fate.deed.value if fate and came else 'undisturbed'}: {ended}"] += 1
         self.tally.counts["runs"] += 1
         if fate and came:

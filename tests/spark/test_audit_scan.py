@@ -160,9 +160,9 @@ def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(
     """Spark answers a plain count from the log, which only repeats what the writer of a file said."""
     write_deltalake(path, rows_of_others([("clicks", 0, 0), ("clicks", 0, 1)]))
     log = Path(path, "_delta_log", f"{0:020d}.json")
-    result = log.read_text()
-    log.write_text(result.replace('\\"numRecords\\":2', '\\"numRecords\\":999'))
-    assert log.read_text() != result and spark.read.format("delta").load(path).count() == 999
+    text = log.read_text()
+    log.write_text(text.replace('\\"numRecords\\":2', '\\"numRecords\\":999'))
+    assert log.read_text() != text and spark.read.format("delta").load(path).count() == 999
     [(_, bucket)] = Scan(spark, path).buckets()
     assert bucket.rows == 2
 

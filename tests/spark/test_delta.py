@@ -391,9 +391,9 @@ def test_files_of_our_own_are_right_in_a_table_with_every_feature_that_they_are_
         "checkpointPolicy": "v2",
         "checkpointInterval": "2",
     }
-    result = ", ".join(f"'delta.{key}' = '{value}'" for key, value in properties.items())
+    text = ", ".join(f"'delta.{key}' = '{value}'" for key, value in properties.items())
     spark.sql(
-        f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta TBLPROPERTIES ({result})"
+        f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta TBLPROPERTIES ({text})"
     )
     for number in (1, 2):
         plan = make_plan(number, table_id=DeltaTable(path).metadata().id)

@@ -63,11 +63,13 @@ class Racers:
 
     def by_delta_rs(self, table: DeltaTable) -> bool:
         """One try at the version behind that of the table that was opened."""
-        result = CommitProperties(
+        properties = CommitProperties(
             custom_metadata={"userMetadata": BY_DELTA_RS}, max_commit_retries=0
         )
         try:
-            table.create_write_transaction([], "append", table.schema(), commit_properties=result)
+            table.create_write_transaction(
+                [], "append", table.schema(), commit_properties=properties
+            )
         except (CommitFailedError, DeltaError):
             return False
         return True

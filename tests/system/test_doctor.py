@@ -489,9 +489,9 @@ def test_what_the_doctor_says_of_table_features_is_what_the_two_writers_say(
         (tmp_path / "t" / "_delta_log" / "00000000000000000001.json").unlink(missing_ok=True)
         try:
             table = DeltaTable(str(tmp_path / "t"))
-            result = CommitProperties(app_transactions=[Transaction("a", 1, last_updated=1)])
+            properties = CommitProperties(app_transactions=[Transaction("a", 1, last_updated=1)])
             table.create_write_transaction(
-                [], "append", table.schema(), partition_by=[], commit_properties=result
+                [], "append", table.schema(), partition_by=[], commit_properties=properties
             )
             taken.add(name)
         except DeltaError:

@@ -495,11 +495,11 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
     pipeline.produce(80)
     consumer(2)
     pipeline.settings = {"group": {"on_owned": "wait"}, "ledger": {"lock_timeout_s": 60}}
-    result: list[Any] = []
+    results: list[Any] = []
     waits = threading.Event()
 
     waiting = threading.Thread(
-        target=lambda: result.append(
+        target=lambda: results.append(
             run.run(load_settings(pipeline.conf), around=Before("wait_for_owners", waits.set))
         )
     )
@@ -511,7 +511,7 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
         )
         client.delete(f"{owners_path(pipeline)}/2")
         waiting.join(120)
-    assert result and result[0].exit_code == 0
+    assert results and results[0].exit_code == 0
     assert min(offset for partition, offset, _ in pipeline.in_table() if partition == 2) == 15
 
 

@@ -187,21 +187,21 @@ def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_
 def test_offsets_are_read_behind_all_that_was_written_before_the_share_was_ours(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request: list[str] = []
+    requests: list[str] = []
 
     class Seen(ZooKeeper):
         def sync(self, path: str) -> None:
-            request.append("sync")
+            requests.append("sync")
             super().sync(path)
 
         def read_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
-            request.append("read")
+            requests.append("read")
             return super().read_all(paths)
 
     monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Seen)
     with stage.consumer() as consumer:
         assert consumer.committed(LOGS) == {}
-    assert request == ["sync", "read"], "its session may be at another server than the member's"
+    assert requests == ["sync", "read"], "its session may be at another server than the member's"
 
 
 def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_is(

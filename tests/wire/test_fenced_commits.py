@@ -91,11 +91,11 @@ def hand_over(
 def test_one_commit_moves_all_of_it_with_the_plans_word_and_its_membership(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
-    result = list[str]()
-    assert hand_over(cluster, result) is None and not result
+    results = list[str]()
+    assert hand_over(cluster, results) is None and not results
     assert stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
-    assert hand_over(cluster, result, plan_of()) is None, "nothing to move"
+    assert hand_over(cluster, results, plan_of()) is None, "nothing to move"
 
 
 @pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
@@ -103,28 +103,28 @@ def test_a_commit_of_a_membership_that_is_over_is_void_and_moves_nothing(
     broker: FakeBroker, cluster: Cluster, code: int
 ) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
-    result = list[str]()
-    assert "does not take us for its member" in str(hand_over(cluster, result))
-    assert stored(broker) == {(500, "theirs")} and not result
+    results = list[str]()
+    assert "does not take us for its member" in str(hand_over(cluster, results))
+    assert stored(broker) == {(500, "theirs")} and not results
 
 
 def test_behind_a_lost_answer_it_is_asked_for_again_and_its_membership_ends(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
-    result = list[str]()
-    assert hand_over(cluster, result, tries_for_s=20) is None
-    assert result == ["unsure"] and stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
+    results = list[str]()
+    assert hand_over(cluster, results, tries_for_s=20) is None
+    assert results == ["unsure"] and stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
 
 
 def test_an_answer_that_never_comes_is_told_as_unknown(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
-    result = list[str]()
+    results = list[str]()
     with pytest.raises(CommitUnknown):
-        hand_over(cluster, result)
-    assert result == ["unsure"]
+        hand_over(cluster, results)
+    assert results == ["unsure"]
 
 
 @pytest.mark.parametrize("was_taken", [True, False])
@@ -132,11 +132,11 @@ def test_refused_behind_a_lost_answer_what_is_there_tells(
     broker: FakeBroker, cluster: Cluster, was_taken: bool
 ) -> None:
     """A refusal is scripted before the connection breaks, or behind it."""
-    result = list[str]()
+    results = list[str]()
     broker.script[OFFSET_COMMIT].append(hang_up)
     broker.world.group_refusals[OFFSET_COMMIT].extend([0, 22] if was_taken else [7, 22])
-    found = hand_over(cluster, result, tries_for_s=20)
-    assert (found is None) is was_taken and result == ["unsure"]
+    found = hand_over(cluster, results, tries_for_s=20)
+    assert (found is None) is was_taken and results == ["unsure"]
 
 
 @pytest.mark.parametrize("code", [14, 15, 16])
@@ -155,8 +155,8 @@ def test_behind_an_answer_of_a_coordinator_that_moves_the_commit_may_have_been_t
         }
     )
     broker.world.group_refusals[OFFSET_COMMIT].extend([code, 22, 22])
-    result = list[str]()
-    assert hand_over(cluster, result, tries_for_s=20) is None and result == ["unsure"]
+    results = list[str]()
+    assert hand_over(cluster, results, tries_for_s=20) is None and results == ["unsure"]
 
 
 def test_and_so_it_may_where_the_new_coordinator_is_not_found_in_time(
@@ -164,10 +164,10 @@ def test_and_so_it_may_where_the_new_coordinator_is_not_found_in_time(
 ) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].append(16)
     broker.world.group_refusals[FIND_COORDINATOR].extend([0, *[15] * 40])
-    result = list[str]()
+    results = list[str]()
     with pytest.raises(CommitUnknown):
-        hand_over(cluster, result)
-    assert result == ["unsure"]
+        hand_over(cluster, results)
+    assert results == ["unsure"]
 
 
 def test_one_that_was_taken_in_part_behind_a_lost_answer_is_never_void(

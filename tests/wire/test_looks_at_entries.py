@@ -206,12 +206,12 @@ def test_logs_are_walked_together_and_of_many_bad_ones_a_few_are_told_in_full(
         broker.append("clicks", number, *(entry(TEXT) for _ in range(400)))
     size, logs = len(entry(TEXT)), [BrokerPartition("clicks", number, 7) for number in range(40)]
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
-        request = len(broker.requests)
+        request_count = len(broker.requests)
         found = dict(
             look_at(consumer, [UnverifiedOffset(log, 300 * size, 0, 400 * size) for log in logs])
         )
         assert {one.is_entry for one in found.values()} == {True}
-        assert len(broker.requests) - request == 3  # a greeting, a look and a walk
+        assert len(broker.requests) - request_count == 3  # a greeting, a look and a walk
         found = dict(
             look_at(
                 consumer, [UnverifiedOffset(log, 300 * size + 1, 0, 400 * size) for log in logs]

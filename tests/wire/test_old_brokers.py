@@ -173,9 +173,9 @@ def test_a_log_that_grows_while_it_is_asked_for_is_not_held_back_by_a_transactio
     old: OldBroker, cluster: Cluster
 ) -> None:
     metadata = cluster.describe(["demo"])
-    request = len(old.requests)
+    request_count = len(old.requests)
     cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata)
-    assert old.requests[request:] == [(LIST_OFFSETS, 0)] * 2, "there is one end only"
+    assert old.requests[request_count:] == [(LIST_OFFSETS, 0)] * 2, "there is one end only"
 
 
 def test_a_start_by_time_is_refused_with_the_reason(cluster: Cluster) -> None:

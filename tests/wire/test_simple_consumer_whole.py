@@ -163,11 +163,11 @@ def test_offsets_are_kept_by_the_coordinator_wherever_that_is() -> None:
             assert consumer.fetch_offsets("g", [DEMO]) == {
                 DEMO: CommittedOffset(None, 42, "etl:clicks:7")
             }
-        request = [
+        requests = [
             {key for key, _ in each.requests} & {OFFSET_COMMIT, OFFSET_FETCH}
             for each in (first, second)
         ]
-        assert request == [set(), {OFFSET_COMMIT, OFFSET_FETCH}]
+        assert requests == [set(), {OFFSET_COMMIT, OFFSET_FETCH}]
 
 
 @pytest.mark.parametrize("code", [14, 15, 16])

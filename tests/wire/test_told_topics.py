@@ -102,10 +102,10 @@ def test_a_topic_that_was_read_and_is_gone_is_not_asked_back(
 ) -> None:
     reported = cluster.describe(None)
     assert with_denied_topics(cluster, reported, ["early", "deleted"]) == reported
-    request = len(broker.requests)
+    request_count = len(broker.requests)
     assert (
         with_denied_topics(cluster, reported, ["early"]) == reported
-        and len(broker.requests) == request
+        and len(broker.requests) == request_count
     )
 
 

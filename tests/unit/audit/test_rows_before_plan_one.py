@@ -63,8 +63,12 @@ def test_as_many_rows_as_there_were_or_fewer_are_right_and_more_are_not() -> Non
 def test_an_acknowledgement_keeps_the_topics_whose_rows_are_of_another_log_and_an_older_one_names_none() -> (
     None
 ):
-    result = Acknowledgement("t", 3, 0, "of another cluster", 1, rows_of=("clicks", "views"))
-    assert parse_acknowledgement(render_acknowledgement(result), path="/a") == result
-    older = replace(result, rows_of=())
+    acknowledgement = Acknowledgement(
+        "t", 3, 0, "of another cluster", 1, rows_of=("clicks", "views")
+    )
+    assert (
+        parse_acknowledgement(render_acknowledgement(acknowledgement), path="/a") == acknowledgement
+    )
+    older = replace(acknowledgement, rows_of=())
     assert b"rows_of" not in render_acknowledgement(older)
     assert parse_acknowledgement(render_acknowledgement(older), path="/a") == older

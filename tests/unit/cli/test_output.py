@@ -45,9 +45,9 @@ NO_ROOM, NOBODY = OSError(28, "No space left on device"), BrokenPipeError(32, "B
 def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> tuple[int, str]:
     """Exit code and standard error of a door that prints into that."""
     monkeypatch.setattr(app, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done))
-    result = io.StringIO()
-    with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(result):
-        return main([]), result.getvalue()
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(stream):
+        return main([]), stream.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_lines_are_json_again_behind_a_command_inside_another_one(
             with output_session(json_lines=True):
                 print_note("inner")
             print_note("outer")
-    result = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
-    assert result == ["inner", "outer", "inner", "outer"]
+    results = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert results == ["inner", "outer", "inner", "outer"]
 
 
 @pytest.mark.parametrize("code", [0, None, 3])

@@ -191,11 +191,11 @@ def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_r
 def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> None:
     copy, ours = str(tmp_path / "copy"), str(tmp_path / "ours")
     write_deltalake(copy, pa.table({"offset": [1]}))
-    result = json.dumps({"app": "offset-range-etl replay"})
+    text = json.dumps({"app": "offset-range-etl replay"})
     write_deltalake(
         ours,
         pa.table({"offset": [1]}),
-        commit_properties=CommitProperties(custom_metadata={"userMetadata": result}),
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": text}),
     )
     DeltaTable(ours).optimize.compact()
     with pytest.raises(SettingsError, match="no earlier --into made"):

@@ -21,8 +21,8 @@ TABLE = Table("t", 7, None, held=HELD)
 
 
 def word(**changes: Any) -> Ledger:
-    result = Acknowledgement("t", 7, 0, "of another cluster", 1, rows_of=("clicks",))
-    return Ledger(acknowledged=replace(result, **changes))
+    acknowledgement = Acknowledgement("t", 7, 0, "of another cluster", 1, rows_of=("clicks",))
+    return Ledger(acknowledged=replace(acknowledgement, **changes))
 
 
 def seen(**changes: Any) -> Snapshot:

@@ -265,17 +265,17 @@ def test_a_second_driver_that_sets_a_position_inside_a_run_loses_and_doubles_not
 ) -> None:
     outside = unloaded()
     outside.logs[A].end = 20
-    result: list[Any] = []
+    results: list[Any] = []
 
     def beside(step: str, when: When) -> None:
-        if (step, when) == (at, When.AFTER) and not result:
-            result.append(step)
+        if (step, when) == (at, When.AFTER) and not results:
+            results.append(step)
             with contextlib.suppress(Exception):  # whatever it is refused with, it stored nothing
                 set_to(outside, LATEST, a=18 if forwards else 10)
 
     with contextlib.suppress(Exception):  # one of the two gives way
         run(outside, LATEST, at=beside)
-    assert result
+    assert results
     run(outside, LATEST)
     rows = rows_of(outside)
     reported = [

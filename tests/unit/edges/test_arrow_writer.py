@@ -354,11 +354,11 @@ def test_the_log_says_when_a_number_was_taken_for_ids_may_be_kept_by_time(
     else:
         plan = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))
         append(Load(EmptyCommit(arrow_schema())), plan, Destination(path, APP))
-    result = [
+    results = [
         json.loads(line)
         for line in Path(path, "_delta_log", f"{0:020d}.json").read_text().splitlines()
     ]
-    [taken] = [action["txn"] for action in result if "txn" in action]
+    [taken] = [action["txn"] for action in results if "txn" in action]
     assert before - 1 <= taken["lastUpdated"] <= time.time() * 1000
 
 
@@ -454,11 +454,11 @@ def test_receipts_make_the_text_for_people_give_way_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = plan_of()
-    result = plan_document.render_commit_metadata(plan, APP, "run-1")
-    monkeypatch.setattr(plan_document, "METADATA_FULL_BYTES", len(result))
-    short = plan_document.with_results(result, plan, READ)
+    text = plan_document.render_commit_metadata(plan, APP, "run-1")
+    monkeypatch.setattr(plan_document, "METADATA_FULL_BYTES", len(text))
+    short = plan_document.with_results(text, plan, READ)
     found = plan_document.parse_commit_metadata(short, 7)
-    assert '"ranges"' in result and '"ranges"' not in short
+    assert '"ranges"' in text and '"ranges"' not in short
     assert found is not None and (found.plan_id, found.run_id, results_of(found)) == (
         plan.id,
         "run-1",
@@ -470,10 +470,10 @@ def test_receipts_that_no_commit_can_bear_are_left_out_and_the_commit_is_as_with
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = plan_of()
-    result = plan_document.render_commit_metadata(plan, APP)
+    text = plan_document.render_commit_metadata(plan, APP)
     monkeypatch.setattr(plan_document, "METADATA_FULL_BYTES", 10)
     monkeypatch.setattr(plan_document, "METADATA_MAX_BYTES", 10)
-    assert plan_document.with_results(result, plan, READ) == result
+    assert plan_document.with_results(text, plan, READ) == text
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\x78\x9c"])

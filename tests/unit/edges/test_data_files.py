@@ -204,9 +204,9 @@ def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -
     [file] = written(
         wanted(tmp_path), rows([7, 5], [MICROS, None], key=[b"k", None]), rows([9], [-1])
     )
-    result = json.loads(file.stats)
-    assert result["numRecords"] == 3
-    assert result["minValues"] == {
+    statistics = json.loads(file.stats)
+    assert statistics["numRecords"] == 3
+    assert statistics["minValues"] == {
         "topic": "clicks",
         "partition": 0,
         "offset": 5,
@@ -214,12 +214,12 @@ def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -
         "timestampType": 0,
         "incarnation": 0,
     }
-    assert result["maxValues"] == {
-        **result["minValues"],
+    assert statistics["maxValues"] == {
+        **statistics["minValues"],
         "offset": 9,
         "timestamp": "2023-11-14T22:13:20.124Z",
     }
-    assert result["nullCount"] == {
+    assert statistics["nullCount"] == {
         "key": 2,
         "value": 0,
         "topic": 0,
@@ -258,8 +258,8 @@ def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(
 def test_what_the_log_says_of_a_long_topic_is_short_and_finds_it(tmp_path: Path) -> None:
     name = "clicks-of-a-topic-with-a-name-that-is-longer-than-32"
     [file] = written(wanted(tmp_path), rows([7, 8], topic=[name, f"{name}-b"]))
-    result = json.loads(file.stats)
-    assert (result["minValues"]["topic"], result["maxValues"]["topic"]) == (
+    statistics = json.loads(file.stats)
+    assert (statistics["minValues"]["topic"], statistics["maxValues"]["topic"]) == (
         name[:32],
         f"{name[:32]}\x7f",
     )
@@ -271,9 +271,12 @@ def test_a_text_of_which_its_row_group_says_nothing_is_bounded_all_the_same(tmp_
     """
     large, small = rows([1], topic=["z" * 5000]), rows([2], topic=["a"])
     [file] = written(wanted(tmp_path, row_group_bytes=1), large, small)
-    result = json.loads(file.stats)
-    assert (result["minValues"]["topic"], result["maxValues"]["topic"]) == ("a", "z" * 32 + "\x7f")
-    assert (result["minValues"]["offset"], result["maxValues"]["offset"]) == (1, 2)
+    statistics = json.loads(file.stats)
+    assert (statistics["minValues"]["topic"], statistics["maxValues"]["topic"]) == (
+        "a",
+        "z" * 32 + "\x7f",
+    )
+    assert (statistics["minValues"]["offset"], statistics["maxValues"]["offset"]) == (1, 2)
 
 
 def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path) -> None:
@@ -285,10 +288,10 @@ def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path) -> None
 
 def test_a_timestamp_of_whole_milliseconds_is_its_own_bound(tmp_path: Path) -> None:
     [file] = written(wanted(tmp_path), rows([1], [1_700_000_000_000_000]))
-    result = json.loads(file.stats)
+    statistics = json.loads(file.stats)
     assert (
-        result["minValues"]["timestamp"]
-        == result["maxValues"]["timestamp"]
+        statistics["minValues"]["timestamp"]
+        == statistics["maxValues"]["timestamp"]
         == "2023-11-14T22:13:20.000Z"
     )
 
@@ -301,9 +304,9 @@ def test_a_timestamp_that_the_log_cannot_name_leaves_the_file_without_bounds(
 ) -> None:
     """Nothing is told of bounds of which one is not known: a reader then reads the file."""
     [file] = written(wanted(tmp_path), rows([1, 2], [MICROS, outside]))
-    result = json.loads(file.stats)
-    assert "minValues" not in result and "maxValues" not in result
-    assert (result["numRecords"], result["nullCount"]["timestamp"]) == (2, 0)
+    statistics = json.loads(file.stats)
+    assert "minValues" not in statistics and "maxValues" not in statistics
+    assert (statistics["numRecords"], statistics["nullCount"]["timestamp"]) == (2, 0)
 
 
 @pytest.mark.parametrize("of", ["key", "value", "headers"])
@@ -311,8 +314,8 @@ def test_bytes_have_no_bounds(tmp_path: Path, of: str) -> None:
     [file] = written(
         wanted(tmp_path), rows([1], key=[b"\xff"], headers=[[{"key": "a", "value": b"1"}]])
     )
-    result = json.loads(file.stats)
-    assert of not in result["minValues"] and result["nullCount"][of] == 0
+    statistics = json.loads(file.stats)
+    assert of not in statistics["minValues"] and statistics["nullCount"][of] == 0
 
 
 def test_rows_go_to_a_file_for_each_value_of_the_partitions(tmp_path: Path) -> None:
@@ -528,11 +531,11 @@ def test_a_row_group_may_have_rows_of_several_topics(tmp_path: Path) -> None:
         request, rows([1], topic=["a"]), rows([2, 3], topic=["b", "a"]), rows([4], topic=["c"])
     )
     assert read(request, file).column("topic").to_pylist() == ["a", "b", "a", "c"]
-    result = json.loads(file.stats)
+    statistics = json.loads(file.stats)
     assert (
-        result["minValues"]["topic"],
-        result["maxValues"]["topic"],
-        result["nullCount"]["topic"],
+        statistics["minValues"]["topic"],
+        statistics["maxValues"]["topic"],
+        statistics["nullCount"]["topic"],
     ) == (
         "a",
         "c",

@@ -37,8 +37,8 @@ def table(tmp_path: Path) -> Path:
     """Two plans of the old pipeline, one of ours, and somebody's rows."""
     for app_id, number in ((OLD, 1), (OLD, 2), (OURS, 1)):
         commit(tmp_path, app_id, plan_of(number))
-    result = CommitProperties(app_transactions=[Transaction("a stream", 7)])
-    write_deltalake(str(tmp_path), ROWS, mode="append", commit_properties=result)
+    properties = CommitProperties(app_transactions=[Transaction("a stream", 7)])
+    write_deltalake(str(tmp_path), ROWS, mode="append", commit_properties=properties)
     return tmp_path
 
 
@@ -95,10 +95,10 @@ def test_a_checkpoint_of_version_2_in_json_tells_the_same(table: Path) -> None:
 def test_a_commit_that_carries_no_plan_that_can_be_read_leaves_what_it_loaded_unknown(
     tmp_path: Path,
 ) -> None:
-    result = CommitProperties(
+    properties = CommitProperties(
         custom_metadata={"userMetadata": "?"}, app_transactions=[Transaction(OLD, 3)]
     )
-    write_deltalake(str(tmp_path), ROWS, commit_properties=result)
+    write_deltalake(str(tmp_path), ROWS, commit_properties=properties)
     assert other_pipelines(str(tmp_path), OURS) == (OtherPipeline(OLD, 3, 0),)
     there = with_others(Table("t", 0, None), str(tmp_path), OURS, {"clicks", "orders"})
     assert there.topics_with_rows == {"clicks"}

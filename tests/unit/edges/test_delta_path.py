@@ -270,10 +270,10 @@ def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug() -> None:
 
 
 def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
-    result = "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X(X.scala:1)\n"
+    text = "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X(X.scala:1)\n"
     reported = unreachable(
         OSError(
-            result + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
+            text + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
         ),
         "/t",
         "written",

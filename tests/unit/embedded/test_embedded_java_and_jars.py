@@ -29,10 +29,10 @@ def an_empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def install_java(home: Path, version: str) -> Path:
     """A program that says of itself what `java -XshowSettings:properties -version` says."""
-    result = f"    java.home = {home}\\n    java.specification.version = {version}\\n"
+    text = f"    java.home = {home}\\n    java.specification.version = {version}\\n"
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\nprintf '{result}' >&2\n")
+    program.write_text(f"#!/bin/sh\nprintf '{text}' >&2\n")
     program.chmod(0o755)
     return program
 

@@ -170,11 +170,11 @@ def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes_from_any_
     size: int,
 ) -> None:
     cursor = physical_cursor(1000, 1016, fetch_max_bytes=size)
-    request = []
+    requests = []
     while not cursor.done:
-        request.append(cursor.max_bytes)
+        requests.append(cursor.max_bytes)
         physical_rows_in(cursor, NIHAO[: cursor.max_bytes])
-    assert cursor.receipt.rows == 1 and len(request) <= 4
+    assert cursor.receipt.rows == 1 and len(requests) <= 4
 
 
 def test_a_message_larger_than_any_fetch_may_be_is_named_with_its_size() -> None:

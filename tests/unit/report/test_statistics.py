@@ -149,7 +149,7 @@ def test_samples_have_each_metric_and_those_of_a_membership_where_the_run_is_a_m
 def test_what_was_asked_is_no_part_of_a_receipt_as_it_is_kept_and_old_receipts_are_read_as_they_were() -> (
     None
 ):
-    request = RangeResult(rows=1, fetched_bytes=2, requests=(("h:1", A),))
-    applied = CommitResult(1, "id", 1, "t", (request,))
+    range_result = RangeResult(rows=1, fetched_bytes=2, requests=(("h:1", A),))
+    applied = CommitResult(1, "id", 1, "t", (range_result,))
     [kept] = applied_of(applied_content(applied)).receipts
-    assert kept.requests == () and kept == request
+    assert kept.requests == () and kept == range_result

@@ -323,8 +323,8 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
     claim, report = fake_ledger.read_claim(outside.beside("old")), new_report()
     assert claim
     filled(outside, what, report=report)
-    result = f"backfill old is whole: 9 offsets of 3 partitions; it was begun at {at(claim.claim.made_at_ms)} from -24h until -1h"
-    assert report.outcomes == [(Outcome.ALREADY_LOADED, result)]
+    text = f"backfill old is whole: 9 offsets of 3 partitions; it was begun at {at(claim.claim.made_at_ms)} from -24h until -1h"
+    assert report.outcomes == [(Outcome.ALREADY_LOADED, text)]
 
 
 def test_another_interval_under_the_same_name_is_refused() -> None:

@@ -83,7 +83,7 @@ def test_where_brokers_tell_topic_ids_zookeeper_is_not_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outside = loaded(clicks="id-1")
-    request: list[object] = []
-    monkeypatch.setattr(FakeWorld, "creation_ids", lambda world, topics: request.append(topics))
+    requests: list[object] = []
+    monkeypatch.setattr(FakeWorld, "creation_ids", lambda world, topics: requests.append(topics))
     run(outside)
-    assert (request, outside.transaction_version()) == ([], 2)
+    assert (requests, outside.transaction_version()) == ([], 2)

@@ -81,7 +81,7 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
 ) -> None:
     monkeypatch.chdir("/")
     monkeypatch.setenv("SAID", "elsewhere")
-    result = [
+    results = [
         parse_change(word)
         for word in (
             "source.starting_offsets=2026-01-31T00:00:00+00:00",
@@ -92,7 +92,7 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
             "spark.spark.master=local[2]",
         )
     ]
-    found = load_settings(conf, result)
+    found = load_settings(conf, results)
     assert found.limits.max_records_per_plan == 2
     assert found.source.starting_offsets.ms == 1_769_817_600_000  # type: ignore[union-attr]
     assert found.table.path == str(tmp_path / "elsewhere" / "clicks")

@@ -7,12 +7,12 @@ nothing, or a backfill that continues when the command is repeated.
 Abandoning (ADR 22): a closing plan takes the number of a stored plan first, so that a sleeping
 driver cannot append; then unloaded offsets are given back. A backfill that is finished or was
 abandoned gives back offsets whose rows are gone (deleted, or missing from an older copy of the
-table), once an operator accepted that. No broker is asked.
+table), once an operator accepted that. Abandoning sends no request to a broker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.decide.backfill import (
@@ -68,20 +68,20 @@ from etl.run.services import Services
 from etl.settings.sections import Settings
 
 Kept = dict[BrokerPartition, tuple[tuple[int, int], ...]]
-"""Offsets [from, until) of each log that stay claimed."""
+"""The offsets [from, until) of each partition that stay reserved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a backfill that has not begun would reserve."""
+    """The reservation and first plan of a backfill that has not begun."""
 
     claim: Reservation
     plan: Plan | None
-    """Its first one; None where nothing of the interval is missing."""
+    """The first plan; None if no offset of the interval is missing."""
     snapshot: Snapshot
     """Snapshot of the live pipeline."""
     read_by_others: int = 0
-    """How many of the offsets other members of the group read."""
+    """The number of these offsets that other members of the group read."""
 
 
 def estimate_backfill(
@@ -102,54 +102,63 @@ def estimate_backfill(
         or not isinstance(state, (UpToDate, Replay, Supersede))
         or not snapshot.table.transaction_version
     ):
-        message = "The pipeline has loaded nothing yet, so nobody knows what is left for a backfill"
+        message = (
+            "The pipeline has loaded nothing yet, so the offsets left for a backfill are unknown"
+        )
         if isinstance(state, RebuildFromTable):
             message = "ZooKeeper does not know the pipeline's newest plan, which the table holds"
         raise SettingsError(message, action="Run `etl run CONF`; then run this command again")
     name = live_and_name(own.pipeline)[1] or ""
     held_there = live.backfill_in_table(name)
     if held_there:
-        message = f"The table holds plan {held_there} of a backfill of this name, and no ledger tells of it: ZooKeeper lost it"
+        message = (
+            f"The table holds plan {held_there} of a backfill of this name, but ZooKeeper has no "
+            "ledger of it"
+        )
         raise SettingsError(
             message,
             key="NAME",
-            action="Use another name: of plans under this one the table takes none",
+            action="Use another name: the table rejects further plans under this name",
         )
-    newest = state.last if isinstance(state, UpToDate) else state.plan
+    if isinstance(state, UpToDate):
+        newest = state.last
+    else:
+        newest = state.plan
     logs = logs_of(request, newest, snapshot)
-    moments = moments_of(request, logs)
-    intervals = intervals_of(
-        request, logs, live.first_at(moments) if moments else {}, snapshot, now_ms=live.now_ms()
-    )
+    timestamps = moments_of(request, logs)
+    offsets_at: Mapping[tuple[BrokerPartition, int], int] = {}
+    if timestamps:
+        offsets_at = live.first_at(timestamps)
+    intervals = intervals_of(request, logs, offsets_at, snapshot, now_ms=live.now_ms())
+    transaction_version = snapshot.table.transaction_version
     stored = live.stored_plans()
-    loaded = live.loaded(snapshot.table.transaction_version)
-    held, theirs = (
-        held_by_live(state, stored, loaded, snapshot.table.transaction_version),
-        read_by_others_now(state, loaded),
-    )
+    loaded = live.loaded(transaction_version)
+    held = held_by_live(state, stored, loaded, transaction_version)
+    read_by_others = read_by_others_now(state, loaded)
     if request.only_missing:
-        held = {log: [*held.get(log, ()), *theirs.get(log, ())] for log in {**held, **theirs}}
-    stretches = reserved_intervals(
+        held = {
+            log: [*held.get(log, ()), *read_by_others.get(log, ())]
+            for log in {**held, **read_by_others}
+        }
+    reserved = reserved_intervals(
         request, intervals, held, newest.incarnations, snapshot.claims.of(snapshot.table.id)
     )
-    lives = {log: life for log, life in newest.incarnations.items() if log in stretches}
+    incarnations = {log: value for log, value in newest.incarnations.items() if log in reserved}
     claim = Reservation(
-        name, stretches, lives, request.asked, live.now_ms(), table_id=snapshot.table.id
+        name, reserved, incarnations, request.asked, live.now_ms(), table_id=snapshot.table.id
     )
-    if stretches:
+    plan = None
+    if reserved:
         plan = first_backfill_plan(
             claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms()
         )
-    else:
-        plan = None
     if plan:
         _reject_rows_without_ledger(live, claim, plan, own)
-    both = sum(
-        until - start
-        for log, parts in stretches.items()
-        for start, until in common(parts, theirs.get(log, ()))
-    )
-    return Beginning(claim, plan, snapshot, both)
+    in_both = 0
+    for log, parts in reserved.items():
+        for start, until in common(parts, read_by_others.get(log, ())):
+            in_both += until - start
+    return Beginning(claim, plan, snapshot, in_both)
 
 
 def _reject_rows_without_ledger(
@@ -158,21 +167,26 @@ def _reject_rows_without_ledger(
     """Reject offsets with rows that no ledger knows, for example of a lost ledger. Raises
     NeedsDecision.
     """
-    whole = [
-        OffsetRange(log, start, until)
-        for log, parts in sorted(claim.stretches.items())
-        for start, until in parts
-    ]
-    receipts = live.results_from_table(replace(plan, ranges=tuple(whole)))
-    rows = sum(one.rows or 0 for one in receipts) if receipts is not None else None
-    if rows == 0:
-        return
-    message = "Nobody can tell whether the table holds rows of these offsets already"
-    action = "Check the table's columns and files: what is missing there"
+    ranges = []
+    for log, parts in sorted(claim.stretches.items()):
+        for start, until in parts:
+            ranges.append(OffsetRange(log, start, until))
+    results = live.results_from_table(replace(plan, ranges=tuple(ranges)))
+    if results is None:
+        raise NeedsDecision(
+            "The table's rows of these offsets cannot be counted, so they may be loaded already",
+            path=own.table.path,
+            action="Check the table for missing columns and files",
+        )
+    rows = sum(result.rows or 0 for result in results)
     if rows:
-        message = f"The table holds {rows:,} rows of these offsets, and no plan of the pipeline or of a backfill tells who loaded them"
-        action = "Check who did (`DESCRIBE HISTORY`), and whether ZooKeeper was emptied: loaded again they would be there twice"
-    raise NeedsDecision(message, path=own.table.path, action=action)
+        raise NeedsDecision(
+            f"The table holds {rows:,} rows of these offsets, but no plan of the pipeline or of a "
+            "backfill loaded them",
+            path=own.table.path,
+            action="Check which writer loaded them (`DESCRIBE HISTORY`), and whether ZooKeeper was "
+            "emptied. Loaded again, these rows would be in the table twice",
+        )
 
 
 def backfill(
@@ -183,21 +197,19 @@ def backfill(
     report: Report,
     request: BackfillRequest | None,
 ) -> Reservation | None:
-    """Begin the backfill, unless it has begun, and load all that is left of it. Returns its
-    reservation.
+    """Begin the backfill, unless it has begun, and load the rest of it. Return its reservation.
 
-    None: nothing of the interval is missing. `request` is None to continue an existing one. Raises
-    what a run raises; SettingsError for other bounds than it began with, for an abandoned one, and
-    as `estimate_backfill`; NeedsDecision if an accepted older copy of the table lacks rows of it.
+    Returns None if no offset of the interval is missing. `request` is None to continue an existing
+    one. Raises what a run raises; SettingsError for other bounds than it began with, for an
+    abandoned one, and as `estimate_backfill`; NeedsDecision if an accepted older copy of the table
+    lacks rows of it.
     """
     found = services.claim()
     if found is None and request is None:
-        raise SettingsError(
-            "Nobody has begun a backfill of this name",
-            key="NAME",
-            action="Check with `etl backfills list CONF`",
-        )
-    claim = found.claim if found else None
+        raise _unknown_backfill()
+    claim = None
+    if found:
+        claim = found.claim
     if claim:
         if request:
             reject_other_bounds(claim, request.asked)
@@ -206,10 +218,11 @@ def backfill(
         if not left_of(claim, services.stored_plans()):
             seen = services.observe_ledgers()
             with naming_table(own):
-                reconciled(seen, own)  # what is whole is so in the table that it was loaded into
-            loaded = services.loaded((seen.table.transaction_version or 0) if seen.table else 0)
+                # A backfill is complete only in the table that it was loaded into.
+                reconciled(seen, own)
+            loaded = services.loaded(_transaction_version(seen))
             _reject_missing_rows(services, claim, own, loaded, is_there=seen.table is not None)
-            begun = f"; it was begun at {at(claim.made_at_ms)} {claim.asked}"
+            begun = f"; it began at {at(claim.made_at_ms)} {claim.asked}"
             report.add(Outcome.ALREADY_LOADED, describe_whole(claim, loaded) + begun)
             return claim
     elif request:
@@ -218,7 +231,8 @@ def backfill(
             if ahead.plan is None:
                 report.add(
                     Outcome.UP_TO_DATE,
-                    f"backfill {ahead.claim.name}: nothing is missing, all of it is loaded or claimed",
+                    f"backfill {ahead.claim.name}: nothing is missing, all of it is loaded or "
+                    "reserved",
                 )
                 return None
             live.begin_backfill(ahead.claim, with_id(ahead.plan))
@@ -236,11 +250,12 @@ def backfill(
     left = left_of(claim, services.stored_plans())
     if left:
         log = min(left)
-        message = f"The rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
         raise BrokerUnreachable(
-            message,
+            f"The rest of backfill {claim.name} is not loaded yet: {log} has no leader, or the "
+            "backfill was stopped meanwhile",
             **log.place,
-            action=f"Check its brokers; `etl backfills run CONF {claim.name}` goes on",
+            action="Check the brokers of the partition, then run "
+            f"`etl backfills run CONF {claim.name}` to continue",
         )
     loaded = services.loaded()
     _reject_missing_rows(services, claim, own, loaded)
@@ -248,24 +263,42 @@ def backfill(
     return claim
 
 
-def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
-    """Return that nothing is left to load, and how much was given up. `loaded`: by its plans."""
-    unit = next((log.unit for log in claim.stretches), "offset")
-    plans = [
-        (one.from_offset, one.until_offset, log)
-        for some in (loaded.intervals, loaded.given_up)
-        for log, intervals in some.items()
-        for one in intervals
-    ]
-    let_go = sum(
-        until - start
-        for log, parts in claim.stretches.items()
-        for stretch in parts
-        for start, until in without(stretch, ((low, high) for low, high, of in plans if of == log))
+def _unknown_backfill() -> SettingsError:
+    return SettingsError(
+        "No backfill of this name exists",
+        key="NAME",
+        action="Check with `etl backfills list CONF`",
     )
-    sentence = f"backfill {claim.name} is whole: {counted(claim.offsets - let_go, unit)} of {counted(len(claim.stretches), 'partition')}"
-    if let_go:
-        sentence += f"; {let_go:,} more were let go, as policy says, and are not in the table: the losses table tells which"
+
+
+def _transaction_version(snapshot: Snapshot) -> int:
+    """Return the number of the newest plan in the table; 0 without a table or a plan."""
+    if snapshot.table is None:
+        return 0
+    return snapshot.table.transaction_version or 0
+
+
+def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
+    """Describe a complete backfill: offsets loaded and offsets lost. `loaded`: by its plans."""
+    unit = next((log.unit for log in claim.stretches), "offset")
+    loaded_parts: dict[BrokerPartition, list[tuple[int, int]]] = {}
+    for by_partition in (loaded.intervals, loaded.given_up):
+        for log, intervals in by_partition.items():
+            parts = loaded_parts.setdefault(log, [])
+            parts.extend((interval.from_offset, interval.until_offset) for interval in intervals)
+    lost = 0
+    for log, reserved in claim.stretches.items():
+        for part in reserved:
+            for start, until in without(part, loaded_parts.get(log, ())):
+                lost += until - start
+    offsets = counted(claim.offsets - lost, unit)
+    partitions = counted(len(claim.stretches), "partition")
+    sentence = f"backfill {claim.name} is complete: {offsets} of {partitions}"
+    if lost:
+        sentence += (
+            f"; {lost:,} more are lost, which the policy allows, and are not in the table: the "
+            "losses table lists them"
+        )
     return sentence
 
 
@@ -277,34 +310,39 @@ def _reject_missing_rows(
     *,
     is_there: bool = True,
 ) -> None:
-    """Reject a backfill as complete if its rows are missing since an older state of the table was
+    """Reject a complete backfill whose rows are missing because an older state of the table was
     accepted. Raises NeedsDecision.
 
-    Only what was loaded into a given-up state is looked up. `is_there`: whether there is a table.
+    Reads only rows that were loaded into a state of the table that was given up since. `is_there`:
+    True if the table exists.
     """
     doubtful = given_up_of(claim.stretches, loaded)
-    newest = services.read_ledger().newest if doubtful else None
+    if not doubtful:
+        return
+    newest = services.read_ledger().newest
     if newest is None:
         return
-    kept = with_rows(services, claim, newest, doubtful, loaded, own) if is_there else {}
-    lacking = [
-        (log, part)
-        for log, parts in sorted(doubtful.items())
-        for one in parts
-        for part in without(one, kept.get(log, ()))
-    ]
-    if lacking:
-        log, (first, _) = lacking[0]
-        how_much = counted(sum(until - start for _, (start, until) in lacking), log.unit)
-        message = (
-            f"Backfill {claim.name} has loaded all that it claims, and the table has no row of {how_much}: "
-            "a state of it without them, an older copy, say, was accepted"
+    kept: Kept = {}
+    if is_there:
+        kept = with_rows(services, claim, newest, doubtful, loaded, own)
+    missing = []
+    for log, parts in sorted(doubtful.items()):
+        for part in parts:
+            for start, until in without(part, kept.get(log, ())):
+                missing.append((log, start, until))
+    if missing:
+        log, first, _ = missing[0]
+        offsets = counted(sum(until - start for _, start, until in missing), log.unit)
+        raise NeedsDecision(
+            f"Backfill {claim.name} has loaded its whole reservation, but the table has no row of "
+            f"{offsets}: a state of the table without them was accepted, for example an older copy",
+            **log.place,
+            offset=first,
+            path=own.table.path,
+            action=f"Run `etl backfills delete CONF {claim.name} --reason ...`, which releases the "
+            "offsets without rows. Then load them with a backfill of another name and "
+            "--only-unloaded",
         )
-        action = (
-            f"Run `etl backfills delete CONF {claim.name} --reason ...` gives back what the table has no row of; "
-            "then a backfill of another name, with --only-unloaded, loads it"
-        )
-        raise NeedsDecision(message, **log.place, offset=first, path=own.table.path, action=action)
 
 
 def with_rows(
@@ -315,25 +353,27 @@ def with_rows(
     coverage: LoadedIntervals,
     own: Settings,
 ) -> Kept:
-    """Return the parts of these intervals that the table has rows of. Raises NeedsDecision if that
-    is unknown.
+    """Return the parts of these intervals that have rows in the table. Raises NeedsDecision if they
+    cannot be counted.
     """
     held = held_parts(stretches, coverage)
-    receipts = services.results_from_table(
-        replace(
-            newest, ranges=tuple(one.offsets for one in held), incarnations=dict(claim.incarnations)
-        )
+    ranges = tuple(part.offsets for part in held)
+    results = services.results_from_table(
+        replace(newest, ranges=ranges, incarnations=dict(claim.incarnations))
     )
-    if receipts is None or any(one.behind_transform for one in receipts):
-        message = f"Nobody can tell which rows of backfill {claim.name} the table holds"
-        if receipts is not None:
-            message += ": a transform made them, and may have given them another topic, partition or offset"
+    if results is None or any(result.behind_transform for result in results):
+        message = f"The rows of backfill {claim.name} in the table cannot be counted"
+        if results is not None:
+            message += (
+                ": a transform wrote them, and may have changed their topic, partition or offset"
+            )
         raise NeedsDecision(
             message,
             path=own.table.path,
-            action="Check the table's columns and files; what the backfill has loaded stays claimed",
+            action="Check the table for missing columns and files. The offsets that the backfill "
+            "loaded stay reserved",
         )
-    return still_there(stretches, held, receipts)
+    return still_there(stretches, held, results)
 
 
 def left_of(
@@ -345,18 +385,23 @@ def left_of(
     if not stored:
         return dict(claim.stretches)
     newest, is_recorded = stored[-1]
-    return claim.left_from(newest.positions if is_recorded else starts_of(newest))
+    if is_recorded:
+        return claim.left_from(newest.positions)
+    return claim.left_from(starts_of(newest))
 
 
 def reject_abandoned_backfill(claim: Reservation) -> None:
-    """Raises SettingsError for a backfill that was given up: what it had not loaded may be another
-    one's by now.
+    """Reject a backfill that was given up, as another one may have reserved the rest since. Raises
+    SettingsError.
     """
     if claim.state is not ReservationState.OPEN:
         message = f"Backfill {claim.name} was given up: {claim.reason}"
-        action = "Use another name, for what it had not loaded"
+        action = "Use another name to load the offsets that it had not loaded"
         if claim.state is ReservationState.CLOSING:
-            action = f"Run `etl backfills delete CONF {claim.name} --reason ...`, which ends that first; then another name"
+            action = (
+                f"Run `etl backfills delete CONF {claim.name} --reason ...` to finish that. Then "
+                "use another name"
+            )
         raise SettingsError(message, key="NAME", action=action)
 
 
@@ -372,24 +417,19 @@ def _reject_closed_backfill(claim: Reservation, services: Services) -> None:
 
 
 def abandon(services: Services, own: Settings, report: Report, reason: str) -> Reservation:
-    """Abandon a backfill: what it loaded stays reserved, the rest is free. Returns its reservation
-    then.
+    """Abandon a backfill: release the offsets that it did not load. Return its reservation after it.
 
-    After a kill the command can be repeated. A backfill whose table is gone or was replaced
-    reserves nothing any more; one that is complete or was abandoned before, what the table has rows
-    of. Raises SettingsError for one that never began, or that is complete with all its rows;
-    NeedsDecision if the rows are unknown; Owned.
+    The command can be repeated after a kill. A backfill without its table (deleted or replaced)
+    keeps no offset reserved; a complete or abandoned one keeps the offsets that have rows in the
+    table. Raises SettingsError for a backfill that never began, or that is complete with all its
+    rows; NeedsDecision if the rows cannot be counted; Owned.
     """
     for _ in range(CONFLICTS_MAX):
         with report.timed(Verb.OBSERVE):
             snapshot = services.observe_ledgers()
         claim = snapshot.backfill
         if claim is None:
-            raise SettingsError(
-                "Nobody has begun a backfill of this name",
-                key="NAME",
-                action="Check with `etl backfills list CONF`",
-            )
+            raise _unknown_backfill()
         if _can_never_be_there(services, snapshot, own):
             return _settled(services, claim, {}, reason)
         with naming_table(own):
@@ -434,44 +474,42 @@ def abandon(services: Services, own: Settings, report: Report, reason: str) -> R
 
 
 def _may_load(claim: Reservation, newest: Plan, snapshot: Snapshot, *, is_stored: bool) -> bool:
-    """True if a plan of it may still be stored or appended, also by a driver with an older copy of
-    the table or of ZooKeeper. If a forgotten driver's plan took the closing plan's number, the
-    table alone would not show the abandonment.
+    """Return True if a plan of it may still be stored or appended, also by a driver with an older
+    copy of the table or of ZooKeeper.
+
+    If a forgotten driver's plan took the closing plan's number, the table alone would not show the
+    abandonment.
     """
-    in_table = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     if claim.state is ReservationState.CLOSING and not newest.closes:
         return True
-    return (
-        is_stored
-        or in_table < newest.number
-        or (claim.state is ReservationState.OPEN and bool(claim.left_from(newest.positions)))
-    )
+    if is_stored or _transaction_version(snapshot) < newest.number:
+        return True
+    return claim.state is ReservationState.OPEN and bool(claim.left_from(newest.positions))
 
 
 def _ended(
     services: Services, claim: Reservation, newest: Plan, own: Settings, reason: str
 ) -> Reservation:
-    """End it: no plan of it can reach the table any more; what it keeps follows from the rows."""
+    """End it, once no plan of it can reach the table. The rows decide which offsets it keeps."""
     coverage = services.loaded()
     if claim.state is ReservationState.GIVEN_UP:
-        stretches = dict(claim.stretches)
+        loaded = dict(claim.stretches)
     else:
-        stretches = _loaded(services, claim, coverage)
-    kept = stretches
+        loaded = _loaded(services, claim, coverage)
+    kept = loaded
     if claim.state is not ReservationState.CLOSING or _continued_in_older_copy(services, coverage):
         try:
-            kept = with_rows(services, claim, newest, stretches, coverage, own)
+            kept = with_rows(services, claim, newest, loaded, coverage, own)
         except NeedsDecision:
-            if (
-                claim.state is ReservationState.CLOSING
-            ):  # whoever can count or not, what it has not loaded is free
-                _settled(services, claim, stretches, reason)
+            if claim.state is ReservationState.CLOSING:
+                # The offsets that it did not load are free, even if its rows cannot be counted.
+                _settled(services, claim, loaded, reason)
             raise
     if claim.state is ReservationState.GIVEN_UP and kept == claim.stretches:
         return claim
-    if claim.state is ReservationState.OPEN and kept == stretches:
+    if claim.state is ReservationState.OPEN and kept == loaded:
         raise SettingsError(
-            f"{describe_whole(claim, coverage)}: there is nothing to give up",
+            f"{describe_whole(claim, coverage)}. There is nothing to give up",
             key="NAME",
             action="Check with `etl backfills show`",
         )
@@ -479,12 +517,16 @@ def _ended(
 
 
 def _continued_in_older_copy(services: Services, coverage: LoadedIntervals) -> bool:
-    """True if a plan followed an older copy of the table that lacked an earlier one; for a plan
-    without a result the next one tells.
+    """Return True if a plan followed an older copy of the table that lacked an earlier plan.
+
+    A plan without a result counts, too: the next plan shows it.
     """
-    return bool(coverage.given_up) or any(
-        plan.table_transaction_version < plan.number - 1 for plan, _ in services.stored_plans()
-    )
+    if coverage.given_up:
+        return True
+    for plan, _ in services.stored_plans():
+        if plan.table_transaction_version < plan.number - 1:
+            return True
+    return False
 
 
 def _settled(services: Services, claim: Reservation, kept: Kept, reason: str) -> Reservation:
@@ -496,8 +538,9 @@ def _settled(services: Services, claim: Reservation, kept: Kept, reason: str) ->
 
 
 def _can_never_be_there(services: Services, snapshot: Snapshot, own: Settings) -> bool:
-    """True if the table has no plan of this ledger and accepts none. Raises NeedsDecision for a
-    table that no operator accepted.
+    """Return True if the table has no plan of this ledger and accepts none.
+
+    Raises NeedsDecision for a table that no operator accepted.
     """
     stored = snapshot.ledger.newest
     if stored and (snapshot.table is None or snapshot.table.id != stored.table_id):
@@ -510,44 +553,59 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
     """Reject giving back offsets that may be loaded, if the path may be wrong or not mounted.
     Raises NeedsDecision.
     """
-    table, acknowledged = snapshot.table, snapshot.ledger.acknowledged
-    if acknowledged is None or acknowledged.table_id != (table.id if table else None):
-        if table:
-            message = "The table at this path is not the one that the backfill has loaded into"
-        else:
-            message = "There is no table at this path"
-        action = (
-            "Check table.path, and that what it lies on is mounted; where that table is gone for good: "
-            f"`etl table accept-changes CONF {table.version if table else 'none'} --reason ...`, and then this again"
-            + (
-                ""
-                if table
-                else "; where that was said before, and runs went on since: `etl run CONF` first, which makes the table"
-            )
+    table = snapshot.table
+    accepted = snapshot.ledger.acknowledged
+    if table:
+        table_id: str | None = table.id
+        version = str(table.version)
+        message = "The table at this path is not the one that the backfill loaded into"
+        advice = ""
+    else:
+        table_id = None
+        version = "none"
+        message = "No table exists at this path"
+        advice = (
+            ". If that was accepted before and runs continued since, run `etl run CONF` first, "
+            "which creates the table"
         )
-        raise NeedsDecision(message, path=own.table.path, action=action)
+    if accepted is None or accepted.table_id != table_id:
+        raise NeedsDecision(
+            message,
+            path=own.table.path,
+            action="Check table.path, and that its file system is mounted. If the old table is "
+            f"deleted for good, run `etl table accept-changes CONF {version} --reason ...`, then "
+            f"run this command again{advice}",
+        )
 
 
 def _is_shut_out(services: Services, snapshot: Snapshot) -> bool:
-    """True if another ledger of this name used all plan numbers of this one in the table."""
-    stored, table = snapshot.ledger.newest, snapshot.table
+    """Return True if another ledger of this name used all plan numbers of this one in the table."""
+    stored = snapshot.ledger.newest
+    table = snapshot.table
     if stored is None or table is None or not is_of_another_era(snapshot.ledger, table):
         return False
-    return stored.number <= (table.transaction_version or 0) and not any(
-        is_recorded for _, is_recorded in services.stored_plans()
-    )
+    if stored.number > (table.transaction_version or 0):
+        return False
+    return not any(is_recorded for _, is_recorded in services.stored_plans())
 
 
 def _loaded(services: Services, claim: Reservation, coverage: LoadedIntervals) -> Kept:
-    """Return what the backfill's plans loaded of its reservation, once no stored plan can reach the
-    table. Offsets that it gave back are not in the reservation any more, which never grows.
+    """Return the reserved offsets that the backfill's plans loaded, once no stored plan can reach
+    the table.
+
+    Offsets that it released are not in the reservation any more; a reservation never grows.
     """
     found: dict[BrokerPartition, list[tuple[int, int]]] = {}
-    for intervals in (coverage.intervals, coverage.given_up):
-        for log, some in intervals.items():
-            found.setdefault(log, []).extend((one.from_offset, one.until_offset) for one in some)
+    for by_partition in (coverage.intervals, coverage.given_up):
+        for log, intervals in by_partition.items():
+            parts = found.setdefault(log, [])
+            parts.extend((interval.from_offset, interval.until_offset) for interval in intervals)
     for plan, _ in services.stored_plans():
         for r in plan.ranges:
             found.setdefault(r.log, []).append((r.from_offset, r.until_offset))
-    kept = {log: tuple(common(some, claim.stretches.get(log, ()))) for log, some in found.items()}
-    return {log: parts for log, parts in kept.items() if parts}
+    kept = {}
+    for log, parts in found.items():
+        reserved = tuple(common(parts, claim.stretches.get(log, ())))
+        if reserved:
+            kept[log] = reserved
+    return kept

@@ -46,7 +46,7 @@ def close_stored_plan(services: LiveServices, reason: str) -> Plan | None:
         app_id = app_id_of(stored.cluster, settings.group.id, settings.pipeline)
         in_table = opened.transaction_version(app_id) or 0
         if in_table == stored.number and ledger.applied is None:
-            _adopt_what_the_table_holds(services, stored, app_id)
+            _adopt_plan_of_table(services, stored, app_id)
         if in_table >= stored.number or not needs_closing(stored):
             return None
         services.read_table(ledger)  # from here on the services use the cluster's name in that plan
@@ -63,8 +63,8 @@ def close_stored_plan(services: LiveServices, reason: str) -> Plan | None:
 
 
 def close_next_number(services: LiveServices, other: OtherPipeline, reason: str) -> None:
-    """Close the next number of a pipeline whose ledger is not in our ZooKeeper, so that its stored
-    plan is unknown.
+    """Close the next number of a pipeline with its ledger in another ZooKeeper: its stored plan is
+    unknown here.
 
     A pipeline stores plan N + 1 only after plan N, so its next number is the one to close. If the
     table's log no longer holds its newest plan, nothing is committed. Raises TableUnreachable.
@@ -98,7 +98,7 @@ def _commit(services: LiveServices, plan: Plan, app_id: str) -> Result:
     return append(load, plan, to).result
 
 
-def _adopt_what_the_table_holds(services: LiveServices, stored: Plan, app_id: str) -> None:
+def _adopt_plan_of_table(services: LiveServices, stored: Plan, app_id: str) -> None:
     """Write the table's plan into the ledger if it differs from the ledger's plan of that number."""
     table = read_table(services.settings.table.path, app_id, known=None)
     metadata = table.metadata if table else None

@@ -56,7 +56,7 @@ def describe_registered_topics(
     """Return metadata with every topic that is registered in ZooKeeper. The request is repeated for
     up to `wait_s`.
 
-    asked        topics to request; None: all
+    wanted       topics to request; None: all
     registered   returns the names of topics in ZooKeeper that are read and not being deleted; empty
                  if it is not the ZooKeeper of the cluster that answered
 

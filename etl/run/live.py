@@ -114,8 +114,9 @@ class ClaimsOfRun:
         self._newest = seen.snapshot.ledger.newest
 
     def writes(self, plan: Plan) -> list[Write]:
-        """Return what is written in one transaction with the plan. Raises NeedsDecision if a
-        backfill reserved offsets where it would start.
+        """Return the writes of reservations that belong to the plan's transaction.
+
+        Raises NeedsDecision if a backfill reserved offsets at its start.
         """
         if self.own:
             return [self.beside.write_of(self.own.claim, self.own.version)]
@@ -369,7 +370,9 @@ class MembershipVerbs:
         member = self._coordinated
         if member is None or not member.is_member:
             return None
-        return member.renew() if holds_assignment(self.settings) else member.rejoin()
+        if holds_assignment(self.settings):
+            return member.renew()
+        return member.rejoin()
 
     def unbroken(self, share: MemberAssignment) -> MemberAssignment | None:
         """Return the plan's assignment with today's epoch, if this run held all of it since; else

@@ -1,4 +1,4 @@
-"""What was loaded already, by the commits and rows of the table?
+"""Which offsets were loaded already, by the commits and rows of the table?
 
 Lives here: the result of a plan in the table, recorded by its run or recounted from its rows; the
 ledger restored from the table's commits, each of which contains its plan; what a replay needs:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 def applied_in_run(
     outcome: Outcome, plan: Plan, reading: Following | None, run_id: str, settings: Settings
 ) -> CommitResult:
-    """Return the result of `plan`, whose rows this run may have read."""
-    # This run's results count only if the commit is its own: log compaction between two readings
-    # changes what is read.
+    """Return the result of `plan`. This run may have read its rows itself."""
+    # This run's results count only if the commit is its own: log compaction between two reads
+    # changes the records.
     is_own_commit = outcome.metadata is not None and outcome.metadata.run_id == run_id
     results = None
     if is_own_commit and reading and reading.plan_id == plan.id and reading.receipts:
@@ -155,13 +155,15 @@ class LoadedRows:
         raise NotImplementedError
 
     def rows_of_today(self, plan: Plan) -> Recount:
-        """Return the rows of the plan's ranges in the current table, whoever wrote them."""
+        """Return the rows of the plan's ranges in the current table, by any writer."""
         return recount_rows(plan, None, self.settings)
 
     def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
         """See `services.Services`."""
         counted = recount_rows(plan, None, self.settings, gaps_max=GAPS_IN_MEMORY)
-        return None if counted.uncounted else counted.receipts
+        if counted.uncounted:
+            return None
+        return counted.receipts
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
         """See `services.Services`."""

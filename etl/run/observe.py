@@ -63,6 +63,7 @@ from etl.model.snapshot import (
     Claimed,
     Ledger,
     Pause,
+    Reservation,
     Reservations,
     ResolvedRequest,
     Snapshot,
@@ -194,7 +195,7 @@ class GroupOffsets:
         unsure: Callable[[], None],
     ) -> Mapping[BrokerPartition, Committed]:
         """Commit the positions of a member's plan after its append, of the partitions that are
-        still its own; return what was committed.
+        still its own; return the committed offsets.
 
         In Kafka by the plan's own membership with today's epoch (`unbroken`), never by a later one;
         `logs`, which a later run finds, as `share`. `unsure`: see `FencedOffsetCommit.hand_over`.
@@ -324,21 +325,33 @@ class Observer:
 
     def _observe_ledgers(self) -> ObservedState:
         claims, claimed, ledger, live = self._observe_reservations()
-        admits, newest = self._settings.source.topic_filter.admits, ledger.newest
+        admits = self._settings.source.topic_filter.admits
+        newest = ledger.newest
+        is_live = self._backfill is None
         if newest:
             called = ClusterName(newest.cluster, newest.cluster_id)
         else:
             called = self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
-        logs = set() if self._backfill else self._group.logs_with_offsets(admits)
-        logs |= set(ledger.newest.positions if ledger.newest else ())
-        table = observe_table(
-            self._settings,
-            app_id_of(called.name, self._settings.group.id, self._settings.pipeline),
-            ledger,
-        )
-        logs |= set(in_force.positions if (in_force := plan_in_force(ledger, table)) else ())
+        logs: set[BrokerPartition] = set()
+        if is_live:
+            logs |= self._group.logs_with_offsets(admits)
+        if newest:
+            logs |= newest.positions.keys()
+        app_id = app_id_of(called.name, self._settings.group.id, self._settings.pipeline)
+        table = observe_table(self._settings, app_id, ledger)
+        in_force = plan_in_force(ledger, table)
+        if in_force:
+            logs |= in_force.positions.keys()
         read = frozenset(log for log in logs if admits(log.topic))
-        is_live = self._backfill is None
+        committed: dict[BrokerPartition, Committed] = {}
+        owners: Mapping[BrokerPartition, str] = {}
+        live_consumers: tuple[str, ...] = ()
+        other_pipelines: Mapping[str, frozenset[str]] = {}
+        if is_live:
+            committed = self._offsets.committed(logs, behind=newest)
+            owners = self._group.owners({log.topic for log in read})
+            live_consumers = self._group.live_consumers()
+            other_pipelines = self._ledger.other_pipelines()
         return ObservedState(
             Snapshot(
                 cluster=called.name,
@@ -348,16 +361,16 @@ class Observer:
                 leaderless=read,
                 topic_ids={},
                 bytes_per_offset={},
-                committed=self._offsets.committed(logs, behind=newest) if is_live else {},
+                committed=committed,
                 starts={},
                 offsets_in=self._offsets.storage,
-                owners=self._group.owners({log.topic for log in read}) if is_live else {},
-                live_consumers=self._group.live_consumers() if is_live else (),
+                owners=owners,
+                live_consumers=live_consumers,
                 ledger=ledger,
                 table=table,
-                other_pipelines=self._ledger.other_pipelines() if is_live else {},
+                other_pipelines=other_pipelines,
                 claims=claims,
-                backfill=claimed.claim if claimed else None,
+                backfill=_reservation_of(claimed),
                 live_epochs=incarnations_of(live),
                 live_time_zone=_zone_of(live),
                 time_zone=self._time_zone(),
@@ -371,18 +384,16 @@ class Observer:
         """Read reservations, then the ledger, since plans are stored at the version of the
         reservations read; for a backfill also its live pipeline's newest plan.
         """
-        claims = self._claims.read() if self._backfill is None else NO_CLAIMS
-        claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
+        if self._backfill is None:
+            claims = self._claims.read()
+            return claims, None, self._ledger.read_ledger(), None
+        claimed = self._claims.read_one(self._backfill)
         ledger = self._ledger.read_ledger()
         if claimed is None:
-            return claims, None, ledger, None
+            return NO_CLAIMS, None, ledger, None
         live = self._ledger.beside(self._live).read_ledger()
-        return (
-            claims,
-            claimed,
-            replace(ledger, acknowledged=accepted_with_backfills(live, self._backfill or "")),
-            live.newest,
-        )
+        accepted = accepted_with_backfills(live, self._backfill)
+        return NO_CLAIMS, claimed, replace(ledger, acknowledged=accepted), live.newest
 
     def _time_zone(self) -> str:
         """The session time zone of Spark in this run."""
@@ -394,13 +405,19 @@ class Observer:
         """
         source = self._settings.source
         claims, claimed, ledger, live = self._observe_reservations()
-        # before the brokers are asked for partitions that they do not have
+        # Before any request: brokers of another type do not have these partitions.
         reject_other_broker_type(ledger.newest, self._settings)
         pipelines_version = self._ledger.pipelines_version()  # before the other pipelines are read
-        other_pipelines = {} if self._backfill else self._ledger.other_pipelines()
+        other_pipelines: Mapping[str, frozenset[str]] = {}
+        if self._backfill is None:
+            other_pipelines = self._ledger.other_pipelines()
         left = topics_left_to_read(ledger)
+        read = frozenset[str]()
+        known: Collection[BrokerPartition] = ()
+        if ledger.newest:
+            read = ledger.newest.topics
+            known = ledger.newest.positions
         with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
-            read = ledger.newest.topics if ledger.newest else frozenset[str]()
             described = self._discovery.describe(cluster, left, read)
             metadata = chosen_topics(described, source.topic_filter)
             gone = unknown_topics(described, left)
@@ -418,7 +435,6 @@ class Observer:
                 for partition in topic.partitions:
                     if _is_read(partition.log, claimed, ledger):
                         logs.append(partition.log)
-            known = ledger.newest.positions if ledger.newest else ()
             committed: dict[BrokerPartition, Committed] = {}
             topics: Collection[str] = ()
             if not self._backfill:
@@ -510,7 +526,7 @@ class Observer:
                 looked_at=looked_at,
                 asked=request,
                 claims=claims,
-                backfill=claimed.claim if claimed else None,
+                backfill=_reservation_of(claimed),
                 live_epochs=incarnations_of(live),
                 live_time_zone=_zone_of(live),
                 time_zone=self._time_zone(),
@@ -524,7 +540,9 @@ class Observer:
 
     def _pauses(self) -> tuple[Pause, ...]:
         """Return the pauses of a live pipeline; a backfill ignores them."""
-        return read_pauses(self._ledger) if self._backfill is None else ()
+        if self._backfill is not None:
+            return ()
+        return read_pauses(self._ledger)
 
     def _fetch_tails(
         self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None
@@ -567,7 +585,9 @@ class Observer:
         soon = self._now_ms() + round(source.expiry_warning_s * 1000)
         times = {}
         for log in unread:
-            limit_ms = retention[log.topic].ms if log.topic in retention else None
+            if log.topic not in retention:
+                continue
+            limit_ms = retention[log.topic].ms
             if limit_ms is not None:
                 times[log] = max(0, soon - limit_ms)
         return retention, cluster.retained_from(found, times, isolation=source.isolation_level)
@@ -612,6 +632,10 @@ class Observer:
         if ledger.newest:
             planned = {*ledger.newest.positions, *ledger.newest.pending_starts}
         return planned | self._group.logs_with_offsets(self._settings.source.topic_filter.admits)
+
+
+def _reservation_of(claimed: Claimed | None) -> Reservation | None:
+    return claimed.claim if claimed else None
 
 
 def _zone_of(plan: Plan | None) -> str | None:

@@ -95,13 +95,16 @@ class Following:
 
     def doing(self) -> Doing:
         """Return the progress while Spark writes; callable from any thread."""
-        receipts = self.receipts.receipts if self.receipts else {}
+        receipts: Mapping[int, RangeResult] = {}
+        if self.receipts:
+            receipts = self.receipts.receipts
         with self._one_at_a_time:
             reached = self._reckoning.reached(receipts, dict(self.port.told))
         if reached.ranges == reached.ranges_in_all:
             return Doing(Verb.APPEND, reached)
-        has_begun = self.port.began is not None or receipts
-        return Doing(Verb.FETCH if has_begun else Verb.FIRST_JOB, reached)
+        if self.port.began is not None or receipts:
+            return Doing(Verb.FETCH, reached)
+        return Doing(Verb.FIRST_JOB, reached)
 
     def spent(self, began: float, now: float) -> dict[Verb, float]:
         """Return the seconds from `began` to now that were not the table's commit. If no task
@@ -271,8 +274,9 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
 
 
 def _reject_stopped(rows: DataFrame, error: BaseException | None = None) -> None:
-    """Report a Spark session that was stopped, since later errors do not say so. Raises
-    SettingsError.
+    """Report a Spark session that was stopped, as later errors do not show it.
+
+    Raises SettingsError.
     """
     if is_stopped(rows.sparkSession):
         raise SettingsError(
@@ -293,7 +297,9 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
     except EtlError:
         raise
     except Exception as error:
-        failure = raised_on_a_row(type(error).__name__, whole_text(error)) if name else None
+        failure = None
+        if name:
+            failure = raised_on_a_row(type(error).__name__, whole_text(error))
         if failure is None:
             raise
         reason, line = failure

@@ -90,8 +90,10 @@ class Services(Protocol):
         """Take a snapshot of brokers, ledger and table. `named`: offsets that an operator names."""
 
     def observe_ledgers(self) -> Snapshot:
-        """Return a snapshot of ZooKeeper and the table only: partitions of the ledger, without
-        asking brokers for offsets or leaders. The coordinator is asked if offsets are in Kafka.
+        """Return a snapshot of ZooKeeper and the table only, with the partitions of the ledger.
+
+        No broker receives a request for offsets or leaders. Committed offsets in Kafka are read
+        from the coordinator.
         """
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
@@ -178,14 +180,15 @@ class Services(Protocol):
     def commit(
         self, plan: Plan, logs: Collection[BrokerPartition] | None = None
     ) -> Mapping[BrokerPartition, Committed]:
-        """Commit the plan's positions by compare-and-set, of `logs` only if given, as the run's
-        member. Of a member's plan (`Plan.is_of_member`) only what its membership, or today's, still
-        owns. Returns what was moved.
+        """Commit the plan's offsets by compare-and-set; return the offsets that changed.
+
+        `logs`: commit these partitions only. For a member's plan (`Plan.is_of_member`) only
+        partitions that its membership, or today's, still owns are committed.
         """
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
-        """Return what the plans with a result loaded, and what of it was given up because it is not
-        in the table's history.
+        """Return the intervals that plans with a result loaded, and those given up because they are
+        not in the table's history.
 
         `transaction_version`: the table's; None: the newest plan with a result is in it.
         """
@@ -225,12 +228,13 @@ class Services(Protocol):
         """
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
-        """Return the number of rows in each interval, whoever wrote them; one interval per
-        partition. Raises if rows may not be replaced.
+        """Return the number of rows in each interval, by any writer; one interval per partition.
+
+        Raises if rows may not be replaced.
         """
 
     def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
-        """Return what the current table holds of each range, with its gaps; None if it cannot be
+        """Return the rows of each range in the current table, with gaps; None if they cannot be
         counted.
         """
 

@@ -143,7 +143,9 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
 
 
 def _with_action(message: str, error: EtlError) -> str:
-    return f"{message}. {error.action}" if error.action else message
+    if not error.action:
+        return message
+    return f"{message}. {error.action}"
 
 
 class HasSpark(Protocol):

@@ -1,4 +1,4 @@
-"""When does a run start Spark, and where is a table that a catalog names?
+"""When does a run start Spark, and which path has a table that a catalog names?
 
 The session is started on first use and stopped by its creator. The path of a named table is stored
 in the ledger, so a run without new records starts no JVM; a run that starts Spark compares the path
@@ -173,7 +173,7 @@ class Placed(NamedTuple):
 
     settings: Settings
     asked: NamedTable | None = None
-    """What Spark reported, not stored yet; None if it was not asked."""
+    """Spark's answer, not stored yet; None if the path was stored."""
 
 
 def placed(
@@ -185,9 +185,10 @@ def placed(
     name: str,
     making: Making | None = None,
 ) -> Placed:
-    """Return the settings with the path of a named table. Spark is asked if none is stored for the
-    name in that catalog. A pipeline that had a table of another name or catalog does not create
-    one. Raises as `ask`.
+    """Return the settings with the path of a named table.
+
+    The path is looked up with Spark if none is stored for the name in that catalog. A pipeline that
+    had a table of another name or catalog does not create one. Raises as `ask`.
     """
     stored = read_named_table(ledger)
     if goes_by(stored, settings.table.called, catalog_of(settings.spark)):

@@ -88,7 +88,7 @@ def test_a_backfill_is_tried_again_while_the_driver_of_a_lost_worker_is_still_at
         120,
     )
     assert ran.said["outcomes"][-1].startswith(
-        f"backfill four is whole: {BEFORE_FIVE * PARTITIONS} offsets of {PARTITIONS} partitions"
+        f"backfill four is complete: {BEFORE_FIVE * PARTITIONS} offsets of {PARTITIONS} partitions"
     )
     assert real.rows() == [record for record in real.records() if record[1] < BEFORE_FIVE + 10], (
         "that hour and the one behind it, once"

@@ -38,7 +38,7 @@ def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_a
     assert result.outcomes == ["ingested", "ingested", "ingested", "backfill_done"]
     assert (
         result.document["outcomes"][-1]["message"]
-        == "backfill old is whole: 400 offsets of 4 partitions"
+        == "backfill old is complete: 400 offsets of 4 partitions"
     )
     assert pipeline.is_whole() and pipeline.committed() == offsets
     assert backfill(pipeline, "old", *INTERVAL).outcomes == ["already_loaded"]
@@ -117,7 +117,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     refused(
         late.door("backfills", "run", after=("a",)),
         2,
-        "Nobody has begun a backfill of this name",
+        "No backfill of this name exists",
     )
     assert late.door("backfills", "list").document == []
     assert backfill(late, "b", "--from", "10", "--until", "20").code == 0
@@ -141,7 +141,7 @@ def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_a
     refused(
         pipeline.door("backfills", "delete", after=(*name, "--yes")),
         2,
-        "there is nothing to give up",
+        "There is nothing to give up",
     )
     DeltaTable(str(pipeline.table)).delete("partition = 1 and offset >= 20 and offset < 60")
     refused(
@@ -204,5 +204,5 @@ def test_what_an_older_copy_of_the_table_lacks_of_a_backfill_is_given_back_once_
     refused(
         late.door("backfills", "delete", after=("rest", "--reason", "gone", "--yes")),
         2,
-        "there is nothing to give up",
+        "There is nothing to give up",
     )

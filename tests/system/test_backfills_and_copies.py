@@ -91,7 +91,7 @@ def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_
 ) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
     away = late.table.rename(late.table.with_name("away"))
-    refused(abandon(late), 5, "There is no table at this path")
+    refused(abandon(late), 5, "No table exists at this path")
     refused(resume(late), 5)
     refused(maintain(late), 2, "There is no table yet")
     away.rename(late.table)
@@ -113,7 +113,7 @@ def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accept
     refused(
         abandon(late),
         5,
-        "is not the one that the backfill has loaded into",
+        "is not the one that the backfill loaded into",
         "table accept-changes CONF 0",
     )
     refused(maintain(late), 2, "This pipeline has no commit in the table")

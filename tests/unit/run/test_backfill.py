@@ -81,7 +81,7 @@ def test_a_backfill_loads_what_lies_before_the_start_in_bounded_plans_and_moves_
     )
     assert report.outcomes[-1] == (
         Outcome.BACKFILL_DONE,
-        "backfill old is whole: 15 offsets of 3 partitions",
+        "backfill old is complete: 15 offsets of 3 partitions",
     )
     grow(outside, 1, 1, 1)
     run(outside, CAPPED)
@@ -271,7 +271,7 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
     outside = begun_and_given_up_without_a_ledger()
     with pytest.raises(
         SettingsError,
-        match="The table holds plan 1 of a backfill of this name, and no ledger tells of it:",
+        match="The table holds plan 1 of a backfill of this name, but ZooKeeper has no ledger of it",
     ) as refused:
         filled(outside, asked(0, 3))
     assert refused.value.action and refused.value.action.startswith("Use another")
@@ -308,7 +308,7 @@ def test_what_is_whole_is_not_given_up() -> None:
     outside = live(3, 3, 3)
     filled(outside, asked(0, 3))
     with pytest.raises(
-        SettingsError, match="is whole: 9 offsets of 3 partitions: there is nothing to give up"
+        SettingsError, match="is complete: 9 offsets of 3 partitions. There is nothing to give up"
     ):
         given_up(outside)
 
@@ -323,7 +323,7 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
     claim, report = fake_ledger.read_claim(outside.beside("old")), new_report()
     assert claim
     filled(outside, what, report=report)
-    text = f"backfill old is whole: 9 offsets of 3 partitions; it was begun at {at(claim.claim.made_at_ms)} from -24h until -1h"
+    text = f"backfill old is complete: 9 offsets of 3 partitions; it began at {at(claim.claim.made_at_ms)} from -24h until -1h"
     assert report.outcomes == [(Outcome.ALREADY_LOADED, text)]
 
 
@@ -339,9 +339,9 @@ def test_another_interval_under_the_same_name_is_refused() -> None:
 
 def test_one_that_nobody_began_cannot_go_on() -> None:
     outside = live(5, 5, 5)
-    with pytest.raises(SettingsError, match="Nobody has begun a backfill of this name"):
+    with pytest.raises(SettingsError, match="No backfill of this name exists"):
         filled(outside, None)
-    with pytest.raises(SettingsError, match="Nobody has begun a backfill of this name"):
+    with pytest.raises(SettingsError, match="No backfill of this name exists"):
         given_up(outside)
 
 
@@ -537,8 +537,8 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     filled(outside, settings=skipping, report=report)
     [(_, message)] = report.outcomes
     assert message.startswith(
-        "backfill old is whole: 13 offsets of 3 partitions; 2 more were let go, as policy says, and are not in the "
-        "table: the losses table tells which; it was begun at "
+        "backfill old is complete: 13 offsets of 3 partitions; 2 more are lost, which the policy allows, and are not in the "
+        "table: the losses table lists them; it began at "
     )
 
 
@@ -578,7 +578,7 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
     before = outside.beside("old").claim
     with pytest.raises(
         NeedsDecision,
-        match="The table at this path is not" if is_there else "There is no table at this path",
+        match="The table at this path is not" if is_there else "No table exists at this path",
     ) as refused:
         given_up(outside)
     assert outside.beside("old").claim == before, "the path may be wrong, or not mounted"

@@ -78,10 +78,10 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     plan, before = outside.beside("old").newest_plan(), outside.beside("old").claim
     assert plan and plan.table_id == "another"
     there, outside.table = outside.table, None
-    with pytest.raises(NeedsDecision, match="There is no table at this path") as refused:
+    with pytest.raises(NeedsDecision, match="No table exists at this path") as refused:
         given_up(outside)
     assert refused.value.action and refused.value.action.endswith(
-        "runs went on since: `etl run CONF` first, which makes the table"
+        "and runs continued since, run `etl run CONF` first, which creates the table"
     )
     assert outside.beside("old").claim == before
     outside.table = there

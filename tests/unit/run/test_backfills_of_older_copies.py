@@ -87,7 +87,7 @@ def offsets_of(claim: Reservation) -> set[tuple[BrokerPartition, int]]:
 def reject_whole(outside: Outside, what: BackfillRequest | None) -> str:
     """It loads what is left, and is not called whole; how much of it is not there."""
     with pytest.raises(
-        NeedsDecision, match="has loaded all that it claims, and the table has no row of"
+        NeedsDecision, match="has loaded its whole reservation, but the table has no row of"
     ) as refused:
         filled(outside, what)
     assert "`etl backfills delete CONF old --reason ...`" in str(refused.value.action)
@@ -200,7 +200,7 @@ def test_it_is_whole_where_somebody_copied_the_rows_that_the_copy_lacked() -> No
     report = new_report()
     filled(outside, None, report=report)
     assert outcomes(report) == [Outcome.ALREADY_LOADED]
-    with pytest.raises(SettingsError, match="there is nothing to give up"):
+    with pytest.raises(SettingsError, match="There is nothing to give up"):
         given_up(outside)
 
 

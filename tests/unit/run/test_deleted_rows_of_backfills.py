@@ -141,7 +141,7 @@ def test_offsets_that_never_had_a_row_are_not_given_back_where_nothing_was_delet
     outside = live(5, 5, 5, settings=skipping)
     outside.logs[LOGS[0]].lost = {1}
     filled(outside, settings=skipping)
-    with pytest.raises(SettingsError, match="there is nothing to give up"):
+    with pytest.raises(SettingsError, match="There is nothing to give up"):
         given_up(outside, settings=skipping)
     assert outside.beside("old").claim
 

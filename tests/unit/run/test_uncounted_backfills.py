@@ -61,7 +61,7 @@ def test_what_it_has_loaded_stays_claimed_and_the_rest_is_free(world: type[FakeW
     outside, own = behind_a_copy(), settings_of_backfill(CAPPED, "old")
     for _ in range(2):
         with pytest.raises(
-            NeedsDecision, match="Nobody can tell which rows of backfill old the table holds"
+            NeedsDecision, match="The rows of backfill old in the table cannot be counted"
         ):
             abandon(world(outside.beside("old"), own, nothing), own, new_report(), "not needed")
         found = fake_ledger.read_claim(outside.beside("old"))

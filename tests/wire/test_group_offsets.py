@@ -179,7 +179,9 @@ def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
 ) -> None:
     impatient.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(act)
-    with pytest.raises(CommitUnknown, match="nobody knows whether the offsets are stored"):
+    with pytest.raises(
+        CommitUnknown, match="It is unknown whether the offsets of group g are stored: "
+    ):
         impatient.commit_offsets("g", {DEMO: 42})
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
     assert broker.world.committed["g", "demo", 0][0] == 42
@@ -258,7 +260,7 @@ def test_what_each_log_is_refused_with_is_told_and_the_others_are_stored(
     assert consumer.fetch_offsets("g", [DEMO, OTHER])[DEMO].offset == 42
     broker.world.refused_logs["demo", 0] = 12
     with pytest.raises(
-        SettingsError, match=r"\(and 1 of 2 more were refused\): OFFSET_METADATA_TOO_LARGE"
+        SettingsError, match=r"\(and 1 of 2 more were rejected\): OFFSET_METADATA_TOO_LARGE"
     ):
         consumer.commit_offsets("g", {DEMO: 42, OTHER: 43})
     with pytest.raises(TopicMissing, match="commit an offset of group g: UNKNOWN_TOPIC"):

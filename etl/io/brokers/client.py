@@ -1,11 +1,10 @@
-"""What can one broker be asked?
+"""Requests to one broker, one at a time, independent of the broker type.
 
-`SimpleConsumer` asks one question at a time, independent of the broker type: offsets and fetches,
-metadata and groups, committed offsets. It does not retry after an error code: answers carry it, the
-short forms raise it.
+`SimpleConsumer` has all of them: fetches, offsets, metadata, groups, committed offsets. It does not
+retry after an error code: a response carries its codes, the short forms (`fetch`) raise them.
 
 Committed offsets are in one of two places, as with Kafka's own consumers: the group coordinator,
-which is looked up first; or ZooKeeper, written by any broker before 4.0 that has one.
+which is found first; or ZooKeeper, written by any broker before 4.0 that has one.
 
     a commit                                                         raises
     --------------------------------------------------------------   -------------------------------
@@ -71,11 +70,12 @@ from etl.model.partitions import Broker, BrokerPartition, Isolation, OpenTransac
 from etl.model.security import OPEN, Security
 from etl.settings.choices import FETCH_MAX_BYTES, MIB, TIMEOUT_S
 
+_OTHER_PARTITIONS = "The answer to ListOffsets names other partitions than were asked for"
 _NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)
 
 
 class BrokerQuestions:
-    """One connection to one broker, and the questions that no range of records needs."""
+    """One connection to one broker, and all requests but those of offsets and records."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class BrokerQuestions:
         self.host = host
         self.port = port
         self.security = security
-        """How the listener is entered."""
+        """Encryption and login of the listener."""
         self._timeout_s = timeout_s
         self._exchange = Exchange(
             host,
@@ -116,21 +116,24 @@ class BrokerQuestions:
 
     @property
     def generation(self) -> str | None:
-        """Broker type or release (`Broker.generation`): configured, or detected by the first call;
+        """Broker type or release (`Broker.generation`): configured, or detected by the first call.
+
         None before.
         """
         return self._exchange.generation
 
     def close(self) -> None:
-        """Hang up, or give the connection back; the next call would connect again. A fetch under
-        way is forgotten.
+        """Close the connection, or return it for reuse; drop a fetch in flight.
+
+        The next call connects again.
         """
         self._fetching.forget()
         self._exchange.close()
 
     def interrupt(self) -> None:
-        """From another thread: a call that waits for a response raises BrokerUnreachable at once. A
-        connect is not interrupted.
+        """Make a call that waits in another thread raise BrokerUnreachable at once.
+
+        A connect is not interrupted.
         """
         self._exchange.interrupt()
 
@@ -147,9 +150,7 @@ class BrokerQuestions:
 
     @contextmanager
     def ending_by(self, moment: float) -> Iterator[None]:
-        """Context manager: calls inside end by that `time.monotonic` value, whatever their own
-        timeout.
-        """
+        """Limit the calls inside to end by this `time.monotonic` value, with any timeout."""
         self._exchange.ends_by = moment
         try:
             yield
@@ -159,14 +160,11 @@ class BrokerQuestions:
     # The cluster, as this broker knows it
 
     def introduction(self) -> str:
-        """Return what the handshake tells about the broker, for a person; brokers report no
-        version.
-        """
-        return self._dialect().introduction()
+        """Return a description of the broker by its handshake; brokers report no version."""
+        return self._protocol().introduction()
 
     def reject_other_release(self, isolation: Isolation) -> None:
-        """Ask the broker once for its versions, if `generation` is a release such as
-        `kafka-0.10.2`.
+        """Request the broker's versions once, if `generation` is a release such as `kafka-0.10.2`.
 
         Raises OtherRelease if it lacks what that release speaks, or has transactions that the
         release lacks while the isolation requires them. A broker that does not answer within five
@@ -176,128 +174,131 @@ class BrokerQuestions:
             self._exchange.reject_other_release(isolation)
 
     def topic_metadata(self, topics: Collection[str] | None = None) -> ClusterMetadata:
-        """Brokers, topics and leaders; None: of all topics. Never creates a topic."""
-        return self._ask(lambda dialect: dialect.metadata(topics))
+        """Return brokers, topics and leaders; None: of all topics. Never creates a topic."""
+        return self._request(lambda protocol: protocol.metadata(topics))
 
     def log_sizes(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
-        """Bytes of the segments that this broker holds of each log (KIP-113); a log it does not
-        hold is left out.
+        """Return the bytes of the segments that this broker holds of each partition (KIP-113).
 
-        Also left out is everything when we may not ask (it takes Describe on the cluster).
+        Partitions that it does not hold are left out, and all if we lack Describe on the cluster.
         """
-        return self._ask(lambda dialect: dialect.log_sizes(logs))
+        return self._request(lambda protocol: protocol.log_sizes(logs))
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
-        """How long the brokers keep each topic, and how they clean it up (KIP-133); one that we may
-        not describe is left out.
+        """Return retention and cleanup policy of each topic (KIP-133).
 
-        Raises SettingsError for a broker before 1.0.
+        Topics that we may not describe are left out. Raises SettingsError for a broker before 1.0.
         """
-        return self._ask(lambda dialect: dialect.retention(topics))
+        return self._request(lambda protocol: protocol.retention(topics))
 
     def has_describe_configs(self) -> bool:
-        """True if the broker can be asked for `retention` (from 0.11 on)."""
-        return self._dialect().has_describe_configs
+        """True if the broker supports `retention` (from 0.11 on)."""
+        return self._protocol().has_describe_configs
 
     def keeps_offsets(self) -> bool:
-        """True if the broker keeps group offsets itself (from 0.8.2 on)."""
-        return self._dialect().keeps_offsets
+        """True if the broker stores group offsets itself (from 0.8.2 on)."""
+        return self._protocol().keeps_offsets
 
     def membership(self) -> SpokenMembership:
         """Return which membership protocols the broker supports."""
-        return self._dialect().membership
+        return self._protocol().membership
 
     def open_transactions(
         self, logs: Collection[BrokerPartition]
     ) -> dict[BrokerPartition, OpenTransaction]:
-        """The open transaction that began first in each log that this broker leads (KIP-664).
+        """Return the oldest open transaction of each partition that this broker leads (KIP-664).
+
         Raises SettingsError before 2.8.
         """
-        return self._ask(lambda dialect: dialect.open_transactions(logs))
+        return self._request(lambda protocol: protocol.open_transactions(logs))
 
     def transactions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
-        """Producer id -> transactional id and the start of its transaction, of those that this
-        broker coordinates and we may see.
+        """Return transactional id and start of the open transaction, by producer id.
 
-        Raises SettingsError before 3.0.
+        Only those that this broker coordinates and we may describe. Raises SettingsError before
+        3.0.
         """
-        known = self._ask(lambda dialect: dialect.transactional_ids(producer_ids))
-        return self._ask(lambda dialect: dialect.transactions(known)) if known else {}
+        known = self._request(lambda protocol: protocol.transactional_ids(producer_ids))
+        if not known:
+            return {}
+        return self._request(lambda protocol: protocol.transactions(known))
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
     ) -> EpochEndsResponse:
-        """Return the end of each leader epoch (KIP-320), in one request; nothing for a broker
-        before 2.1.
-        """
-        if not self._dialect().has_leader_epochs:
+        """Return the end of each leader epoch (KIP-320), in one request; empty before 2.1."""
+        if not self._protocol().has_leader_epochs:
             return {}
-        return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
+        return self._request(lambda protocol: protocol.epoch_ends(epochs, current))
 
     def members_of(self, group: str) -> MembersResponse:
-        """Return the members of Kafka's group with their partitions, in either protocol; only its
-        coordinator knows. None of them before 0.9.
+        """Return the members of Kafka's group with their partitions, of either group protocol.
+
+        Only the group's coordinator answers. Before 0.9 there are none.
         """
-        if not self._dialect().keeps_groups:
+        if not self._protocol().keeps_groups:
             return MembersResponse(None, {})
-        found = self._ask(lambda dialect: dialect.members_of(group))
-        if (
-            found.members
-            or not self._dialect().keeps_consumer_groups
-            or (found.refusal and found.refusal.meaning not in _NO_GROUP)
-        ):
-            return found
-        newer = self._ask(
-            lambda dialect: dialect.consumer_group_members(group)
-        )  # a group of that protocol is none to the other question
+        classic = self._request(lambda protocol: protocol.members_of(group))
+        is_error = classic.refusal and classic.refusal.meaning not in _NO_GROUP
+        if classic.members or is_error or not self._protocol().keeps_consumer_groups:
+            return classic
+        # DescribeGroups does not know a group of the newer protocol (KIP-848).
+        newer = self._request(lambda protocol: protocol.consumer_group_members(group))
         if newer.refusal and newer.refusal.meaning in _NO_GROUP:
             return MembersResponse(None, {})
         return newer
 
     def create_topic(self, topic: str, partitions: int) -> int:
-        """Make a topic on this broker, or enlarge it: how many partitions it has there. Raises
-        SettingsError but for a Jafka.
+        """Create a topic on this Jafka broker, or add partitions; return how many it has there.
+
+        Raises SettingsError for other broker types.
         """
-        made = self._ask(lambda dialect: dialect.create_topic(topic, partitions), may_repeat=False)
-        if isinstance(made, BrokerRefusal):
-            raise made.error("make the topic", topic=topic, broker=self.address)
-        return made
+        created = self._request(
+            lambda protocol: protocol.create_topic(topic, partitions), may_repeat=False
+        )
+        if isinstance(created, BrokerRefusal):
+            raise created.error("create the topic", topic=topic, broker=self.address)
+        return created
 
     def delete_topic(self, topic: str, password: str = "") -> int:
-        """Delete a topic on this broker: how many partitions it had there. Raises SettingsError but
-        for a Jafka.
+        """Delete a topic on this Jafka broker; return how many partitions it had there.
+
+        Raises SettingsError for other broker types.
         """
-        gone = self._ask(lambda dialect: dialect.delete_topic(topic, password), may_repeat=False)
-        if isinstance(gone, BrokerRefusal):
-            raise gone.error("delete the topic", topic=topic, broker=self.address)
-        return gone
+        deleted = self._request(
+            lambda protocol: protocol.delete_topic(topic, password), may_repeat=False
+        )
+        if isinstance(deleted, BrokerRefusal):
+            raise deleted.error("delete the topic", topic=topic, broker=self.address)
+        return deleted
 
     def send(self, request: Request[Answer] | Ask[Answer], *, may_repeat: bool = True) -> Answer:
-        """Return the response to any request of the broker's type: a request, or a function of its
-        protocol. Repeated once if the connection broke before any byte of the response, unless it
-        must not happen twice.
-        """
-        return self._ask(
-            (lambda dialect: request) if isinstance(request, Request) else request,
-            may_repeat=may_repeat,
-        )
+        """Return the response to any request: a request, or a function of the broker's protocol.
 
-    def _ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
+        Sent again once if the connection broke before any byte of the response, unless it must not
+        happen twice (`may_repeat`).
+        """
+        if isinstance(request, Request):
+            return self._request(lambda protocol: request, may_repeat=may_repeat)
+        return self._request(request, may_repeat=may_repeat)
+
+    def _request(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
         with self._alone():
             return self._exchange.ask(ask, may_repeat=may_repeat)
 
-    def _dialect(self) -> BrokerProtocol:
+    def _protocol(self) -> BrokerProtocol:
         with self._alone():
             return self._exchange.dialect()
 
     @contextmanager
     def _alone(self, *, is_fetching: bool = False) -> Iterator[None]:
-        """Guard: no other response may come in between. Raises ConsumerInUse for another thread,
-        ValueError for a fetch in flight.
+        """Guard the connection: no other response may come in between.
+
+        Raises ConsumerInUse for another thread, ValueError for a fetch in flight.
         """
         if not self._one_at_a_time.acquire(blocking=False):
             raise ConsumerInUse(
-                "Another thread waits for an answer on this connection",
+                "Another thread waits for a response on this connection",
                 broker=self.address,
                 action="Check that each thread has a SimpleConsumer of its own",
             )
@@ -310,7 +311,7 @@ class BrokerQuestions:
 
 
 _PAUSE_S = 0.2
-_COMING = (Meaning.NOT_COORDINATOR, Meaning.NO_COORDINATOR_YET, Meaning.UNSTABLE)
+_NOT_READY = (Meaning.NOT_COORDINATOR, Meaning.NO_COORDINATOR_YET, Meaning.UNSTABLE)
 _FENCED = (
     Meaning.OLD_GENERATION,
     Meaning.UNKNOWN_MEMBER,
@@ -319,22 +320,20 @@ _FENCED = (
     Meaning.STALE_EPOCH,
     Meaning.REBALANCING,
 )
-_OPEN = "nobody knows whether the offsets are stored"
 _READ_IT_BACK = "Check what the group has stored: the commit may have happened"
 
 
 class GroupOffsets(BrokerQuestions):
-    """Committed offsets of groups. Raises SettingsError if the broker type has none. `member_id`
-    and `generation` (KIP-848: the member epoch) make it a member's request; without them it comes
-    from outside.
+    """Committed offsets of groups. Raises SettingsError if the broker type has none.
+
+    `member_id` and `generation` (KIP-848: the member epoch) make it a member's request; without
+    them it comes from outside the group.
     """
 
     def find_coordinator(self, group: str) -> Broker:
-        """The broker to ask for the offsets of `group`. Raises BrokerError where there is none yet
-        when `timeout_s` has passed.
+        """Return the coordinator of a group. Raises BrokerError if there is none by `timeout_s`.
 
-        The first question of this kind makes the topic `__consumer_offsets` where there never was a
-        group.
+        The first such request creates the topic `__consumer_offsets` in a cluster without groups.
         """
         return self._coordinator(group, time.monotonic() + self._timeout_s)
 
@@ -351,9 +350,10 @@ class GroupOffsets(BrokerQuestions):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> None:
-        """Commit next offsets with metadata: at the group coordinator, or by this broker in
-        ZooKeeper (OffsetCommit 0). A coordinator that moved or is loading is looked up and asked
-        again until `timeout_s`. Raises as the module's table.
+        """Commit next offsets with metadata, at the group coordinator.
+
+        `in_zookeeper`: by this broker in ZooKeeper (OffsetCommit 0). A coordinator that moved or is
+        loading is found and requested again until `timeout_s`. Raises as the module's table.
         """
         refusals = self.commit_each(
             group,
@@ -366,18 +366,19 @@ class GroupOffsets(BrokerQuestions):
             topic_ids=topic_ids,
             in_zookeeper=in_zookeeper,
         )
-        refused = {log: refusal for log, refusal in sorted(refusals.items()) if refusal}
-        for log, refusal in refused.items():
-            if len(refused) > 1:
-                others = f" (and {len(refused) - 1:,} of {len(offsets):,} more were refused)"
-            else:
-                others = ""
-            raise refusal.error(
-                f"commit an offset of group {group}{others}",
-                **log.place,
-                offset=offsets[log],
-                broker=self.address,
-            )
+        rejected = [(log, refusal) for log, refusal in sorted(refusals.items()) if refusal]
+        if not rejected:
+            return
+        log, refusal = rejected[0]
+        others = ""
+        if len(rejected) > 1:
+            others = f" (and {len(rejected) - 1:,} of {len(offsets):,} more were rejected)"
+        raise refusal.error(
+            f"commit an offset of group {group}{others}",
+            **log.place,
+            offset=offsets[log],
+            broker=self.address,
+        )
 
     def commit_each(
         self,
@@ -393,12 +394,14 @@ class GroupOffsets(BrokerQuestions):
         in_zookeeper: bool = False,
         is_sent_once: bool = False,
     ) -> dict[BrokerPartition, BrokerRefusal | None]:
-        """As `commit_offsets`, but return the error of each partition, None for committed ones.
+        """Commit as `commit_offsets`, but return each partition's error, None for committed ones.
 
-        Raises ValueError for a negative offset, generation or leader epoch: stored, -1 is read as
-        no offset, and as a generation it is a commit from outside. `is_sent_once`: a broken
-        connection is CommitUnknown for a member, too, whose commit would be repeated otherwise; so
-        is an error of a new coordinator, which may have loaded the first commit.
+        Raises ValueError for a negative offset, generation or leader epoch: a stored -1 is read as
+        no offset, and -1 as a generation is a commit from outside.
+
+        `is_sent_once`: a member's commit over a broken connection raises CommitUnknown, too,
+        instead of being sent again; so does an error of a new coordinator, which may have loaded
+        the first commit.
         """
         reject_negative(generation=generation)
         for log, offset in offsets.items():
@@ -410,34 +413,36 @@ class GroupOffsets(BrokerQuestions):
         wanted = OffsetsCommit(
             group, offsets, metadata, member, leader_epochs or {}, topic_ids or {}
         )
-        answers = list[dict[BrokerPartition, BrokerRefusal | None]]()
+        responses: list[dict[BrokerPartition, BrokerRefusal | None]] = []
 
         def commit(broker: GroupOffsets) -> dict[BrokerPartition, BrokerRefusal | None]:
-            # Only a member's commit may be sent twice: behind another one, somebody else's offset
-            # may lie between the two.
+            # Only a member's commit may be sent twice: between two commits from outside, another
+            # client may have committed an offset.
+            may_repeat = member is not None and not is_sent_once
             try:
-                may_repeat = member is not None and not is_sent_once
-                refusals = broker._ask(
-                    lambda dialect: dialect.commit_offsets(wanted, in_zookeeper=in_zookeeper),
+                response = broker._request(
+                    lambda protocol: protocol.commit_offsets(wanted, in_zookeeper=in_zookeeper),
                     may_repeat=may_repeat,
                 )
             except BrokerUnreachable as error:
-                raise _unknown(group, error) from error
-            answers.append(refusals)
-            return refusals
+                raise _commit_unknown(group, error) from error
+            responses.append(response)
+            return response
 
         try:
             if in_zookeeper:
                 refusals = commit(self)
             else:
-                refusals = self._of_coordinator(
-                    group, commit, lambda refusals: set(refusals.values())
+                refusals = self._request_coordinator(
+                    group, commit, lambda response: set(response.values())
                 )
             self._reject_unsettled(wanted, refusals)
         except (MembershipLost, BrokerUnreachable) as error:
-            earlier = answers if isinstance(error, BrokerUnreachable) else answers[:-1]
+            earlier = responses
+            if isinstance(error, MembershipLost):
+                earlier = responses[:-1]
             if is_sent_once and earlier:
-                raise _unknown(group, error) from error
+                raise _commit_unknown(group, error) from error
             raise
         return refusals
 
@@ -452,106 +457,118 @@ class GroupOffsets(BrokerQuestions):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> dict[BrokerPartition, CommittedOffset]:
-        """Return next offsets and their metadata, from the group coordinator or by this broker from
-        ZooKeeper.
+        """Return next offsets and their metadata, from the group coordinator.
 
-        `require_stable`: wait for offsets of an open transaction (from 2.5 on). A coordinator that
-        moved or is loading is asked again; both until `timeout_s`. Raises the first partition's
-        error, and MembershipLost; ValueError for a negative generation.
+        `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
+        transaction (from 2.5 on). A coordinator that moved or is loading is requested again; both
+        until `timeout_s`. Raises the first partition's error, and MembershipLost; ValueError for a
+        negative generation.
         """
         reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)
         question = OffsetsQuestion(group, tuple(logs), member, require_stable, topic_ids or {})
 
-        def ask(broker: GroupOffsets) -> CommittedOffsets:
-            return broker._ask(
-                lambda dialect: dialect.committed_offsets(question, in_zookeeper=in_zookeeper)
+        def request_offsets(broker: GroupOffsets) -> CommittedOffsets:
+            return broker._request(
+                lambda protocol: protocol.committed_offsets(question, in_zookeeper=in_zookeeper)
             )
 
-        def refusals(answer: CommittedOffsets) -> set[BrokerRefusal | None]:
-            return {answer.refusal, *(each.refusal for each in answer.offsets.values())}
+        def refusals(response: CommittedOffsets) -> set[BrokerRefusal | None]:
+            return {response.refusal, *(each.refusal for each in response.offsets.values())}
 
-        found = ask(self) if in_zookeeper else self._of_coordinator(group, ask, refusals)
+        if in_zookeeper:
+            found = request_offsets(self)
+        else:
+            found = self._request_coordinator(group, request_offsets, refusals)
         if found.refusal:
             if member and found.refusal.meaning in _FENCED:
-                raise self._lost(group, found.refusal)
-            raise found.refusal.error(f"tell the offsets of group {group}", broker=self.address)
-        for log, answer in sorted(found.offsets.items()):
-            if answer.refusal:
-                raise answer.refusal.error(
-                    f"tell an offset of group {group}", **log.place, broker=self.address
+                raise self._membership_lost(group, found.refusal)
+            raise found.refusal.error(f"return the offsets of group {group}", broker=self.address)
+        for log, committed in sorted(found.offsets.items()):
+            if committed.refusal:
+                raise committed.refusal.error(
+                    f"return an offset of group {group}", **log.place, broker=self.address
                 )
         return dict(found.offsets)
 
     def _reject_unsettled(
         self, wanted: OffsetsCommit, refusals: Mapping[BrokerPartition, BrokerRefusal | None]
     ) -> None:
-        """Raise an error of the whole commit, which the coordinator reports for each partition; see
-        the module's table.
+        """Raise an error of the whole commit, which the coordinator reports for each partition.
+
+        See the module's table.
         """
-        meant = {refusal.meaning: refusal for refusal in refusals.values() if refusal}
-        fenced = next((meant[meaning] for meaning in _FENCED if meaning in meant), None)
+        by_meaning = {refusal.meaning: refusal for refusal in refusals.values() if refusal}
+        fenced = next((by_meaning[meaning] for meaning in _FENCED if meaning in by_meaning), None)
         if fenced and wanted.member:
-            raise self._lost(wanted.group, fenced)
+            raise self._membership_lost(wanted.group, fenced)
         if fenced:
-            message = f"Group {wanted.group} has live members in Kafka, and they alone commit its offsets: {fenced.name} (code {fenced.code})"
             raise Owned(
-                message,
-                action="Check which consumers of this group run: kafka-consumer-groups.sh --describe --members",
+                f"Group {wanted.group} has live members in Kafka, and they alone commit its"
+                f" offsets: {fenced.name} (code {fenced.code})",
+                action="Check which consumers of this group run: kafka-consumer-groups.sh"
+                " --describe --members",
                 broker=self.address,
             )
-        for refusal in meant.values():
+        # A coordinator answers COORDINATOR_NOT_AVAILABLE also when its own log took the offsets and
+        # the replicas did not in time: they may be stored a moment later.
+        for refusal in by_meaning.values():
             if refusal.is_retriable and refusal.kind is BrokerError:
-                message = f"{_OPEN} of group {wanted.group}: {refusal.name} (code {refusal.code})"
                 raise CommitUnknown(
-                    message, action=f"{refusal.action}. {_READ_IT_BACK}", broker=self.address
+                    f"It is unknown whether the offsets of group {wanted.group} are stored:"
+                    f" {refusal.name} (code {refusal.code})",
+                    action=f"{refusal.action}. {_READ_IT_BACK}",
+                    broker=self.address,
                 )
 
-    def _lost(self, group: str, refusal: BrokerRefusal) -> MembershipLost:
-        message = f"The coordinator of group {group} does not take us for its member any more: {refusal.name} (code {refusal.code})"
-        return MembershipLost(message, action=refusal.action, broker=self.address)
+    def _membership_lost(self, group: str, refusal: BrokerRefusal) -> MembershipLost:
+        return MembershipLost(
+            f"The coordinator of group {group} does not take us for its member any more:"
+            f" {refusal.name} (code {refusal.code})",
+            action=refusal.action,
+            broker=self.address,
+        )
 
-    def _of_coordinator(
+    def _request_coordinator(
         self,
         group: str,
-        ask: Callable[[GroupOffsets], Answer],
+        request: Callable[[GroupOffsets], Answer],
         refusals: Callable[[Answer], Collection[BrokerRefusal | None]],
     ) -> Answer:
-        """Ask the group's coordinator, looked up again while it is none, not ready, or silent:
-        brokers name a dead one for a while.
+        """Return the coordinator's response; find it again while it is none, not ready, or silent.
+
+        Brokers name a dead coordinator for a while.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
             coordinator = self._coordinator(group, deadline)
             try:
-                answer = self._asked_at(coordinator, ask)
-                is_coming = any(
-                    refusal and refusal.meaning in _COMING for refusal in refusals(answer)
+                response = self._request_at(coordinator, request)
+                is_ready = not any(
+                    refusal and refusal.meaning in _NOT_READY for refusal in refusals(response)
                 )
-                if not is_coming or time.monotonic() + _PAUSE_S > deadline:
-                    return answer
+                if is_ready or time.monotonic() + _PAUSE_S > deadline:
+                    return response
             except BrokerUnreachable:
-                if self._is(coordinator) or time.monotonic() + _PAUSE_S > deadline:
+                if self._is_at(coordinator) or time.monotonic() + _PAUSE_S > deadline:
                     raise
             time.sleep(_PAUSE_S)
 
     def _coordinator(self, group: str, deadline: float) -> Broker:
-        """Return the coordinator, asked for again while there is none, until the deadline
-        (`time.monotonic`).
-        """
+        """Return the coordinator; retry while there is none, until a `time.monotonic` value."""
         while True:
-            found = self._ask(lambda dialect: dialect.coordinator(group))
+            found = self._request(lambda protocol: protocol.coordinator(group))
             if found.refusal is None:
                 return found.broker
-            if found.refusal.meaning not in _COMING or time.monotonic() + _PAUSE_S > deadline:
+            if found.refusal.meaning not in _NOT_READY or time.monotonic() + _PAUSE_S > deadline:
                 raise found.refusal.error(
                     f"name the coordinator of group {group}", broker=self.address
                 )
             time.sleep(_PAUSE_S)
 
-    def _asked_at(self, broker: Broker, ask: Callable[[GroupOffsets], Answer]) -> Answer:
-        if self._is(broker):
-            return ask(self)
+    def _request_at(self, broker: Broker, request: Callable[[GroupOffsets], Answer]) -> Answer:
+        if self._is_at(broker):
+            return request(self)
         with closing(
             GroupOffsets(
                 broker.host,
@@ -561,34 +578,37 @@ class GroupOffsets(BrokerQuestions):
                 security=self.security,
             )
         ) as coordinator:
-            return ask(coordinator)
+            return request(coordinator)
 
-    def _is(self, broker: Broker) -> bool:
+    def _is_at(self, broker: Broker) -> bool:
         return (broker.host, broker.port) == (self.host, self.port)
 
 
-def _unknown(group: str, error: EtlError) -> CommitUnknown:
+def _commit_unknown(group: str, error: EtlError) -> CommitUnknown:
     return CommitUnknown(
-        f"{_OPEN} of group {group}: {error.message}", action=_READ_IT_BACK, **error.where
+        f"It is unknown whether the offsets of group {group} are stored: {error.message}",
+        action=_READ_IT_BACK,
+        **error.where,
     )
 
 
 class SimpleConsumer(GroupOffsets):
-    """Asks one broker.
+    """All requests to one broker.
 
-        host, port           where the broker listens
+        host, port           address of the broker
         connect_timeout_s    timeout of a connect
         timeout_s            timeout of a call with connect and handshake; a fetch may take
                              `max_wait_ms` longer, and so may a call after a throttled response
         max_response_bytes   larger responses are rejected before memory is reserved
         generation           broker type or release (`Broker.generation`); None: detected
-        idle_connections     where connections come from and go to with `close`; None: its own
-        security             encryption and login (`etl.settings.load.security_of` makes it)
+        idle_connections     pool to take a connection from and to return it to with `close`;
+                             None: no reuse
+        security             encryption and login (`etl.settings.load.security_of` creates it)
 
     Connects with the first call. A connection that broke before any byte of a response is replaced
     once per call (brokers close idle connections), except for `produce`, which may have happened.
 
-    Error codes are carried by answers (`multifetch`, `list_offsets`, `topic_metadata`) or raised;
+    Error codes are carried by responses (`multifetch`, `list_offsets`, `topic_metadata`) or raised;
     only group coordinators are retried. `Messages` decodes a fetched partition, one record at a
     time; `send` takes any request.
 
@@ -610,26 +630,25 @@ class SimpleConsumer(GroupOffsets):
         isolation: Isolation = Isolation.READ_COMMITTED,
         max_wait_ms: int = 500,
     ) -> FetchedPartition:
-        """Records of one log from `offset` on; raises what the broker's error code means.
+        """Return records of one partition from `offset` on; raises the error of the broker's code.
 
-        `records` is valid until the second next fetch answer of this consumer is received.
+        `records` is valid until this consumer receives the second next fetch response.
         """
-        wanted, deadline = (
-            [FetchTarget(BrokerPartition(topic, partition), offset, max_bytes)],
-            self._exchange.deadline(),
-        )
-        while not (
-            answer := self.multifetch(
+        wanted = [FetchTarget(BrokerPartition(topic, partition), offset, max_bytes)]
+        deadline = self._exchange.deadline()
+        while True:
+            response = self.multifetch(
                 wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms
             )
-        ).partitions:
+            if response.partitions:
+                break
             if time.monotonic() > deadline:
                 raise BrokerUnreachable(
-                    "The broker throttles us and gives nothing",
+                    "The broker throttles us and returns no records",
                     broker=self.address,
                     action="Check the quota of our client",
                 )
-        fetched = answer.partitions[0]
+        fetched = response.partitions[0]
         if fetched.refusal:
             raise fetched.refusal.error(
                 "fetch", topic=topic, partition=partition, offset=offset, broker=self.address
@@ -645,8 +664,9 @@ class SimpleConsumer(GroupOffsets):
         max_wait_ms: int = 500,
         min_bytes: int = 1,
     ) -> FetchAnswer:
-        """Fetch several partitions in one request; each partition of the answer carries its error
-        code. A throttled response may contain no partition (KIP-219): ask again.
+        """Fetch several partitions in one request; each of the response carries its error code.
+
+        A throttled response may contain no partition (KIP-219): fetch again.
         """
         with self._alone():
             self.begin_fetch(
@@ -667,12 +687,12 @@ class SimpleConsumer(GroupOffsets):
         max_wait_ms: int = 500,
         min_bytes: int = 1,
     ) -> None:
-        """Send a fetch and do not wait: the broker reads while the answer before is decoded.
-        `end_fetch` must follow.
+        """Send a fetch without waiting; `end_fetch` must follow.
 
-        max_bytes bounds the whole answer, each `FetchTarget.max_bytes` its part. The first log with
-        records gets its first record batch whole even if that is larger (KIP-74). Raises ValueError
-        for a negative number, and when a log is named twice or another fetch is under way.
+        So the broker reads while the previous response is decoded. `max_bytes` bounds the whole
+        response, each `FetchTarget.max_bytes` its part. The first partition with records returns
+        its first record batch whole even if that is larger (KIP-74). Raises ValueError for a
+        negative number, for a partition named twice, and while another fetch is in flight.
         """
         reject_negative(max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
         for target in wanted:
@@ -693,17 +713,18 @@ class SimpleConsumer(GroupOffsets):
             )
 
     def end_fetch(self) -> FetchAnswer:
-        """The answer to the fetch under way, its partitions in the order they were served.
+        """Return the response to the fetch in flight, its partitions in the order of the response.
 
-        Two buffers take turns: the records of this answer are valid until the second next answer is
-        received. Raises ValueError when no fetch is under way.
+        Two buffers take turns: the records of this response are valid until the second next one is
+        received. Raises ValueError without a fetch in flight.
         """
         with self._alone(is_fetching=True):
             return self._fetching.end()
 
     def is_answered(self, wait_s: float = 0.0) -> bool:
-        """True if the response to the fetch in flight has begun, or the connection ended, within
-        `wait_s`. Raises ValueError without a fetch in flight.
+        """True if the response begins to arrive, or the connection ends, within `wait_s`.
+
+        Raises ValueError without a fetch in flight.
         """
         with self._alone(is_fetching=True):
             return self._fetching.is_answered(wait_s)
@@ -717,19 +738,18 @@ class SimpleConsumer(GroupOffsets):
         isolation: Isolation = Isolation.READ_COMMITTED,
         epochs: Mapping[BrokerPartition, int | None] | None = None,
     ) -> dict[BrokerPartition, ListedOffset]:
-        """One request for many logs: LATEST, EARLIEST, or the first record at or after milliseconds
-        since 1970.
+        """Return the offset of a time in each partition, in one request.
 
-        Under read_committed LATEST is the last stable offset (KIP-98). Each answer carries its own
-        error code. Raises ValueError for any other negative time.
+        A time is LATEST, EARLIEST, or milliseconds since 1970: the first record at or after it.
+        Under read_committed LATEST is the last stable offset (KIP-98). Each partition carries its
+        own error code. Raises ValueError for any other negative time.
         """
         reject_wrong_times(times, least=EARLIEST)
-        listed = self._ask(lambda dialect: dialect.list_offsets(times, isolation, epochs or {}))
+        listed = self._request(
+            lambda protocol: protocol.list_offsets(times, isolation, epochs or {})
+        )
         if set(listed) != set(times):
-            raise CorruptData(
-                "The answer to ListOffsets names other partitions than were asked for",
-                broker=self.address,
-            )
+            raise CorruptData(_OTHER_PARTITIONS, broker=self.address)
         return listed
 
     def max_timestamps(
@@ -738,24 +758,21 @@ class SimpleConsumer(GroupOffsets):
         *,
         epochs: Mapping[BrokerPartition, int | None] | None = None,
     ) -> dict[BrokerPartition, ListedOffset] | None:
-        """Return the largest timestamp of each partition, in one request; None: not supported
-        (Kafka before 3.0, Jafka).
+        """Return the largest timestamp of each partition, in one request.
+
+        None: not supported (Kafka before 3.0, Jafka).
         """
-        if not self._dialect().has_max_timestamps:
+        if not self._protocol().has_max_timestamps:
             return None
-        listed = self._ask(lambda dialect: dialect.max_timestamps(logs, epochs or {}))
+        listed = self._request(lambda protocol: protocol.max_timestamps(logs, epochs or {}))
         if set(listed) != set(logs):
-            raise CorruptData(
-                "The answer to ListOffsets names other partitions than were asked for",
-                broker=self.address,
-            )
+            raise CorruptData(_OTHER_PARTITIONS, broker=self.address)
         return listed
 
     def offsets_before(
         self, topic: str, partition: int, time: int, max_offsets: int = 1
     ) -> tuple[int, ...]:
-        """Return at most `max_offsets` offsets for `LATEST`, `EARLIEST` or ms since 1970, newest
-        first.
+        """Return up to `max_offsets` offsets, newest first, for LATEST, EARLIEST or ms since 1970.
 
         Kafka before 0.10.1 returns starts of segments written by that time; later ones the offset
         of the first record at or after it, if any. Jafka supports no times. Raises ValueError for
@@ -763,22 +780,23 @@ class SimpleConsumer(GroupOffsets):
         """
         log = BrokerPartition(topic, partition)
         reject_wrong_times({log: time}, least=EARLIEST)
-        if max_offsets > 0:
-            found = self._ask(lambda dialect: dialect.offsets_before(log, time, max_offsets))
-        else:
-            found = ()
+        if max_offsets <= 0:
+            return ()
+        found = self._request(lambda protocol: protocol.offsets_before(log, time, max_offsets))
         if isinstance(found, BrokerRefusal):
             raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
         return found
 
     def segment_before(self, log: BrokerPartition, time_ms: int) -> int:
-        """Return the start of the newest segment written by that time, by the broker's clock: no
-        earlier record is later. The log start if no segment is that old, or the broker does not
-        tell (Kafka from 4.0 on). Raises ValueError for a negative time.
+        """Return the start of the newest segment written by that time, by the broker's clock.
+
+        All records before it were written by that time. The log start if no segment is that old, or
+        the broker does not support the request (Kafka from 4.0 on). Raises ValueError for a
+        negative time.
         """
         reject_wrong_times({log: time_ms})
         try:
-            found = self._ask(lambda dialect: dialect.segment_start_before(log, time_ms))
+            found = self._request(lambda protocol: protocol.segment_start_before(log, time_ms))
         except OtherRelease:
             raise
         except SettingsError:
@@ -788,15 +806,16 @@ class SimpleConsumer(GroupOffsets):
         return self.earliest_or_latest_offset(log.topic, log.partition, EARLIEST)
 
     def earliest_or_latest_offset(self, topic: str, partition: int, time: int) -> int:
-        """The log start offset (`EARLIEST`) or the high watermark (`LATEST`). ValueError for
-        another time.
+        """Return the log start offset (`EARLIEST`) or the high watermark (`LATEST`).
+
+        Raises ValueError for another time.
         """
         if time not in (EARLIEST, LATEST):
             raise ValueError(f"{time} is neither EARLIEST ({EARLIEST}) nor LATEST ({LATEST})")
         found = self.offsets_before(topic, partition, time)
         if not found:
             raise CorruptData(
-                "The broker names no offset for a log's end",
+                "The broker returned no offset for the start or end of a partition",
                 topic=topic,
                 partition=partition,
                 broker=self.address,
@@ -811,16 +830,16 @@ class SimpleConsumer(GroupOffsets):
         partition: int,
         records: bytes | Sequence[tuple[bytes | None, bytes | None]],
     ) -> int | None:
-        """Append an encoded record batch, or keys and values, to a partition that this broker
-        leads; return its first offset. None: accepted, offset unknown (Jafka).
+        """Append an encoded record batch, or keys and values; return the first offset.
 
-        Waits for all in-sync replicas. Never sent twice: after BrokerUnreachable it may have been
-        appended.
+        The broker must lead the partition. None: accepted, offset unknown (Jafka). Waits for all
+        in-sync replicas. Never sent twice: after BrokerUnreachable it may have been appended.
         """
         log = BrokerPartition(topic, partition)
-        now_ms, timeout_ms = int(time.time() * 1000), int(self._timeout_s * 1000)
-        appended = self._ask(
-            lambda dialect: dialect.append(
+        now_ms = int(time.time() * 1000)
+        timeout_ms = int(self._timeout_s * 1000)
+        appended = self._request(
+            lambda protocol: protocol.append(
                 log, records, timestamp_ms=now_ms, timeout_ms=timeout_ms
             ),
             may_repeat=False,

@@ -49,23 +49,31 @@ _NO_TLS = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other side, in the terms of errors."""
+    """The names of the other side in errors."""
 
     name: str
+    """Its name inside a sentence, with the article."""
     place: str
-    """Under which name an error has its address."""
+    """The name of its address in an error's places."""
     keys: str
-    """The section of a conf that holds `ca_file` and its neighbours."""
+    """The conf section with `ca_file` and the other TLS keys."""
     switch: str
-    """The key that enables TLS."""
+    """The conf key that enables TLS."""
     port: str
-    """What to check if the port does not speak TLS."""
+    """The advice if the port does not use TLS, after "Check"."""
     trust: str
-    """Its own settings: whom it trusts, who it is, and how it encrypts."""
+    """Its own setting for trusted CAs."""
     identity: str
+    """Its own setting for its certificate."""
     ciphers: str
+    """Its own settings for TLS versions and ciphers."""
     no_tls: type[EtlError]
-    """What a port without TLS is."""
+    """The class of the error for a port without TLS."""
+
+    @property
+    def title(self) -> str:
+        """Its name at the beginning of a sentence."""
+        return self.name.capitalize()
 
     def key(self, name: str) -> str:
         """Return the conf key."""
@@ -99,12 +107,14 @@ ZOOKEEPER = Peer(
 def wrap(
     connected: socket.socket, host: str, tls: Tls, address: str, peer: Peer = BROKER
 ) -> ssl.SSLSocket:
-    """Return the connection after a handshake, within the socket's timeout. The socket is closed on
-    failure. Raises TimeoutError; ConnectionBroken if the other side closes; SettingsError,
-    PermissionDenied and NotKafka.
+    """Return the connection after a handshake, within the socket's timeout.
+
+    The socket is closed on failure. Raises TimeoutError; ConnectionBroken if the other side closes;
+    SettingsError, PermissionDenied and NotKafka.
     """
     with _closing_on_failure(connected):
-        context, timeout_s = _context(tls, peer), connected.gettimeout()
+        context = _context(tls, peer)
+        timeout_s = connected.gettimeout()
         try:
             there = connected.getpeername()[:2]
             return context.wrap_socket(connected, server_hostname=host)
@@ -121,47 +131,54 @@ def wrap(
 
 
 def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> PermissionDenied | None:
-    """Return the meaning of a TLS error, in a handshake or later; None: not about authentication.
+    """Return the error if the other side rejected our certificate, in a handshake or later; else
+    None.
+
     From TLS 1.3 on a server checks our certificate after the handshake, and its answer comes with
     the first read.
     """
     reason = error.reason or ""
-    if "ALERT" in reason and any(word in reason for word in _OF_CERTIFICATES):
-        message, own = (
-            f"{peer.name} does not take our certificate, or has to have one: {reason}",
-            peer.key("cert_file"),
-        )
-        action = f"{own}: a certificate of an authority that {peer.name} trusts ({peer.trust}), not expired"
-        return PermissionDenied(message, key=own, **{peer.place: address}, action=action)
-    return None
+    if "ALERT" not in reason or not any(word in reason for word in _OF_CERTIFICATES):
+        return None
+    own = peer.key("cert_file")
+    return PermissionDenied(
+        f"{peer.title} rejects our certificate, or requires one: {reason}",
+        key=own,
+        **{peer.place: address},
+        action=f"Set {own} to a certificate of a CA that {peer.name} trusts ({peer.trust}), and check "
+        "that it has not expired",
+    )
 
 
 def _no_handshake(error: ssl.SSLError, address: str, peer: Peer) -> EtlError | ConnectionBroken:
-    """Return the meaning of an error in a handshake; later the port is known to speak TLS, and the
-    same errors are broken connections.
+    """Return the error for a failed handshake.
+
+    After the handshake the port is known to use TLS, and the same exceptions are broken
+    connections.
     """
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return _no_tls("the other side hung up in the middle of the handshake", address, peer)
+        return _no_tls("the other side closed the connection in the handshake", address, peer)
     if (error.reason or "") in _NO_TLS:
-        return _speaks_no_tls("the port does not speak TLS", address, peer)
-    message = f"{peer.name} and this machine agree on no way to encrypt: {error.reason or error}"
+        return _port_without_tls("The port does not use TLS", address, peer)
     return SettingsError(
-        message,
+        f"{peer.title} and this machine have no common TLS version and cipher: "
+        f"{error.reason or error}",
         key=peer.switch,
         **{peer.place: address},
         action=f"Check {peer.ciphers} of {peer.name}",
     )
 
 
-def _no_tls(why: str, address: str, peer: Peer) -> ConnectionBroken:
-    """A server that is being started again may do this once, and a port that is none does it each
-    time.
+def _no_tls(reason: str, address: str, peer: Peer) -> ConnectionBroken:
+    """Return a broken connection that means a port without TLS if it is broken each time.
+
+    A server that restarts may break a handshake once.
     """
-    each_time = _speaks_no_tls(f"the port does not speak TLS: {why}", address, peer)
-    return ConnectionBroken(f"in the handshake of TLS: {why}", answered=False, each_time=each_time)
+    each_time = _port_without_tls(f"The port does not use TLS: {reason}", address, peer)
+    return ConnectionBroken(f"in the TLS handshake: {reason}", answered=False, each_time=each_time)
 
 
-def _speaks_no_tls(message: str, address: str, peer: Peer) -> EtlError:
+def _port_without_tls(message: str, address: str, peer: Peer) -> EtlError:
     return peer.no_tls(
         message, key=peer.switch, **{peer.place: address}, action=f"Check {peer.port}"
     )
@@ -175,35 +192,40 @@ def _untrusted(
     address: str,
     peer: Peer,
 ) -> SettingsError:
-    trusted, file = (
-        peer.key("ca_file"),
-        "the system's authorities" if tls.ca_file is None else str(tls.ca_file),
-    )
+    trusted = peer.key("ca_file")
+    file = "the system's CAs"
+    if tls.ca_file is not None:
+        file = str(tls.ca_file)
     place = {"key": trusted, "host": host, "file": file, peer.place: address}
     if error.verify_code in (_OTHER_NAME, _OTHER_ADDRESS):
-        message = f"{peer.name}'s certificate is of another host: {', '.join(names()) or 'which, is not known'}"
-        action = "Check the address: it must be one of these names; or the certificate's names (subjectAltName)"
-        return SettingsError(message, host=host, **{peer.place: address}, action=action)
-    if error.verify_code in (_EXPIRED, _NOT_YET):
-        when = "has expired" if error.verify_code == _EXPIRED else "is not valid yet"
-        action = f"Check the certificates of {peer.name} ({peer.identity}) and of its authority, and this machine's clock"
+        known = ", ".join(names()) or "its names are unknown"
         return SettingsError(
-            f"{peer.name}'s certificate, or one above it, {when}", **place, action=action
+            f"{peer.title}'s certificate belongs to another host: {known}",
+            host=host,
+            **{peer.place: address},
+            action="Check the address: it must be one of the certificate's names (subjectAltName)",
         )
-    message = f"Nobody whom we trust has signed {peer.name}'s certificate: {error.verify_message}"
+    if error.verify_code in (_EXPIRED, _NOT_YET):
+        state = "is not valid yet"
+        if error.verify_code == _EXPIRED:
+            state = "has expired"
+        return SettingsError(
+            f"{peer.title}'s certificate, or one of its CAs', {state}",
+            **place,
+            action=f"Check the certificates of {peer.name} ({peer.identity}) and of its CA, and this "
+            "machine's clock",
+        )
     return SettingsError(
-        message,
+        f"{peer.title}'s certificate is not signed by a trusted CA: {error.verify_message}",
         **place,
-        action=f"Set {trusted} to the certificate (PEM) of the authority that signed {peer.name}'s",
+        action=f"Set {trusted} to the certificate (PEM) of the CA that signed {peer.name}'s",
     )
 
 
 def _names(
     context: ssl.SSLContext, peer: tuple[str, int], host: str, timeout_s: float | None
 ) -> list[str]:
-    """Return the names of a certificate that is trusted but for its names, read on a connection of
-    its own with the same SNI.
-    """
+    """Return the names of a trusted certificate, read on a new connection with the same SNI."""
     context.check_hostname = False
     try:
         with (
@@ -217,75 +239,80 @@ def _names(
 
 
 def _context(tls: Tls, peer: Peer) -> ssl.SSLContext:
-    with _telling(peer.key("ca_file"), tls.ca_file, peer):
-        context = ssl.create_default_context(
-            cafile=None if tls.ca_file is None else place_of_file(tls.ca_file)
-        )
+    ca_file = None
+    if tls.ca_file is not None:
+        ca_file = place_of_file(tls.ca_file)
+    with _translating(peer.key("ca_file"), tls.ca_file, peer):
+        context = ssl.create_default_context(cafile=ca_file)
     if tls.cert_file is not None:
         _load_own(context, tls.cert_file, tls, peer)
     return context
 
 
 def _load_own(context: ssl.SSLContext, cert_file: LocalFile, tls: Tls, peer: Peer) -> None:
-    cert, key = peer.key("cert_file"), peer.key("key_file")
+    cert = peer.key("cert_file")
+    key = peer.key("key_file")
     for name, file in ((cert, cert_file), (key, tls.key_file)):
-        with _telling(name, file, peer):
+        with _translating(name, file, peer):
             if file is not None:
                 open(place_of_file(file), "rb").close()
     password = _Password(tls.key_password, peer.key("key_password"))
-    key_file = None if tls.key_file is None else place_of_file(tls.key_file)
-    with _telling(key if tls.key_file else cert, tls.key_file or cert_file, peer, password):
-        context.load_cert_chain(place_of_file(cert_file), key_file, password)
+    if tls.key_file is None:
+        with _translating(cert, cert_file, peer, password):
+            context.load_cert_chain(place_of_file(cert_file), None, password)
+        return
+    with _translating(key, tls.key_file, peer, password):
+        context.load_cert_chain(place_of_file(cert_file), place_of_file(tls.key_file), password)
 
 
 class _Password:
-    """Password of the key. Without it OpenSSL would ask on the terminal."""
+    """The password of the key, as a callback: without one OpenSSL prompts on the terminal."""
 
     def __init__(self, reference: SecretRef | None, key: str) -> None:
-        self._reference, self.key = reference, key
-        self.was_asked = False
+        self._reference = reference
+        self.key = key
+        self.was_used = False
 
     def __call__(self) -> str:
-        self.was_asked = True
-        return "" if self._reference is None else resolve_secret(self._reference, self.key)
+        self.was_used = True
+        if self._reference is None:
+            return ""
+        return resolve_secret(self._reference, self.key)
 
 
 @contextmanager
-def _telling(
+def _translating(
     key: str, file: LocalFile | None, peer: Peer, password: _Password | None = None
 ) -> Iterator[None]:
+    """Context manager: raise SettingsError for a certificate or key file that cannot be loaded."""
     try:
         yield
     except ssl.SSLError as error:
-        if password is not None and password.was_asked and error.reason != "KEY_VALUES_MISMATCH":
-            message, key, action = (
-                "The password does not open the key",
-                password.key,
-                f"{password.key}, and that the key is whole",
-            )
-        elif error.reason == "KEY_VALUES_MISMATCH":
-            message, action = (
-                "The key is not the certificate's",
-                f"{peer.key('cert_file')} and {peer.key('key_file')}",
-            )
+        if error.reason == "KEY_VALUES_MISMATCH":
+            message = "The key does not belong to the certificate"
+            action = f"Check {peer.key('cert_file')} and {peer.key('key_file')}"
+        elif password is not None and password.was_used:
+            message = "The password does not decrypt the key"
+            key = password.key
+            action = f"Check {password.key}, and that the key file is complete"
         else:
-            message, action = (
-                f"The file holds nothing of the kind in PEM: {error.reason or 'it cannot be read'}",
-                f"{key}, a PEM file",
-            )
+            message = f"The file has no valid PEM content: {error.reason or 'it cannot be read'}"
+            action = f"Check {key}: it must be a PEM file"
         _reject_file(message, key, file, action)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         _reject_file(
-            f"the file cannot be read: {why}",
+            f"The file cannot be read: {reason}",
             key,
             file,
-            "that it is there on every machine that connects",
+            "Check that the file exists on every machine that connects",
         )
 
 
 def _reject_file(message: str, key: str, file: LocalFile | None, action: str) -> NoReturn:
-    named = None if file is None else place_of_file(file)
+    named = None
+    if file is not None:
+        named = place_of_file(file)
     raise SettingsError(
         message, key=key, file=named, host=socket.gethostname(), action=action
     ) from None

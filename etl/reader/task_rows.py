@@ -163,7 +163,7 @@ def _telling_obstacles(wanted: FileOptions) -> Iterator[None]:
     """Context manager: report failures of the table's directory (space, permissions) and invalid
     values as such. Raises TaskFailed.
     """
-    from etl.io.delta.stores import behind, unreachable
+    from etl.io.delta.stores import public_cause, unreachable
 
     try:
         yield
@@ -172,7 +172,7 @@ def _telling_obstacles(wanted: FileOptions) -> Iterator[None]:
             marked = error
         else:
             marked = unreachable(error, wanted.root, "written")
-        raise TaskFailed(f"{marked}\n{mark(marked)}") from behind(error, wanted.root)
+        raise TaskFailed(f"{marked}\n{mark(marked)}") from public_cause(error, wanted.root)
 
 
 _tasks = 0

@@ -172,7 +172,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         lambda s: {"connect": s.strict.encrypted, "auth": login(), "tls": s.trusted()},
         Told(
             PermissionDenied,
-            "does not take our certificate, or has to have one",
+            "rejects our certificate, or requires one",
             "zookeeper.tls.cert_file",
         ),
     ),
@@ -182,17 +182,17 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": login(),
             "tls": s.trusted(cert_file=s.unknown.both),
         },
-        Told(PermissionDenied, "does not take our certificate", "zookeeper.tls.cert_file"),
+        Told(PermissionDenied, "rejects our certificate", "zookeeper.tls.cert_file"),
     ),
     "one that it does not ask for, and does not trust": (
         lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.unknown.both)},
-        Told(PermissionDenied, "does not take our certificate", "zookeeper.tls.cert_file"),
+        Told(PermissionDenied, "rejects our certificate", "zookeeper.tls.cert_file"),
     ),
     "an authority that did not sign it": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": str(s.stranger.ca)}},
         Told(
             SettingsError,
-            "Nobody whom we trust has signed the server's certificate",
+            "The server's certificate is not signed by a trusted CA",
             "zookeeper.tls.ca_file",
             lambda s: s.stranger.ca,
         ),
@@ -201,7 +201,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         lambda s: {"connect": s.plain.encrypted, "tls": {"enabled": True}},
         Told(
             SettingsError,
-            "Nobody whom we trust has signed",
+            "is not signed by a trusted CA",
             "zookeeper.tls.ca_file",
             lambda s: "the system's authorities",
         ),
@@ -209,7 +209,9 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     "another host's": (
         lambda s: {"connect": s.elsewhere.encrypted, "tls": s.trusted()},
         Told(
-            SettingsError, "the server's certificate is of another host: zookeeper.elsewhere", None
+            SettingsError,
+            "The server's certificate belongs to another host: zookeeper.elsewhere",
+            None,
         ),
     ),
     "an expired one": (
@@ -220,7 +222,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": "/no/ca.pem"}},
         Told(
             SettingsError,
-            "the file cannot be read: No such file",
+            "The file cannot be read: No such file",
             "zookeeper.tls.ca_file",
             lambda s: "/no/ca.pem",
         ),
@@ -229,7 +231,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file="/no/cert.pem")},
         Told(
             SettingsError,
-            "the file cannot be read: No such file",
+            "The file cannot be read: No such file",
             "zookeeper.tls.cert_file",
             lambda s: "/no/cert.pem",
         ),
@@ -241,7 +243,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         },
         Told(
             SettingsError,
-            "the file cannot be read: No such file",
+            "The file cannot be read: No such file",
             "zookeeper.tls.key_file",
             lambda s: "/no/key.pem",
         ),
@@ -253,7 +255,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         },
         Told(
             SettingsError,
-            "The key is not the certificate's",
+            "The key does not belong to the certificate",
             "zookeeper.tls.key_file",
             lambda s: s.unknown.key,
         ),
@@ -265,7 +267,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         },
         Told(
             SettingsError,
-            "The password does not open the key",
+            "The password does not decrypt the key",
             "zookeeper.tls.key_password",
             lambda s: s.locked,
         ),
@@ -279,14 +281,14 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         },
         Told(
             SettingsError,
-            "The password does not open the key",
+            "The password does not decrypt the key",
             "zookeeper.tls.key_password",
             lambda s: s.locked,
         ),
     ),
     "encryption that the port does not speak": (
         lambda s: {"connect": s.plain.connect, "tls": s.trusted()},
-        Told(SettingsError, "the port does not speak TLS", "zookeeper.tls.enabled"),
+        Told(SettingsError, "The port does not use TLS", "zookeeper.tls.enabled"),
     ),
     "no encryption": (
         lambda s: {"connect": s.plain.encrypted},
@@ -298,7 +300,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     ),
     "one server's certificate expired, the other one's of elsewhere": (
         lambda s: {"connect": f"{s.expired.encrypted},{s.elsewhere.encrypted}", "tls": s.trusted()},
-        Told(SettingsError, "has expired|is of another host", "any"),
+        Told(SettingsError, "has expired|belongs to another host", "any"),
     ),
     "nobody": (
         lambda s: {"connect": "localhost:1", "tls": s.trusted()},

@@ -170,7 +170,7 @@ def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (None, "not there"),
+        (None, "does not exist"),
         (lambda whole: whole[:-9], "cannot be read"),
         (lambda whole: whole[:8] + b"\xff" * 60 + whole[68:], "cannot be read"),
     ],

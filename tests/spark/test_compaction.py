@@ -174,7 +174,7 @@ def test_who_takes_the_same_files_out_while_they_are_put_together_wins_and_it_is
         left, version = content(three), DeltaTable(three).version()
     assert (
         isinstance(came[0], TableUnreachable)
-        and "Somebody else changed the same files" in came[0].message
+        and "Another writer changed the same files" in came[0].message
     )
     assert content(three) == left and DeltaTable(three).version() == version
 
@@ -304,6 +304,6 @@ def test_files_that_a_run_cannot_put_together_are_told_and_the_run_is_what_it_wa
     [(outcome, result)] = behind_a_run(conf(three, 3), World(spark))
     assert outcome is Outcome.TABLE_NOT_COMPACTED and outcome.is_loud
     assert (
-        "A file that the table's log names is not there" in result
+        "A file that the table's log names does not exist" in result
         and len(DeltaTable(three).file_uris()) == 3
     )

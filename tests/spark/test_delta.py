@@ -129,9 +129,7 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_and_the_mended_rows_are_
 ) -> None:
     plan = make_plan(1)
     rows = rows_of(plan).selectExpr("*", "concat('r', char(0), 'd') as colour")
-    with pytest.raises(
-        SettingsError, match="the column colour, by which the table is partitioned, holds a NUL"
-    ):
+    with pytest.raises(SettingsError, match="the partition column colour contains a NUL"):
         append_by_spark(plan, rows, ("colour",))
     assert read(path) is None
     assert (

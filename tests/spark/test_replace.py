@@ -130,7 +130,9 @@ def test_rows_outside_of_what_is_replaced_are_refused_and_nothing_is_replaced(
     tmp_path: Path,
 ) -> None:
     put(PlanKind.INGEST, (0, 0, 20), value="old")
-    with pytest.raises(SettingsError, match="The transform changes what names the record of a row"):
+    with pytest.raises(
+        SettingsError, match="The transform changes the columns that identify a record"
+    ):
         put(
             PlanKind.REPLAY,
             (0, 5, 10),

@@ -418,7 +418,7 @@ def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(
     pipeline.ran()
     spark.sql(f"ALTER TABLE delta.`{pipeline.table}` ADD CONSTRAINT few CHECK (offset < 30)")
     pipeline.produce(80)
-    refused(pipeline.run(), 2, "A constraint of the table refuses our rows", "few")
+    refused(pipeline.run(), 2, "A constraint of the table rejects the rows", "few")
     spark.sql(f"ALTER TABLE delta.`{pipeline.table}` DROP CONSTRAINT few")
     assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert pipeline.is_whole()

@@ -319,7 +319,7 @@ def test_a_place_where_no_table_can_be_is_named_before_a_plan_is_stored(
     pipeline.settings = {"table": {"path": str(pipeline.folder / "file" / "table")}}
     refused(pipeline.run(), 2, "file is a file, and the path lies below it", "file/table")
     pipeline.settings = {"table": {"path": "s4://bucket/clicks"}}
-    refused(pipeline.run(), 2, "No store goes by such a URL", "s4")
+    refused(pipeline.run(), 2, "The store of this URL is not supported", "s4")
     with pipeline.zookeeper() as client:
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 

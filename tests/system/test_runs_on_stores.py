@@ -160,7 +160,7 @@ def refused_by_name(result: Said, way: FaultyWay) -> None:
     refused(
         result,
         7,
-        "the store ignores If-None-Match",
+        "The store ignores If-None-Match",
         "two writers could replace each other's commit",
         str(way.port),
         "docs/STORES.md",

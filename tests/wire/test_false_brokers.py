@@ -135,7 +135,7 @@ def test_a_connection_that_is_reset_before_the_handshake_broke(
         waiting = select.poll()
         waiting.register(connected, 0)
         assert waiting.poll(5000)  # POLLERR, POLLHUP
-        with pytest.raises(ConnectionBroken, match="in the handshake of TLS"):
+        with pytest.raises(ConnectionBroken, match="in the TLS handshake"):
             tls.wrap(connected, "127.0.0.1", Tls(LocalFile(str(signed[0].ca))), f"127.0.0.1:{port}")
 
 
@@ -152,7 +152,7 @@ def test_the_names_of_a_certificate_are_asked_for_under_the_name_that_did_not_fi
 
     with (
         listening(serve) as port,
-        pytest.raises(SettingsError, match="is of another host: 127.0.0.1"),
+        pytest.raises(SettingsError, match="belongs to another host: 127.0.0.1"),
     ):
         Connection(
             "localhost",

@@ -337,7 +337,7 @@ def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
         port.refuses = 2
         with (
             consumer_of(port, security) as consumer,
-            pytest.raises(NotKafka, match="the port does not speak TLS"),
+            pytest.raises(NotKafka, match="The port does not use TLS"),
         ):
             consumer.topic_metadata(["clicks"])
 

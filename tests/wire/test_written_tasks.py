@@ -212,7 +212,7 @@ def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its
     reported = failure_of(broker, tmp_path / "gone")
     assert (
         isinstance(reported, TableUnreachable)
-        and reported.message == "The table's folder is not there"
+        and reported.message == "The table's directory does not exist"
     )
     assert not (tmp_path / "gone").exists()
 

@@ -36,7 +36,7 @@ from etl.decide.table_storage import names_of_write
 from etl.errors import EtlError, NotOurTable, SettingsError, TableUnreachable
 from etl.io.delta.log import parse_shape
 from etl.io.delta.scan import condition_of, replaceable
-from etl.io.delta.stores import behind, options_of, table_folder, translate, unreachable
+from etl.io.delta.stores import options_of, public_cause, table_folder, translate, unreachable
 from etl.io.delta.table import (
     EVENT_DATE,
     announce_first_write,
@@ -171,7 +171,7 @@ class ArrowWriter:
         try:
             self._commit(plan, files, table, metadata, to)
         except OSError as error:  # delta-rs raises it for all failures of a file system or a store
-            raise unreachable(error, to.path, "written") from behind(error, to.path)
+            raise unreachable(error, to.path, "written") from public_cause(error, to.path)
 
     def _reject_unfit(self, table: DeltaTable, to: Destination) -> None:
         """Reject a table to which files of tasks can no longer be added.
@@ -494,7 +494,7 @@ def replace_in(
             condition = condition_of(plan, replaceable(path))
             writer.mode("overwrite").option("replaceWhere", condition).save(spark_path(path))
     except Exception as error:  # any exception of Spark and Java
-        raise translate(error, path) from behind(error, path)
+        raise translate(error, path) from public_cause(error, path)
 
 
 def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
@@ -699,7 +699,7 @@ def _decide(failure: Exception | None, plan: Plan, to: Destination) -> Outcome:
     if outcome.result is not Result.NOT_APPLIED:
         return outcome
     if plan.table_id is None and outcome.table and outcome.table.transaction_version is None:
-        raise another_table(plan, outcome.table.id, to.path) from behind(failure, to.path)
+        raise another_table(plan, outcome.table.id, to.path) from public_cause(failure, to.path)
     if failure is None:
         return outcome
-    raise translate(failure, to.path) from behind(failure, to.path)
+    raise translate(failure, to.path) from public_cause(failure, to.path)

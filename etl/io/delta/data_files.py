@@ -1,12 +1,12 @@
 """How does a task write data files from Arrow batches?
 
-Parquet files by pyarrow, one partition value per file. No commit names them yet: those of a killed
-attempt are removed by its run, else by VACUUM.
+It writes Parquet files by pyarrow, one partition value per file. No commit names the files yet: the
+files of a killed attempt are removed by its run, else by VACUUM.
 
 A column that a file lacks is null in all its rows (Delta protocol, "Reader Requirements"): a column
 without values is left out, which saves 3 to 6 % of the encoding of 100-byte records.
 
-Not here: where files and row groups end (etl/decide/table_storage.py).
+Not here: the sizes of files and row groups (etl/decide/table_storage.py).
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ from etl.decide.table_storage import (
 )
 from etl.errors import SettingsError
 from etl.io.delta.file_statistics import CountedValues, footer_keeps, render_stats
-from etl.io.delta.stores import FOLDER_BYTES, TableFolder, of_no_folder, table_folder
+from etl.io.delta.stores import FOLDER_BYTES, TableFolder, invalid_directory_name, table_folder
 from etl.model.columns import arrow_schema, raw_columns
 from etl.model.plans import Codec, DataFile, FileOptions
 
 EVENT_DATE = "event_date"
 _MICROS_PER_DAY = 86_400_000_000
-_YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
-_DAY_1, _LAST_DAY = _YEAR_1 // _MICROS_PER_DAY, _YEAR_10000 // _MICROS_PER_DAY - 1
+_YEAR_1 = -62_135_596_800_000_000
+_YEAR_10000 = 253_402_300_800_000_000
+_DAY_1 = _YEAR_1 // _MICROS_PER_DAY
+_LAST_DAY = _YEAR_10000 // _MICROS_PER_DAY - 1
 _READS_AS_NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
-"""Characters that Spark writes as three in the name of a partition's folder."""
+"""Characters that Spark escapes as three in the name of a partition directory."""
 Values = tuple[str | None, ...]
 """Values of the partition columns, as in the log."""
 
@@ -54,49 +56,52 @@ Values = tuple[str | None, ...]
 def split_by_values(
     batch: pa.RecordBatch, partition_by: tuple[str, ...]
 ) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each combination of partition values, in the order in which they first come; the
-    rows' own order is kept.
+    """Yield the rows of each combination of partition values, in the order of first appearance.
 
-    Raises SettingsError for a value that no partition can have.
+    The rows keep their order. Raises SettingsError for a value that no partition can have.
     """
     if not partition_by:
         yield (), batch
         return
     keys = pa.table({name: _values_of(batch, name) for name in partition_by})
     found = keys.group_by(list(partition_by), use_threads=False).aggregate([]).to_pylist()
-    for one in found:
-        values = tuple(_text(one[name], name) for name in partition_by)
-        yield values, batch if len(found) == 1 else batch.filter(_is_of(keys, one))
+    for key in found:
+        values = tuple(_text(key[name], name) for name in partition_by)
+        if len(found) == 1:
+            yield values, batch
+        else:
+            yield values, batch.filter(_has_key(keys, key))
 
 
 def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return the values of a partition column; null if rows lack it (Jafka has fewer columns)."""
     if name not in batch.schema.names:
-        return _date_of(batch) if name == EVENT_DATE else pa.nulls(batch.num_rows, pa.string())
+        if name == EVENT_DATE:
+            return _date_of(batch)
+        return pa.nulls(batch.num_rows, pa.string())
     values = batch.column(name)
-    if types.is_string(
-        values.type
-    ):  # to Delta a text without characters is null (Delta protocol, "Partition Value Serialization")
+    if types.is_string(values.type):
+        # Delta reads an empty text as null (Delta protocol, "Partition Value Serialization").
         return compute.if_else(compute.equal(values, ""), None, values)
     if types.is_date32(values.type):
         days = values.cast(pa.int32())
-        if compute.any(
-            compute.or_(compute.less(days, _DAY_1), compute.greater(days, _LAST_DAY))
-        ).as_py():
-            action = "Check the transform; such a date cannot be the name of a partition that all readers of a table understand"
+        is_outside = compute.or_(compute.less(days, _DAY_1), compute.greater(days, _LAST_DAY))
+        if compute.any(is_outside).as_py():
             raise SettingsError(
-                f"A date of {name} lies outside of the years 1 to 9999",
+                f"A date of {name} is outside of the years 1 to 9999",
                 key="table.partition_by",
-                action=action,
+                action="Check the transform: not all readers of a table can read such a date as the "
+                "name of a partition",
             )
     return values
 
 
 def _text(value: Any, name: str) -> str | None:
     if value == _READS_AS_NULL:
-        action = "Check the transform; to Spark this text in a partition is null"
         raise SettingsError(
-            f"A value of {name} is {value!r}", key="table.partition_by", action=action
+            f"A value of {name} is {value!r}",
+            key="table.partition_by",
+            action="Check the transform: Spark reads this text in a partition as null",
         )
     if isinstance(value, str):
         _reject_without_folder(value, name)
@@ -106,37 +111,39 @@ def _text(value: Any, name: str) -> str | None:
 
 
 def _reject_without_folder(value: str, name: str) -> None:
-    """Our files need no folder; who puts them together (OPTIMIZE), or changes rows of theirs, makes
-    one. Raises SettingsError.
+    """Reject a text that cannot name a directory. Raises SettingsError.
+
+    The files written here need no directory, but OPTIMIZE and changes of their rows create one.
     """
     if "\0" in value:
-        raise of_no_folder(name, "holds a NUL")
+        raise invalid_directory_name(name, "contains a NUL")
     if len(f"{name}={_ESCAPED.sub('%00', value)}".encode()) > FOLDER_BYTES:
-        raise of_no_folder(name, f"has {len(value)} characters")
+        raise invalid_directory_name(name, f"has {len(value)} characters")
 
 
-def _is_of(keys: pa.Table, one: Mapping[str, Any]) -> pa.ChunkedArray:
-    found = [
-        compute.is_null(column)
-        if value is None
-        else compute.fill_null(compute.equal(column, pa.scalar(value, column.type)), False)
-        for name, value in one.items()
-        for column in [keys.column(name)]
-    ]
-    return functools.reduce(compute.and_, found).combine_chunks()
+def _has_key(keys: pa.Table, key: Mapping[str, Any]) -> pa.ChunkedArray:
+    """Return the mask of the rows with these partition values."""
+    masks = []
+    for name, value in key.items():
+        column = keys.column(name)
+        if value is None:
+            masks.append(compute.is_null(column))
+        else:
+            is_equal = compute.equal(column, pa.scalar(value, column.type))
+            masks.append(compute.fill_null(is_equal, False))
+    return functools.reduce(compute.and_, masks).combine_chunks()
 
 
 def _date_of(batch: pa.RecordBatch) -> pa.Array:
-    """The built-in column `event_date`: the UTC date of the timestamp in the years 1 to 9999, else
-    null, as Spark's writer has it.
+    """Return the built-in column `event_date`: the UTC date of the timestamp in the years 1 to 9999,
+    else null, as Spark's writer does.
     """
     timestamps = batch.column("timestamp")
     micros = timestamps.cast(pa.int64()).fill_null(_YEAR_10000).to_numpy(zero_copy_only=False)
     days = numpy.floor_divide(micros, _MICROS_PER_DAY)
     outside = (micros < _YEAR_1) | (micros >= _YEAR_10000)
-    return pa.array(numpy.where(outside, 0, days).astype(numpy.int32), mask=outside).cast(
-        pa.date32()
-    )
+    days = numpy.where(outside, 0, days).astype(numpy.int32)
+    return pa.array(days, mask=outside).cast(pa.date32())
 
 
 TEXTS = pa.dictionary(pa.int32(), pa.string())
@@ -144,55 +151,57 @@ _NULL_IF_PHYSICAL = ("key", "timestamp", "timestampType", "headers")
 
 
 class FileColumns:
-    """The columns of the files of one task. Those that none of its first rows has a value in are
-    left out until a row has one.
+    """The columns of the files of one task.
+
+    Columns without a value in the first batch are left out until a row has a value in one of them.
     """
 
     def __init__(self, wanted: FileOptions) -> None:
         self._needed = list(needed_columns(wanted))
-        fields = {
-            field.name: field for field in wanted.schema or arrow_schema(physical=wanted.physical)
-        }
-        self.typed = pa.schema(
-            [fields[name] for name in self._needed if name not in wanted.partition_by]
-        )
-        """All of them, as the table has them."""
+        schema = wanted.schema or arrow_schema(physical=wanted.physical)
+        fields = {field.name: field for field in schema}
+        in_files = [name for name in self._needed if name not in wanted.partition_by]
+        self.typed = pa.schema([fields[name] for name in in_files])
+        """All columns of the files, with the types of the table."""
         self._lacking: frozenset[str] | None = None
         self.kept = _kept(self.typed)
-        """Those of the files that begin now, as files have them."""
+        """The columns of the next files, with the types in files."""
 
     @property
     def lacking(self) -> frozenset[str]:
-        """Those that are left out by now."""
+        """The columns that are left out at present."""
         return self._lacking or frozenset()
 
     def needed_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns that are needed of a task's next rows, with those by which the table is
-        partitioned.
+        """Return the needed columns of a task's next rows, including partition columns.
 
-        Where a row has a value in a column that was left out, all are kept from there on: a task
-        begins a file anew once.
+        Once a row has a value in a column that was left out, all columns are kept from there on: a
+        task starts a new file once at most.
         """
         needed = batch.select(self._needed)
-        null = frozenset(
-            name for name in self.typed.names if needed.column(name).null_count == needed.num_rows
-        )
+        null = set()
+        for name in self.typed.names:
+            if needed.column(name).null_count == needed.num_rows:
+                null.add(name)
         if self._lacking is None:
-            self._lacking = null if len(null) < len(self.typed) else frozenset()
-            self.kept = _kept(
-                pa.schema([field for field in self.typed if field.name not in self._lacking])
-            )
+            self._lacking = frozenset()
+            if len(null) < len(self.typed):
+                self._lacking = frozenset(null)
+            kept = [field for field in self.typed if field.name not in self._lacking]
+            self.kept = _kept(pa.schema(kept))
         elif not self._lacking <= null:
-            self._lacking, self.kept = frozenset(), _kept(self.typed)
+            self._lacking = frozenset()
+            self.kept = _kept(self.typed)
         return needed
 
     def fitting(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the types that are kept. The topic's text becomes a number here, where most
-        batches have one topic alone.
+        """Return the rows with the types of files. The topic becomes a dictionary column here, as
+        most batches have a single topic.
         """
         rows = rows.select(self.kept.names)
         typed = pa.schema([self.typed.field(name) for name in self.kept.names])
-        rows = rows if rows.schema.equals(typed) else rows.cast(typed)
+        if not rows.schema.equals(typed):
+            rows = rows.cast(typed)
         if "topic" not in self.kept.names:
             return rows
         at = self.kept.names.index("topic")
@@ -202,29 +211,34 @@ class FileColumns:
 
 
 def _kept(typed: pa.Schema) -> pa.Schema:
-    return pa.schema(
-        [field.with_type(TEXTS) if field.name == "topic" else field for field in typed]
-    )
+    """Return the schema with the topic as a dictionary column."""
+    fields = []
+    for field in typed:
+        if field.name == "topic":
+            field = field.with_type(TEXTS)
+        fields.append(field)
+    return pa.schema(fields)
 
 
 def with_nulls(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows of that schema, null in the columns that they lack."""
+    """Return rows of that schema, with null in the columns that they lack."""
     there = {*rows.schema.names}
-    columns = [
-        rows.column(field.name) if field.name in there else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
+    columns = []
+    for field in schema:
+        if field.name in there:
+            columns.append(rows.column(field.name))
+        else:
+            columns.append(pa.nulls(rows.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def as_dictionary(texts: pa.StringArray) -> pa.DictionaryArray:
-    """Return the texts with each different one stored once. Equal texts are detected by their
-    bytes, without hashing.
+    """Return the texts as a dictionary array. Equal texts are detected by their bytes, without
+    hashing.
     """
     many = len(texts)
-    ends = numpy.frombuffer(texts.buffers()[1], dtype=numpy.int32)[
-        texts.offset : texts.offset + many + 1
-    ]
+    ends = numpy.frombuffer(texts.buffers()[1], dtype=numpy.int32)
+    ends = ends[texts.offset : texts.offset + many + 1]
     size = int(ends[1] - ends[0])
     if texts.null_count or size == 0 or (numpy.diff(ends) != size).any():
         return texts.dictionary_encode()
@@ -237,39 +251,43 @@ def as_dictionary(texts: pa.StringArray) -> pa.DictionaryArray:
 
 
 def needed_columns(wanted: FileOptions) -> tuple[str, ...]:
-    """The columns that rows must have: a transform's, or those of the raw table; of physical logs
-    without those that are always null.
+    """Return the columns that rows must have: a transform's, or those of the raw table.
+
+    Columns that are always null on Jafka are left out there.
     """
     if wanted.schema is not None:
         return tuple(wanted.schema.names)
-    needed = {*wanted.columns, *(("timestamp",) if EVENT_DATE in wanted.partition_by else ())}
+    needed = {*wanted.columns}
+    if EVENT_DATE in wanted.partition_by:
+        needed.add("timestamp")
+    if wanted.physical:
+        needed.difference_update(_NULL_IF_PHYSICAL)
     columns = raw_columns(physical=wanted.physical)
-    return tuple(
-        name
-        for name in columns
-        if name in needed and not (wanted.physical and name in _NULL_IF_PHYSICAL)
-    )
+    return tuple(name for name in columns if name in needed)
 
 
 class DataFiles:
-    """The files of one attempt of a task. `take` each batch, then `end`, or `abandon` where it came
-    to nothing.
+    """The files of one attempt of a task: `take` each batch, then `end`; `abandon` after an error.
 
-    `task` and `attempt` are for the names alone. Raises OSError where the table's folder cannot be
-    written, TableUnreachable where it is gone.
+    `task` and `attempt` are part of the file names. Raises OSError if the table's directory cannot
+    be written, TableUnreachable if it is gone.
     """
 
     def __init__(self, wanted: FileOptions, *, task: int = 0, attempt: int = 0) -> None:
-        self._wanted, self._task, self._attempt = wanted, task, attempt
-        self._columns, self._folder = FileColumns(wanted), table_folder(wanted.root)
+        self._wanted = wanted
+        self._task = task
+        self._attempt = attempt
+        self._columns = FileColumns(wanted)
+        self._folder = table_folder(wanted.root)
         self._open: dict[Values, _OpenFile] = {}
-        """The one that got rows last is last."""
+        """Ordered by their last rows: the file that got rows last is last."""
         self._done: list[DataFile] = []
         self._held_bytes = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Rows with the columns of the raw table, or of `FileOptions.schema`, in any order. Raises
-        as `split_by_values`.
+        """Add rows with the columns of the raw table, or of `FileOptions.schema`, in any order.
+
+        Raises as `split_by_values`.
         """
         if not batch.num_rows:
             return
@@ -278,20 +296,23 @@ class DataFiles:
             self._add(values, self._columns.fitting(rows))
 
     def end(self) -> tuple[DataFile, ...]:
-        """Write the buffers, and return all files."""
+        """Write the buffers; return all files."""
         for values in list(self._open):
             self._finish(values)
         return tuple(self._done)
 
     def abandon(self) -> None:
-        """Delete what was written. What cannot be deleted stays, like files of a killed task."""
-        for path in [
-            *(file.abandon() for file in self._open.values()),
-            *(file.path for file in self._done),
-        ]:
+        """Delete the written files. A file that cannot be deleted stays, like those of a killed
+        task.
+        """
+        paths = [file.abandon() for file in self._open.values()]
+        paths += [file.path for file in self._done]
+        for path in paths:
             with contextlib.suppress(OSError):
                 self._folder.remove(path)
-        self._open, self._done, self._held_bytes = {}, [], 0
+        self._open = {}
+        self._done = []
+        self._held_bytes = 0
 
     def _add(self, values: Values, rows: pa.RecordBatch) -> None:
         file = self._fitting_file(values)
@@ -299,13 +320,16 @@ class DataFiles:
         file.hold(rows)
         self._held_bytes += file.write_buffer_bytes - before
         if is_row_group(file.write_buffer_bytes, self._held_bytes, self._wanted):
-            self._write(max(self._open, key=lambda one: self._open[one].write_buffer_bytes))
+            largest = max(self._open, key=lambda each: self._open[each].write_buffer_bytes)
+            self._write(largest)
 
     def _write(self, values: Values) -> None:
-        """Write the buffer of these partition values as a row group; a file is begun only now, so
-        that few rows of many values need none.
+        """Write the buffer of these partition values as a row group.
+
+        A file is created only now, so that few rows of many values open no file each.
         """
-        file, begun = self._open[values], [each for each, one in self._open.items() if one.is_begun]
+        file = self._open[values]
+        begun = [each for each, opened in self._open.items() if opened.is_begun]
         if not file.is_begun and len(begun) >= OPEN_FILES:
             self._finish(begun[0])
         self._held_bytes -= file.write_buffer_bytes
@@ -314,8 +338,9 @@ class DataFiles:
             self._finish(values)
 
     def _fitting_file(self, values: Values) -> _OpenFile:
-        """The open file of these values, of the columns that rows have by now. One that has fewer,
-        and is begun, ends.
+        """Return the open file of these values with the present columns of the rows.
+
+        A file with fewer columns is finished if it was created already, else replaced.
         """
         file = self._open.get(values)
         if file is not None and file.lacking != self._columns.lacking:
@@ -333,21 +358,15 @@ class DataFiles:
 
     def _new(self, values: Values) -> _OpenFile:
         named = dict(zip(self._wanted.partition_by, values, strict=True))
-        path = name_of_file(
-            named,
-            self._task,
-            self._attempt,
-            f"{self._wanted.write_id}-{uuid.uuid4()}",
-            self._wanted.codec,
-        )
+        unique = f"{self._wanted.write_id}-{uuid.uuid4()}"
+        path = name_of_file(named, self._task, self._attempt, unique, self._wanted.codec)
         return _OpenFile(self._wanted, self._folder, self._columns, path, named)
 
     def _finish(self, values: Values) -> None:
         file = self._open[values]
         self._held_bytes -= file.write_buffer_bytes
-        self._done.append(
-            file.close()
-        )  # where its end is refused it is still open, and can be abandoned
+        # After a failed `close` the file is still in `_open`, so that it can be abandoned.
+        self._done.append(file.close())
         del self._open[values]
 
 
@@ -356,13 +375,11 @@ _BATCH_BYTES = 16 * 1024
 
 
 _TOGETHER = 64
-"""So many small batches are made one: the bytes above are then counted once."""
+"""Number of small batches that are combined: the overhead above then counts once."""
 
 
 class _OpenFile:
-    """One file on its way: rows that are held back, and from the first row group on a Parquet
-    writer.
-    """
+    """One open file: buffered rows, and a Parquet writer from the first row group on."""
 
     def __init__(
         self,
@@ -372,13 +389,11 @@ class _OpenFile:
         path: str,
         values: Mapping[str, str | None],
     ) -> None:
-        self._wanted, self._folder, self._path, self._values, self._schema = (
-            wanted,
-            folder,
-            path,
-            values,
-            columns.kept,
-        )
+        self._wanted = wanted
+        self._folder = folder
+        self._path = path
+        self._values = values
+        self._schema = columns.kept
         self.lacking = columns.lacking
         self._held: list[pa.RecordBatch] = []
         self.write_buffer_bytes = 0
@@ -394,7 +409,9 @@ class _OpenFile:
     @property
     def size(self) -> int:
         """Bytes written so far."""
-        return int(self._file.tell()) if self._file is not None else 0
+        if self._file is None:
+            return 0
+        return int(self._file.tell())
 
     def hold(self, rows: pa.RecordBatch) -> None:
         """Keep rows for the next row group."""
@@ -405,7 +422,7 @@ class _OpenFile:
             and self.write_buffer_bytes < 2 * len(self._held) * _BATCH_BYTES
         ):
             self._held = self._together().combine_chunks().to_batches()
-            self.write_buffer_bytes = sum(one.nbytes + _BATCH_BYTES for one in self._held)
+            self.write_buffer_bytes = sum(batch.nbytes + _BATCH_BYTES for batch in self._held)
         self._counted.count(rows)
 
     def give_to(self, other: _OpenFile) -> None:
@@ -420,8 +437,7 @@ class _OpenFile:
             self._begun(rows_at_a_time(held.num_rows, held.nbytes)).write_table(
                 held, row_group_size=held.num_rows
             )
-            # what pages were encoded in: the pool would keep it, and some MB more with many a row
-            # group
+            # The buffers of encoded pages: the pool would keep some MB more with each row group.
             pa.default_memory_pool().release_unused()
 
     def close(self) -> DataFile:
@@ -430,26 +446,21 @@ class _OpenFile:
         self._writer.close()
         metadata = self._writer.writer.metadata
         size = self.size
-        self._let_go()
-        return DataFile(
-            self._path,
-            size,
-            metadata.num_rows,
-            self._values,
-            render_stats(metadata, self._counted),
-            int(time.time() * 1000),
-        )
+        self._close_file()
+        stats = render_stats(metadata, self._counted)
+        now_ms = int(time.time() * 1000)
+        return DataFile(self._path, size, metadata.num_rows, self._values, stats, now_ms)
 
     def abandon(self) -> str:
-        """Let the file go as it is; its path."""
+        """Close the file in its present state; return its path."""
         with contextlib.suppress(OSError):
             if self._writer is not None:
                 self._writer.close()
         with contextlib.suppress(OSError):
-            self._let_go()
+            self._close_file()
         return self._path
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -470,8 +481,11 @@ class _OpenFile:
 
 def _options(schema: pa.Schema, bounded: list[str], codec: Codec) -> dict[str, Any]:
     columns = {field.name: str(field.type) for field in schema}
+    compression = codec.value
+    if codec is Codec.NONE:
+        compression = "none"
     return {
-        "compression": "none" if codec is Codec.NONE else codec.value,
+        "compression": compression,
         "compression_level": level_of(codec),
         "use_dictionary": with_dictionary(columns),
         "write_statistics": bounded,

@@ -1,12 +1,12 @@
 """Does the table's store or mount create a file only if it is absent?
 
-Each commit depends on it: who creates `N.json` has committed version N. S3 and Azure are asked by a
-put with `If-None-Match: *`, HDFS by a rename that does not overwrite, a local file system by a hard
-link. Where this fails, two writers replace each other's commits and both exit with 0.
+Each commit depends on it: the writer that creates `N.json` has committed version N. On S3 and Azure
+that is a put with `If-None-Match: *`, on HDFS a rename that does not overwrite, on a local file
+system a hard link. Without it two writers replace each other's commits, and both exit with 0.
 
-In a store the probe is a race of two delta-rs writers for version 0 of a table of its own, with a
+In a store the probe is a race of two delta-rs writers for version 0 of a separate table, with a
 random hidden name in the table's directory, which readers and VACUUM skip. It is removed
-afterwards. When a run probes is decided by `decide.table_storage.is_probe_due`.
+afterwards. `decide.table_storage.is_probe_due` decides when a run probes.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ from enum import Enum
 from pathlib import Path
 
 from etl.errors import EtlError, NoExclusiveCreate, TableUnreachable
-from etl.io.delta.stores import behind, options_of, table_folder, unreachable
+from etl.io.delta.stores import options_of, public_cause, table_folder, unreachable
 from etl.io.delta.table import PROBE_PREFIX, local_path
 from etl.settings.table import StoreKind, TablePath, kind_of, store_of
 
 ROUNDS = 20
-"""A round proves nothing if one writer sees the other's file before it tries: one of five on a
-nearby store.
+"""A round proves nothing if one writer sees the other's file before its own attempt: one of five on
+a nearby store.
 """
 _HARM = "two writers could replace each other's commit"
 _FAULTS: Mapping[StoreKind | None, str] = {
-    StoreKind.S3: "the store ignores If-None-Match",
-    StoreKind.AZURE: "the store ignores If-None-Match",
-    StoreKind.HDFS: "the store renames a file over another one",
-    StoreKind.OTHER: "the store creates a file over another one",
+    StoreKind.S3: "The store ignores If-None-Match",
+    StoreKind.AZURE: "The store ignores If-None-Match",
+    StoreKind.HDFS: "The store renames a file over another one",
+    StoreKind.OTHER: "The store creates a file over another one",
 }
 _STORE_CHECK = (
-    "Check the release and the settings of the store, and of each proxy before it: a put with `If-None-Match: *` must be refused where the name "
-    "exists; else move the table to another store (docs/STORES.md). Nothing was written; `etl doctor` probes again"
+    "Check the release and the settings of the store, and of each proxy before it: a put with "
+    "`If-None-Match: *` must fail if the name exists. Otherwise move the table to another store "
+    "(docs/STORES.md). Nothing was written; `etl doctor` probes again"
 )
 _MOUNT_CHECK = (
-    "Check the mount's type and options: the table needs hard links, as ext4, xfs and NFS have them; else move the table to another "
-    "file system (docs/STORES.md). Nothing was written; `etl doctor` probes again"
+    "Check the mount's type and options: the table needs hard links, as ext4, xfs and NFS have "
+    "them. Otherwise move the table to another file system (docs/STORES.md). Nothing was written; "
+    "`etl doctor` probes again"
 )
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _UNSAFE_RENAME = "MOUNT_ALLOW_UNSAFE_RENAME"
@@ -58,14 +60,15 @@ class _Attempt(Enum):
 
     CREATED = "created"
     REFUSED = "refused"
-    """By the store, at the put itself."""
+    """The store rejected the put itself."""
     CAME_LATE = "came late"
-    """The writer saw the other one's file, and did not ask the store."""
+    """The writer saw the other one's file, and sent no put."""
 
 
 def require_exclusive_create(path: str) -> None:
-    """Raises NoExclusiveCreate where a file of the table's log could replace another one of its
-    name, and as an append does.
+    """Raise NoExclusiveCreate if a file of the table's log could replace another one of its name.
+
+    Raises the errors of an append, too.
     """
     folder = local_path(path)
     if folder is None:
@@ -77,7 +80,8 @@ def require_exclusive_create(path: str) -> None:
 
 def _probe_store(path: str) -> None:
     for _ in range(ROUNDS):
-        attempts = _race(TablePath(f"{path.rstrip('/')}/{_random_name()}", store_of(path)), path)
+        probe = TablePath(f"{path.rstrip('/')}/{_random_name()}", store_of(path))
+        attempts = _race(probe, path)
         if attempts.count(_Attempt.CREATED) > 1:
             message = f"{_FAULTS[kind_of(path)]}: {_HARM}"
             raise NoExclusiveCreate(
@@ -85,9 +89,8 @@ def _probe_store(path: str) -> None:
             )
         if _Attempt.REFUSED in attempts:
             return
-    message = "It could not be found out whether the store keeps two writers apart: no two puts of the probe met"
     raise TableUnreachable(
-        message,
+        "The probe cannot show whether the store separates two writers: its puts never met",
         store=store_of(path).endpoint,
         path=path,
         action="Check how long the store takes to answer; then run again",
@@ -95,16 +98,16 @@ def _probe_store(path: str) -> None:
 
 
 def _race(probe: TablePath, path: str) -> list[_Attempt]:
-    """Two writers create one table at the same time."""
+    """Create one table by two writers at the same time; return the result of each."""
     start = threading.Barrier(2)
     try:
         with ThreadPoolExecutor(2) as writers:
             running = [writers.submit(_create, probe, start) for _ in range(2)]
-            return [one.result() for one in running]
-    except EtlError:  # a secret that is not to be found
+            return [attempt.result() for attempt in running]
+    except EtlError:  # a missing secret
         raise
-    except Exception as error:  # whatever delta-rs makes of the store's answer
-        raise unreachable(error, path, "written") from behind(error, path)
+    except Exception as error:  # delta-rs' errors of a store have no common class
+        raise unreachable(error, path, "written") from public_cause(error, path)
     finally:
         _remove(probe)
 
@@ -114,10 +117,8 @@ def _create(probe: TablePath, start: threading.Barrier) -> _Attempt:
     from deltalake import CommitProperties, DeltaTable
     from deltalake.exceptions import CommitFailedError, DeltaError
 
-    columns, once = (
-        pyarrow.schema([("probe", pyarrow.int32())]),
-        CommitProperties(max_commit_retries=0),
-    )
+    columns = pyarrow.schema([("probe", pyarrow.int32())])
+    once = CommitProperties(max_commit_retries=0)
     start.wait()
     try:
         DeltaTable.create(probe, columns, storage_options=options_of(probe), commit_properties=once)
@@ -144,13 +145,14 @@ def _reject_unsafe_rename(path: str) -> None:
         raise NoExclusiveCreate(
             message,
             path=path,
-            action="Take the variable out of the environment; a table needs hard links",
+            action="Remove the variable from the environment: a table needs hard links",
         )
 
 
 def _probe_mount(path: str, folder: Path) -> None:
-    """Two hard links of one name, by the system call of delta-rs. A table that is not there yet is
-    probed above its place.
+    """Create two hard links of one name, by the system call of delta-rs.
+
+    For a table that does not exist yet, its nearest existing parent directory is probed.
     """
     probe = None
     try:
@@ -168,22 +170,24 @@ def _probe_mount(path: str, folder: Path) -> None:
 
 
 def _fault_of_links(probe: Path) -> str | None:
-    """Return what is wrong with hard links in that directory's file system; None if they work.
+    """Return the fault of hard links in that directory's file system; None if they work.
+
     Raises OSError for any other problem.
     """
-    written, commit = probe / "written", probe / "commit"
+    written = probe / "written"
+    commit = probe / "commit"
     written.touch()
     try:
         os.link(written, commit)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        return f"the mount has no hard links ({os.strerror(error.errno)})"
+        return f"The mount has no hard links ({os.strerror(error.errno)})"
     try:
         os.link(written, commit)
     except FileExistsError:
         return None
-    return "the mount makes a hard link over another file"
+    return "The mount creates a hard link over another file"
 
 
 def _random_name() -> str:

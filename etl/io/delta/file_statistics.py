@@ -2,9 +2,9 @@
 
 Readers trust them (Delta protocol, "Per-file Statistics"): a bound that is too tight loses rows in
 filters. So minimum and maximum are those of the Parquet footer; the maximum of a timestamp, which
-the log keeps in milliseconds, and decimals of many digits are rounded outwards. If values are
-ordered or parsed differently by readers (NaN, infinity, years beyond 9999), the file has no bounds:
-delta-rs takes a bound that is missing beside others for null.
+the log keeps in milliseconds, and decimals of many digits are rounded outwards. If readers order or
+parse values differently (NaN, infinity, years beyond 9999), the file has no bounds at all: if only
+some bounds are missing, delta-rs reads them as null.
 
 Nulls, and bounds that no footer has, are counted while rows are written: for each field of a
 struct, for lists and maps as a whole, and for as many columns as Delta's own writer.
@@ -46,33 +46,34 @@ Bounds = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column that has statistics."""
+    """One column with statistics."""
 
     path: tuple[str, ...]
-    """Its name; of a struct's field those of the structs around it first."""
+    """Its name; for a field of a struct, the names of the enclosing structs first."""
     kind: pa.DataType
     at: int | None
-    """Which of the file's Parquet columns it is, of a list or a map the first one; None: the file
-    lacks it, it is null in all its rows.
+    """Number of its Parquet column, of the first one for a list or a map. None: the file lacks it,
+    as it is null in all rows.
     """
 
     @property
     def is_kept(self) -> bool:
-        """True if Parquet shall keep its minimum and maximum."""
+        """True if the Parquet footer keeps its minimum and maximum."""
         return any(holds(self.kind) for holds in _KEPT)
 
     @property
     def is_counted(self) -> bool:
-        """True if `CountedValues` has its minimum and maximum."""
+        """True if `CountedValues` computes its minimum and maximum."""
         return any(holds(self.kind) for holds in _COUNTED)
 
 
 def columns_of(schema: pa.Schema, lacking: Collection[str] = ()) -> tuple[Column, ...]:
-    """The columns of which the log speaks; those of `lacking` are not in the file."""
-    at, found = 0, list[Column]()
+    """Return the columns with statistics in the log; those of `lacking` are not in the file."""
+    at = 0
+    found: list[Column] = []
     for field in schema:
         if field.name in lacking:
-            found += [replace(one, at=None) for one in _columns((field.name,), field.type, 0)]
+            found += [replace(column, at=None) for column in _columns((field.name,), field.type, 0)]
             continue
         found += _columns((field.name,), field.type, at)
         at += _parquet_columns(field.type)
@@ -80,8 +81,10 @@ def columns_of(schema: pa.Schema, lacking: Collection[str] = ()) -> tuple[Column
 
 
 def footer_keeps(columns: Iterable[Column]) -> list[str]:
-    """Return the Parquet paths of columns with footer bounds. Never floats: the writer skips NaN,
-    which Spark orders above all numbers and would then miss.
+    """Return the Parquet paths of columns with bounds in the footer.
+
+    Floats are never among them: the writer skips NaN, which Spark orders above all numbers and
+    would miss then.
     """
     return [".".join(column.path) for column in columns if column.at is not None and column.is_kept]
 
@@ -106,9 +109,7 @@ def _parquet_columns(kind: pa.DataType) -> int:
 
 
 class CountedValues:
-    """Counts of one file with that schema without the columns of `lacking`, which are null in all
-    its rows.
-    """
+    """Counted nulls and bounds of one file. The columns of `lacking` are null in all its rows."""
 
     def __init__(self, schema: pa.Schema, lacking: Collection[str] = ()) -> None:
         self.columns = columns_of(schema, lacking)
@@ -118,7 +119,7 @@ class CountedValues:
         self._is_unbounded = [False] * len(self.columns)
 
     def count(self, rows: pa.RecordBatch) -> None:
-        """Take rows in."""
+        """Count rows."""
         for i, column in enumerate(self.columns):
             if column.at is None:
                 self.nulls[i] += rows.num_rows
@@ -131,26 +132,35 @@ class CountedValues:
                 self._bound(i, values)
 
     def bounds(self, i: int) -> Bounds | None:
-        """The least and the greatest value, a text as its UTF-8 bytes; None where there is none, or
-        a number that is none, or not finite: JSON has no name for it."""
-        return None if self._is_unbounded[i] else self._bounds[i]
+        """Return minimum and maximum, a text as its UTF-8 bytes.
+
+        None without values, and for NaN and infinity: JSON cannot represent them.
+        """
+        if self._is_unbounded[i]:
+            return None
+        return self._bounds[i]
 
     def _bound(self, i: int, values: pa.Array) -> None:
         if types.is_floating(values.type) and not compute.all(compute.is_finite(values)).as_py():
             self._is_unbounded[i] = True
             return
-        found = compute.min_max(values.dictionary if types.is_dictionary(values.type) else values)
-        least, greatest = (_bound_value(found[end]) for end in ("min", "max"))
+        if types.is_dictionary(values.type):
+            values = values.dictionary
+        found = compute.min_max(values)
+        least = _bound_value(found["min"])
+        greatest = _bound_value(found["max"])
         known = self._bounds[i] or (least, greatest)
         self._bounds[i] = min(known[0], least), max(known[1], greatest)
 
 
 def _bound_value(found: pa.Scalar) -> Any:
-    return found.as_buffer().to_pybytes() if types.is_string(found.type) else found.as_py()
+    if types.is_string(found.type):
+        return found.as_buffer().to_pybytes()
+    return found.as_py()
 
 
 def nested(found: Sequence[tuple[tuple[str, ...], object]]) -> dict[str, object]:
-    """Values by path, as the log has them: one mapping inside the other."""
+    """Return the values as nested mappings, a level for each name of a path, as in the log."""
     statistics = dict[str, object]()
     for path, value in found:
         inner = statistics
@@ -162,39 +172,36 @@ def nested(found: Sequence[tuple[tuple[str, ...], object]]) -> dict[str, object]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXT_KEPT = 32
-"""Characters of a text's beginning that bound it, as Delta's own writer keeps them: every reader
-reads all of the log.
-"""
+"""Characters of a text that its bounds keep, as in Delta's own writer: the log stays small."""
 _LAST_ASCII, _LAST_OF_ALL = "\x7f", "\U0010ffff"
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which each reader can parse."""
+"""The years 1 to 9999, which every reader can parse."""
 _FIRST_DAY, _LAST_DAY = _FIRST_MS // 86_400_000, _LAST_MS // 86_400_000
 _DIGITS_OF_DOUBLE = 15
-"""So many decimal digits survive the way through a double."""
+"""Number of decimal digits that a double keeps exactly."""
 _PLACES = 4
 """Decimal places of a double that Python writes without an exponent."""
 
 
 def render_stats(metadata: parquet.FileMetaData, counted: CountedValues) -> str:
     """Return the statistics of a file as JSON, from its footer and its counts."""
-    least, greatest = list[tuple[tuple[str, ...], Any]](), list[tuple[tuple[str, ...], Any]]()
-    is_whole = True
+    least: list[tuple[tuple[str, ...], Any]] = []
+    greatest: list[tuple[tuple[str, ...], Any]] = []
+    nulls: list[tuple[tuple[str, ...], Any]] = []
+    is_complete = True
     for i, column in enumerate(counted.columns):
+        nulls.append((column.path, counted.nulls[i]))
         bounds = _bounds_of(metadata, counted, i)
         if bounds is not None:
             least.append((column.path, bounds[0]))
             greatest.append((column.path, bounds[1]))
-        elif (
-            (column.is_kept or column.is_counted)
-            and len(column.path) == 1
-            and counted.nulls[i] < metadata.num_rows
-        ):
-            is_whole = False
-    nulls = [
-        (column.path, count) for column, count in zip(counted.columns, counted.nulls, strict=True)
-    ]
+            continue
+        may_have_bounds = column.is_kept or column.is_counted
+        has_values = counted.nulls[i] < metadata.num_rows
+        if may_have_bounds and len(column.path) == 1 and has_values:
+            is_complete = False
     statistics = {"numRecords": metadata.num_rows, "nullCount": nested(nulls)}
-    if is_whole:
+    if is_complete:
         statistics |= {"minValues": nested(least), "maxValues": nested(greatest)}
     return json.dumps(statistics, separators=(",", ":"), allow_nan=False)
 
@@ -208,38 +215,37 @@ def _bounds_of(
             return _of_footer(metadata, column.kind, column.at)
         return None
     found = counted.bounds(i)
-    return found if found is None or not types.is_string(column.kind) else _of_texts(*found)
+    if found is not None and types.is_string(column.kind):
+        return _of_texts(*found)
+    return found
 
 
 def _of_footer(
     metadata: parquet.FileMetaData, kind: pa.DataType, at: int
 ) -> tuple[Any, Any] | None:
-    found = [_told(metadata.row_group(group), at) for group in range(metadata.num_row_groups)]
-    if None in found:
-        return None
-    return _bounds(kind, [one for some in found if some is not None for one in some])
+    """Return the bounds of a column in all row groups.
 
-
-def _told(group: Any, at: int) -> list[Any] | None:
-    """Return a row group's bounds of a column; None if it has values without bounds: Parquet keeps
-    none beyond 4 KiB.
+    None if a row group has values without bounds (Parquet keeps none beyond 4 KiB), or no group has
+    values.
     """
-    found = group.column(at).statistics
-    if found is not None and found.has_min_max:
-        return [found]
-    return [] if found is not None and found.null_count == group.num_rows else None
-
-
-def _bounds(kind: pa.DataType, found: list[Any]) -> tuple[Any, Any] | None:
-    """The least and the greatest value as the log has them; None where there are none, or none that
-    the log can name.
-    """
-    if not found:
+    values = []
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        statistics = group.column(at).statistics
+        if statistics is None:
+            return None
+        if statistics.has_min_max:
+            values.append(_footer_bound(statistics.min_raw))
+            values.append(_footer_bound(statistics.max_raw))
+        elif statistics.null_count != group.num_rows:
+            return None
+    if not values:
         return None
-    least, greatest = (
-        f([_footer_bound(raw) for one in found for raw in (one.min_raw, one.max_raw)])
-        for f in (min, max)
-    )
+    return _bounds(kind, min(values), max(values))
+
+
+def _bounds(kind: pa.DataType, least: Any, greatest: Any) -> tuple[Any, Any] | None:
+    """Return minimum and maximum in the form of the log; None if the log cannot represent them."""
     if types.is_decimal(kind):
         return decimal_bounds(least, greatest, kind)
     if types.is_date32(kind):
@@ -248,16 +254,21 @@ def _bounds(kind: pa.DataType, found: list[Any]) -> tuple[Any, Any] | None:
         return None
     if not types.is_timestamp(kind):
         return least, greatest
-    first, last = least // 1000, -(-greatest // 1000)
-    zone = "Z" if kind.tz else ""
+    first = least // 1000
+    last = -(-greatest // 1000)
+    zone = ""
+    if kind.tz:
+        zone = "Z"
     if _FIRST_MS <= first <= last <= _LAST_MS:
         return (_moment(first, zone), _moment(last, zone))
     return None
 
 
 def _footer_bound(raw: Any) -> Any:
-    """A bound of the footer in the order of the column's type: decimals as whole numbers."""
-    return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
+    """Return a bound of the footer as a comparable value: a decimal as its unscaled integer."""
+    if isinstance(raw, bytes):
+        return int.from_bytes(raw, "big", signed=True)
+    return raw
 
 
 def _of_texts(least: bytes, greatest: bytes) -> tuple[str, str] | None:
@@ -268,18 +279,20 @@ def _of_texts(least: bytes, greatest: bytes) -> tuple[str, str] | None:
 
 
 def decimal_bounds(least: int, greatest: int, kind: pa.DataType) -> tuple[float, float] | None:
-    """The bounds, given in units of the last place, as JSON numbers without an exponent: delta-rs
-    takes one with it for null.
+    """Return bounds in units of the last place as JSON numbers without an exponent.
 
-    Where readers that take these for doubles would round them, they are rounded outwards. None
-    where the type has no number so large.
+    delta-rs reads a number with an exponent as null. Numbers that a reader's double would round are
+    rounded outwards. None if a rounded number exceeds the precision of the type.
     """
-    first, last = _decimal(least, kind, -1), _decimal(greatest, kind, 1)
-    return None if first is None or last is None else (first, last)
+    first = _decimal(least, kind, -1)
+    last = _decimal(greatest, kind, 1)
+    if first is None or last is None:
+        return None
+    return first, last
 
 
 def _decimal(unscaled: int, kind: pa.DataType, outwards: int) -> float | None:
-    """Return the number, rounded outwards (-1: down, 1: up) to a whole one if it has many digits."""
+    """Return the number; one with too many digits is rounded outwards (-1: down, 1: up)."""
     number = float(f"{unscaled}E-{kind.scale}")
     if abs(unscaled) < 10**_DIGITS_OF_DOUBLE and "e" not in repr(number):
         return number
@@ -288,23 +301,26 @@ def _decimal(unscaled: int, kind: pa.DataType, outwards: int) -> float | None:
     further = (outwards * unscaled // step + 2) * step * outwards
     if abs(further) >= 10**kind.precision:
         return None
-    return further // 10**kind.scale if place >= 0 else float(f"{further}E-{kind.scale}")
+    if place >= 0:
+        whole: int = further // 10**kind.scale
+        return whole
+    return float(f"{further}E-{kind.scale}")
 
 
 def text_bounds(least: str, greatest: str) -> tuple[str, str]:
-    """Return short texts around all texts from `least` to `greatest`, in the order of UTF-8 bytes.
-    Long ones are truncated; the upper bound then ends with the next larger character, or earlier if
-    there is none.
+    """Return short bounds of all texts from `least` to `greatest`, in the order of UTF-8 bytes.
+
+    Long texts are truncated. The truncated upper bound gets a larger character at its end.
     """
-    end = next(
-        (at for at in range(TEXT_KEPT, len(greatest)) if greatest[at] != _LAST_OF_ALL),
-        len(greatest),
-    )
-    if end == len(greatest):
+    end = TEXT_KEPT
+    while end < len(greatest) and greatest[end] == _LAST_OF_ALL:
+        end += 1
+    if end >= len(greatest):
         return least[:TEXT_KEPT], greatest
-    return least[:TEXT_KEPT], greatest[:end] + (
-        _LAST_ASCII if greatest[end] < _LAST_ASCII else _LAST_OF_ALL
-    )
+    larger = _LAST_OF_ALL
+    if greatest[end] < _LAST_ASCII:
+        larger = _LAST_ASCII
+    return least[:TEXT_KEPT], greatest[:end] + larger
 
 
 def _day(days: int) -> str:
@@ -313,6 +329,6 @@ def _day(days: int) -> str:
 
 
 def _moment(ms: int, zone: str) -> str:
-    """A moment, or a time without a zone, in the one form by which all readers filter alike."""
+    """Return a timestamp in the form that all readers filter the same way; `zone`: Z or nothing."""
     at = _EPOCH + timedelta(milliseconds=ms)
     return f"{at.year:04d}-{at:%m-%dT%H:%M:%S}.{ms % 1000:03d}{zone}"

@@ -1,10 +1,10 @@
-"""What do the commits of a table's log say of our plans and of other writers?
+"""Which plans and which changes by other writers do the commits of a table's log record?
 
-Parses commit files (Delta protocol, "Actions"). delta-rs reads the state of a table; which commit
-carried our `txn` and what happened since is read here, through delta-rs's object store, without a
+Parses commit files (Delta protocol, "Actions"). delta-rs reads the state of a table; this module
+finds the commit with our `txn` and the commits after it, through delta-rs's object store, without a
 JVM. `history()` of delta-rs is not used: after a commit its version numbers are too low by one.
 
-Not here: what follows (etl/decide/table_changes.py).
+Not here: the consequences (etl/decide/table_changes.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from etl.decide.table_changes import RESTORE
 from etl.errors import TableUnreachable
-from etl.io.delta.stores import behind, options_of, unreachable
+from etl.io.delta.stores import options_of, public_cause, unreachable
 from etl.model.snapshot import ForeignCommit, is_same_pipeline
 
 
@@ -37,7 +37,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a `metaData` action defines: id, columns, partitioning."""
+    """The table that a `metaData` action defines: id, columns, partitioning."""
 
     table_id: str
     columns: Mapping[str, str]
@@ -66,11 +66,11 @@ class TableFileSystem(fs.PyFileSystem):  # type: ignore[misc]
     """The table's directory as a file system with relative paths."""
 
     path: str
-    """The table's."""
+    """Path of the table."""
 
 
 def open_log(path: str) -> TableFileSystem:
-    """The file system of a table's folder, which must exist."""
+    """Return the file system of a table's directory, which must exist."""
     from deltalake.fs import DeltaStorageHandler
 
     files = TableFileSystem(DeltaStorageHandler(path, options_of(path)))
@@ -79,10 +79,10 @@ def open_log(path: str) -> TableFileSystem:
 
 
 def walk_back(files: fs.FileSystem, newest: int) -> Iterator[Commit]:
-    """The commits from version `newest` down, as long as the log still holds them.
+    """Yield the commits from version `newest` down, as long as the log holds them.
 
-    It ends without an error where clean-up removed a commit file: only checkpoints know about older
-    ones.
+    Ends without an error at a commit file that log clean-up removed: only checkpoints cover older
+    versions.
     """
     for version in range(newest, -1, -1):
         content = read_commit_file(files, version)
@@ -92,7 +92,8 @@ def walk_back(files: fs.FileSystem, newest: int) -> Iterator[Commit]:
 
 
 def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
-    """The bytes of one commit file, or None when it is not there (cleaned up, or not yet written).
+    """Return the bytes of a commit file; None if it does not exist (cleaned up, or not written yet).
+
     Raises TableUnreachable.
     """
     try:
@@ -102,30 +103,37 @@ def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
         return None
     except OSError as error:
         path = getattr(files, "path", "")
-        raise unreachable(error, path, "read") from behind(error, path)
+        raise unreachable(error, path, "read") from public_cause(error, path)
 
 
 def hash_of_commit(files: fs.FileSystem, version: int) -> str | None:
-    """Return what distinguishes commits of one version: SHA-256 of the file; None if it is gone. A
-    copied table has equal files; two commits never do, since each names its time and files.
+    """Return the SHA-256 of a commit file, which distinguishes commits of one version; None if it is
+    gone.
+
+    A copied table has equal files. Two commits never do, since each contains its time and files.
     """
     content = read_commit_file(files, version)
-    return None if content is None else hashlib.sha256(content).hexdigest()
+    if content is None:
+        return None
+    return hashlib.sha256(content).hexdigest()
 
 
 def parse_commit(version: int, content: bytes) -> Commit:
-    """Parse the actions of a commit file: a JSON object per line. `add` actions, the most, are
-    skipped unparsed. Raises TableUnreachable for a truncated or invalid file.
+    """Parse the actions of a commit file: a JSON object per line. `add` actions, most of the file,
+    are skipped.
+
+    Raises TableUnreachable for a truncated or invalid file.
     """
-    operation, user_metadata, removed_rows, shape = "unknown", None, False, None
+    operation = "unknown"
+    user_metadata = None
+    removed_rows = False
+    shape = None
     transactions: dict[str, int] = {}
-    with _reading("a file of the table's log is no commit", delta_version=version):
+    with _reading(_NOT_A_COMMIT, delta_version=version):
         for action, body in _actions(content, skip=b'{"add"'):
             if action == "commitInfo":
-                operation, user_metadata = (
-                    str(body.get("operation", "unknown")),
-                    body.get("userMetadata"),
-                )
+                operation = str(body.get("operation", "unknown"))
+                user_metadata = body.get("userMetadata")
             elif action == "txn":
                 transactions[str(body["appId"])] = int(body["version"])
             elif action == "remove":
@@ -138,63 +146,65 @@ def parse_commit(version: int, content: bytes) -> Commit:
 
 
 def parse_added(content: bytes) -> list[Added]:
-    """Return the Parquet files that a commit adds. Raises TableUnreachable for a truncated or
-    invalid file.
+    """Return the Parquet files that a commit adds.
+
+    Raises TableUnreachable for a truncated or invalid file.
     """
-    with _reading("a file of the table's log is no commit"):
-        return [
-            Added(str(body["path"]), dict(body.get("partitionValues") or {}), _rows_of(body))
-            for action, body in _actions(content)
-            if action == "add"
-        ]
+    added = []
+    with _reading(_NOT_A_COMMIT):
+        for action, body in _actions(content):
+            if action == "add":
+                partition_values = dict(body.get("partitionValues") or {})
+                added.append(Added(str(body["path"]), partition_values, _rows_of(body)))
+    return added
 
 
 def parse_removed(content: bytes) -> frozenset[str]:
-    """The paths of the files that one commit file removes. Raises as `parse_added`."""
-    with _reading("a file of the table's log is no commit"):
-        return frozenset(
-            str(body["path"])
-            for action, body in _actions(content, skip=b'{"add"')
-            if action == "remove"
-        )
+    """Return the paths of the files that one commit file removes. Raises as `parse_added`."""
+    removed = set()
+    with _reading(_NOT_A_COMMIT):
+        for action, body in _actions(content, skip=b'{"add"'):
+            if action == "remove":
+                removed.add(str(body["path"]))
+    return frozenset(removed)
 
 
 def adds_rows(content: bytes) -> bool:
-    """True if a commit adds rows, not only files with existing rows (OPTIMIZE)."""
-    with _reading("a file of the table's log is no commit"):
-        return any(
-            action == "add" and body.get("dataChange", True) for action, body in _actions(content)
-        )
+    """Return True if a commit adds rows, not only files with existing rows (OPTIMIZE)."""
+    with _reading(_NOT_A_COMMIT):
+        for action, body in _actions(content):
+            if action == "add" and body.get("dataChange", True):
+                return True
+    return False
 
 
 def _rows_of(body: Mapping[str, Any]) -> int | None:
     stats = json.loads(body.get("stats") or "{}")
-    rows = stats.get("numRecords") if isinstance(stats, dict) else None
+    if not isinstance(stats, dict):
+        return None
+    rows = stats.get("numRecords")
     return rows if isinstance(rows, int) else None
 
 
 def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
-    """The shape in a schema as Delta writes it (and Spark: `StructType.json()` is the same format).
+    """Return the shape in a schema of Delta, or of Spark: `StructType.json()` is the same format.
 
-    Raises TableUnreachable where it is none.
+    Raises TableUnreachable for an invalid schema.
     """
-    with _reading("the table's log holds a schema that is none", table_id=table_id):
-        fields = json.loads(schema_json)["fields"]
-        columns = {
-            f["name"]: json.dumps(
-                {"type": _plain(f["type"]), "nullable": f["nullable"]}, sort_keys=True
-            )
-            for f in fields
-        }
+    columns = {}
+    with _reading("The table's log holds an invalid schema", table_id=table_id):
+        for field_ in json.loads(schema_json)["fields"]:
+            kind = {"type": _plain(field_["type"]), "nullable": field_["nullable"]}
+            columns[field_["name"]] = json.dumps(kind, sort_keys=True)
         return Shape(table_id, columns, tuple(partition_by))
 
 
 def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | None:
-    """Return what this commit did to our rows or columns, or None if it is ours, a backfill's, or
+    """Return the change of our rows or columns by this commit; None if it is ours, a backfill's, or
     harmless.
 
     `before` is the table's shape before it; None: unknown, and no shape is compared. A RESTORE
-    always counts: it may bring rows back that are there already.
+    always counts: it may restore rows that the table holds already.
     """
     if any(is_same_pipeline(one, app_id) for one in commit.transactions):
         return None
@@ -210,8 +220,9 @@ def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | 
 def removals_since(
     files: fs.FileSystem, newest: int, after: int | None, app_id: str
 ) -> list[ForeignCommit]:
-    """Commits of others that removed rows or brought some back, above version `after` (None: all
-    that the log holds), oldest first.
+    """Return commits of other writers that removed or restored rows, oldest first.
+
+    after     a version; only commits above it are read (None: all that the log holds)
     """
     found = []
     for commit in walk_back(files, newest):
@@ -224,13 +235,16 @@ def removals_since(
 
 
 def _kept(before: Shape, after: Shape) -> bool:
-    """True if our rows still fit: a new column does no harm; another id or partitioning, or a
-    missing or changed column, does.
+    """Return True if our rows still fit the table.
+
+    A new column is harmless; another id or partitioning, or a missing or changed column, is not.
     """
-    same_table = (before.table_id, before.partition_by) == (after.table_id, after.partition_by)
-    return same_table and all(
-        after.columns.get(name) == kind for name, kind in before.columns.items()
-    )
+    if before.table_id != after.table_id or before.partition_by != after.partition_by:
+        return False
+    return all(after.columns.get(name) == kind for name, kind in before.columns.items())
+
+
+_NOT_A_COMMIT = "A file of the table's log is not a valid commit"
 
 
 @contextmanager
@@ -245,9 +259,11 @@ def _reading(message: str, **place: Any) -> Iterator[None]:
         OverflowError,
         RecursionError,
     ) as error:
-        check = "Check who writes to the table's _delta_log, and whether the store lets half a file be seen"
         raise TableUnreachable(
-            f"{message}: {type(error).__name__}: {error}", action=check, **place
+            f"{message}: {type(error).__name__}: {error}",
+            action="Check who writes to the table's _delta_log, and whether the store shows files "
+            "that are written half",
+            **place,
         ) from error
 
 
@@ -259,9 +275,7 @@ def _actions(content: bytes, skip: bytes | None = None) -> Iterator[tuple[str, d
 
 
 def _plain(kind: Any) -> Any:
-    """A type without the metadata of nested columns, which column mapping adds and which changes no
-    row.
-    """
+    """Return a type without the metadata of nested columns, which column mapping adds."""
     if isinstance(kind, list):
         return [_plain(item) for item in kind]
     if isinstance(kind, dict):

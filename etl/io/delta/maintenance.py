@@ -1,9 +1,9 @@
 """How is a table compacted, vacuumed and checkpointed?
 
-No row moves: OPTIMIZE marks its files with "dataChange": false (Delta protocol), VACUUM and
-checkpoints change no version. So runs and streams skip these commits. The files tell what to do,
-without a JVM; Spark does it, because delta-rs does not notice that another OPTIMIZE compacted the
-same files meanwhile, and then each row is there twice.
+No row changes: OPTIMIZE marks its files with "dataChange": false (Delta protocol), VACUUM and
+checkpoints change no version. So runs and streams skip these commits. The need for maintenance is
+decided from the list of files, without a JVM. Spark does the work, because delta-rs does not detect
+that another OPTIMIZE compacted the same files meanwhile, and then each row is in the table twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 from etl.decide.table_storage import DataFile
 from etl.errors import TableUnreachable, whole_text
 from etl.io.delta.log import open_log
-from etl.io.delta.stores import behind, is_conflict, translate, unreadable
+from etl.io.delta.stores import is_conflict, public_cause, translate, unreadable
 from etl.io.delta.table import features_of, not_by_delta_rs, open_table, rust_path, spark_path
 
 if TYPE_CHECKING:
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 
 
 _LOGS_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
-"""Makes VACUUM commit how much it removed."""
+"""With it VACUUM commits the number of removed files."""
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SPARKS_LISTING_TASKS = "10000"
-"""Spark's default: VACUUM would start that many tasks for three files, too, which takes minutes on
-two cores.
-"""
+"""Spark's default. VACUUM would start that many tasks even for three files: minutes on two cores."""
 _TASKS_A_CORE = 4
 _OPTIMIZE = "spark.databricks.delta.optimize."
 
@@ -51,30 +49,32 @@ class Compacted:
 
 
 def data_files(path: str) -> list[DataFile]:
-    """The files of the table's newest version. Raises as `open_table`."""
+    """Return the files of the table's newest version. Raises as `open_table`."""
     table = open_table(path)
     if table is None:
         return []
-    by, adds = (
-        table.metadata().partition_columns,
-        pa.table(table.get_add_actions(flatten=True)).to_pydict(),
-    )
-    values = [adds[f"partition.{column}"] for column in by]
-    return [
-        DataFile(tuple(None if one[n] is None else str(one[n]) for one in values), size)
-        for n, size in enumerate(adds["size_bytes"])
-    ]
+    adds = pa.table(table.get_add_actions(flatten=True)).to_pydict()
+    partition_columns = [adds[f"partition.{name}"] for name in table.metadata().partition_columns]
+    files = []
+    for n, size in enumerate(adds["size_bytes"]):
+        values = []
+        for column in partition_columns:
+            values.append(None if column[n] is None else str(column[n]))
+        files.append(DataFile(tuple(values), size))
+    return files
 
 
 def may_have_deletion_vectors(path: str) -> bool:
-    """True if the table has that feature. Raises as `open_table`."""
+    """Return True if the table has that feature. Raises as `open_table`."""
     table = open_table(path)
     return table is not None and "deletionVectors" in features_of(table)
 
 
 def compact(spark: SparkSession, path: str, target_bytes: int) -> Compacted:
-    """OPTIMIZE the small files (`is_small`) up to `target_bytes`. Raises TableUnreachable if others
-    changed the same files meanwhile, or the table cannot be written.
+    """Compact the small files (`is_small`) up to `target_bytes` by OPTIMIZE.
+
+    Raises TableUnreachable if another writer changed the same files meanwhile, or the table cannot
+    be written.
     """
     from delta.tables import DeltaTable
 
@@ -85,28 +85,28 @@ def compact(spark: SparkSession, path: str, target_bytes: int) -> Compacted:
     with _translated(path), _set(spark, sizes):
         [row] = DeltaTable.forPath(spark, spark_path(path)).optimize().executeCompaction().collect()
     metrics: Any = row["metrics"]
-    added, removed = (
-        metrics["filesAdded"]["totalSize"] or 0,
-        metrics["filesRemoved"]["totalSize"] or 0,
-    )
+    added = metrics["filesAdded"]["totalSize"] or 0
+    removed = metrics["filesRemoved"]["totalSize"] or 0
     return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"], removed, added)
 
 
 def unneeded(path: str, kept: timedelta) -> int:
-    """How many files VACUUM would remove: those that no version of the time `kept` needs. No JVM
-    starts for it. Raises as `open_table`.
+    """Return how many files VACUUM would remove: those that no version of the time `kept` needs.
+
+    Starts no JVM. Raises as `open_table`.
     """
     table = _there(path)
     with _translated(path):
-        # `full`: also files of runs that were killed, which no commit ever named
+        # `full`: includes files of killed runs, which no commit names.
         return len(
             table.vacuum(_hours(kept), dry_run=True, enforce_retention_duration=False, full=True)
         )
 
 
 def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
-    """Remove the files that no version of the time `kept` needs; how many that were. Raises as
-    `compact`.
+    """Remove the files that no version of the time `kept` needs; return their number.
+
+    Raises as `compact`.
     """
     from delta.tables import DeltaTable
 
@@ -117,9 +117,10 @@ def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
 
 
 def write_checkpoint(path: str, spark: Callable[[], SparkSession]) -> int:
-    """Write a checkpoint of the newest version, unless there is one; return the version. Delta then
-    drops log entries older than `delta.logRetentionDuration`. `spark` is called only if delta-rs
-    cannot write it.
+    """Write a checkpoint of the newest version, unless there is one; return the version.
+
+    Delta then drops log entries older than `delta.logRetentionDuration`. `spark` is called only if
+    delta-rs cannot write the checkpoint.
     """
     table = _there(path)
     if _last_checkpoint(path) == table.version():
@@ -135,7 +136,7 @@ def _there(path: str) -> DeltaTable:
     table = open_table(path)
     if table is None:
         raise TableUnreachable(
-            "The table is not there any more",
+            "The table does not exist any more",
             path=path,
             action="Check who moved or removed it meanwhile",
         )
@@ -151,7 +152,7 @@ def _last_checkpoint(path: str) -> int | None:
 
 
 def _checkpoint_by_spark(path: str, spark: SparkSession) -> int:
-    jvm: Any = spark._jvm  # no public way to it
+    jvm: Any = spark._jvm  # there is no public access to it
     with _translated(path):
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
             spark._jsparkSession, spark_path(path)
@@ -179,7 +180,7 @@ def _listing(spark: SparkSession) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Inside, the session has these settings."""
+    """Context manager: set these settings of the session, and restore the old ones at the end."""
     before = {key: spark.conf.get(key, None) for key in settings}
     for key, value in settings.items():
         spark.conf.set(key, value)
@@ -187,7 +188,10 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for key, was in before.items():
-            spark.conf.unset(key) if was is None else spark.conf.set(key, was)
+            if was is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, was)
 
 
 @contextlib.contextmanager
@@ -195,13 +199,12 @@ def _translated(path: str) -> Iterator[None]:
     """Context manager: translate exceptions of Spark, Java and delta-rs."""
     try:
         yield
-    except Exception as error:  # whatever they raise
+    except Exception as error:  # their exceptions have no common class
         text = whole_text(error)
         if is_conflict(text):
-            message = "Somebody else changed the same files while they were put together"
             raise TableUnreachable(
-                message,
+                "Another writer changed the same files during the compaction",
                 path=path,
-                action="Nothing was changed; run it again when nobody else writes there",
+                action="Run it again when no other writer changes the table. Nothing was changed",
             ) from error
-        raise unreadable(text, path) or translate(error, path) from behind(error, path)
+        raise unreadable(text, path) or translate(error, path) from public_cause(error, path)

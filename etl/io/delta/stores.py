@@ -2,7 +2,7 @@
 
 Secrets are resolved here for one call and not kept. Files are read and written by delta-rs's own
 file system (`deltalake.fs`), with the credentials of its log. Failures are recognised by their
-codes; texts of a store are not repeated, because they quote the signed request.
+codes. Messages do not repeat texts of a store, as those quote the signed request.
 """
 
 from __future__ import annotations
@@ -35,26 +35,31 @@ from etl.settings.table import KEY_OF, store_of
 
 
 def options_of(path: str) -> dict[str, str] | None:
-    """Return delta-rs' storage options for a path; None without any. Raises SettingsError for a
-    missing secret.
+    """Return delta-rs' storage options for a path; None without any.
+
+    Raises SettingsError for a missing secret.
     """
-    options = delta_rs_options(path, store_of(path))
-    return {
-        key: resolve_secret(value, KEY_OF[key]) if isinstance(value, SecretRef) else value
-        for key, value in options.items()
-    } or None
+    options = {}
+    for key, value in delta_rs_options(path, store_of(path)).items():
+        if isinstance(value, SecretRef):
+            value = resolve_secret(value, KEY_OF[key])
+        options[key] = value
+    return options or None
 
 
 class TableFolder(Protocol):
-    """Files by their paths below the folder. All raise OSError where it refuses."""
+    """Files of a table, by their paths below its directory. Each method raises OSError if the store
+    denies access.
+    """
 
     def create(self, path: str) -> pa.NativeFile:
-        """A new file to write; it is there when it is closed. Raises TableUnreachable where the
-        folder itself is gone.
+        """Return a new file to write; it exists once it is closed.
+
+        Raises TableUnreachable if the table's directory is gone.
         """
 
     def remove(self, path: str) -> None:
-        """A file that is there, or begun."""
+        """Remove a file that exists, or that was created and not closed."""
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """Return the size of each file in bytes; None if it is missing."""
@@ -64,12 +69,14 @@ class TableFolder(Protocol):
 
 
 def table_folder(root: str) -> TableFolder:
-    """The folder at a table's path."""
-    return LocalFolder(root) if folder_of(root) is not None else StoreFolder(root)
+    """Return the directory at a table's path."""
+    if folder_of(root) is not None:
+        return LocalFolder(root)
+    return StoreFolder(root)
 
 
 class LocalFolder:
-    """A folder of this machine; see `TableFolder`."""
+    """A directory of this machine; see `TableFolder`."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -77,14 +84,18 @@ class LocalFolder:
     def create(self, path: str) -> pa.NativeFile:
         """See `TableFolder`."""
         root = Path(self._root)
-        whole = root / path
-        if not root.is_dir():  # whoever begins to write makes it: made again it would be a folder of files that no log stands beside
-            action = "Check that it is the same folder on every executor's host, and who removed it; the next run appends the same plan again"
+        file = root / path
+        if not root.is_dir():
+            # The driver creates the directory with the table. Created here it would hold files
+            # without a table's log.
             raise TableUnreachable(
-                "The table's folder is not there", path=self._root, action=action
+                "The table's directory does not exist",
+                path=self._root,
+                action="Check that it is the same directory on every executor's host, and who "
+                "removed it. The next run appends the same plan again",
             )
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        return pa.OSFile(str(whole), "wb")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return pa.OSFile(str(file), "wb")
 
     def remove(self, path: str) -> None:
         """See `TableFolder`."""
@@ -92,10 +103,14 @@ class LocalFolder:
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """See `TableFolder`."""
-        return [
-            whole.stat().st_size if (whole := Path(self._root, path)).is_file() else None
-            for path in paths
-        ]
+        sizes: list[int | None] = []
+        for path in paths:
+            file = Path(self._root, path)
+            if file.is_file():
+                sizes.append(file.stat().st_size)
+            else:
+                sizes.append(None)
+        return sizes
 
     def named(self, pattern: str) -> list[str]:
         """See `TableFolder`."""
@@ -103,14 +118,15 @@ class LocalFolder:
 
 
 class StoreFolder:
-    """A folder of a store; see `TableFolder`. A file that was begun and not closed is none: its
-    parts stay until the store drops them.
+    """A directory of an object store; see `TableFolder`.
+
+    A file that was created and not closed does not exist: its parts stay until the store drops
+    them.
     """
 
     def __init__(self, root: str) -> None:
-        from deltalake._internal import (
-            DeltaFileSystemHandler,
-        )  # what `deltalake.fs` wraps: its own streams take no buffers of pyarrow
+        # The class under `deltalake.fs`, whose own streams accept no buffers of pyarrow.
+        from deltalake._internal import DeltaFileSystemHandler
 
         self._files: Any = DeltaFileSystemHandler(root, options_of(root))
 
@@ -134,29 +150,29 @@ class StoreFolder:
 
 
 class _Upload:
-    """delta-rs takes bytes alone, and pyarrow's writers have buffers."""
+    """File object over a stream of delta-rs, which accepts only bytes; pyarrow writes buffers."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     @property
     def closed(self) -> bool:
-        """True if closed, as of file objects."""
+        """True after `close`."""
         return bool(self._stream.closed)
 
     def write(self, data: Any) -> int:
-        """All of it."""
+        """Write all bytes; return their number."""
         return int(self._stream.write(bytes(data)))
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Return the number of bytes written."""
         return int(self._stream.tell())
 
     def flush(self) -> None:
-        """Do nothing: buffered bytes go with the next part."""
+        """Do nothing: buffered bytes are sent with the next part."""
 
     def close(self) -> None:
-        """The file is there."""
+        """Close the stream; then the file exists."""
         self._stream.close()
 
 
@@ -177,47 +193,47 @@ _REFUSED = (
     "InvalidAuthenticationInfo",  # Azure
     "AccessControlException",
 )  # Hadoop
-_LOGIN = "Check the credentials and their rights on this path: table.store, or what the environment gives where that says nothing"
+_LOGIN = (
+    "Check the credentials and their rights on this path: table.store, or the environment if "
+    "table.store has none"
+)
+_OTHER_REGION = ("The bucket is in another region than the configured one", "table.store.region")
 _SETTINGS: Mapping[str, tuple[str, str]] = {
-    "NoSuchBucket": ("the store has no such bucket", "table.path"),
-    "InvalidBucketName": ("no bucket can have such a name", "table.path"),
-    "ContainerNotFound": ("the storage account has no such container", "table.path"),
-    "InvalidResourceName": ("no container can have such a name", "table.path"),
-    "AuthorizationHeaderMalformed": (
-        "the bucket is in another region than the one that is named",
-        "table.store.region",
-    ),
-    "PermanentRedirect": (
-        "the bucket is in another region than the one that is named",
-        "table.store.region",
-    ),
-    "IllegalLocationConstraintException": (
-        "the bucket is in another region than the one that is named",
-        "table.store.region",
-    ),
+    "NoSuchBucket": ("The store has no such bucket", "table.path"),
+    "InvalidBucketName": ("No bucket can have such a name", "table.path"),
+    "ContainerNotFound": ("The storage account has no such container", "table.path"),
+    "InvalidResourceName": ("No container can have such a name", "table.path"),
+    "AuthorizationHeaderMalformed": _OTHER_REGION,
+    "PermanentRedirect": _OTHER_REGION,
+    "IllegalLocationConstraintException": _OTHER_REGION,
     "URL scheme is not allowed": (
-        "the endpoint is http://, and nobody allowed that",
+        "The endpoint is http://, which is not allowed",
         "table.store.endpoint",
     ),
-    "InvalidContentType": ("the endpoint does not speak TLS", "table.store.endpoint"),
+    "InvalidContentType": ("The endpoint does not use TLS", "table.store.endpoint"),
     "UnknownIssuer": (
-        "nobody whom this machine trusts signed the endpoint's certificate",
+        "The endpoint's certificate is signed by a CA that this machine does not trust",
         "table.store.endpoint",
     ),
-    "NotValidForName": ("the endpoint's certificate is another host's", "table.store.endpoint"),
+    "NotValidForName": (
+        "The endpoint's certificate belongs to another host",
+        "table.store.endpoint",
+    ),
     "Invalid Access Key": (
-        "the account's key is no key of Azure's, which is base64",
+        "The account's key is not a key of Azure, which is base64",
         "table.store.account_key",
     ),
 }
-"""Text in an answer or of a client -> a sentence, and the key to check."""
+"""Text of a store's answer or of a client -> message, and the key to check."""
 _CODE = re.compile(
-    r"<Code>([A-Za-z]{1,60})</Code>|\b(\d{3}) [A-Z][A-Za-z ]{2,30}\b|Error Code: ([A-Za-z]{1,60})|Status Code: (\d{3})"
+    r"<Code>([A-Za-z]{1,60})</Code>|\b(\d{3}) [A-Z][A-Za-z ]{2,30}\b"
+    r"|Error Code: ([A-Za-z]{1,60})|Status Code: (\d{3})"
 )
 _BY_SPARK = re.compile(
-    r"software\.amazon\.awssdk|java\.nio\.file\.AccessDeniedException|hadoop\.fs\.s3a|AbfsRestOperationException|hadoop\.fs\.azurebfs"
-    r"|UnknownHostException|java\.net\.\w*ConnectException|NoRouteToHostException|SocketTimeoutException|AccessControlException"
-    r"|hadoop\.ipc\."
+    r"software\.amazon\.awssdk|java\.nio\.file\.AccessDeniedException|hadoop\.fs\.s3a"
+    r"|AbfsRestOperationException|hadoop\.fs\.azurebfs|UnknownHostException"
+    r"|java\.net\.\w*ConnectException|NoRouteToHostException|SocketTimeoutException"
+    r"|AccessControlException|hadoop\.ipc\."
 )
 _STORE_OBSTACLES = (
     "Connection refused",
@@ -233,52 +249,63 @@ _STORE_OBSTACLES = (
 
 
 def of_store(error: BaseException, path: str, message: str) -> EtlError:
-    """The failure for a table in a store that cannot be `read` or `written`: PermissionDenied,
-    SettingsError or TableUnreachable.
+    """Return the error for a table in a store that cannot be `read` or `written` (`message`):
+    PermissionDenied, SettingsError or TableUnreachable.
     """
     text = str(error)
-    found = next((one for one in _SETTINGS if one in text), None)
-    if found is not None:
-        sentence, key = _SETTINGS[found]
-        return SettingsError(sentence, path=str(path), key=key, action=f"Check {key}")
+    for known, (sentence, key) in _SETTINGS.items():
+        if known in text:
+            return SettingsError(sentence, path=str(path), key=key, action=f"Check {key}")
+    code = None
     code_found = _CODE.search(text)
-    code = next((one for one in code_found.groups() if one), None) if code_found else None
+    if code_found:
+        code = next((group for group in code_found.groups() if group), None)
     if "169.254.169.254" in text:
         return PermissionDenied(
             "No credentials for the store were found", path=str(path), action=_LOGIN
         )
     if (
-        any(one in text for one in _REFUSED)
+        any(denied in text for denied in _REFUSED)
         or code in ("401", "403")
         or "lacked the necessary privileges" in text
     ):
-        return PermissionDenied(f"The store refuses us{_told(code)}", path=str(path), action=_LOGIN)
-    if "SafeModeException" in text:
-        message = f"The table cannot be {message}: HDFS is in safe mode, in which nobody writes"
-        return TableUnreachable(
-            message,
-            path=str(path),
-            action="Run hdfs dfsadmin -safemode get; a name node leaves it once it knows its blocks",
+        return PermissionDenied(
+            f"The store denies access{_suffix(code)}", path=str(path), action=_LOGIN
         )
-    obstacle = next((one for one in _STORE_OBSTACLES if one.lower() in text.lower()), None)
-    action = "Check the store's address and region, the network, and the credentials"
+    if "SafeModeException" in text:
+        return TableUnreachable(
+            f"The table cannot be {message}: HDFS is in safe mode, which allows no writes",
+            path=str(path),
+            action="Check with `hdfs dfsadmin -safemode get`. A name node leaves safe mode once it "
+            "knows its blocks",
+        )
+    lowered = text.lower()
+    obstacle = next((known for known in _STORE_OBSTACLES if known.lower() in lowered), None)
     return TableUnreachable(
-        f"The table cannot be {message}{_told(obstacle or code)}", path=str(path), action=action
+        f"The table cannot be {message}{_suffix(obstacle or code)}",
+        path=str(path),
+        action="Check the store's address and region, the network, and the credentials",
     )
 
 
 def is_of_store(text: str) -> bool:
-    """True if a Java stack trace is of a store's answer, or the connection to it, and not of a bug."""
+    """Return True if a Java stack trace comes from a store or its connection, not from a bug."""
     return _BY_SPARK.search(text) is not None
 
 
-def behind(error: BaseException | None, path: str) -> BaseException | None:
-    """Return an exception without texts of a store, for a traceback."""
-    return None if is_url(path) else error
+def public_cause(error: BaseException | None, path: str) -> BaseException | None:
+    """Return the exception to show as the cause in a traceback; None for a store, as the texts of
+    stores may contain signed requests.
+    """
+    if is_url(path):
+        return None
+    return error
 
 
-def _told(code: str | None) -> str:
-    return f": {code}" if code else ""
+def _suffix(code: str | None) -> str:
+    if not code:
+        return ""
+    return f": {code}"
 
 
 _OBSTACLES = (
@@ -298,10 +325,11 @@ _OBSTACLES = (
 )
 _COLOURS = re.compile(r"\x1b\[\d*m(↳ ?)?")
 _CONFLICT = re.compile(
-    r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+"
+    r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)"
+    r"|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+"
 )
 _NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to recognise URL")
-"""Text of delta-rs for a URL of no known store."""
+"""Text of delta-rs for a URL of an unknown store."""
 _NO_CHECKPOINT = "didn't find any checkpoints"
 _LOG_LOST = re.compile(
     f"Expected contiguous commit files|No table metadata or protocol found|{_NO_CHECKPOINT}"
@@ -312,20 +340,20 @@ _NO_COLUMNS = "Cannot scan Delta table with empty schema"
 _NO_FILE_SYSTEM = re.compile(
     r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found'
 )
-"""Text of Hadoop for a URL of no known store."""
+"""Text of Hadoop for a URL of an unknown store."""
 _UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
 _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Python worker")
 _CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
 _NUL_IN_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*\0")
-"""Delta makes a folder of each value of a partition, and escapes in its name what a folder's name
-cannot have, but for this.
+"""Delta creates a directory for each partition value, and escapes all characters that its name
+cannot have, except this one.
 """
 _NEW_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*?(?=/| \(exists=|\n|$)")
 FOLDER_BYTES = 255
-"""So long a folder's name may be."""
+"""Longest name of a directory, in bytes."""
 _FORGET = (
-    "; where there is none, take it out of the table's log (delta-rs: DeltaTable(PATH).repair()), and accept that its rows are gone: "
-    "`etl table accept-changes`, as the next run says"
+    ". Without a copy, remove the file from the table's log (delta-rs: DeltaTable(PATH).repair()), "
+    "and accept that its rows are gone: `etl table accept-changes`, as the next run describes"
 )
 _UNREADABLE = re.compile(
     r"\[(FAILED_READ_FILE[\w.]*|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_LOG_FILE_NOT_FOUND\w*)\] "
@@ -334,19 +362,21 @@ _UNREADABLE = re.compile(
 
 
 def translate(failure: Exception, path: str) -> Exception:
-    """Return the meaning of an exception of Spark or delta-rs: an executor's EtlError, an
-    unwritable place, or itself.
+    """Return the error that an exception of Spark or delta-rs stands for: an executor's EtlError,
+    an unwritable place, else the exception itself.
     """
     from deltalake.exceptions import CommitFailedError, DeltaError
 
-    if isinstance(failure, EtlError):  # a writer says itself what it met
+    if isinstance(failure, EtlError):
         return failure
     text = whole_text(failure)
     marked = unmark(text)
     if marked is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
-        action = "Check who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
         return TableUnreachable(
-            "Somebody else changed the table while ours were written", path=path, action=action
+            "Another writer changed the table during this append",
+            path=path,
+            action="Check who else writes to it (DESCRIBE HISTORY). This run committed nothing; the "
+            "next run appends the same plan again",
         )
     if marked is None and isinstance(failure, DeltaError):
         marked = not_supported(failure, path) or _removed(failure, path)
@@ -356,117 +386,141 @@ def translate(failure: Exception, path: str) -> Exception:
         or _refused_by_constraint(text, path)
         or _no_file_system(text, path)
     )
-    if marked or any(
-        phrase in text for phrase in _OF_PYTHON
-    ):  # a function may say of its own file what a table's folder says
-        return marked or failure
-    named = _no_folders_name(text, path)
-    if (
-        named is None
-        and is_url(path)
-        and (isinstance(failure, (DeltaError, OSError)) or is_of_store(text))
-    ):
+    if marked:
+        return marked
+    if any(phrase in text for phrase in _OF_PYTHON):
+        # A transform's function may fail on a file of its own with the texts looked for below.
+        return failure
+    unusable_name = _invalid_directory_name(text, path)
+    if unusable_name:
+        return unusable_name
+    if is_url(path) and (isinstance(failure, (DeltaError, OSError)) or is_of_store(text)):
         return of_store(failure, path, "written")
-    return named or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
+    if is_obstacle(text):
+        return unreachable(failure, path, "written")
+    return failure
 
 
 def without_columns(error: BaseException, path: str) -> NotOurTable | None:
     """Return the error for a table without columns; None for anything else."""
     if _NO_COLUMNS not in str(error):
         return None
-    action = (
-        "Check who made it; ALTER TABLE ... ADD COLUMNS with one of the rows' columns, and the next run names the others with their types. "
-        "A partitioned one is made anew: drop it, where its history (DESCRIBE HISTORY) never held a row"
+    return NotOurTable(
+        "The Delta table has no columns",
+        path=path,
+        action="Check who created it. Add one of the rows' columns (ALTER TABLE ... ADD COLUMNS); "
+        "the next run lists the others with their types. A partitioned table has to be created "
+        "again: drop it if it never held a row (DESCRIBE HISTORY)",
     )
-    return NotOurTable("The Delta table has no columns", path=path, action=action)
 
 
 def _removed(error: BaseException, path: str) -> TableUnreachable | None:
     """Return the error for a table whose log vanished between a read and a commit."""
     if "Invalid table version" not in str(error):
         return None
-    action = "Check who removed the table's folder, or put another there; nothing of ours was committed, the next run says what it finds"
     return TableUnreachable(
-        "The table was removed while ours were written", path=path, action=action
+        "The table was removed during this append",
+        path=path,
+        action="Check who removed or replaced the table's directory. This run committed nothing; "
+        "the next run reports the state that it finds",
     )
 
 
 def _outside_of_replay(text: str, path: str) -> SettingsError | None:
-    """Return the error for rows of a replay outside of what it replaces: Delta checks each."""
+    """Return the error for rows of a replay outside of the replaced offsets: Delta checks each."""
     if "DELTA_REPLACE_WHERE_MISMATCH" not in text:
         return None
-    message = "The transform changes what names the record of a row, so that a replay would add rows where it takes none out"
-    action = "Check the function: it must leave topic, partition, offset and incarnation of each row as they came; nothing was replaced"
-    return SettingsError(message, key="transform", path=path, action=action)
+    return SettingsError(
+        "The transform changes the columns that identify a record, so a replay would add rows "
+        "without removing the old ones",
+        key="transform",
+        path=path,
+        action="Check the function: it must not change topic, partition, offset and incarnation. "
+        "Nothing was replaced",
+    )
 
 
 def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
     found = _CONSTRAINT.search(text)
     if found is None:
         return None
-    action = "Check the table's constraints (SHOW TBLPROPERTIES) against what the topic holds; the next run appends the same plan again"
     return NotOurTable(
-        f"A constraint of the table refuses our rows: {found[1].strip()}", path=path, action=action
+        f"A constraint of the table rejects the rows: {found[1].strip()}",
+        path=path,
+        action="Check the table's constraints (SHOW TBLPROPERTIES) against the records of the topic. "
+        "The next run appends the same plan again",
     )
 
 
 def _no_file_system(text: str, path: str) -> SettingsError | None:
-    """The failure for a URL that delta-rs knows and Spark does not, by a Java stack trace."""
+    """Return the error for a URL that delta-rs supports and Spark does not, by a Java stack trace."""
     found = _NO_FILE_SYSTEM.search(text)
     if found is None:
         return None
-    action = "Check table.path, and that Spark has the store's jars (spark.jars.packages, e.g. hadoop-aws for s3a://)"
     return SettingsError(
-        f"Spark knows no store of such a URL: {found[0]}", path=path, action=action
+        f"Spark does not support the store of this URL: {found[0]}",
+        path=path,
+        action="Check table.path, and that Spark has the store's jars (spark.jars.packages, e.g. "
+        "hadoop-aws for s3a://)",
     )
 
 
-def _no_folders_name(text: str, path: str) -> SettingsError | None:
+def _invalid_directory_name(text: str, path: str) -> SettingsError | None:
     with_nul = _NUL_IN_FOLDER.search(text)
     if with_nul is not None:
-        return of_no_folder(with_nul[1], "holds a NUL", path)
-    too_long = next(
-        (one for one in _NEW_FOLDER.finditer(text) if len(one[0].encode()) > FOLDER_BYTES + 1), None
-    )
-    return of_no_folder(too_long[1], "is too long", path) if too_long else None
+        return invalid_directory_name(with_nul[1], "contains a NUL", path)
+    for folder in _NEW_FOLDER.finditer(text):
+        if len(folder[0].encode()) > FOLDER_BYTES + 1:
+            return invalid_directory_name(folder[1], "is too long", path)
+    return None
 
 
-def of_no_folder(name: str, why: str, path: str | None = None) -> SettingsError:
-    """Return the error for a text that cannot name a partition directory; `why` says what is wrong."""
-    action = (
-        f"Check the transform, that it leaves no such text in {name}; the stored plan is executed again by the next run, with the function as it "
-        "is then; or give the plan up: etl plans supersede CONF N --reason ..."
+def invalid_directory_name(name: str, reason: str, path: str | None = None) -> SettingsError:
+    """Return the error for a text in column `name` that cannot name a partition directory."""
+    return SettingsError(
+        f"A text in the partition column {name} {reason}: no directory can have such a name",
+        key="table.partition_by",
+        path=path,
+        action=f"Change the transform so that {name} has no such text. The next run executes the "
+        "stored plan again with the changed function. Or give the plan up: "
+        "`etl plans supersede CONF N --reason ...`",
     )
-    message = f"A text in the column {name}, by which the table is partitioned, {why}: no folder can have such a name"
-    return SettingsError(message, key="table.partition_by", path=path, action=action)
 
 
 def is_conflict(text: str) -> bool:
-    """True if a Java stack trace is of a conflict with another commit: nothing was committed."""
+    """Return True if a Java stack trace comes from a conflict with another commit: nothing was
+    committed.
+    """
     return _CONFLICT.search(text) is not None
 
 
 def is_obstacle(text: str) -> bool:
-    """True if a Java stack trace is of an unwritable place, and not of a bug."""
-    return any(word in text.lower() for word in _OBSTACLES)
+    """Return True if a Java stack trace comes from an unwritable place, not from a bug."""
+    lowered = text.lower()
+    return any(word in lowered for word in _OBSTACLES)
 
 
 def unknown_store(error: BaseException, path: str) -> SettingsError | None:
-    """The failure for a URL by which delta-rs finds no store."""
+    """Return the error for a URL that delta-rs does not support; None for anything else."""
     if not _NO_STORE.search(str(error)):
         return None
-    action = "Check table.path: a folder, or the URL of a store that delta-rs and Spark know"
     reason = first_line(error).split(". Known schemes", 1)[0]
-    return SettingsError(f"No store goes by such a URL: {reason}", path=path, action=action)
+    return SettingsError(
+        f"The store of this URL is not supported: {reason}",
+        path=path,
+        action="Check table.path: a directory, or the URL of a store that delta-rs and Spark support",
+    )
 
 
 def not_supported(error: BaseException, path: str) -> NotOurTable | None:
     """Return the error for a table that delta-rs cannot read or commit to, recognised by its text."""
     if not _UNSUPPORTED.search(str(error)):
         return None
-    action = "Check the table's features (DESCRIBE DETAIL); delta-rs must support them, `etl doctor CONF` names those that it does not"
     return NotOurTable(
-        f"Delta-rs does not support the table: {first_line(error)}", path=path, action=action
+        f"Delta-rs does not support the table: {first_line(error)}",
+        path=path,
+        action="Check the table's features (DESCRIBE DETAIL): delta-rs must support all of them. "
+        "`etl doctor CONF` lists those that it does not support",
     )
 
 
@@ -476,31 +530,38 @@ def incomplete_log(error: BaseException, path: str) -> FileLost | None:
     if found is None:
         return None
     if found[0] == _NO_CHECKPOINT:
-        message = "_delta_log/_last_checkpoint names a checkpoint that is not there"
-        action = (
-            "Check that the commits (*.json) of _delta_log are all there, from 0 or from another checkpoint on; then remove _last_checkpoint: it "
-            "is a hint, which every reader does without. Where they are not, put them back from a copy"
+        return FileLost(
+            "_delta_log/_last_checkpoint names a checkpoint that does not exist",
+            path=path,
+            action="Check that _delta_log has all commits (*.json), from 0 or from another "
+            "checkpoint on; then remove _last_checkpoint, a hint that no reader needs. If commits "
+            "are missing, restore them from a copy",
         )
-        return FileLost(message, path=path, action=action)
-    action = (
-        "Check who removed files of its _delta_log, and restore them from a copy. Without one, the rows are in its Parquet files only: "
-        "move the directory away; the next run reports how to continue without it"
+    return FileLost(
+        f"The table's log lacks files: {found[0]}",
+        path=path,
+        action="Check who removed files of its _delta_log, and restore them from a copy. Without "
+        "one, the rows are in its Parquet files only: move the directory away; the next run reports "
+        "how to continue without it",
     )
-    return FileLost(f"The table's log lacks files: {found[0]}", path=path, action=action)
 
 
 def unreachable(
     error: BaseException, path: str, operation: str, *, at: Path | None = None
 ) -> EtlError:
-    """The failure for a table that cannot be `read` or `written`: credentials refused by an object
-    store are no passing trouble.
+    """Return the error for a table that cannot be `read` or `written` (`operation`).
+
+    For an object store that denies access it is PermissionDenied, as a retry does not help.
     """
     if is_url(path):
         return of_store(error, path, operation)
     text = _obstacle_in(error) or first_line(error)
-    action = "Check permissions, free space, and that every part of the path above it is a folder"
     return TableUnreachable(
-        f"The table cannot be {operation}: {text}", path=path, folder=at, action=action
+        f"The table cannot be {operation}: {text}",
+        path=path,
+        folder=at,
+        action="Check permissions, free space, and that every part of the path above it is a "
+        "directory",
     )
 
 
@@ -511,30 +572,42 @@ def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
     found = _UNREADABLE.search(text)
     if found is None:
         return None
-    is_of_log, file = "DELTA_" in found[1], unquote(found[2]).rpartition("/")[2]
+    is_of_log = "DELTA_" in found[1]
+    file = unquote(found[2]).rpartition("/")[2]
     if is_of_log or "NOT_EXIST" in found[1]:
-        action = "Check who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy"
-        action += "" if is_of_log else _FORGET
-        return FileLost(
-            "A file that the table's log names is not there", file=file, path=path, action=action
+        action = (
+            "Check who removed it, for example a clean-up of the directory or VACUUM with a short "
+            "retention. Restore it from a copy"
         )
-    action = "Check whether it can be read, and is whole: compare it with a copy, and put that back"
+        if not is_of_log:
+            action += _FORGET
+        return FileLost(
+            "A file that the table's log names does not exist", file=file, path=path, action=action
+        )
     return TableUnreachable(
-        "A file of the table cannot be read", file=file, path=path, action=action
+        "A file of the table cannot be read",
+        file=file,
+        path=path,
+        action="Check that it is readable and complete: compare it with a copy, and restore the "
+        "copy",
     )
 
 
 def _obstacle_in(error: BaseException) -> str | None:
     """Return the line with the cause: the last cause of a Java stack trace."""
-    lines = [
-        line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if is_obstacle(line)
-    ]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    if causes:
-        return causes[-1]
-    return next((line for line in lines if not line.startswith("at ")), None)
+    first = None
+    last_cause = None
+    for line in str(error).splitlines()[1:]:
+        if not is_obstacle(line):
+            continue
+        text = line.strip().removeprefix(": ")
+        if text.startswith("Caused by: "):
+            last_cause = text.removeprefix("Caused by: ")
+        if first is None and not text.startswith("at "):
+            first = text
+    return last_cause or first
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception, without delta-rs' colours; its name if it is empty."""
+    """Return the first line of an exception, without delta-rs' colours; its class if it is empty."""
     return _COLOURS.sub("", str(error)).strip().split("\n", 1)[0] or type(error).__name__

@@ -29,11 +29,11 @@ from etl.decide.table_rules import (
 from etl.errors import NotOurTable, SettingsError
 from etl.io.delta.log import Shape, open_log, parse_shape
 from etl.io.delta.stores import (
-    behind,
     first_line,
     incomplete_log,
     not_supported,
     options_of,
+    public_cause,
     table_folder,
     unknown_store,
     unreachable,
@@ -115,7 +115,7 @@ def open_table(path: str) -> DeltaTable | None:
             or without_columns(error, path)
             or incomplete_log(error, path)
         )
-        raise known or unreachable(error, path, "read") from behind(error, path)
+        raise known or unreachable(error, path, "read") from public_cause(error, path)
 
 
 def check_writable(path: str) -> None:
@@ -134,10 +134,10 @@ def check_writable(path: str) -> None:
     except NotADirectoryError as error:
         failure = _file_on_the_path(local_path(path) or folder, path)
         if failure is None:
-            raise unreachable(error, path, "written", at=folder) from behind(error, path)
-        raise failure from behind(error, path)
+            raise unreachable(error, path, "written", at=folder) from public_cause(error, path)
+        raise failure from public_cause(error, path)
     except OSError as error:
-        raise unreachable(error, path, "written", at=folder) from behind(error, path)
+        raise unreachable(error, path, "written", at=folder) from public_cause(error, path)
 
 
 def announce_first_write(path: str) -> None:
@@ -156,10 +156,10 @@ def announce_first_write(path: str) -> None:
     except (NotADirectoryError, FileExistsError) as error:
         failure = None if folder is None else _file_on_the_path(folder, path)
         if failure is None:
-            raise unreachable(error, path, "written") from behind(error, path)
-        raise failure from behind(error, path)
+            raise unreachable(error, path, "written") from public_cause(error, path)
+        raise failure from public_cause(error, path)
     except OSError as error:
-        raise unreachable(error, path, "written") from behind(error, path)
+        raise unreachable(error, path, "written") from public_cause(error, path)
 
 
 def _may_be_table(path: str) -> bool:
@@ -181,10 +181,10 @@ def _may_be_table(path: str) -> bool:
     except NotADirectoryError as error:
         failure = _file_on_the_path(folder, path)
         if failure is None:
-            raise unreachable(error, path, "read") from behind(error, path)
-        raise failure from behind(error, path)
+            raise unreachable(error, path, "read") from public_cause(error, path)
+        raise failure from public_cause(error, path)
     except OSError as error:
-        raise unreachable(error, path, "read") from behind(error, path)
+        raise unreachable(error, path, "read") from public_cause(error, path)
     if "_delta_log" in entries and not (folder / "_delta_log").is_dir():
         raise NotOurTable(
             "Its _delta_log is a file",
@@ -241,7 +241,7 @@ def _entries(path: str) -> list[fs.FileInfo]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise unreachable(error, path, "read") from behind(error, path)
+        raise unreachable(error, path, "read") from public_cause(error, path)
 
 
 def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str]) -> None:

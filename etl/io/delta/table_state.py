@@ -34,7 +34,7 @@ from etl.io.delta.log import (
     read_commit_file,
     walk_back,
 )
-from etl.io.delta.stores import behind, options_of, unreachable
+from etl.io.delta.stores import options_of, public_cause, unreachable
 from etl.io.delta.table import (
     id_of,
     open_table,
@@ -88,7 +88,7 @@ def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
     try:
         transactions = _transactions(files, table.version())
     except OSError as error:
-        raise unreachable(error, path, "read") from behind(error, path)
+        raise unreachable(error, path, "read") from public_cause(error, path)
     wanted = {}
     for other, number in transactions.items():
         if other.startswith(OURS) and not is_same_pipeline(other, app_id):

@@ -1,8 +1,8 @@
-"""What do Spark's catalogs say about a table, and what must a session know of its store?
+"""Which entry has a table in Spark's catalogs, and how does a session access the table's store?
 
-Catalogs are asked through the session's own objects; no table file is read. They are configured by
-`spark.sql.catalog.NAME`; `spark_catalog` is a Hive metastore if spark.sql.catalogImplementation is
-hive.
+Catalogs are read through the session's own objects, without reading a file of the table. They are
+configured by `spark.sql.catalog.NAME`; `spark_catalog` is a Hive metastore if
+spark.sql.catalogImplementation is hive.
 
 Store credentials are set in Hadoop's configuration after the session has started: never on a
 command line, in Spark's settings or in its event log.
@@ -48,31 +48,31 @@ _CAUSES_MAX = 20
 
 
 def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
-    """Return what the catalog has for CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None for an unknown
-    table. Raises SettingsError for a catalog that Spark does not know, TableUnreachable if one
-    cannot be asked.
+    """Return the catalog's entry of CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None for an unknown table.
+
+    Raises SettingsError for a catalog that Spark does not know, TableUnreachable if the catalog
+    does not answer.
     """
-    jvm: Any = session._jvm  # no public way to it
+    jvm: Any = session._jvm  # there is no public access to it
     try:
         catalog, namespace, table = _in_catalog(session, name)
-        found = catalog.loadTable(
-            jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, table)
-        )
-        return _entry(jvm, str(catalog.name()), found)
-    except Exception as error:  # whatever py4j and pyspark make of it
+        identifier = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, table)
+        return _entry(jvm, str(catalog.name()), catalog.loadTable(identifier))
+    except Exception as error:  # errors of py4j and pyspark have no common class
         if condition_of(error) in _NOT_THERE:
             return None
         raise _refusal(error, name, session) from error
 
 
 def place_to_be(session: SparkSession, name: str) -> str | None:
-    """Return where the catalog would create this table, in Hadoop's form; None if it does not say,
-    or lacks the schema.
+    """Return the path at which the catalog would create this table, in Hadoop's form; None if the
+    catalog has no location, or lacks the schema.
     """
-    jvm: Any = session._jvm  # no public way to it
+    jvm: Any = session._jvm  # there is no public access to it
     try:
         catalog, namespace, table = _in_catalog(session, name)
-        if str(catalog.name()) == _OF_SESSION:  # which may write a name in small letters
+        if str(catalog.name()) == _OF_SESSION:
+            # This catalog may change a name to lower case.
             found = jvm.org.apache.spark.sql.catalyst.TableIdentifier(
                 table, jvm.scala.Option.apply(namespace[0])
             )
@@ -80,63 +80,61 @@ def place_to_be(session: SparkSession, name: str) -> str | None:
                 session._jsparkSession.sessionState().catalog().defaultTablePath(found).toString()
             )
         place = catalog.loadNamespaceMetadata(namespace).get("location")
-    except Exception:  # whatever py4j and pyspark make of it, also of a catalog without schemas: who has it make the table is told
+    except Exception:  # any error of py4j and pyspark: `make_table` reports it
         return None
-    return f"{str(place).rstrip('/')}/{table}" if place else None
+    if not place:
+        return None
+    return f"{str(place).rstrip('/')}/{table}"
 
 
 def _in_catalog(session: SparkSession, name: str) -> tuple[Any, Any, str]:
-    """The catalog of a name, its schema as Java's array of names, and the table's own name. Raises
-    what py4j and pyspark make of it.
+    """Return the catalog of a name, its schema as Java's array of names, and the table's own name.
+
+    Raises the errors of py4j and pyspark.
     """
     *above, schema, table = name.split(".")
-    jvm: Any = session._jvm  # no public way to it
+    jvm: Any = session._jvm  # there is no public access to it
     manager: Any = session._jsparkSession.sessionState().catalogManager()
     namespace = session.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
     namespace[0] = schema
-    return manager.catalog(above[0]) if above else manager.currentCatalog(), namespace, table
+    if above:
+        return manager.catalog(above[0]), namespace, table
+    return manager.currentCatalog(), namespace, table
 
 
 def kind_of_catalog(session: SparkSession, name: str) -> tuple[str, str, str]:
-    """Which catalog a name is looked for in, and the session's settings of which kind its own is:
-    see `reject_in_memory_catalog`.
+    """Return the catalog of a name, and two settings that define the session's own catalog.
+
+    See `reject_in_memory_catalog`.
     """
     *above, _, _ = name.split(".")
-    catalog = above[0] if above else session.catalog.currentCatalog()
-    settings = (
-        session.conf.get(key, default)
-        for key, default in (
-            ("spark.sql.catalogImplementation", "in-memory"),
-            ("spark.sql.catalog.spark_catalog", ""),
-        )
-    )
-    return catalog, *(value or "" for value in settings)  # type: ignore[return-value]
+    if above:
+        catalog = above[0]
+    else:
+        catalog = session.catalog.currentCatalog()
+    implementation = session.conf.get("spark.sql.catalogImplementation", "in-memory")
+    of_session = session.conf.get("spark.sql.catalog.spark_catalog", "")
+    return catalog, implementation or "", of_session or ""
 
 
 def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> None:
-    """Have the catalog make a Delta table with these columns, at the place that it chooses; one
-    that is there by now is left alone.
+    """Create a Delta table with the columns of `rows`, which is empty, by the catalog, at the
+    catalog's location. An existing table is not changed.
 
-    `rows` has none. Raises SettingsError where it does not, TableUnreachable where another try may
-    do.
+    Raises SettingsError if the catalog does not create it, TableUnreachable if a retry may succeed.
     """
     try:
         quoted = ".".join(f"`{part}`" for part in name.split("."))
         writing = rows.writeTo(quoted).using("delta")
-        (
-            writing.partitionedBy(*(rows[column] for column in partition_by))
-            if partition_by
-            else writing
-        ).create()
-    except Exception as error:  # whatever pyspark makes of it
+        if partition_by:
+            writing = writing.partitionedBy(*(rows[column] for column in partition_by))
+        writing.create()
+    except Exception as error:  # errors of pyspark have no common class
         condition = condition_of(error)
         if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":
             return
-        creating = statement(
-            name,
-            ((field.name, field.dataType.simpleString()) for field in rows.schema.fields),
-            partition_by,
-        )
+        columns = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
+        creating = statement(name, columns, partition_by)
         causes = _causes(error)
         if condition is None and known_cause(causes):
             raise cannot_be(
@@ -148,44 +146,47 @@ def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> Non
 
 
 def condition_of(error: BaseException) -> str | None:
-    """Spark's name of an error: TABLE_OR_VIEW_NOT_FOUND; None where it has none."""
+    """Return Spark's name of an error, for example TABLE_OR_VIEW_NOT_FOUND; None without one."""
     found = _CONDITION.search(str(error))
     return found[1] if found else None
 
 
 def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
-    """Return what the catalog itself has: other properties of Delta's class are read from the
-    table's log, wherever that is.
+    """Return the entry of the catalog itself.
+
+    Other properties of Delta's class are read from the table's log, which may be anywhere.
     """
     kind = str(table.getClass().getSimpleName())
     if kind == "DeltaTableV2":
+        table_type = ""
+        property_keys: list[str] = []
         entry = table.catalogTable()
-        known = entry.get() if entry.isDefined() else None
-        java = jvm.scala.jdk.javaapi.CollectionConverters
-        maps = (known.storage().properties(), known.properties()) if known else ()
-        of_catalog = frozenset(key for one in maps for key in _keys(java.asJava(one)))
-        return CatalogEntry(
-            catalog,
-            str(known.tableType().name()) if known else "",
-            "delta",
-            str(table.path().toString()),
-            of_catalog,
-        )
+        if entry.isDefined():
+            known = entry.get()
+            table_type = str(known.tableType().name())
+            to_java = jvm.scala.jdk.javaapi.CollectionConverters
+            property_keys += _keys(to_java.asJava(known.storage().properties()))
+            property_keys += _keys(to_java.asJava(known.properties()))
+        path = str(table.path().toString())
+        return CatalogEntry(catalog, table_type, "delta", path, frozenset(property_keys))
     properties = table.properties()
-    place, keys = properties.get("location"), frozenset(_keys(properties))
+    place = properties.get("location")
+    keys = frozenset(_keys(properties))
     if kind == "V1Table":
         known = table.v1Table()
-        provider = str(known.provider().get()) if known.provider().isDefined() else ""
+        provider = ""
+        if known.provider().isDefined():
+            provider = str(known.provider().get())
         return CatalogEntry(catalog, str(known.tableType().name()), provider.lower(), place, keys)
-    is_view = "view" in kind.lower()
-    by_class = "" if is_view else "delta" if "delta" in kind.lower() else kind
-    return CatalogEntry(
-        catalog,
-        "VIEW" if is_view else "",
-        str(properties.get("provider") or by_class).lower(),
-        place,
-        keys,
-    )
+    table_type = ""
+    by_class = kind
+    if "view" in kind.lower():
+        table_type = "VIEW"
+        by_class = ""
+    elif "delta" in kind.lower():
+        by_class = "delta"
+    provider = str(properties.get("provider") or by_class).lower()
+    return CatalogEntry(catalog, table_type, provider, place, keys)
 
 
 def _keys(properties: Any) -> list[str]:
@@ -196,18 +197,19 @@ def _keys(properties: Any) -> list[str]:
 def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError:
     if condition_of(error) == "CATALOG_NOT_FOUND" or _NO_PLUGIN.search(str(error)):
         catalog = meant_by(name, _settings(session))
-        action = f"Check table.name, and spark.sql.catalog.{catalog} under spark: the class of the catalog, and its settings beside it"
         return SettingsError(
-            f"Spark knows no catalog {catalog}, or not its class", key=_KEY, action=action
+            f"Spark knows no catalog {catalog}, or not its class",
+            key=_KEY,
+            action=f"Check table.name, and spark.sql.catalog.{catalog} under spark: the class of the "
+            "catalog and its settings",
         )
     return cannot_be("be asked for", name, _causes(error), _settings(session))
 
 
 def _causes(error: BaseException) -> list[str]:
-    """Return the Java exceptions behind it, outermost first, as class and text."""
-    java: Any = getattr(error, "_origin", None) or getattr(
-        error, "java_exception", None
-    )  # pyspark's errors, and py4j's
+    """Return the Java exceptions that caused it, outermost first, as class and text."""
+    # pyspark's errors have the first attribute, py4j's the second.
+    java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     found: list[str] = []
     while java is not None and len(found) < _CAUSES_MAX:
         found.append(str(java.toString()))
@@ -216,17 +218,18 @@ def _causes(error: BaseException) -> list[str]:
 
 
 def _settings(session: SparkSession) -> dict[str, str]:
-    """Those of the session, and where Hadoop's files have a metastore."""
-    hadoop: Any = session._jsc.hadoopConfiguration()  # no public way to it
+    """Return the settings of the session, and the metastore of Hadoop's files."""
+    hadoop: Any = session._jsc.hadoopConfiguration()  # there is no public access to it
     uris = hadoop.get("hive.metastore.uris")
-    return {
-        **({"hive.metastore.uris": str(uris)} if uris else {}),
-        **dict(session.sparkContext.getConf().getAll()),
-    }
+    settings = {}
+    if uris:
+        settings["hive.metastore.uris"] = str(uris)
+    settings.update(session.sparkContext.getConf().getAll())
+    return settings
 
 
 _DEFAULTS = "core-default.xml"
-"""Hadoop's own, in its jar."""
+"""Name of Hadoop's own defaults, in its jar."""
 _log = logging.getLogger(__name__)
 _KEYS = {
     "access.key": "table.store.access_key",
@@ -236,14 +239,16 @@ _KEYS = {
 
 
 def enter_store(session: SparkSession, path: str) -> None:
-    """Set the store's access in the session's Hadoop; nothing for a local directory or without
-    settings. Raises SettingsError for a missing secret, for Hadoop settings by which commits could
-    replace each other, and if the session lacks our log store.
+    """Set the access to the store in the session's Hadoop configuration.
+
+    Does nothing for a local directory or without settings. Raises SettingsError for a missing
+    secret, for Hadoop settings with which commits could replace each other, and if the session
+    lacks our log store.
     """
     kind = kind_of(path)
     if kind is None:
         return
-    jvm: Any = session._jvm  # no public way to it
+    jvm: Any = session._jvm  # there is no public access to it
     hadoop: Any = session._jsc.hadoopConfiguration()
     if kind is StoreKind.S3:
         reject_unsafe_s3a_settings(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
@@ -255,15 +260,15 @@ def enter_store(session: SparkSession, path: str) -> None:
     _redact(session, [key for key, value in options.items() if isinstance(value, SecretRef)])
     for key, value in options.items():
         if isinstance(value, SecretRef):
-            with _untold():
+            with _without_py4j_log():
                 hadoop.set(key, resolve_secret(value, _key_of(key)))
         else:
             hadoop.set(key, value)
 
 
 @contextlib.contextmanager
-def _untold() -> Iterator[None]:
-    """Each call into the JVM is a line of py4j's log at DEBUG, with what it is called with."""
+def _without_py4j_log() -> Iterator[None]:
+    """Context manager: disable py4j's log, which writes the arguments of each call at DEBUG."""
     quiet = logging.getLogger("py4j.clientserver"), logging.getLogger("py4j.java_gateway")
     before = [logger.disabled for logger in quiet]
     try:
@@ -277,12 +282,16 @@ def _untold() -> Iterator[None]:
 
 def _redact(session: SparkSession, keys: list[str]) -> None:
     """Redact Hadoop's settings before secrets are set: Spark writes them into its event log and
-    pages whenever files are added. The keys are read from the context each time, so it also works
-    for an existing session.
+    pages whenever files are added.
+
+    Spark reads the keys from the context each time, so it also works for an existing session.
     """
-    jsc: Any = session._jsc  # no public way to it
+    jsc: Any = session._jsc  # there is no public access to it
     conf = jsc.sc().conf()
-    widened = redacting(keys, conf.get(REDACTED) if conf.contains(REDACTED) else None)
+    redacted = None
+    if conf.contains(REDACTED):
+        redacted = conf.get(REDACTED)
+    widened = redacting(keys, redacted)
     if widened is not None:
         conf.set(REDACTED, widened)
 
@@ -292,23 +301,22 @@ def _reject_without_log_store(session: SparkSession, jvm: Any, path: str) -> Non
     chosen = conf.get(f"{LOG_STORE}.s3a.impl") or conf.get(f"{LOG_STORE}.class")
     if chosen != OURS:
         _log.warning(
-            "the session commits on S3 by %s: one driver and one kind of writer at a time, or commits to %s may "
-            "replace one another",
+            "the session commits on S3 by %s: allow only one driver and one kind of writer at a "
+            "time, else commits to %s may replace one another",
             chosen or "Delta's default",
             path,
         )
         return
+    class_loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        jvm.java.lang.Class.forName(
-            OURS, True, jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        )
-    except Exception as error:  # whatever py4j makes of ClassNotFoundException
-        action = "Run spark-submit with --jars etl/io/spark/log_store/log_store.jar, of the package or out of its zip, and with hadoop-aws"
+        jvm.java.lang.Class.forName(OURS, True, class_loader)
+    except Exception as error:  # py4j's error for ClassNotFoundException
         raise SettingsError(
-            "The session lacks the class that keeps writers of the table's log apart",
+            "The session lacks the log store class that separates writers of the table's log",
             key=f"spark.{LOG_STORE}",
             path=path,
-            action=action,
+            action="Run spark-submit with hadoop-aws and with --jars "
+            "etl/io/spark/log_store/log_store.jar, from the package or from its zip",
         ) from error
 
 

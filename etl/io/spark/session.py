@@ -1,12 +1,13 @@
 """How does a Spark session start and end, and what do its failures mean?
 
-Settings: the caller's win over spark-submit and its files, which win over our defaults. A setting
-passed to the builder replaces the one of `spark-defaults.conf`, so ours are merged with that file's
-text. An existing session is used as it is, except for the time zone (`use_time_zone`).
+The caller's settings override those of spark-submit and its files, which override our defaults. A
+setting passed to the builder replaces the one of `spark-defaults.conf`, so our defaults are merged
+with the text of that file. An existing session is used unchanged, except for the time zone
+(`use_time_zone`).
 
-The JVM that this process started is ended with the session, so that the next one may use other
-jars. Failures: Spark lost a process (its JVM, an executor, a Python worker), a worker lacks a
-package, or a row could not be computed.
+A JVM that this process started ends with the session, so that the next one may use other jars.
+Failures: Spark lost a process (its JVM, an executor, a Python worker), a worker lacks a package, or
+a row could not be computed.
 """
 
 from __future__ import annotations
@@ -55,41 +56,51 @@ _LINE = re.compile(r"[ \t\f]*([^\s=:]+)(?:[ \t\f]*[=:]|[ \t\f])[ \t\f]*(.*)")
 
 
 def settings_of_file() -> dict[str, str]:
-    """Its settings, by Java's rules for such files but for escapes in them; none where there is no
-    such file.
+    """Return the settings of `spark-defaults.conf`; empty if the file does not exist.
+
+    It is read by Java's rules for properties files, except for escapes.
     """
     file = _folder() / "spark-defaults.conf"
-    text = file.read_text("utf-8", "replace") if file.is_file() else ""
-    written = [
-        line for line in _ENDS.split(text) if not line.lstrip(" \t\f").startswith(("#", "!"))
-    ]
-    lines = _JOINED.sub(r"\1", "\n".join(written)).split("\n")
-    return {found[1]: found[2].strip() for line in lines if (found := _LINE.match(line))}
+    if not file.is_file():
+        return {}
+    text = file.read_text("utf-8", "replace")
+    written = []
+    for line in _ENDS.split(text):
+        if not line.lstrip(" \t\f").startswith(("#", "!")):
+            written.append(line)
+    settings = {}
+    for line in _JOINED.sub(r"\1", "\n".join(written)).split("\n"):
+        found = _LINE.match(line)
+        if found:
+            settings[found[1]] = found[2].strip()
+    return settings
 
 
 def without_file_options(ours: Mapping[str, str]) -> dict[str, str]:
-    """Return our settings without the JVM's options if the file has some, and with its class path
-    before ours.
+    """Return our settings without JVM options if Spark's file has some, and with its class path
+    appended.
     """
-    theirs = settings_of_file()
-    kept = {key: value for key, value in ours.items() if key != JAVA_OPTIONS or key not in theirs}
-    if CLASS_PATH in kept and theirs.get(CLASS_PATH):
-        kept[CLASS_PATH] += os.pathsep + theirs[CLASS_PATH]
+    in_file = settings_of_file()
+    kept = dict(ours)
+    if JAVA_OPTIONS in in_file:
+        kept.pop(JAVA_OPTIONS, None)
+    if CLASS_PATH in kept and in_file.get(CLASS_PATH):
+        kept[CLASS_PATH] += os.pathsep + in_file[CLASS_PATH]
     return kept
 
 
 def _folder() -> Path:
-    """Return the directory of Spark's own scripts: the configured one, or that of the installed
+    """Return the directory of Spark's configuration: the configured one, or that of the installed
     Spark.
     """
-    named, home, installed = (
-        os.environ.get("SPARK_CONF_DIR"),
-        os.environ.get("SPARK_HOME"),
-        find_spec("pyspark"),
-    )
+    configured = os.environ.get("SPARK_CONF_DIR")
+    if configured:
+        return Path(configured)
+    home = os.environ.get("SPARK_HOME")
+    installed = find_spec("pyspark")
     if not home and installed and installed.origin:
         home = str(Path(installed.origin).parent)
-    return Path(named) if named else Path(home or "", "conf")
+    return Path(home or "", "conf")
 
 
 @contextlib.contextmanager
@@ -97,7 +108,7 @@ def own_ctrl_c() -> Iterator[None]:
     """Context manager: a first Ctrl-C or SIGTERM waits until the session exists; a second one ends
     the starting JVM.
 
-    pyspark leaves a JVM behind for ever if its start is interrupted: it deletes the directory with
+    If its start is interrupted, pyspark leaves a JVM that never ends: it deletes the directory with
     the JVM's port, and the JVM fails before it watches its parent. pyspark's own Ctrl-C handler
     calls the JVM in the middle of another call, so the former handlers are restored.
     """
@@ -117,7 +128,7 @@ def own_ctrl_c() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        _end_what_was_started(stop)
+        _end_starting_jvm(stop)
         raise
     finally:
         for kind, handler in ours.items():
@@ -126,7 +137,7 @@ def own_ctrl_c() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
-def _end_what_was_started(stop: KeyboardInterrupt) -> None:
+def _end_starting_jvm(stop: KeyboardInterrupt) -> None:
     """End a starting JVM, which only pyspark's waiting function refers to."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         for held in frame.f_locals.values():
@@ -135,12 +146,12 @@ def _end_what_was_started(stop: KeyboardInterrupt) -> None:
 
 
 @contextlib.contextmanager
-def what_is_started_writes_to(log: Path | None) -> Iterator[None]:
-    """A JVM that is started inside writes its log, and its workers theirs, to this file instead of
-    the terminal.
+def redirecting_jvm_output(log: Path | None) -> Iterator[None]:
+    """Context manager: a JVM that starts inside writes its log, and its workers' logs, to this file
+    instead of the terminal.
 
-    A JVM keeps the standard output and error that its parent had when it was started, so these two
-    are exchanged for that moment.
+    A JVM keeps the standard output and error of its parent at its start, so both are redirected
+    until it has started.
     """
     if log is None:
         yield
@@ -163,7 +174,7 @@ _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # without any handler Python prints errors to the terminal
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Fetched by Spark itself if Delta's jars are not configured."""
+"""Spark fetches this package itself if Delta's jars are not configured."""
 LOCAL_MASTER = "local[*,4]"
 """All cores; a task may fail three times, where plain `local[*]` gives up at its first failure."""
 
@@ -181,15 +192,16 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
 }
-"""Delta's own 50 snapshot partitions and Spark's 200 shuffle partitions make a small write take 15
-s. Timestamps as Spark writes them (INT96) are nanoseconds for pyarrow and so for delta-rs, which
-cannot read a file with one before 1677 or after 2262. Parquet's own level of zstd, 3, takes about
-twice the time of ours, and JSON comes out no smaller. No writer of Delta hands an option for it on
-to Parquet.
+"""With Delta's 50 snapshot partitions and Spark's 200 shuffle partitions a small write takes 15 s.
+
+Spark's default timestamps (INT96) are nanoseconds for pyarrow and so for delta-rs, which cannot
+read a file with one before 1677 or after 2262. Parquet's default level of zstd, 3, takes about
+twice the time of ours, and JSON does not become smaller. Delta's writers pass no option for it to
+Parquet.
 """
 _FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1"
 """For a JVM that lives less than a minute: its second compiler would take half of the processor
-time (docs/adr/0033). No collector is set, since a JVM with two does not start.
+time (docs/adr/0033). No garbage collector is set, since a JVM with two does not start.
 """
 _LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PYTHON = "spark.pyspark.python"
@@ -200,10 +212,9 @@ WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", CLASS_PATH)
 def build_session(
     app_name: str, settings: Mapping[str, str], *, log: Path | None = None
 ) -> SparkSession:
-    """Return this process's session, or a new one with `settings` over our defaults, whose JVM logs
-    to `log`.
+    """Return this process's session, or a new one with `settings` over our defaults.
 
-    `settings` are plain Spark settings; `spark.jars` names local Delta jars, otherwise Spark
+    The JVM of a new session logs to `log`. `settings` are plain Spark settings; `spark.jars` names local Delta jars, otherwise Spark
     fetches them. In local mode workers use this Python; Spark would take the first `python3` on
     PATH.
     """
@@ -215,34 +226,33 @@ def build_session(
     builder = SparkSession.builder.appName(app_name)
     chosen = {**complete(settings, _submitted()), **_zones(settings)}
     if _PYTHON in chosen:
-        os.environ["PYSPARK_PYTHON"] = chosen[
-            _PYTHON
-        ]  # pyspark reads the setting only when spark-submit started it
+        # pyspark reads the setting itself only if spark-submit started the process.
+        os.environ["PYSPARK_PYTHON"] = chosen[_PYTHON]
     for key, value in chosen.items():
         builder = builder.config(key, value)
     with (
         own_ctrl_c(),
-        what_is_started_writes_to(log),
+        redirecting_jvm_output(log),
         _translating_zone_errors(time_zone(settings)),
     ):
         session = builder.getOrCreate()
-    _log_what_the_accumulators_meet(session)
+    _log_accumulator_errors(session)
     return session
 
 
 def time_zone(settings: Mapping[str, str]) -> TimeZone:
-    """Return the session time zone that a run by these settings has. Starts nothing."""
-    there = session_there() if "pyspark" in sys.modules else None
-    if there is not None:
-        return time_zone_of(settings, dict(there.conf.getAll))
+    """Return the session time zone of a run with these settings. Starts nothing."""
+    if "pyspark" in sys.modules:
+        session = session_there()
+        if session is not None:
+            return time_zone_of(settings, dict(session.conf.getAll))
     return time_zone_of(settings, _configured())
 
 
 def use_time_zone(session: SparkSession, settings: Mapping[str, str]) -> Callable[[], None]:
-    """Give a session that was there before the zone of the run; return what gives it back its own.
+    """Set the run's time zone in an existing session; return a function that restores the old one.
 
-    A zone that the session was given explicitly stays, unless the conf names one. Raises
-    SettingsError.
+    An explicit zone of the session stays, unless the conf names one. Raises SettingsError.
     """
     before = dict(session.conf.getAll).get(TIME_ZONE)
     wanted = time_zone(settings)
@@ -261,10 +271,11 @@ def use_time_zone(session: SparkSession, settings: Mapping[str, str]) -> Callabl
 
 
 def _zones(settings: Mapping[str, str]) -> dict[str, str]:
-    """The zone of a new session, and that of the Python workers, which a function of a transform
-    may ask.
+    """Return the time zones of a new session and of its Python workers, which a transform may
+    read.
     """
-    zone, configured = time_zone(settings).name, _configured()
+    zone = time_zone(settings).name
+    configured = _configured()
     workers = (
         settings.get(TIME_ZONE_OF_WORKERS)
         or configured.get(TIME_ZONE_OF_WORKERS)
@@ -277,78 +288,86 @@ def _configured() -> dict[str, str]:
     """Return Spark's other configuration: of spark-submit, which has read its files, else
     `spark-defaults.conf`.
     """
-    return _submitted() if is_submitted() else settings_of_file()
+    if is_submitted():
+        return _submitted()
+    return settings_of_file()
 
 
 @contextlib.contextmanager
 def _translating_zone_errors(zone: TimeZone) -> Iterator[None]:
-    """Raises SettingsError for a name that Spark does not know."""
+    """Context manager: raise SettingsError for a time zone that Spark does not know."""
     try:
         yield
     except Exception as error:
         if zone.source is ZoneSource.DEFAULT or TIME_ZONE not in str(error):
             raise
-        message = f"Spark does not know the time zone {zone.name!r} ({zone.source.value})"
-        action = "Check the name of a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; without one it is UTC"
-        raise SettingsError(message, key=TIME_ZONE, action=action) from error
+        raise SettingsError(
+            f"Spark does not know the time zone {zone.name!r} ({zone.source.value})",
+            key=TIME_ZONE,
+            action="Set the name of a region, e.g. Europe/Berlin, or an offset, e.g. +01:00. The "
+            "default is UTC",
+        ) from error
 
 
 def for_short_run(settings: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
-    """Return the settings with a JVM for a short run. Not if others chose its options (`given`), in
-    Spark's file or elsewhere, not if tasks run elsewhere, and not if spark-submit has started it.
+    """Return the settings with JVM options for a short run.
+
+    Unchanged if the user chose JVM options (`given`, or Spark's file), if tasks run on a cluster,
+    or if spark-submit has started the JVM.
     """
-    is_chosen = JAVA_OPTIONS in given or JAVA_OPTIONS in settings_of_file()
-    is_ours = (
-        settings.get("spark.master", LOCAL_MASTER).startswith("local")
-        and not is_chosen
-        and not is_submitted()
-    )
+    if not settings.get("spark.master", LOCAL_MASTER).startswith("local"):
+        return dict(settings)
+    if JAVA_OPTIONS in given or JAVA_OPTIONS in settings_of_file() or is_submitted():
+        return dict(settings)
     options = f"{settings.get(JAVA_OPTIONS, '')} {_FIRST_COMPILER_ALONE}".strip()
-    return {**settings, **({JAVA_OPTIONS: options} if is_ours else {})}
+    return {**settings, JAVA_OPTIONS: options}
 
 
 def session_there() -> SparkSession | None:
-    """The session that this process has already, whichever thread made it; it belongs to who made
-    it.
+    """Return the existing session of this process, of any thread; its creator stops it.
 
-    "Active" is a word about one thread of the JVM, and each Python thread has a thread of its own
-    there: in a second cell's thread, or after a connection to the JVM was made anew, no session is
-    active while the context lives.
+    An active session belongs to one thread of the JVM, and each Python thread has a JVM thread of
+    its own: in a second cell's thread, or after a new connection to the JVM, no session is active
+    while the context lives.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is None:  # no public way to ask
+    if SparkContext._active_spark_context is None:  # there is no public access to it
         return None
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """True if the session, or its context, was stopped in this process."""
-    return session.sparkContext._jsc is None  # no public way to ask; `stop` sets it
+    """Return True if the session, or its context, was stopped in this process."""
+    # `stop` sets it; there is no public access.
+    return session.sparkContext._jsc is None
 
 
-def _log_what_the_accumulators_meet(session: SparkSession) -> None:
-    """Log what pyspark's accumulator server would print if the JVM ends first, as when a process
-    group is stopped. The call that finds the JVM gone reports it.
+def _log_accumulator_errors(session: SparkSession) -> None:
+    """Log errors of pyspark's accumulator server instead of printing them.
+
+    They occur if the JVM ends first, for example when a process group is stopped. The next call of
+    the JVM reports its end.
     """
 
-    def log_it(request: object, client_address: object) -> None:
-        _log.error("the JVM hung up on pyspark's accumulators", exc_info=True)
+    def log_error(request: object, client_address: object) -> None:
+        _log.error("the JVM closed its connection to pyspark's accumulators", exc_info=True)
 
-    server = session.sparkContext._accumulatorServer  # no public way to it
+    server = session.sparkContext._accumulatorServer  # there is no public access to it
     if server is not None:
-        server.handle_error = log_it  # type: ignore[method-assign]
+        server.handle_error = log_error  # type: ignore[method-assign]
 
 
 def parallelism_of(settings: Mapping[str, str]) -> int | None:
-    """Return Spark's `defaultParallelism`; None if only the cluster knows. Starts nothing: an
-    existing session is asked, else the settings count.
+    """Return Spark's `defaultParallelism`; None if only the cluster knows it.
+
+    Starts nothing: it is that of an existing session, else that of the settings.
     """
     if "pyspark" in sys.modules:
-        there = session_there()
-        if there is not None:
-            return int(there.sparkContext.defaultParallelism)
+        session = session_there()
+        if session is not None:
+            return int(session.sparkContext.defaultParallelism)
     given = {**_submitted(), **settings}
     value = given.get("spark.default.parallelism", "")
     if value.isascii() and value.isdecimal() and int(value):
@@ -356,7 +375,9 @@ def parallelism_of(settings: Mapping[str, str]) -> int | None:
     found = _LOCAL.fullmatch(given.get("spark.master", LOCAL_MASTER))
     if found is None:
         return None
-    return cores() if found[1] == "*" else int(found[1] or 1)
+    if found[1] == "*":
+        return cores()
+    return int(found[1] or 1)
 
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d{1,6})(?:,\s*\d+)?\])?")
@@ -373,7 +394,8 @@ def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[
         defaults[_PYTHON] = os.environ.get("PYSPARK_PYTHON") or sys.executable
     if not any(key in given for key in WHERE_JARS_ARE):
         defaults["spark.jars.packages"] = ",".join([DELTA_PACKAGE, *packages(given)])
-    chosen = {key: value for key, value in defaults.items() if key not in given} | dict(settings)
+    chosen = {key: value for key, value in defaults.items() if key not in given}
+    chosen.update(settings)
     if _DEFAULTS[_EXTENSIONS] not in given.get(_EXTENSIONS, _DEFAULTS[_EXTENSIONS]).split(","):
         chosen[_EXTENSIONS] = f"{given[_EXTENSIONS]},{_DEFAULTS[_EXTENSIONS]}"
     if is_ours(settings) and str(jar_path()) not in given.get(CLASS_PATH, "").split(os.pathsep):
@@ -382,7 +404,9 @@ def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[
 
 
 def is_submitted() -> bool:
-    """True if spark-submit started this process; it copies standard error to standard output."""
+    """Return True if spark-submit started this process; it copies standard error to standard
+    output.
+    """
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -394,7 +418,8 @@ def _submitted() -> dict[str, str]:
         return {}
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # no public way to reach the JVM before there is a session
+    # There is no public access to the JVM before a session exists.
+    SparkContext._ensure_initialized()
     return dict(SparkConf().getAll())
 
 
@@ -405,15 +430,15 @@ def end_jvm() -> None:
     """End the JVM after its session's `stop`, unless spark-submit started it or it has a session."""
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway  # no public way to it
+    gateway = SparkContext._gateway  # there is no public access to it
     if gateway is None or is_submitted() or SparkContext._active_spark_context is not None:
         return
     started: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    with contextlib.suppress(Exception):  # whatever py4j says of a JVM that is gone
+    with contextlib.suppress(Exception):  # any error of py4j: the JVM may have ended
         gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
     if started is not None and started.stdin is not None:
-        started.stdin.close()  # it ends when nobody can write to it any more
+        started.stdin.close()  # the JVM ends at the end of its standard input
         try:
             started.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -438,14 +463,15 @@ _NEEDED = frozenset(
         "yaml",
     )
 )
-"""Modules that our tasks import; any other one is a transform's."""
-_HOW = (
-    "Build the files with `etl package`, which prints the whole command: a zip for spark-submit --py-files where the workers have the "
-    "libraries, an archive of the environment (--include-dependencies) where they have not"
+"""Modules that our tasks import; any other module belongs to a transform."""
+_BUILD_PACKAGE = (
+    "Build the files with `etl package`, which prints the whole command: a zip for spark-submit "
+    "--py-files if the workers have the libraries, else an archive of the environment "
+    "(--include-dependencies)"
 )
 _PYTHON_CHECK = (
-    "PYSPARK_PYTHON, or spark.pyspark.python: on each host, the driver's too, a Python of the driver's minor version with the libraries; "
-    "`etl package --include-dependencies` packs one"
+    "Check PYSPARK_PYTHON, or spark.pyspark.python: each host, also the driver's, needs a Python of "
+    "the driver's minor version with the libraries. `etl package --include-dependencies` packs one"
 )
 
 
@@ -453,59 +479,58 @@ def _of_module(found: re.Match[str]) -> SettingsError | None:
     name = found[1] or found[2]
     if name.partition(".")[0].lower() not in _NEEDED:
         return None
-    return SettingsError(f"The workers' Python does not have the module {name}", action=_HOW)
-
-
-_SIGNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SettingsError | None]], ...] = (
-    (
-        re.compile(
-            r"ModuleNotFoundError: No module named '([\w.]+)'|\[PACKAGE_NOT_INSTALLED\] (\w+)"
-        ),
-        _of_module,
-    ),
-    (
-        re.compile(r"ImportError: (Numba needs [^\n]+)"),
-        lambda found: SettingsError(
-            f"The workers' Python has libraries that do not fit one another: {found[1]}",
-            action=_HOW,
-        ),
-    ),
-    (
-        re.compile(r'Cannot run program "([^"]*python[^"]*)"'),
-        lambda found: SettingsError(
-            "The workers' Python is not there", path=found[1], action=_PYTHON_CHECK
-        ),
-    ),
-    (
-        re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)"),
-        lambda found: SettingsError(
-            f"The workers' Python is of another version: {found[1]}", action=_PYTHON_CHECK
-        ),
-    ),
-)
-
-
-def lacking(text: str) -> SettingsError | None:
-    """Return the error if this exception text of Spark says that a worker could not start; None for
-    anything else.
-    """
-    return next(
-        (error for sign, make in _SIGNS if (found := sign.search(text)) and (error := make(found))),
-        None,
+    return SettingsError(
+        f"The workers' Python does not have the module {name}", action=_BUILD_PACKAGE
     )
 
 
+_NO_MODULE = re.compile(
+    r"ModuleNotFoundError: No module named '([\w.]+)'|\[PACKAGE_NOT_INSTALLED\] (\w+)"
+)
+_OLD_LIBRARIES = re.compile(r"ImportError: (Numba needs [^\n]+)")
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]*python[^"]*)"')
+_OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)")
+
+
+def lacking(text: str) -> SettingsError | None:
+    """Return the error if this exception text of Spark means that a worker could not start; None
+    for anything else.
+    """
+    found = _NO_MODULE.search(text)
+    if found:
+        error = _of_module(found)
+        if error:
+            return error
+    found = _OLD_LIBRARIES.search(text)
+    if found:
+        return SettingsError(
+            f"The workers' Python has incompatible libraries: {found[1]}", action=_BUILD_PACKAGE
+        )
+    found = _NO_PYTHON.search(text)
+    if found:
+        return SettingsError(
+            "The workers' Python does not exist", path=found[1], action=_PYTHON_CHECK
+        )
+    found = _OTHER_PYTHON.search(text)
+    if found:
+        return SettingsError(
+            f"The workers' Python is of another version: {found[1]}", action=_PYTHON_CHECK
+        )
+    return None
+
+
 _LOST = re.compile(
-    r"ExecutorLostFailure|java\.lang\.OutOfMemoryError|Answer from Java side is empty|pyspark\.daemon's stdout"
-    r"|SparkContext was shut down|stopped SparkContext|Python worker (?:exited unexpectedly|failed to connect back)[^\n]*"
+    r"ExecutorLostFailure|java\.lang\.OutOfMemoryError|Answer from Java side is empty"
+    r"|pyspark\.daemon's stdout|SparkContext was shut down|stopped SparkContext"
+    r"|Python worker (?:exited unexpectedly|failed to connect back)[^\n]*"
 )
 _TRACEBACK = "Traceback (most recent call last):\n"
 _PYTHON_TRACEBACK = re.compile(re.escape(_TRACEBACK) + r"((?:[ \t].*\n)+)(\S.*)")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _JAVA = re.compile(r"\n\s+at |\n SQLSTATE")
-"""Where a Python traceback ends and Java's stack trace begins."""
+"""The end of a Python traceback, before Java's stack trace."""
 _OUR_READER = "etl/reader/spark_tasks.py"
-"""The module under which a run's tasks read: what failed there is ours."""
+"""The module with the tasks of a run: errors in it are not errors of a transform."""
 _SPARK = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
 """An error condition of Spark, with its text."""
 _NOT_OF_A_ROW = ("[TASK_WRITE_FAILED]", "[DELTA_")
@@ -524,11 +549,12 @@ _IN_A_TASK = ("[TASK_WRITE_FAILED]", "Job aborted due to stage failure")
 
 @contextlib.contextmanager
 def translating_spark_errors() -> Iterator[None]:
-    """Context manager: report a lost JVM, executor or worker, and what workers lack, instead of a
-    bug.
+    """Context manager: report a lost JVM, executor or worker, and missing packages of workers,
+    instead of a bug.
 
-    Raises ProcessLost, SettingsError, and KeyboardInterrupt for failures that follow from one: py4j
-    has closed its connection then, and pyspark's next calls may fail, too (one in twelve did).
+    Raises ProcessLost and SettingsError. Raises KeyboardInterrupt for failures that follow from
+    one: py4j has closed its connection then, and pyspark's next calls may fail, too (one in twelve
+    did).
     """
     try:
         yield
@@ -541,15 +567,17 @@ def translating_spark_errors() -> Iterator[None]:
         if lacks:
             raise lacks from error
         found = _LOST.search(str(error))
-        if found is None and not _is_of_the_jvms_line(error):
+        if found:
+            reason = found[0]
+        elif _is_broken_jvm_connection(error):
+            reason = type(error).__name__
+        else:
             raise
-        action = (
-            "Check memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report; "
-            "in a notebook, begin a new process"
-        )
         raise ProcessLost(
-            f"Spark lost a process of its own: {found[0] if found else type(error).__name__}",
-            action=action,
+            f"Spark lost one of its processes: {reason}",
+            action="Check the memory of the machines that run driver and executors (what killed the "
+            "process?), and Spark's log in the directory of the run's report. In a notebook, start "
+            "a new process",
         ) from error
 
 
@@ -560,7 +588,7 @@ def _is_stopped_session(error: BaseException) -> bool:
     return met is not None
 
 
-def _is_of_the_jvms_line(error: Exception) -> bool:
+def _is_broken_jvm_connection(error: Exception) -> bool:
     from py4j.protocol import Py4JNetworkError
 
     if isinstance(error, ConnectionError):
@@ -572,9 +600,11 @@ def _is_of_the_jvms_line(error: Exception) -> bool:
 
 
 def raised_on_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
-    """Return what was raised while a task computed rows, with the Python line if any; None for
-    another kind of failure. `kind` is the exception's name, `text` its text with causes; of chained
-    exceptions the last counts.
+    """Return the error of a task that computed rows, with its Python line if any; None for another
+    kind of failure.
+
+    `kind` is the exception's name, `text` its text with causes; of chained exceptions the last
+    counts.
     """
     _, begins, rest = text.partition(_TRACEBACK)
     if begins:
@@ -584,7 +614,9 @@ def raised_on_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
             return None
         frames, message = raised[-1]
         places = _PLACE.findall(frames)
-        return message.strip(), ":".join(places[-1]) if places else None
+        if not places:
+            return message.strip(), None
+        return message.strip(), ":".join(places[-1])
     errors = [found for found in _SPARK.findall(text) if not found.startswith(_NOT_OF_A_ROW)]
     if errors and (kind in _OF_AN_EXPRESSION or any(one in text for one in _IN_A_TASK)):
         return (errors[-1].strip(), None)

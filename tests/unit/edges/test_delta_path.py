@@ -179,7 +179,7 @@ def test_a_file_in_the_place_of_the_log_is_no_passing_trouble(tmp_path: Path) ->
     ],
 )
 def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
-    with pytest.raises(SettingsError, match="No store goes by such a URL:") as caught:
+    with pytest.raises(SettingsError, match="The store of this URL is not supported:") as caught:
         open_table(url)
     assert caught.value.exit_code == 2 and "Known schemes" not in str(caught.value)
 
@@ -205,7 +205,7 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_p
     assert isinstance(reported, SettingsError) and not reported.retriable
     assert (
         reported.message
-        == "A text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
+        == "A text in the partition column colour contains a NUL: no directory can have such a name"
     )
     assert (
         reported.where["key"] == "table.partition_by"
@@ -217,7 +217,7 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_p
     assert isinstance(reported, SettingsError) and not reported.retriable
     assert (
         reported.message
-        == "A text in the column colour, by which the table is partitioned, is too long: no folder can have such a name"
+        == "A text in the partition column colour is too long: no directory can have such a name"
     )
 
 
@@ -242,7 +242,7 @@ def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -
     reported = translate(raised.value, str(tmp_path / "t"))
     assert (
         isinstance(reported, TableUnreachable)
-        and reported.message == "The table was removed while ours were written"
+        and reported.message == "The table was removed during this append"
     )
 
 
@@ -326,7 +326,7 @@ def test_a_stale_hint_at_a_checkpoint_is_told_as_what_it_is_and_no_table_is_give
     write_deltalake(str(tmp_path), pyarrow.table({"a": [1]}))
     hint = tmp_path / "_delta_log" / "_last_checkpoint"
     hint.write_text('{"version":7,"size":3}')
-    with pytest.raises(FileLost, match="names a checkpoint that is not there") as error:
+    with pytest.raises(FileLost, match="names a checkpoint that does not exist") as error:
         open_table(str(tmp_path))
     assert "remove _last_checkpoint" in str(error.value.action) and "move the folder" not in str(
         error.value.action

@@ -41,7 +41,7 @@ def test_a_mount_without_hard_links_is_refused_by_name(
 ) -> None:
     monkeypatch.setattr(os, "link", failing_link(code))
     with pytest.raises(
-        NoExclusiveCreate, match="the mount has no hard links .* could replace each other's commit"
+        NoExclusiveCreate, match="The mount has no hard links .* could replace each other's commit"
     ) as caught:
         require_exclusive_create(str(tmp_path / "table"))
     assert (caught.value.exit_code, caught.value.where["mount"]) == (7, tmp_path)
@@ -54,7 +54,7 @@ def test_a_mount_that_links_over_a_file_is_refused_by_name(
     monkeypatch.setattr(os, "link", shutil.copyfile)
     with pytest.raises(
         NoExclusiveCreate,
-        match="the mount makes a hard link over another file: two writers could replace",
+        match="The mount creates a hard link over another file: two writers could replace",
     ) as caught:
         require_exclusive_create(str(tmp_path))
     assert caught.value.exit_code == 7

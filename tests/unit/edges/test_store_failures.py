@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 from etl.errors import PermissionDenied, SettingsError, TableUnreachable
-from etl.io.delta.stores import behind, translate, unreachable
+from etl.io.delta.stores import public_cause, translate, unreachable
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 _XML = '<?xml version="1.0"?>\n<Error><Code>{}</Code><Message>said</Message><StringToSign>AWS4-HMAC key-of-mine</StringToSign></Error>'
@@ -110,6 +110,6 @@ def test_no_traceback_has_a_stores_words() -> None:
         try:
             raise OSError(_XML.format("SignatureDoesNotMatch"))
         except OSError as error:
-            raise unreachable(error, S3, "read") from behind(error, S3)
+            raise unreachable(error, S3, "read") from public_cause(error, S3)
     except PermissionDenied as told:
         assert "key-of-mine" not in "".join(traceback.format_exception(told))

@@ -18,7 +18,7 @@ AWAITED = (
         (
             "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
             "file:/data/a%20table/topic=clicks/part-0.snappy.parquet. File does not exist. It is",
-            "not there",
+            "does not exist",
             "part-0.snappy.parquet",
             5,
         ),
@@ -32,7 +32,7 @@ AWAITED = (
         (
             "org.apache.spark.sql.delta.DeltaFileNotFoundException: [DELTA_TRUNCATED_TRANSACTION_LOG] "
             "file:/t/_delta_log/00000000000000000000.json: Unable to reconstruct state at version 1",
-            "not there",
+            "does not exist",
             "00000000000000000000.json",
             5,
         ),

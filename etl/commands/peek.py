@@ -1,12 +1,14 @@
-"""How does a person view records?
+"""How do you view the records of a topic?
 
-`etl records show` prints the records of one partition, `etl records consume` those assigned to a group member. Nothing
-is stored, no Spark is needed, one response is in memory at a time. `show` retries a leader that
-moved or is silent for `source.request_timeout_s`; with follow it uses a `Consumer`. `consume` takes its
-assignment from other members while it runs, and commits only on request.
+`etl records show` prints the records of one partition, `etl records consume` those that are
+assigned to a group member. Both store nothing, need no Spark and hold one fetch response in memory.
+`show` retries for `source.request_timeout_s` if the leader moved or does not answer; with
+`--follow` it uses a `Consumer`. `consume` takes its assignment from other members while it runs,
+and commits only on request.
 
-Decoders turn keys and values into JSON values. Bytes that a decoder cannot read are `Undecoded`,
-not an error.
+Lives here: reading records for printing, and the decoders of keys and values. Bytes that a decoder
+cannot read become `Undecoded`, not an error.
+Not here: how records are printed (etl/cli/record_screens.py).
 """
 
 from __future__ import annotations
@@ -38,7 +40,14 @@ from etl.errors import (
 )
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster, chosen_topics
-from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
+from etl.kafka.messages import (
+    EARLIEST,
+    LATEST,
+    ClusterMetadata,
+    EntryLayout,
+    FetchedPartition,
+    FetchTarget,
+)
 from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,
@@ -60,26 +69,30 @@ from etl.streams.records import Record
 
 FETCH_BYTES = 256 << 10
 _LONGEST_WAIT_S = 0.5
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_SHORTEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
 
 
 class Ended(Enum):
-    """Why there are no more records."""
+    """Why printing ended; the value is the text for people and for the JSON document."""
 
-    COUNT = "as many as were asked for"
-    INSIDE = "as many as were asked for, in the middle of a compressed message: a larger -n shows the rest of it"
+    COUNT = "the requested number"
+    INSIDE = (
+        "the requested number, in the middle of a compressed message: "
+        "a larger -n shows the rest of it"
+    )
     END = "the end of the log"
-    TIME_OUT = "nothing more came in time"
+    TIME_OUT = "no further record within --timeout"
     STOPPED = "stopped"
 
 
 def leaderless(log: BrokerPartition) -> BrokerError:
     """Return the error for a partition without a leader."""
-    return BrokerError(f"The log {log.unled}", **log.place, action=log.held_by)
+    return BrokerError(f"The partition {log.unled}", **log.place, action=log.held_by)
 
 
 class PeekedLog:
-    """Iterates over records of one partition."""
+    """Iterator over the records of one partition, from an offset to its present end."""
 
     def __init__(
         self,
@@ -94,37 +107,49 @@ class PeekedLog:
         timeout_s: float | None = None,
     ) -> None:
         """See `PeekRequest`."""
-        self.log, self.extent, self.from_offset = log, extent, from_offset
+        self.log = log
+        self.extent = extent
+        self.from_offset = from_offset
         self.position = from_offset
         """Offset of the next fetch."""
         self.given = 0
+        """Number of records returned."""
         self.ended: Ended | None = None
         """None until it has ended."""
-        self._source, self._cluster = source, cluster
-        self._most, self._timeout_s = most, timeout_s
+        self._source = source
+        self._cluster = cluster
+        self._most = most
+        self._timeout_s = timeout_s
         self._leader: Leader | None = leader
-        self._least_bytes = self._max_bytes = min(FETCH_BYTES, source.fetch_max_bytes)
-        self._idle_since, self._failing_since, self._empty_answers = time.monotonic(), math.inf, 0
+        """None: look it up before the next request."""
+        self._least_bytes = min(FETCH_BYTES, source.fetch_max_bytes)
+        self._max_bytes = self._least_bytes
+        """Size of the next fetch; grows for a large record."""
+        self._idle_since = time.monotonic()
+        self._failing_since = math.inf
+        self._empty_answers = 0
 
     def records(self) -> Iterator[DecodedRecord]:
-        """Each record, until there are as many as wanted, the log ends where it ended at first, or
-        nothing comes in time.
+        """Yield records up to the number, the end that the partition had at first, or the timeout.
 
         Raises CorruptData, MisalignedOffset, MessageTooLarge, RecordTooLarge, ExpiredOffsets,
-        RanOutBeforeUntil, and what a broker that stays silent for `source.request_timeout_s` or refuses
-        comes to.
+        RanOutBeforeUntil, and a broker's error after `source.request_timeout_s` of retries.
         """
         while self.ended is None:
-            if self._is_at_end:
+            if self.position >= self.extent.end_offset:
                 self.ended = Ended.END
-            elif (fetched := self._fetched()) is None:
+                return
+            fetched = self._fetch()
+            if fetched is None:
                 self._wait()
-            elif needed := (messages := self._messages(fetched)).needed_bytes:
-                self._grow(fetched, needed)
+                continue
+            messages = self._messages(fetched)
+            if messages.needed_bytes:
+                self._grow(fetched, messages.needed_bytes)
             elif messages.next_offset == self.position:
                 self._wait()
             else:
-                yield from self._given(messages)
+                yield from self._records_of(messages)
 
     def _messages(self, fetched: FetchedPartition) -> Messages:
         try:
@@ -132,15 +157,15 @@ class PeekedLog:
         except MisalignedOffset as inside:
             if self.given or self.position != self.from_offset:
                 raise
-            action = "Pass --from: messages begin at earliest, at committed offsets, and at the boundaries of `etl offsets show CONF --json`"
+            action = (
+                "Pass --from: messages begin at earliest, at committed offsets, "
+                "and at the boundaries of `etl offsets show CONF --json`"
+            )
             raise MisalignedOffset(inside.message, action=action, **inside.where) from None
 
-    @property
-    def _is_at_end(self) -> bool:
-        return self.position >= self.extent.end_offset
-
-    def _given(self, messages: Messages) -> Iterator[DecodedRecord]:
-        self._max_bytes, self._empty_answers = self._least_bytes, 0
+    def _records_of(self, messages: Messages) -> Iterator[DecodedRecord]:
+        self._max_bytes = self._least_bytes
+        self._empty_answers = 0
         for record in messages:
             if record.offset >= self.extent.end_offset:
                 self.ended = Ended.END
@@ -149,16 +174,18 @@ class PeekedLog:
             self.position = record.next_offset
             yield record
             if self.given == self._most:
-                self.ended = Ended.COUNT if record.next_offset > record.offset else Ended.INSIDE
+                self.ended = _ended_by_count(record)
                 return
-        self.position, self._idle_since = messages.next_offset, time.monotonic()
+        self.position = messages.next_offset
+        self._idle_since = time.monotonic()
 
-    def _fetched(self) -> FetchedPartition | None:
-        """Return the next response; None if it is empty. A leader that moved or is silent is looked
-        up again for a while.
+    def _fetch(self) -> FetchedPartition | None:
+        """Return the next response; None if it is empty or failed and is retried.
+
+        A leader that moved or does not answer is looked up again for `source.request_timeout_s`.
         """
         try:
-            leader = self._leader or self._found_leader()
+            leader = self._leader or self._find_leader()
             target = FetchTarget(self.log, self.position, self._max_bytes, leader.epoch)
             answer = self._consumer(leader).multifetch(
                 [target],
@@ -166,13 +193,17 @@ class PeekedLog:
                 max_bytes=self._max_bytes,
                 max_wait_ms=self._wait_ms(),
             )
-            failure = self._failure(answer.partitions[0].refusal) if answer.partitions else None
+            if not answer.partitions:  # the client is over its quota
+                self._failing_since = math.inf
+                return None
+            failure = self._failure(answer.partitions[0].refusal)
         except BrokerUnreachable as unreachable:
             failure = unreachable
         if failure is None:
             self._failing_since = math.inf
-            return answer.partitions[0] if answer.partitions else None  # none: over quota
-        self._leader, self._failing_since = None, min(self._failing_since, time.monotonic())
+            return answer.partitions[0]
+        self._leader = None
+        self._failing_since = min(self._failing_since, time.monotonic())
         if time.monotonic() - self._failing_since >= self._source.request_timeout_s:
             raise failure
         return None
@@ -189,39 +220,43 @@ class PeekedLog:
         return error
 
     def _out_of_range(self) -> EtlError:
-        start, end = (self._bound(when) for when in (EARLIEST, LATEST))
+        start = self._bound(EARLIEST)
+        end = self._bound(LATEST)
         if self.position < start:
             raise ExpiredOffsets(
                 "The offset was deleted by retention before it was read",
                 **self.log.place,
                 offset=self.position,
                 log_start_offset=start,
-                action="Check the topic's retention; --from earliest begins with what is left",
+                action=(
+                    "Check the topic's retention. "
+                    "Pass --from earliest to begin with the records that are left"
+                ),
             )
         if self.position > end:
             raise RanOutBeforeUntil(
-                f"The log ends at {end} by now, below what was read",
+                f"The partition now ends at {end}, below an offset that was read",
                 **self.log.place,
                 offset=self.position,
-                action="Check whether the topic was deleted and made again, or lost its end with a broker",
+                action="Check whether the topic was deleted and recreated, or truncated",
             )
+        action = "Check the broker's log"
+        if not self.log.is_physical:
+            action += ": its replicas may disagree"
         return BrokerError(
             "The offset is out of range, and yet inside the log",
             **self.log.place,
             offset=self.position,
-            action="Check the broker's log"
-            if self.log.is_physical
-            else "Check the broker's log: its replicas may disagree",
+            action=action,
         )
 
     def _bound(self, when: int) -> int:
-        consumer = self._consumer(self._leader or self._found_leader())
-        listed = consumer.list_offsets({self.log: when}, isolation=Isolation.READ_UNCOMMITTED)[
-            self.log
-        ]
+        consumer = self._consumer(self._leader or self._find_leader())
+        answers = consumer.list_offsets({self.log: when}, isolation=Isolation.READ_UNCOMMITTED)
+        listed = answers[self.log]
         if listed.refusal or listed.offset is None:
             raise BrokerError(
-                "The broker names no start or end of the log",
+                "The broker reports no start or end of the partition",
                 **self.log.place,
                 action="Check the broker's log",
             )
@@ -232,14 +267,17 @@ class PeekedLog:
             leader.broker.host, leader.broker.port, leader.broker.generation
         )
 
-    def _found_leader(self) -> Leader:
+    def _find_leader(self) -> Leader:
         self._leader = self._cluster.describe([self.log.topic]).leaders.get(self.log)
         if self._leader is None:
             raise leaderless(self.log)
         return self._leader
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
-        """Increase the fetch size for a large record, or raise what is wrong with it."""
+        """Increase the fetch size for a large record.
+
+        Raises MessageTooLarge, and MisalignedOffset or CorruptData for a wrong size field.
+        """
         limit = max(self._source.max_batch_bytes, self._least_bytes)
         if len(fetched.records) < self._max_bytes:
             kind = MisalignedOffset if fetched.layout is EntryLayout.PHYSICAL else CorruptData
@@ -251,9 +289,11 @@ class PeekedLog:
                 action="Check that a message begins at this offset, and the broker's log",
             )
         if max(needed, self._max_bytes + 1) > limit:
-            takes = f"; it takes {needed:,}" if needed > 1 else ""
+            message = f"A record does not fit into the largest fetch, {limit:,} bytes"
+            if needed > 1:
+                message += f"; it takes {needed:,}"
             raise MessageTooLarge(
-                f"A record does not fit into the largest fetch, {limit:,} bytes{takes}",
+                message,
                 **self.log.place,
                 offset=self.position,
                 action="Check source.max_batch_bytes",
@@ -261,25 +301,31 @@ class PeekedLog:
         self._max_bytes = min(limit, max(2 * self._max_bytes, needed))
 
     def _wait_ms(self) -> int:
-        """How long the broker may hold an answer back."""
+        """Return how long the broker may delay its response."""
         return max(1, round(min(_LONGEST_WAIT_S, self._left_s()) * 1000))
 
     def _left_s(self) -> float:
-        """How long the next record may still be waited for."""
+        """Return the time left to wait for the next record."""
         if self._timeout_s is None:
             return math.inf
         return self._idle_since + self._timeout_s - time.monotonic()
 
     def _wait(self) -> None:
-        """Wait before the next fetch, if the broker answered an empty one at once."""
+        """Wait before the next fetch; pauses grow, as a broker may answer empty fetches at once."""
         left_s = self._left_s()
         if left_s <= 0:
             self.ended = Ended.TIME_OUT
             return
-        time.sleep(
-            min(_SHORTEST_PAUSE_S * 2 ** min(self._empty_answers, 10), _LONGEST_PAUSE_S, left_s)
-        )
+        pause_s = _SHORTEST_PAUSE_S * 2 ** min(self._empty_answers, 10)
+        time.sleep(min(pause_s, _LONGEST_PAUSE_S, left_s))
         self._empty_answers += 1
+
+
+def _ended_by_count(last: DecodedRecord | Record) -> Ended:
+    """Return whether the last record ends its message: a Jafka message has one offset."""
+    if last.next_offset > last.offset:
+        return Ended.COUNT
+    return Ended.INSIDE
 
 
 Start = StartAt | Timestamp | BeforeEnd | int
@@ -290,10 +336,10 @@ class PeekRequest:
     """Which records of a partition to print."""
 
     partition: str
-    """As people write it: `clicks:3`, or `clicks:0-3` on Jafka."""
+    """`TOPIC:PARTITION`: `clicks:3`, or `clicks:0-3` on Jafka."""
     start: Start = StartAt.EARLIEST
     most: int | None = None
-    """Records; None: all."""
+    """Number of records; None: all."""
     follows: bool = False
     """True if it continues beyond the first end."""
     timeout_s: float | None = None
@@ -302,34 +348,16 @@ class PeekRequest:
 
 @contextlib.contextmanager
 def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
-    """The log is found, and where to start in it; its connections are closed at the end.
+    """Find the partition and its start offset; closes its connections at the end.
 
-    Raises TopicMissing, and SettingsError for a partition or a start that is not there, besides
-    what brokers and ZooKeeper raise.
+    Raises TopicMissing, SettingsError for an unknown partition or start, and what brokers and
+    ZooKeeper raise.
     """
-    log = _log_of(settings, wanted)
+    log = _partition_of(settings, wanted)
     with open_cluster(settings) as cluster:
         source = settings.source
         metadata = cluster.describe_when_known([log.topic], wait_s=source.wait_for_leader_s)
-        described = metadata.topics.get(log.topic)
-        if described is None or (
-            described.refusal and described.refusal.meaning is Meaning.UNKNOWN_TOPIC
-        ):
-            raise TopicMissing(
-                "There is no such topic",
-                topic=log.topic,
-                action="Check its name; `etl offsets show` lists those of the conf",
-            )
-        if described.refusal and not described.partitions:
-            raise described.refusal.error("tell of the topic", topic=log.topic)
-        if log not in (known := [each.log for each in described.partitions]):
-            there = ", ".join(each.key for each in known) or "none"
-            away = "; those of a broker that is away are not told" if log.is_physical else ""
-            raise SettingsError(
-                f"The topic has no partition {log.key}",
-                action=f"Check its partitions: {there}{away}",
-                topic=log.topic,
-            )
+        _reject_unknown_partition(log, metadata)
         found = cluster.extents(
             [log],
             isolation=source.isolation_level,
@@ -340,7 +368,8 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
             raise leaderless(log)
         extent = found.extents[log]
         from_offset = _start_of(cluster, log, extent, wanted.start)
-        yield _kind(wanted)(
+        peeked_class = FollowedLog if wanted.follows else PeekedLog
+        yield peeked_class(
             source,
             cluster,
             log,
@@ -352,14 +381,7 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
         )
 
 
-def _kind(wanted: PeekRequest) -> type[PeekedLog]:
-    if not wanted.follows:
-        return PeekedLog
-
-    return FollowedLog
-
-
-def _log_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
+def _partition_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
     log = parse_named(wanted.partition).log
     if log is None:
         raise SettingsError(
@@ -371,9 +393,31 @@ def _log_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
         raise SettingsError(
             f"{wanted.partition!r} names no partition of this cluster",
             key="--partition",
-            action="BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka, else a number alone, e.g. 3",
+            action=(
+                "Pass BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka, "
+                "else a number alone, e.g. 3"
+            ),
         )
     return log
+
+
+def _reject_unknown_partition(log: BrokerPartition, metadata: ClusterMetadata) -> None:
+    described = metadata.topics.get(log.topic)
+    refusal = described.refusal if described else None
+    if described is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
+        raise TopicMissing(
+            "There is no such topic",
+            topic=log.topic,
+            action="Check its name; `etl offsets show` lists those of the conf",
+        )
+    if refusal and not described.partitions:
+        raise refusal.error("describe the topic", topic=log.topic)
+    known = [partition.log for partition in described.partitions]
+    if log not in known:
+        action = f"Check its partitions: {', '.join(each.key for each in known) or 'none'}"
+        if log.is_physical:
+            action += "; partitions of an unreachable broker are unknown"
+        raise SettingsError(f"The topic has no partition {log.key}", action=action, topic=log.topic)
 
 
 def _start_of(
@@ -385,18 +429,24 @@ def _start_of(
             raise leaderless(log)
         return found
     if isinstance(start, StartAt):
-        return extent.log_start_offset if start is StartAt.EARLIEST else extent.end_offset
+        if start is StartAt.EARLIEST:
+            return extent.log_start_offset
+        return extent.end_offset
     if isinstance(start, BeforeEnd):
         if log.is_physical:
             raise SettingsError(
-                "Offsets are byte positions, from which no messages can be counted",
+                "Jafka's offsets are byte positions, so the last messages cannot be counted",
                 key="--last",
                 action="Pass --from, with an offset of `etl offsets show CONF`",
             )
         return max(extent.log_start_offset, extent.end_offset - start.offsets)
-    if not extent.log_start_offset <= start <= max(extent.end_offset, extent.high_watermark or 0):
-        message = f"Offset {start} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
-        raise SettingsError(message, **log.place, action="Pass --from")
+    end = max(extent.end_offset, extent.high_watermark or 0)
+    if not extent.log_start_offset <= start <= end:
+        message = (
+            f"Offset {start} is not in the log, "
+            f"which has {extent.log_start_offset} to {extent.end_offset}"
+        )
+        raise SettingsError(message, **log.place, action="Pass --from with an offset in this range")
     return start
 
 
@@ -404,12 +454,10 @@ _FOLLOW_SLICE_S = 0.5
 
 
 class FollowedLog(PeekedLog):
-    """See `PeekedLog`; ends only by time without records, and by count."""
+    """Iterator over the records of one partition that ends only by count or timeout."""
 
     def records(self) -> Iterator[Record]:  # type: ignore[override]
-        """Each record, until there are as many as wanted, or nothing comes in time. Raises as
-        `Consumer.poll`.
-        """
+        """Yield records up to the number or the timeout. Raises as `Consumer.poll`."""
         source, log = self._source, self.log
         conf = ConsumerConfig(
             isolation=source.isolation_level,
@@ -423,31 +471,33 @@ class FollowedLog(PeekedLog):
             consumer.assign([log])
             consumer.seek(log, self.from_offset)
             while self.ended is None:
-                some = self._polled(consumer)
-                for record in some:
+                polled = self._poll(consumer)
+                for record in polled:
                     self.given += 1
                     self.position = record.next_offset
                     yield record
                     if self.given == self._most:
-                        if record.next_offset > record.offset:
-                            self.ended = Ended.COUNT
-                        else:
-                            self.ended = Ended.INSIDE
+                        self.ended = _ended_by_count(record)
                         return
-                if some:
+                if polled:
                     self._idle_since = time.monotonic()
                 else:
                     self.position = consumer.position(log)
-                    self.ended = Ended.TIME_OUT if self._left_s() <= 0 else None
+                    if self._left_s() <= 0:
+                        self.ended = Ended.TIME_OUT
 
-    def _polled(self, consumer: Consumer) -> list[Record]:
+    def _poll(self, consumer: Consumer) -> list[Record]:
+        wait_s = max(0.0, min(_FOLLOW_SLICE_S, self._left_s()))
         try:
-            return consumer.poll(max(0.0, min(_FOLLOW_SLICE_S, self._left_s()))).get(self.log, [])
+            return consumer.poll(wait_s).get(self.log, [])
         except (ExpiredOffsets, RanOutBeforeUntil) as gone:
-            action = "Check the topic's retention, and whether it was deleted and made again; --from earliest begins with what is left"
+            action = (
+                "Check the topic's retention, and whether it was deleted and recreated. "
+                "Pass --from earliest to begin with the records that are left"
+            )
             raise type(gone)(gone.message, action=action, **gone.where) from None
         except CorruptData as broken:
-            action = "Check the broker's log; --from continues behind it"
+            action = "Check the broker's log. Pass --from to continue after the damage"
             raise type(broken)(broken.message, action=action, **broken.where) from None
 
 
@@ -463,8 +513,9 @@ Decoder = Callable[[bytes], Any]
 
 
 def decoder_of(name: str) -> Decoder:
-    """The decoder of this name: one of `DECODERS`, or a function of bytes as
-    `package.module:function`. Raises SettingsError.
+    """Return a decoder: one of `DECODERS`, or a function of bytes as `package.module:function`.
+
+    Raises SettingsError.
     """
     if ":" not in name and name not in DECODERS:
         raise SettingsError(
@@ -478,7 +529,7 @@ def decoder_of(name: str) -> Decoder:
             found = decode(content)
             json.dumps(found, default=str)
             return found
-        except Exception as error:  # whatever somebody else's function raises or makes, the record is there and can be shown
+        except Exception as error:  # a user's function may raise anything; the record is shown
             return Undecoded(content, f"{type(error).__name__}: {error}")
 
     return decoded
@@ -488,14 +539,18 @@ def _function(name: str) -> Decoder:
     module, _, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function)
-    except Exception as error:  # the module is somebody else's, and importing it runs it
-        action = "Check the name, package.module:function, and that the module can be imported from here (PYTHONPATH)"
+    except Exception as error:  # importing a user's module runs it, which may raise anything
+        action = (
+            "Check the name, package.module:function, "
+            "and that the module can be imported from here (PYTHONPATH)"
+        )
         raise SettingsError(
             f"The decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", action=action
         ) from None
     if not callable(found):
         raise SettingsError(
-            f"The decoder {name!r} is no function", action="Check the name: package.module:function"
+            f"The decoder {name!r} is not a function",
+            action="Check the name: package.module:function",
         )
     decode: Decoder = found
     return decode
@@ -511,7 +566,7 @@ def _no_constant(name: str) -> Any:
 
 def _number(content: bytes) -> int:
     if len(content) not in (1, 2, 4, 8):
-        raise ValueError(f"a number has 1, 2, 4 or 8 bytes, here are {len(content)}")
+        raise ValueError(f"a number has 1, 2, 4 or 8 bytes, the value has {len(content)}")
     return int.from_bytes(content, "big", signed=True)
 
 
@@ -522,12 +577,13 @@ DECODERS: dict[str, Decoder] = {
     "base64": lambda content: base64.b64encode(content).decode("ascii"),
     "int": _number,
 }
-"""`text` is UTF-8, `int` a signed number of 1, 2, 4 or 8 bytes, the high one first, as Java's
-serializers write them.
+"""`text` is UTF-8, `int` a signed big-endian number of 1, 2, 4 or 8 bytes, as Java's serializers
+write them.
 """
 
 
-_SLICE_S, _COMMIT_EVERY_S = 0.5, 5.0
+_SLICE_S = 0.5
+_COMMIT_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,7 +592,7 @@ class TailRequest:
 
     group: str
     topics: tuple[str, ...] = ()
-    """None: those of the conf that there are now."""
+    """Empty: the existing topics of the conf."""
     start: StartAt = StartAt.LATEST
     """Start of partitions without a committed offset."""
     most: int | None = None
@@ -547,51 +603,60 @@ class TailRequest:
 
 @contextlib.contextmanager
 def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
-    """Return a consumer that joins at its first poll and leaves at the end. Raises SettingsError
-    for the pipeline's own group, TopicMissing, and as `Consumer`.
+    """Return a consumer that joins at its first poll and leaves at the end.
+
+    Raises SettingsError for the pipeline's own group, TopicMissing, and as `Consumer`.
     """
-    if wanted.group in (settings.group.id, settings.group.mirror_group):
-        message = (
-            f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
-        )
-        if wanted.group != settings.group.id:
-            message = f"{wanted.group} is the group that the pipeline tells its offsets to (group.mirror_group)"
-        raise SettingsError(
-            message,
-            key="group",
-            action="Use another group; `etl records show` prints records without a group",
-        )
+    _reject_own_group(settings, wanted.group)
     topics = wanted.topics or _topics(settings)
-    consumer = Consumer(
-        **{name: getattr(conf_of(settings, wanted), name) for name in ConsumerConfig.__slots__}
-    )
-    with consumer:
+    config = conf_of(settings, wanted)
+    with Consumer(**{name: getattr(config, name) for name in ConsumerConfig.__slots__}) as consumer:
         tailed = TailedGroup(consumer, topics, wanted)
         yield tailed
         tailed.commit()
 
 
+def _reject_own_group(settings: Settings, group: str) -> None:
+    if group == settings.group.id:
+        message = f"{group} is the pipeline's own group, and its offsets follow the table"
+    elif group == settings.group.mirror_group:
+        message = f"{group} is the group that mirrors the pipeline's offsets (group.mirror_group)"
+    else:
+        return
+    raise SettingsError(
+        message,
+        key="group",
+        action="Use another group; `etl records show` prints records without a group",
+    )
+
+
 def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
     """Return the consumer settings for the conf's brokers and the group."""
     source = settings.source
-    in_zookeeper = (
-        source.bootstrap_servers is None
-        and settings.group.offsets_storage is OffsetsStorage.ZOOKEEPER
-    )
+    join = settings.group.join
+    storage = OffsetsStorage.KAFKA
+    membership = Membership.COORDINATOR
+    connect = None
+    access = None
+    if source.bootstrap_servers is None:
+        connect = settings.zookeeper.connect
+        access = settings.zookeeper.access
+        if settings.group.offsets_storage is OffsetsStorage.ZOOKEEPER:
+            storage = OffsetsStorage.ZOOKEEPER
+            membership = Membership.ZOOKEEPER
     group = Group(
         wanted.group,
-        Membership.ZOOKEEPER if in_zookeeper else Membership.COORDINATOR,
-        settings.group.join.assignment_strategy[0].value,
-        settings.group.join.protocol.value,
-        join_timeout_s=settings.group.join.join_timeout_s,
-        rebalance_timeout_s=settings.group.join.rebalance_timeout_s,
+        membership,
+        join.assignment_strategy[0].value,
+        join.protocol.value,
+        join_timeout_s=join.join_timeout_s,
+        rebalance_timeout_s=join.rebalance_timeout_s,
     )
-    zookeeper = settings.zookeeper if in_zookeeper or source.bootstrap_servers is None else None
     return ConsumerConfig(
         source.bootstrap_servers,
-        zookeeper.connect if zookeeper else None,
+        connect,
         group,
-        OffsetsStorage.ZOOKEEPER if in_zookeeper else OffsetsStorage.KAFKA,
+        storage,
         source.broker_type,
         source.broker_version,
         wanted.start,
@@ -600,81 +665,84 @@ def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
         max_batch_bytes=source.max_batch_bytes,
         timeout_s=source.request_timeout_s,
         security=source.way_in,
-        zookeeper_access=zookeeper.access if zookeeper else None,
+        zookeeper_access=access,
     )
 
 
 def _topics(settings: Settings) -> tuple[str, ...]:
+    source = settings.source
     with open_cluster(settings) as cluster:
-        found = chosen_topics(
-            cluster.describe_when_known(None, wait_s=settings.source.wait_for_leader_s),
-            settings.source.topic_filter,
-        ).topics
+        metadata = cluster.describe_when_known(None, wait_s=source.wait_for_leader_s)
+        found = chosen_topics(metadata, source.topic_filter).topics
     if not found:
         raise TopicMissing(
-            "None of the conf's topics is there", action="Check source.topics, or --topic"
+            "No topic of the conf exists", action="Check source.topics, or pass --topic"
         )
     return tuple(sorted(found))
 
 
 class TailedGroup(RebalanceListener):
-    """Iterates over the records assigned to a group member."""
+    """Iterator over the records that are assigned to a group member."""
 
     def __init__(self, consumer: Consumer, topics: tuple[str, ...], wanted: TailRequest) -> None:
-        self.group, self.topics = wanted.group, topics
+        self.group = wanted.group
+        self.topics = topics
         self.given = 0
+        """Number of records returned."""
         self.ended: Ended | None = None
         """None until it has ended."""
-        self._consumer, self._wanted = consumer, wanted
+        self._consumer = consumer
+        self._wanted = wanted
         self._idle_since = time.monotonic()
-        self._shown: dict[BrokerPartition, int] = {}
-        """The next offset of each log of which something was shown and not committed yet."""
+        self._uncommitted: dict[BrokerPartition, int] = {}
+        """The offset to commit for each partition with printed records since the last commit."""
         consumer.subscribe(topics, listener=self)
 
     def records(self) -> Iterator[Record]:
-        """Each record, until there are as many as wanted or nothing comes in time. Raises as
-        `Consumer.poll`.
-        """
-        self._idle_since = committed_at = time.monotonic()
+        """Yield records up to the number or the timeout. Raises as `Consumer.poll`."""
+        self._idle_since = time.monotonic()
+        committed_at = self._idle_since
+        timeout_s = self._wanted.timeout_s
         while self.ended is None:
-            for some in self._polled():
-                for record in some:
+            for polled in self._poll():
+                for record in polled:
                     self.given += 1
                     yield record
-                    self._shown[record.log] = record.next_offset
+                    self._uncommitted[record.log] = record.next_offset
                     if self.given == self._wanted.most:
                         self.ended = Ended.COUNT
                         return
                 self._idle_since = time.monotonic()
-            if (
-                self._wanted.timeout_s is not None
-                and time.monotonic() - self._idle_since >= self._wanted.timeout_s
-            ):
+            if timeout_s is not None and time.monotonic() - self._idle_since >= timeout_s:
                 self.ended = Ended.TIME_OUT
             if time.monotonic() - committed_at >= _COMMIT_EVERY_S:
                 self.commit()
                 committed_at = time.monotonic()
 
-    def _polled(self) -> Collection[list[Record]]:
+    def _poll(self) -> Collection[list[Record]]:
         try:
             return self._consumer.poll(_SLICE_S).values()
         except (ExpiredOffsets, RanOutBeforeUntil, CorruptData) as unread:
             action = (
-                "Check the topic's retention, and whether it was made again; `etl records show` shows what is left, and a group that has no offsets "
+                "Check the topic's retention, and whether it was recreated. "
+                "`etl records show` shows the records that are left, and a group without offsets "
                 "begins there with --offset-reset earliest"
             )
             if isinstance(unread, CorruptData):
-                action = "Check the broker's log; `etl records show --from OFFSET` shows what is behind it"
+                action = (
+                    "Check the broker's log. "
+                    "`etl records show --from OFFSET` shows the records after the damage"
+                )
             raise type(unread)(unread.message, action=action, **unread.where) from None
 
     def commit(self) -> None:
         """Commit what was printed, if requested."""
-        if self._wanted.commits and self._shown:
-            self._consumer.commit(dict(self._shown.items()))
-        self._shown.clear()
+        if self._wanted.commits and self._uncommitted:
+            self._consumer.commit(dict(self._uncommitted.items()))
+        self._uncommitted.clear()
 
     def assigned(self, logs: Collection[BrokerPartition]) -> None:
-        """See `RebalanceListener`. Time to settle does not count as time without records."""
+        """See `RebalanceListener`. A rebalance does not count as time without records."""
         self._idle_since = time.monotonic()
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:
@@ -684,4 +752,4 @@ class TailedGroup(RebalanceListener):
     def lost(self, logs: Collection[BrokerPartition]) -> None:
         """See `RebalanceListener`."""
         for log in logs:
-            self._shown.pop(log, None)
+            self._uncommitted.pop(log, None)

@@ -339,12 +339,12 @@ def test_a_partition_of_a_jafka_needs_its_broker_and_one_that_is_away_is_hinted_
 ) -> None:
     jafka.append("clicks", 0, entry(b"hello"))
     with pytest.raises(
-        SettingsError, match="BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka"
+        SettingsError, match="Pass BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka"
     ):
         peeked(jafka, "0")
     with pytest.raises(
         SettingsError,
-        match="has no partition 4-0.*its partitions: 3-0, 3-1; those of a broker that is away are not told",
+        match="has no partition 4-0.*its partitions: 3-0, 3-1; partitions of an unreachable broker are unknown",
     ):
         peeked(jafka, "4-0")
 

@@ -73,7 +73,7 @@ def test_ten_records_are_shown_unless_more_are_asked_for(broker: FakeBroker, con
     assert len(fields(peek(conf))) == 10
     assert len(fields(peek(conf, "-n", "25"))) == 25
     assert (
-        "2 records; as many as were asked for; --from 22 continues"
+        "2 records; the requested number; --from 22 continues"
         in peek(conf, "--from", "20", "-n", "2").err
     )
 
@@ -242,7 +242,7 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
             ],
         ),
         (("--value-format", "no_such_module:decode"), ["cannot be loaded", "PYTHONPATH"]),
-        (("--value-format", "tests.wire.test_peek_words:ROOT"), ["is no function"]),
+        (("--value-format", "tests.wire.test_peek_words:ROOT"), ["is not a function"]),
         (("-n", "0"), ["greater than or equal to 1"]),
         (("--timeout", "0"), ["--timeout is no duration"]),
     ],

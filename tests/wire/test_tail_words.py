@@ -61,8 +61,7 @@ def test_a_line_has_topic_and_partition_and_what_peek_shows_and_nothing_is_commi
         ["clicks", "0", "0", AT, "k", '{"n": 0}', ""],
     )
     assert (
-        result.err
-        == "etl: as a member of lookers: clicks\netl: 6 records; as many as were asked for\n"
+        result.err == "etl: as a member of lookers: clicks\netl: 6 records; the requested number\n"
     )
     assert not broker.world.committed and not broker.group.members
 
@@ -78,7 +77,7 @@ def test_one_document_for_a_program(conf: Path) -> None:
         document["topics"],
         document["shown"],
         document["ended"],
-    ) == (0, "lookers", ["clicks"], 6, "nothing more came in time")
+    ) == (0, "lookers", ["clicks"], 6, "no further record within --timeout")
     assert {
         (one["topic"], one["partition"], one["offset"], one["value"]["n"])
         for one in document["records"]
@@ -100,7 +99,7 @@ def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(
     refused(
         run_etl("records", "consume", str(conf), "--group", "group", "--json"),
         2,
-        "group of the pipeline itself",
+        "is the pipeline's own group, and its offsets follow the table",
         "`etl records show`",
     )
     broker.refusals[JOIN].append(23)

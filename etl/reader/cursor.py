@@ -438,10 +438,17 @@ class RangeProgress:
         self.attempts += 1
         self.idle_for()
 
+    def note_progress(self) -> None:
+        """Reset the state of failures: the position moved."""
+        self.attempts = 0
+        self.failure = None
+        self.idle_since = None
+
     def idle_for(self) -> float:
-        """For how many seconds it has given nothing."""
+        """Return how many seconds ago the position moved last, as far as observed."""
         now = time.monotonic()
-        self.idle_since = now if self.idle_since is None else self.idle_since
+        if self.idle_since is None:
+            self.idle_since = now
         return now - self.idle_since
 
 
@@ -465,7 +472,7 @@ class FetchSettings:
     security: Security = OPEN
 
 
-def lose_all(walks: Sequence[RangeProgress], failure: EtlError) -> None:
+def lose_leaders(walks: Sequence[RangeProgress], failure: EtlError) -> None:
     for walk in walks:
         if not walk.cursor.done:
             walk.lose_leader(failure)

@@ -48,7 +48,14 @@ from etl.kafka.messages import (
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Tail, render_intervals
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.security import OPEN, Security
-from etl.reader.cursor import MISSING_MAX, Cursor, FetchSettings, RangeProgress, lose_all, place_of
+from etl.reader.cursor import (
+    MISSING_MAX,
+    Cursor,
+    FetchSettings,
+    RangeProgress,
+    lose_leaders,
+    place_of,
+)
 from etl.records.entries import MAX_UNPACKED_BYTES
 from etl.settings.choices import (
     FETCH_MAX_BYTES,
@@ -123,7 +130,7 @@ def _leaderless(log: BrokerPartition, topic: TopicMetadata | None) -> EtlError:
     )
 
 
-def by_broker(walks: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress]]:
+def group_by_broker(walks: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress]]:
     groups: dict[Broker, list[RangeProgress]] = {}
     for walk in walks:
         if walk.leader is not None:
@@ -451,7 +458,7 @@ def read_ranges(
             on_receipt(walk.index, walk.cursor.receipt)
     while walks := [walk for walk in walks if not walk.cursor.done]:
         find_leaders(walks, settings)
-        for broker, group in by_broker(walks).items():
+        for broker, group in group_by_broker(walks).items():
             yield from _read_from(broker, group, settings, on_receipt, on_read)
     reject_changed_partitions(ranges, leader_epochs or {}, tails or {}, settings)
     if fails_on_loss:
@@ -480,7 +487,7 @@ def _read_from(
             try:
                 answer = consumer.end_fetch()
             except BrokerUnreachable as silent:
-                lose_all(walks, silent)
+                lose_leaders(walks, silent)
                 return
             moved = _feed_or_fail(consumer, answer, requested, settings)
             idle_answers = 0 if any(rows is not None for _, rows in moved) else idle_answers + 1
@@ -532,7 +539,7 @@ def _ask(
             ),
         )
     except BrokerUnreachable as silent:
-        lose_all(walks, silent)
+        lose_leaders(walks, silent)
         return []
     return list(requested.values())
 

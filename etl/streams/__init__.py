@@ -1,4 +1,4 @@
-"""Records one by one, for a person or a small program, as Kafka's consumers give them.
+"""Records as Python objects, one by one, for small programs and interactive use.
 
-The classes are imported from `etl`: `from etl import Consumer`. Rows of tables never come this way.
+The classes are imported from `etl`: `from etl import Consumer`. Rows of tables do not pass here.
 """

@@ -1,7 +1,6 @@
-"""What does a consumer read: cluster, group and fetch options?
+"""Consumer settings: cluster, group, subscription and fetch options.
 
-Immutable values, no I/O: consumer settings, group settings, subscriptions, and the listener of
-rebalances.
+Immutable values, no I/O; and the listener of rebalances.
 """
 
 from __future__ import annotations
@@ -45,175 +44,193 @@ _SECONDS = (
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group, and as what a consumer is its member. A name alone stands for the group with all
-    that is the default here.
-    """
+    """A group, and how the consumer joins it. A name alone stands for a group with defaults."""
 
     name: str
     membership: Membership | str | None = None
-    """Who assigns partitions: `zookeeper`, as for consumers of Jafka and Kafka 0.8, or
+    """Place of the membership: `zookeeper`, as for consumers of Jafka and Kafka 0.8, or
     `coordinator`, as from 0.9 on; None: the former if the consumer has a ZooKeeper, else the
     latter.
     """
     strategy: str = "range"
-    """How the group divides its logs: the same as its other members."""
+    """Assignment strategy of the group: the same as its other members."""
     protocol: str = "classic"
-    """With a coordinator: `classic`, or `consumer` (KIP-848, brokers from 4.0 on), by which the
-    coordinator divides and not a member.
+    """With a coordinator: `classic`, or `consumer` (KIP-848, brokers from 4.0 on), in which the
+    coordinator assigns and not a member.
     """
     member_id: str | None = None
-    """Its name in ZooKeeper; with a coordinator that of a static member (from 2.3 on)."""
+    """Name in ZooKeeper; with a coordinator the name of a static member (from 2.3 on)."""
     session_timeout_s: float | None = None
-    """How long the group believes in a member of which nothing is heard; None: 10 in ZooKeeper, 45
-    with a coordinator.
+    """Time after which the group removes a silent member; None: 10 in ZooKeeper, 45 with a
+    coordinator.
     """
     join_timeout_s: float = 60.0
-    """How long a poll waits for the group to settle."""
+    """Time that a poll waits for a rebalance to end."""
     rebalance_timeout_s: float = 60.0
-    """A consumer that is not polled for so long while the group wants something of it back is a
-    member no more; nor is one that is not polled for `max_poll_interval_s`. It joins again with its
-    next poll."""
+    """A consumer that is not polled for so long while the group revokes partitions leaves the
+    group, and joins again with its next poll.
+    """
     max_poll_interval_s: float = 300.0
+    """A consumer that is not polled for so long leaves, too, and joins with its next poll."""
     topics_max_age_s: float = 30.0
-    """With a coordinator: how often a pattern is compared with existing topics. ZooKeeper reports
-    new ones itself.
+    """With a coordinator: interval at which a pattern is compared with existing topics. ZooKeeper
+    reports new ones itself.
     """
     auto_commit_s: float | None = None
-    """How often polls commit what earlier polls handed out; that is done at each rebalance and at
-    the end, too. None: never by itself.
+    """Interval at which polls commit the records that earlier polls returned; each rebalance and
+    the end commit, too. None: no auto-commit.
     """
 
     def settled(self, *, has_zookeeper: bool, physical: bool) -> Group:
-        """Return the group with defaults resolved. Raises SettingsError for impossible
-        combinations.
+        """Return the group with defaults resolved.
+
+        Raises SettingsError for impossible combinations.
         """
+        if self.membership:
+            configured = self.membership
+        elif has_zookeeper:
+            configured = Membership.ZOOKEEPER
+        else:
+            configured = Membership.COORDINATOR
         try:
-            membership = Membership(
-                self.membership
-                or (Membership.ZOOKEEPER if has_zookeeper else Membership.COORDINATOR)
-            )
+            membership = Membership(configured)
         except ValueError:
-            raise _refused(
-                "membership",
-                f"{self.membership!r} is no kind of membership",
-                f"Use one of {_names(Membership)}",
+            choices = ", ".join(kind.value for kind in Membership)
+            raise SettingsError(
+                f"{self.membership!r} is not a kind of membership",
+                key="membership",
+                action=f"Use one of {choices}",
             ) from None
         for key in _SECONDS:
             value = getattr(self, key)
             # the consumer protocol reads -1 as "unchanged"
             if value is not None and not value >= 0:
-                raise _refused(key, f"{value:g} is no number of seconds", "Pass 0 or more")
+                raise SettingsError(
+                    f"{value:g} is not a valid number of seconds",
+                    key=key,
+                    action="Pass 0 or more",
+                )
         in_zookeeper = membership is Membership.ZOOKEEPER
         if in_zookeeper and not has_zookeeper:
-            raise _refused(
-                "membership", "the ZooKeeper of the group's members is not set", "Pass zookeeper"
+            raise SettingsError(
+                "Membership in ZooKeeper needs the ZooKeeper of the group",
+                key="membership",
+                action="Pass zookeeper",
             )
         if physical and not in_zookeeper:
-            raise _refused(
-                "membership", "groups of Jafka and Kafka 0.7 are in ZooKeeper", "Use zookeeper"
+            raise SettingsError(
+                "Groups of Jafka and Kafka 0.7 are in ZooKeeper",
+                key="membership",
+                action="Use zookeeper",
             )
-        for key, name in (("group", self.name), ("member_id", self.member_id)):
-            if name == "" or name and in_zookeeper and ("/" in name or not name.strip(".")):
-                raise _refused(
-                    key,
-                    f"{name!r} names no {key.partition('_')[0]}",
-                    "Use a name that is not empty; in ZooKeeper without slashes and not only dots",
-                )
-        known = [one.value for one in Strategy] if in_zookeeper else list(STRATEGIES)
+        self._reject_names(in_zookeeper=in_zookeeper)
+        known = [strategy.value for strategy in Strategy] if in_zookeeper else list(STRATEGIES)
         if self.strategy not in known:
-            raise _refused(
-                "strategy",
-                f"no group of that kind assigns partitions by {self.strategy!r}",
-                f"Use one of {', '.join(known)}",
+            raise SettingsError(
+                f"A group with membership {membership.value} has no strategy {self.strategy!r}",
+                key="strategy",
+                action=f"Use one of {', '.join(known)}",
             )
-        if (
-            self.protocol not in ("classic", "consumer")
-            or in_zookeeper
-            and self.protocol != "classic"
-        ):
-            raise _refused(
-                "protocol",
-                f"a group of that kind does not speak {self.protocol!r}",
-                "Use classic, or consumer with a coordinator of 4.0 or later",
+        protocols = ("classic",) if in_zookeeper else ("classic", "consumer")
+        if self.protocol not in protocols:
+            raise SettingsError(
+                f"A group with membership {membership.value} has no protocol {self.protocol!r}",
+                key="protocol",
+                action="Use classic, or consumer with a coordinator of 4.0 or later",
             )
-        session_s = self.session_timeout_s or (10.0 if in_zookeeper else 45.0)
-        return replace(self, membership=membership, session_timeout_s=session_s)
+        session_timeout_s = self.session_timeout_s or (10.0 if in_zookeeper else 45.0)
+        return replace(self, membership=membership, session_timeout_s=session_timeout_s)
+
+    def _reject_names(self, *, in_zookeeper: bool) -> None:
+        """Raise SettingsError for an invalid name of the group or the member."""
+        for key, name in (("group", self.name), ("member_id", self.member_id)):
+            if name is None:
+                continue
+            is_no_znode = "/" in name or not name.strip(".")
+            if name == "" or in_zookeeper and is_no_znode:
+                raise SettingsError(
+                    f"{name!r} is not a valid {key.partition('_')[0]} name",
+                    key=key,
+                    action="Use a name that is not empty;"
+                    " in ZooKeeper without slashes and not only dots",
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics a member reads."""
+    """The topics that a member reads: named ones, or those of a filter."""
 
     threads: Mapping[str, int] = field(default_factory=dict)
-    """Those that it names, and as how many it counts in ZooKeeper for each."""
+    """Named topics, each with the number of threads that are registered in ZooKeeper for it."""
     filter: TopicFilter | None = None
-    """By what it reads all that pass, those that are made later, too; then none is named."""
+    """Filter of topics, later ones included; then no topic is named."""
     threads_each: int = 1
-    """Number of threads for each of these."""
+    """Number of threads for each topic of the filter."""
 
-    def names(self, there: Collection[str]) -> frozenset[str]:
+    def names(self, existing: Collection[str]) -> frozenset[str]:
         """Return which of the existing topics are read; named ones always count."""
         if self.filter is None:
             return frozenset(self.threads)
-        return frozenset(filter(self.filter.allows, there))
+        return frozenset(filter(self.filter.allows, existing))
 
 
 class RebalanceListener:
     """Callbacks for changes of the assignment, called within `poll`, `unsubscribe` and `close`.
-    Their exceptions come out of these; they may not call them, nor `subscribe` (ConsumerInUse).
+
+    These calls raise the exceptions of a callback. A callback may not make these calls, nor call
+    `subscribe` (ConsumerInUse).
     """
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:
-        """The group revokes these. They are still ours: `commit` now, and the next owner begins
-        there.
+        """The group revokes these partitions, which this member still owns.
+
+        `commit` now, and the next owner begins there.
         """
 
     def assigned(self, logs: Collection[BrokerPartition]) -> None:
-        """The group gives these. They begin where the group is, unless they are sought in now."""
+        """The group assigns these partitions.
+
+        They begin at the group's committed offsets, unless this callback calls `seek`.
+        """
 
     def lost(self, logs: Collection[BrokerPartition]) -> None:
-        """These were lost at an unknown time: others may be reading them, and nothing of them can
-        be committed any more.
+        """The partitions were lost at an unknown time.
+
+        Other members may be reading them, and their offsets cannot be committed any more.
         """
 
 
 def by_filter(
     text: str, kind: FilterKind = FilterKind.WHITE_LIST, *, threads: int = 1
 ) -> Subscription:
-    """Subscribe to topics that match a Java regular expression as a whole, or to all others. Raises
-    SettingsError for an unsupported one.
+    """Return the subscription to topics that match a Java regular expression, or to all others.
+
+    A topic matches as a whole. Raises SettingsError for an unsupported expression.
     """
     try:
         return Subscription(filter=TopicFilter(kind, cleaned(text)), threads_each=threads)
     except NotTranslated as error:
         raise SettingsError(
-            f"The pattern {text!r} is not understood: {error}",
-            action="Use a simpler one, or the topics' names",
+            f"The pattern {text!r} is not supported: {error}",
+            action="Use a simpler pattern, or the names of the topics",
         ) from error
 
 
 def by_names(topics: Mapping[str, int]) -> Subscription:
-    """These topics, each with its number of threads. Raises SettingsError for none, and for fewer
-    threads than one.
+    """Return the subscription to these topics, each with its number of threads.
+
+    Raises SettingsError for no topics, and for fewer threads than one.
     """
     if not topics:
-        raise SettingsError(
-            "No topic is named, and no pattern", action="Check the topics to subscribe to"
-        )
+        raise SettingsError("No topics to subscribe to", action="Pass topic names, or a pattern")
     for topic, count in topics.items():
         if type(count) is not int or count < 1:
             raise SettingsError(
-                f"{count!r} is no number of streams", topic=topic, action="Pass 1 or more"
+                f"{count!r} is not a valid number of streams",
+                topic=topic,
+                action="Pass 1 or more",
             )
     return Subscription(dict(topics))
-
-
-def _refused(key: str, message: str, action: str) -> SettingsError:
-    return SettingsError(message, key=key, action=action)
-
-
-def _names(kind: type[Membership]) -> str:
-    return ", ".join(one.value for one in kind)
 
 
 SecurityInput = Security | Mapping[str, Any] | None
@@ -224,7 +241,7 @@ ZooKeeperAccessInput = Access | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """Arguments as of `Consumer`. Strings may stand for enums."""
+    """The arguments of `Consumer`. Strings may stand for enums."""
 
     bootstrap: str | Sequence[str] | None = None
     zookeeper: str | None = None
@@ -244,25 +261,24 @@ class ConsumerConfig:
 
     @property
     def storage(self) -> OffsetsStorage:
-        """Return where the group's offsets are: as configured, else in ZooKeeper if it is given."""
-        return OffsetsStorage(
-            self.offsets_storage
-            or (OffsetsStorage.ZOOKEEPER if self.zookeeper else OffsetsStorage.KAFKA)
-        )
+        """The store of the group's offsets: as configured, else ZooKeeper if it is given."""
+        if self.offsets_storage:
+            return OffsetsStorage(self.offsets_storage)
+        return OffsetsStorage.ZOOKEEPER if self.zookeeper else OffsetsStorage.KAFKA
 
     @property
     def way_in(self) -> Security:
-        """How the brokers' listeners are entered. Raises SettingsError."""
+        """Encryption and authentication of broker connections. Raises SettingsError."""
         return security_of(self.security)
 
     @property
     def access(self) -> Access:
-        """How sessions with ZooKeeper begin. Raises SettingsError."""
+        """Encryption and authentication of ZooKeeper sessions. Raises SettingsError."""
         return access_of(self.zookeeper_access)
 
     @property
     def generation(self) -> str | None:
-        """Return the broker type or release, if configured."""
+        """Return the release of the brokers, if configured."""
         return None if self.broker_version is None else release_name(self.broker_version)
 
     @property
@@ -272,7 +288,7 @@ class ConsumerConfig:
 
     @property
     def begins(self) -> StartAt | None:
-        """Return where partitions without a committed offset begin."""
+        """The start of partitions without a committed offset; None: an error."""
         return None if self.start is None else StartAt(self.start)
 
     @property
@@ -289,13 +305,13 @@ class ConsumerConfig:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each broker that was named. Raises SettingsError."""
+        """Host and port of each bootstrap broker. Raises SettingsError."""
         if isinstance(self.bootstrap, str):
-            named: Sequence[str] = self.bootstrap.split(",")
+            addresses: Sequence[str] = self.bootstrap.split(",")
         else:
-            named = self.bootstrap or ()
+            addresses = self.bootstrap or ()
         try:
-            return [split_address(one.strip()) for one in named]
+            return [split_address(address.strip()) for address in addresses]
         except ValueError as error:
             raise SettingsError(
                 str(error),
@@ -304,23 +320,26 @@ class ConsumerConfig:
             ) from None
 
     def _reject_sizes(self) -> None:
-        """On the wire a negative number has a meaning of its own, and of 0 bytes nothing ever
-        comes.
+        """Raise SettingsError for sizes and times that are too small.
+
+        In the protocol a negative number has a meaning of its own, and a fetch of 0 bytes returns
+        nothing.
         """
         for key in ("fetch_max_bytes", "partition_max_bytes", "max_batch_bytes"):
-            if not getattr(self, key) > 0:
+            size = getattr(self, key)
+            if not size > 0:
                 raise SettingsError(
-                    f"{getattr(self, key)} is no number of bytes", key=key, action="Pass 1 or more"
+                    f"{size} is not a valid number of bytes", key=key, action="Pass 1 or more"
                 )
         if not self.max_wait_ms >= 0:
             raise SettingsError(
-                f"{self.max_wait_ms} is no number of milliseconds",
+                f"{self.max_wait_ms} is not a valid number of milliseconds",
                 key="max_wait_ms",
                 action="Pass 0 or more",
             )
         if not self.timeout_s > 0:
             raise SettingsError(
-                f"{self.timeout_s:g} is no number of seconds",
+                f"{self.timeout_s:g} is not a valid number of seconds",
                 key="timeout_s",
                 action="Pass more than 0",
             )
@@ -330,42 +349,50 @@ class ConsumerConfig:
         self._reject_sizes()
         if self.bootstrap is None and self.zookeeper is None:
             raise SettingsError(
-                "Nothing says which brokers to ask",
+                "The consumer has no brokers to connect to",
                 key="bootstrap",
-                action="Pass bootstrap, or zookeeper",
+                action="Pass bootstrap or zookeeper",
             )
         if self.zookeeper is None and self.zookeeper_access is not None:
-            message = "zookeeper_access says how a ZooKeeper is entered, and none is given"
             raise SettingsError(
-                message,
+                "zookeeper_access has no effect without zookeeper",
                 key="zookeeper_access",
-                action="Pass zookeeper; or leave zookeeper_access out",
+                action="Pass zookeeper, or leave zookeeper_access out",
             )
         if self.is_physical and (self.zookeeper is None or self.bootstrap is not None):
-            message = "Brokers of Jafka and Kafka 0.7 are found in ZooKeeper alone"
             raise SettingsError(
-                message, key="zookeeper", action="Pass zookeeper, and not bootstrap"
+                "Brokers of Jafka and Kafka 0.7 are found only in ZooKeeper",
+                key="zookeeper",
+                action="Pass zookeeper, and not bootstrap",
             )
         if self.group is None:
             return None
         if self.storage is OffsetsStorage.DUAL:
-            message = "A consumer keeps its group's offsets in one place"
-            raise SettingsError(message, key="offsets_storage", action="Use zookeeper or kafka")
+            raise SettingsError(
+                "A consumer commits its group's offsets to one store",
+                key="offsets_storage",
+                action="Use zookeeper or kafka",
+            )
         if self.storage is OffsetsStorage.ZOOKEEPER and self.zookeeper is None:
             raise SettingsError(
-                "Nothing says in which ZooKeeper the group's offsets are",
+                "Offsets in ZooKeeper need the ZooKeeper of the group",
                 key="zookeeper",
-                action="Use zookeeper",
+                action="Pass zookeeper",
             )
         if self.storage is OffsetsStorage.KAFKA and self.is_physical:
             raise SettingsError(
-                "Jafka and Kafka 0.7 keep no offsets", key="offsets_storage", action="Use zookeeper"
+                "Brokers of Jafka and Kafka 0.7 cannot store offsets",
+                key="offsets_storage",
+                action="Use zookeeper",
             )
-        named = Group(self.group) if isinstance(self.group, str) else self.group
-        group = named.settled(has_zookeeper=self.zookeeper is not None, physical=self.is_physical)
+        configured = Group(self.group) if isinstance(self.group, str) else self.group
+        group = configured.settled(
+            has_zookeeper=self.zookeeper is not None, physical=self.is_physical
+        )
         if group.membership is Membership.COORDINATOR and self.storage is OffsetsStorage.ZOOKEEPER:
-            message = "A group with a coordinator keeps its offsets there, too"
             raise SettingsError(
-                message, key="offsets_storage", action="Use kafka, or membership=zookeeper"
+                "A group with a coordinator has its offsets in Kafka, too",
+                key="offsets_storage",
+                action="Use kafka, or membership=zookeeper",
             )
         return group

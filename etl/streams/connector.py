@@ -1,12 +1,12 @@
 """How does a `ConsumerConnector` feed streams, each read by a thread of its own?
 
-As the consumers of Jafka and Kafka 0.8. One fetcher thread is the member of the group; it asks
-brokers and group, and fills the queues of the streams. Other threads hand their wishes to it.
+As the consumers of Jafka and Kafka 0.8. One fetcher thread is the member of the group: it sends
+all requests, and fills the queues of the streams. Other threads pass their commits to it.
 
 Offsets of a partition, under the connector's lock:
 
     fetched    end of the last response in a queue
-    handed     after the last record that a stream returned: what the program commits
+    returned   after the last record that a stream returned: what the program commits
     done       after the record before: what auto-commit commits, since the program may not have
                finished the last one
 """
@@ -28,178 +28,190 @@ from etl.reader.cursor import RangeProgress
 from etl.settings.choices import MIB
 from etl.streams.conf import ConsumerConfig, RebalanceListener, Subscription, by_filter, by_names
 from etl.streams.fetches import Fetches
-from etl.streams.group_member import Subscribed, open_cluster
+from etl.streams.group_member import GroupSubscription, open_cluster
 from etl.streams.positions import Positions
-from etl.streams.records import Answer, Decoder, Record, records_of
+from etl.streams.records import Decoder, FetchedRecords, Record, records_of
 
 
 class StreamQueue:
     """The queue of one stream; full above a number of records or bytes."""
 
-    def __init__(self, most_records: int, most_bytes: int) -> None:
-        self._most_records, self._most_bytes = most_records, most_bytes
-        self._answers: deque[Answer] = deque()
+    def __init__(self, max_records: int, max_bytes: int) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._responses: deque[FetchedRecords] = deque()
         self.logs: set[BrokerPartition] = set()
         """Partitions of the stream."""
-        self.handed: Record | None = None
-        """Offset after the last record returned to its thread, per partition."""
+        self.last_returned: Record | None = None
+        """The last record returned to the program, until it asks for the next one."""
 
     @property
-    def head(self) -> Answer | None:
-        """The answer that the stream is in."""
-        return self._answers[0] if self._answers else None
+    def head(self) -> FetchedRecords | None:
+        """The response that is read now."""
+        return self._responses[0] if self._responses else None
 
     @property
     def count(self) -> int:
-        """Records, those of the answer that the stream is in all counted."""
-        return sum(answer.count for answer in self._answers)
+        """Number of records; of the response that is read now all are counted."""
+        return sum(response.count for response in self._responses)
 
     @property
     def size(self) -> int:
-        """Their bytes."""
-        return sum(answer.size for answer in self._answers)
+        """Size of these records in bytes."""
+        return sum(response.size for response in self._responses)
 
     @property
     def has_room(self) -> bool:
         """True if more may be fetched."""
-        return self.count < self._most_records and self.size < self._most_bytes
+        return self.count < self._max_records and self.size < self._max_bytes
 
-    def holds(self, log: BrokerPartition) -> bool:
-        """True if it has something of the partition."""
-        return any(answer.log == log for answer in self._answers)
+    def has_partition(self, log: BrokerPartition) -> bool:
+        """True if a response of the partition is queued."""
+        return any(response.log == log for response in self._responses)
 
-    def put(self, arrived: Answer) -> None:
-        """Append. A response without records replaces the partition's earlier one of that kind,
-        since they arrive as long as nobody reads the stream.
+    def put(self, fetched: FetchedRecords) -> None:
+        """Append a response.
+
+        One without records replaces the partition's earlier one without records, since they come
+        as long as the stream is not read.
         """
-        if not arrived.count and arrived.failure is None:
-            self._answers = deque(
-                one
-                for one in self._answers
-                if one.log != arrived.log or one.count or one.failure is not None
-            )
-        self._answers.append(arrived)
+        if not fetched.count and fetched.failure is None:
+            kept: deque[FetchedRecords] = deque()
+            for response in self._responses:
+                is_replaced = (
+                    response.log == fetched.log and not response.count and response.failure is None
+                )
+                if not is_replaced:
+                    kept.append(response)
+            self._responses = kept
+        self._responses.append(fetched)
 
-    def end(self, over: Answer) -> None:
-        """The stream is through with it."""
-        if self.head is over:
-            self._answers.popleft()
+    def end(self, finished: FetchedRecords) -> None:
+        """Remove a response that was read to its end."""
+        if self.head is finished:
+            self._responses.popleft()
 
-    def put_off(self, broken: Answer) -> None:
+    def put_off(self, failed: FetchedRecords) -> None:
         """Requeue an error after the other partitions' records, to be raised again."""
-        if self.head is broken:
-            self._answers.rotate(-1)
+        if self.head is failed:
+            self._responses.rotate(-1)
 
     def drop(self, log: BrokerPartition) -> None:
-        """The log is not the stream's any more."""
+        """Remove a partition that is no longer the stream's."""
         self.logs.discard(log)
-        self._answers = deque(answer for answer in self._answers if answer.log != log)
-        if self.handed is not None and self.handed.log == log:
-            self.handed = None
+        self._responses = deque(response for response in self._responses if response.log != log)
+        if self.last_returned is not None and self.last_returned.log == log:
+            self.last_returned = None
 
 
 class StreamPositions(Positions):
-    """See `Positions`, which belong to the fetcher thread; what concerns a stream may be called by
-    its thread.
+    """Positions of the fetcher thread, with records in the queues of streams.
+
+    `note_returned` and `note_done` are called by the streams' threads.
     """
 
     def __init__(
         self,
-        *given: Any,
+        *args: Any,
         queue_of: Callable[[BrokerPartition], StreamQueue],
         changed: threading.Condition,
     ) -> None:
-        """`queue_of`: the stream of a new partition; `changed`: held during each access."""
-        super().__init__(*given)
-        self._queue_of, self._changed = queue_of, changed
+        """`queue_of`: the queue of a new partition; `changed`: held during each access."""
+        super().__init__(*args)
+        self._queue_of = queue_of
+        self._changed = changed
         self._queues: dict[BrokerPartition, StreamQueue] = {}
-        self._broken: set[BrokerPartition] = set()
-        """Logs of which nothing follows."""
+        self._failed: set[BrokerPartition] = set()
+        """Partitions with an error, of which nothing more is fetched."""
         self._done: dict[BrokerPartition, int] = {}
 
     def assign(self, logs: Iterable[BrokerPartition]) -> None:
-        """These and no others: what came of others is dropped, wherever it is."""
+        """Set the partitions; queued records of others are dropped."""
         with self._changed:
-            wanted = list(logs)
-            super().assign(wanted)
-            for log in self._queues.keys() - set(wanted):
+            assigned = list(logs)
+            super().assign(assigned)
+            for log in self._queues.keys() - set(assigned):
                 self._queues.pop(log).drop(log)
                 self._done.pop(log, None)
-                self._broken.discard(log)
-            for log in wanted:
+                self._failed.discard(log)
+            for log in assigned:
                 if log not in self._queues:
                     self._queues[log] = self._queue_of(log)
                     self._queues[log].logs.add(log)
 
     def seek(self, log: BrokerPartition, offset: int) -> None:
-        """Begin there; see `Positions.seek`."""
+        """Set the position; see `Positions.seek`."""
         with self._changed:
             super().seek(log, offset)
             self._done[log] = offset
 
     def stop(self, logs: Collection[BrokerPartition]) -> None:
-        """See `Positions.stop`: queued records are dropped, else streams would continue while
-        returned records are committed.
+        """Drop queued records; see `Positions.stop`.
+
+        Otherwise streams would continue while the returned records are committed.
         """
         with self._changed:
             for log in self._queues.keys() & set(logs):
                 self._queues[log].drop(log)
 
-    def to_ask(self) -> list[RangeProgress]:
-        """Return the partitions whose streams have room."""
+    def to_fetch(self) -> list[RangeProgress]:
+        """Return the partitions that have room in their stream's queue."""
+        found = []
         with self._changed:
-            return [
-                self._walks[log]
-                for log in self.rotation.assigned
-                if log in self._walks and log not in self._broken and self._queues[log].has_room
-            ]
+            for log in self.scheduler.assigned:
+                if log not in self._progress or log in self._failed:
+                    continue
+                if self._queues[log].has_room:
+                    found.append(self._progress[log])
+        return found
 
     def done(self) -> dict[BrokerPartition, int]:
-        """See the module."""
+        """Return the offsets that auto-commit commits; see the module."""
         with self._changed:
             return dict(self._done)
 
-    def handed(self) -> dict[BrokerPartition, int]:
-        """See the module."""
+    def returned(self) -> dict[BrokerPartition, int]:
+        """Return the offsets after the last returned records; see the module."""
         with self._changed:
-            return dict(self.known)
+            return dict(self.next_offsets)
 
-    def note_delivered(self, log: BrokerPartition, offset: int) -> None:
-        """A record was handed out that ends there; under `changed`, as all that is the streams'."""
-        if log in self.known:
-            self.known[log] = offset
+    def note_returned(self, log: BrokerPartition, offset: int) -> None:
+        """Note that a stream returned the record before `offset`. The caller holds `changed`."""
+        if log in self.next_offsets:
+            self.next_offsets[log] = offset
 
     def note_done(self, log: BrokerPartition, offset: int) -> None:
-        """Note that the program returned for more after that offset."""
+        """Note that the program finished the record before `offset`. The caller holds `changed`."""
         if log in self._done:
             self._done[log] = max(self._done[log], offset)
 
-    def _keep(self, arrived: Answer) -> None:
+    def _add(self, records: FetchedRecords) -> None:
         with self._changed:
-            if arrived.failure is not None:
-                self._broken.add(arrived.log)
-            self._queues[arrived.log].put(arrived)
+            if records.failure is not None:
+                self._failed.add(records.log)
+            self._queues[records.log].put(records)
             self._changed.notify_all()
 
-    def _pass(self, log: BrokerPartition, offset: int) -> None:
+    def _skip_to(self, log: BrokerPartition, offset: int) -> None:
         with self._changed:
-            if self._queues[log].holds(log):
+            if self._queues[log].has_partition(log):
                 self._queues[log].put(records_of(log, (), offset))
             else:
-                self.known[log] = self._done[log] = offset
+                self.next_offsets[log] = offset
+                self._done[log] = offset
 
 
 _SLICE_S = 0.05
-_REST_S = 0.5
+_RETRY_S = 0.5
 """Pause after a temporary failure."""
 
 
-class Pump:
-    """The fetcher thread; see the module. Its resources end with `until`."""
+class FetcherThread:
+    """The fetcher thread; see the module. `until` closes its resources."""
 
     def __init__(
         self,
-        group: Subscribed,
+        group: GroupSubscription,
         positions: StreamPositions,
         fetches: Fetches,
         until: ExitStack,
@@ -207,27 +219,32 @@ class Pump:
     ) -> None:
         self.positions = positions
         self.is_ended = False
-        """True after the last record."""
+        """True once no more records come."""
         self.failure: BaseException | None = None
-        """The error that ended it."""
-        self.trouble: EtlError | None = None
-        """The error that prevents fetching now; it retries. None: none."""
-        self._group, self._fetches, self._until, self._changed = group, fetches, until, changed
-        self._wanted: list[Callable[[], None]] = []
+        """The error that ended the thread."""
+        self.temporary_failure: EtlError | None = None
+        """The error that prevents fetching now; the thread retries."""
+        self._group = group
+        self._fetches = fetches
+        self._until = until
+        self._changed = changed
+        self._commits: list[Callable[[], None]] = []
+        """Commits of other threads that are due."""
         self._is_stopping = False
-        self._left_with: BaseException | None = None
+        self._leave_error: BaseException | None = None
         """The error of leaving the group."""
         self._thread = threading.Thread(target=self._run, name="streams: fetches", daemon=True)
         self._thread.start()
 
     def commit(self) -> None:
-        """Store where the streams are; returns once that is done. Raises what it raises."""
+        """Commit after the last returned records, and wait for it. Raises the commit's error."""
         if threading.current_thread() is self._thread:
             raise ConsumerInUse(
                 "A listener commits the connector that called it",
-                action="Use auto_commit_s, which commits at let-go",
+                action="Use auto_commit_s, which commits when partitions are revoked",
             )
-        done, raised = threading.Event(), list[BaseException]()
+        done = threading.Event()
+        errors: list[BaseException] = []
 
         def commit() -> None:
             try:
@@ -236,10 +253,11 @@ class Pump:
                         "The connector has ended, and nothing is committed any more",
                         action="Call commit() before shutdown()",
                     )
-                if handed := self.positions.handed():
-                    self._group.commit(handed)
-            except BaseException as error:  # raised where it was asked for
-                raised.append(error)
+                offsets = self.positions.returned()
+                if offsets:
+                    self._group.commit(offsets)
+            except BaseException as error:  # raised in the thread that called commit()
+                errors.append(error)
             finally:
                 done.set()
 
@@ -247,39 +265,44 @@ class Pump:
             if self.is_ended:
                 commit()
             else:
-                self._wanted.append(commit)
+                self._commits.append(commit)
         done.wait()
-        if raised:
-            raise raised[0]
+        if errors:
+            raise errors[0]
 
     def stop(self) -> None:
-        """Leave, and end all streams; returns once that is done, and raises what leaving failed
-        with. May be called again.
+        """Leave the group, end all streams, and wait for it. May be called again.
+
+        Raises the error of leaving the group.
         """
         self._is_stopping = True
         if threading.current_thread() is not self._thread:
             self._thread.join()
-            failure, self._left_with = self._left_with, None
-            if failure is not None:
-                raise failure.with_traceback(None)
+            error = self._leave_error
+            self._leave_error = None
+            if error is not None:
+                raise error.with_traceback(None)
 
     def _run(self) -> None:
         failure: BaseException | None = None
         try:
             while not self._is_stopping:
                 self._try_step()
-        except BaseException as error:  # raised where a stream is asked for its next record
+        except BaseException as error:  # raised by the streams
             failure = error
         try:
             self._until.close()
         except BaseException as error:
-            self._left_with, failure = error, failure or error
+            self._leave_error = error
+            failure = failure or error
         with self._changed:
-            self.failure, self.is_ended = failure, True
-            wanted, self._wanted = self._wanted, []
+            self.failure = failure
+            self.is_ended = True
+            commits = self._commits
+            self._commits = []
             self._changed.notify_all()
-        for do in wanted:
-            do()
+        for commit in commits:
+            commit()
 
     def _try_step(self) -> None:
         try:
@@ -288,23 +311,24 @@ class Pump:
             if not error.retriable:
                 raise
             with self._changed:
-                self.trouble = error
+                self.temporary_failure = error
                 self._changed.notify_all()
-            time.sleep(_REST_S)
+            time.sleep(_RETRY_S)
         else:
-            self.trouble = None
+            self.temporary_failure = None
 
     def _step(self) -> None:
         try:
             self._group.tend()
-        finally:  # who waits for a commit is told, also where the group does not settle
+        finally:  # waiting threads get an answer even if the rebalance fails
             with self._changed:
-                wanted, self._wanted = self._wanted, []
-            for do in wanted:
-                do()
-        self.positions.place()
-        self.positions.take_answers(self._fetches.end(time.monotonic() + _SLICE_S))
-        self._fetches.begin(self.positions.to_ask())
+                commits = self._commits
+                self._commits = []
+            for commit in commits:
+                commit()
+        self.positions.initialize()
+        self.positions.add_fetched(self._fetches.end(time.monotonic() + _SLICE_S))
+        self._fetches.begin(self.positions.to_fetch())
         self.positions.reject_unreachable()
 
 
@@ -331,20 +355,24 @@ class MessageStream(Iterator[Record]):
         changed: threading.Condition,
         timeout_s: float | None,
     ) -> None:
-        self.topic, self.number = topic, number
-        """The topic, where it was made for one; its place among those made with it."""
+        self.topic = topic
+        """The topic; None if the stream reads all topics of a filter."""
+        self.number = number
+        """Index, from 0, among the streams of the same topic or filter."""
         self.timeout_s = timeout_s
-        self.queue, self._changed = queue, changed
-        self._pump: Pump | None = None
-        self._told: EtlError | None = None
-        self._in_use = threading.Lock()
+        self.queue = queue
+        self._changed = changed
+        self._fetcher: FetcherThread | None = None
+        self._raised: EtlError | None = None
+        """The temporary failure that was raised last."""
+        self._lock = threading.Lock()
 
-    def start(self, pump: Pump) -> None:
-        """From now on this fetches for it."""
-        self._pump = pump
+    def start(self, fetcher: FetcherThread) -> None:
+        """Attach the thread that fetches for this stream."""
+        self._fetcher = fetcher
 
     def __next__(self) -> Record:
-        if not self._in_use.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             raise ConsumerInUse(
                 "Another thread waits for this stream's next record",
                 action="Check that each thread has a stream of its own",
@@ -352,63 +380,66 @@ class MessageStream(Iterator[Record]):
         try:
             return self._next()
         finally:
-            self._in_use.release()
+            self._lock.release()
 
     def _next(self) -> Record:
-        pump = self._pump
-        if pump is None:
+        fetcher = self._fetcher
+        if fetcher is None:
             raise StopIteration
         deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         with self._changed:
-            if self.queue.handed is not None:
-                pump.positions.note_done(self.queue.handed.log, self.queue.handed.next_offset)
-                self.queue.handed = None
+            last = self.queue.last_returned
+            if last is not None:
+                fetcher.positions.note_done(last.log, last.next_offset)
+                self.queue.last_returned = None
         while True:
-            answer = self._head(pump, deadline)
+            response = self._head(fetcher, deadline)
             try:
-                record = next(answer)
+                record = next(response)
             except StopIteration:
-                self._end(pump, answer)
+                self._end(fetcher, response)
                 continue
             except EtlError:
                 with self._changed:
-                    if self.queue.head is not answer:
+                    if self.queue.head is not response:
                         continue
-                    if answer.is_over and answer.failure is not None:
-                        self.queue.put_off(answer)
+                    if response.is_over and response.failure is not None:
+                        self.queue.put_off(response)
                 raise
             with self._changed:
-                if self.queue.head is not answer:
-                    continue  # taken from us in between
-                self.queue.handed = record
-                pump.positions.note_delivered(record.log, record.next_offset)
+                if self.queue.head is not response:
+                    continue  # the partition was released meanwhile
+                self.queue.last_returned = record
+                fetcher.positions.note_returned(record.log, record.next_offset)
             return record
 
-    def _head(self, pump: Pump, deadline: float | None) -> Answer:
-        """The answer that is next, once there is one. Raises StopIteration, ConsumerTimeout, and what
-        keeps the connector from fetching.
+    def _head(self, fetcher: FetcherThread, deadline: float | None) -> FetchedRecords:
+        """Wait for the first response of the queue.
+
+        Raises StopIteration, ConsumerTimeout, and the error that prevents fetching.
         """
         with self._changed:
-            while not pump.is_ended and self.queue.head is None:
-                if pump.trouble is not None and pump.trouble is not self._told:
-                    self._told = pump.trouble
-                    raise pump.trouble.with_traceback(None)
+            while not fetcher.is_ended and self.queue.head is None:
+                failure = fetcher.temporary_failure
+                if failure is not None and failure is not self._raised:
+                    self._raised = failure
+                    raise failure.with_traceback(None)
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    raise ConsumerTimeout(f"nothing came within {self.timeout_s:g} s")
+                    raise ConsumerTimeout(f"No record came within {self.timeout_s:g} s")
                 self._changed.wait(left_s)
-            if pump.failure is not None:
-                raise pump.failure.with_traceback(None)
-            if pump.is_ended or self.queue.head is None:
+            if fetcher.failure is not None:
+                raise fetcher.failure.with_traceback(None)
+            if fetcher.is_ended or self.queue.head is None:
                 raise StopIteration
             return self.queue.head
 
-    def _end(self, pump: Pump, answer: Answer) -> None:
+    def _end(self, fetcher: FetcherThread, response: FetchedRecords) -> None:
         with self._changed:
-            if self.queue.head is answer:
-                self.queue.end(answer)
-                pump.positions.note_delivered(answer.log, answer.end)
-                pump.positions.note_done(answer.log, answer.end)
+            if self.queue.head is response:
+                self.queue.end(response)
+                fetcher.positions.note_returned(response.log, response.end)
+                fetcher.positions.note_done(response.log, response.end)
 
 
 class ConsumerConnector:
@@ -416,13 +447,13 @@ class ConsumerConnector:
 
         conf            see `ConsumerConfig`; with a group
         queue_records   records queued per stream before fetching pauses
-        queue_bytes     the same in bytes; beyond both a stream holds one response per partition
-        listener        hears of rebalances in the fetcher thread; may not call the connector
+        queue_bytes     the same in bytes; beyond both a stream has one response per partition
+        listener        called for rebalances by the fetcher thread; may not call the connector
 
-    A program needs as many threads as streams: an unread stream holds its partitions all the same.
+    A program needs as many threads as streams: an unread stream keeps its partitions.
     In ZooKeeper each stream is a thread of the member and owns its partitions; with a coordinator
     the member's partitions are divided among its streams. Auto-commit (`Group.auto_commit_s`)
-    covers what streams returned, but for the last record of each, which its thread may still
+    covers what streams returned, except the last record of each, which its thread may still
     process.
     """
 
@@ -437,20 +468,22 @@ class ConsumerConnector:
         """Raises SettingsError."""
         if conf.checked() is None:
             raise SettingsError(
-                "Streams are what a group gives a member, and there is no group",
+                "Streams read what a group assigns to a member, and the conf has no group",
                 key="group",
-                action="Conf(..., group=...)",
+                action="Pass a group: ConsumerConfig(..., group=...)",
             )
         if queue_records < 1 or queue_bytes < 1:
             raise SettingsError(
-                "A stream without a queue would never give anything",
-                action="Check queue_records and queue_bytes: 1 or more",
+                "A stream with an empty queue would never return a record",
+                action="Pass 1 or more for queue_records and queue_bytes",
             )
-        self._conf, self._listener = conf, listener
-        self._queue_records, self._queue_bytes = queue_records, queue_bytes
+        self._conf = conf
+        self._listener = listener
+        self._queue_records = queue_records
+        self._queue_bytes = queue_bytes
         self._changed = threading.Condition()
         self._streams: list[MessageStream] = []
-        self._pump: Pump | None = None
+        self._fetcher: FetcherThread | None = None
         self._is_shut_down = False
 
     def __enter__(self) -> Self:
@@ -478,18 +511,14 @@ class ConsumerConnector:
         `timeout_s` of each `next`: see `MessageStream`. Raises SettingsError, also if streams were
         made before; BrokerUnreachable or ZooKeeperUnreachable.
         """
-        wanted = by_names(topics)
-        made = {
-            topic: [self._stream(topic, number, timeout_s) for number in range(count)]
-            for topic, count in topics.items()
-        }
-        self._start(
-            wanted,
-            [stream for some in made.values() for stream in some],
-            key_decoder,
-            value_decoder,
-        )
-        return made
+        subscription = by_names(topics)
+        by_topic: dict[str, list[MessageStream]] = {}
+        streams: list[MessageStream] = []
+        for topic, count in topics.items():
+            by_topic[topic] = [self._stream(topic, number, timeout_s) for number in range(count)]
+            streams += by_topic[topic]
+        self._start(subscription, streams, key_decoder, value_decoder)
+        return by_topic
 
     def create_message_streams_by_filter(
         self,
@@ -501,51 +530,51 @@ class ConsumerConnector:
         value_decoder: Decoder | None = None,
         timeout_s: float | None = None,
     ) -> list[MessageStream]:
-        """Return n streams over all topics that match the Java pattern as a whole (`white_list`),
-        or over all others (`black_list`), later ones included.
+        """Return n streams over the topics of a filter, later ones included.
 
-        Raises as `create_message_streams`. Each stream has a part of each topic; internal topics
-        are never included. Consumers of Jafka know no filters: beside them the member registers
-        topic names, again after each change.
+        The filter accepts topics that match the Java pattern as a whole (`white_list`), or all
+        others (`black_list`). Raises as `create_message_streams`. Each stream has a part of each
+        topic; internal topics are never included. Consumers of Jafka do not know filters: next to
+        them the member registers topic names, and registers again after each change.
         """
         if type(streams) is not int or streams < 1:
-            raise SettingsError(f"{streams!r} is no number of streams", action="Pass 1 or more")
-        wanted = by_filter(pattern, FilterKind(kind), threads=streams)
+            raise SettingsError(
+                f"{streams!r} is not a valid number of streams", action="Pass 1 or more"
+            )
+        subscription = by_filter(pattern, FilterKind(kind), threads=streams)
         made = [self._stream(None, number, timeout_s) for number in range(streams)]
-        self._start(wanted, made, key_decoder, value_decoder)
+        self._start(subscription, made, key_decoder, value_decoder)
         return made
 
     def commit(self) -> None:
-        """Commit after the last record that each stream returned; call when no thread is processing
-        a record. Raises as `Consumer.commit`, and SettingsError before there are streams.
+        """Commit after the last record that each stream returned.
+
+        Call it when no thread is processing a record. Raises as `Consumer.commit`, and
+        SettingsError before there are streams.
         """
-        if self._pump is None:
+        if self._fetcher is None:
             raise SettingsError(
-                "There are no streams yet",
-                action="Call create_message_streams, before anything is committed",
+                "The connector has no streams yet",
+                action="Call create_message_streams() before commit()",
             )
-        self._pump.commit()
+        self._fetcher.commit()
 
     def shutdown(self) -> None:
-        """End all streams, and leave the group. Commits nothing but where that is done by itself.
+        """End all streams, and leave the group. Commits only with auto-commit.
+
         May be called again.
         """
         self._is_shut_down = True
-        if self._pump is not None:
-            self._pump.stop()
+        if self._fetcher is not None:
+            self._fetcher.stop()
 
     def _stream(self, topic: str | None, number: int, timeout_s: float | None) -> MessageStream:
-        return MessageStream(
-            topic,
-            number,
-            StreamQueue(self._queue_records, self._queue_bytes),
-            self._changed,
-            timeout_s,
-        )
+        queue = StreamQueue(self._queue_records, self._queue_bytes)
+        return MessageStream(topic, number, queue, self._changed, timeout_s)
 
     def _start(
         self,
-        wanted: Subscription,
+        subscription: Subscription,
         streams: Sequence[MessageStream],
         key_decoder: Decoder | None,
         value_decoder: Decoder | None,
@@ -556,12 +585,13 @@ class ConsumerConnector:
             )
         conf = self._conf
         with ExitStack() as until:
-            opened, sizes = open_cluster(conf, until), conf.sizes
-            fetches = Fetches(opened.cluster, sizes, conf.generation)
+            resources = open_cluster(conf, until)
+            sizes = conf.sizes
+            fetches = Fetches(resources.cluster, sizes, conf.generation)
             until.callback(fetches.close)
             positions = StreamPositions(
-                opened.cluster,
-                opened.kept,
+                resources.cluster,
+                resources.offset_store,
                 conf.begins,
                 sizes,
                 key_decoder,
@@ -569,29 +599,34 @@ class ConsumerConnector:
                 queue_of=lambda log: queue_of(log),
                 changed=self._changed,
             )
-            group = Subscribed(opened, positions)
-            queue_of = _sharing(streams, group)
+            group = GroupSubscription(resources, positions)
+            queue_of = _queue_chooser(streams, group)
             until.callback(group.unsubscribe)
-            group.subscribe(wanted, self._listener)
+            group.subscribe(subscription, self._listener)
             self._streams = list(streams)
-            self._pump = Pump(group, positions, fetches, until.pop_all(), self._changed)
+            self._fetcher = FetcherThread(group, positions, fetches, until.pop_all(), self._changed)
         for stream in streams:
-            stream.start(self._pump)
+            stream.start(self._fetcher)
 
 
-def _sharing(
-    streams: Sequence[MessageStream], group: Subscribed
+def _queue_chooser(
+    streams: Sequence[MessageStream], group: GroupSubscription
 ) -> Callable[[BrokerPartition], StreamQueue]:
-    """Which stream a log that comes belongs to: that of the thread that owns it, or else the one
-    that has the fewest.
+    """Return the function that chooses the queue of a new partition.
+
+    It is the queue of the thread that owns the partition; without such threads that of the stream
+    with the fewest partitions of the topic.
     """
 
     def queue_of(log: BrokerPartition) -> StreamQueue:
-        of_topic = [stream for stream in streams if stream.topic in (None, log.topic)]
-        if (threads := group.threads) is not None:
-            return of_topic[threads[log]].queue
-        return min(
-            of_topic, key=lambda stream: sum(one.topic == log.topic for one in stream.queue.logs)
-        ).queue
+        candidates = [stream for stream in streams if stream.topic in (None, log.topic)]
+        threads = group.threads
+        if threads is not None:
+            return candidates[threads[log]].queue
+
+        def partitions_of_topic(stream: MessageStream) -> int:
+            return sum(other.topic == log.topic for other in stream.queue.logs)
+
+        return min(candidates, key=partitions_of_topic).queue
 
     return queue_of

@@ -1,7 +1,7 @@
 """Which fetches are in flight, and what did each return?
 
-At most one fetch per leader, sent before any is awaited. A completed fetch gives, for each
-partition, records, an error, or a retry.
+At most one fetch per leader, sent before any response is awaited. A completed fetch gives for each
+partition records, an error, or a retry.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.model.columns import raw_columns
 from etl.model.partitions import Broker, Isolation
-from etl.reader.cursor import RangeProgress, lose_all, place_of
-from etl.reader.fetch import by_broker
+from etl.reader.cursor import RangeProgress, lose_leaders, place_of
+from etl.reader.fetch import group_by_broker
 from etl.records.batch_v2 import AbortedTransactions
-from etl.records.decode import decode
-from etl.records.decode import walk_entries as walk_of
+from etl.records.decode import decode, walk_entries
 from etl.records.entries import Counts, Selection
 from etl.records.kernel_cache import Tally
 from etl.settings.choices import MIB
 
-_LEAST_SHARE_BYTES = 64 << 10
-_LOOK_AGAIN_S = 0.2
+_MIN_PARTITION_BYTES = 64 << 10
+_RETRY_S = 0.2
 _SLICE_S = 0.01
-_SHORTEST_REST_S, _LONGEST_REST_S = 0.01, 0.25
+_MIN_PAUSE_S = 0.01
+_MAX_PAUSE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,304 +46,306 @@ class FetchSizes:
 
     isolation: Isolation
     fetch_max_bytes: int
-    """Of one response."""
+    """Size of one response."""
     partition_max_bytes: int
-    """Of one partition in it, at first."""
+    """Size of one partition in it, at first."""
     max_batch_bytes: int
-    """What that may grow to for one large record batch."""
+    """Limit to which the size of a partition grows for one large record batch."""
     max_wait_ms: int
-    """How long a broker may hold an answer back while there is nothing."""
+    """Time that a broker may delay an empty response."""
     timeout_s: float
 
-    def share(self, logs: int) -> int:
-        """How many bytes to ask for at first of each of so many logs: brokers before 0.10.1 bound
-        no answer as a whole.
+    def bytes_per_partition(self, count: int) -> int:
+        """Return the first request size of each of `count` partitions.
+
+        Brokers before 0.10.1 do not limit the size of a whole response.
         """
-        return min(
-            self.partition_max_bytes, max(_LEAST_SHARE_BYTES, self.fetch_max_bytes // max(logs, 1))
-        )
+        even = self.fetch_max_bytes // max(count, 1)
+        return min(self.partition_max_bytes, max(_MIN_PARTITION_BYTES, even))
 
 
-class _Line:
+class _Connection:
     """The connection to one leader."""
 
     def __init__(self, consumer: SimpleConsumer) -> None:
         self.consumer = consumer
-        self.asked: list[RangeProgress] = []
+        self.in_flight: list[RangeProgress] = []
         """Partitions of the fetch in flight; empty without one."""
         self.sent_at = 0.0
-        self.rests_until = 0.0
-        self.empty_answers = 0
+        self.paused_until = 0.0
+        self.empty_responses = 0
 
     def lose(self, failure: EtlError) -> None:
-        """The fetch under way came to nothing; its logs stood still since it was sent."""
-        walks, self.asked = self.asked, []
-        for walk in walks:
-            walk.idle_since = self.sent_at if walk.idle_since is None else walk.idle_since
-        lose_all(walks, failure)
+        """Give up the fetch in flight. Its partitions are idle since it was sent."""
+        partitions = self.in_flight
+        self.in_flight = []
+        for progress in partitions:
+            if progress.idle_since is None:
+                progress.idle_since = self.sent_at
+        lose_leaders(partitions, failure)
 
-    def note(self, *, brought_any: bool, max_wait_ms: int) -> None:
-        """Note a response: a broker that answers empty at once (Jafka, a throttled one) is not
-        asked in a busy loop.
+    def note_response(self, *, has_records: bool, max_wait_ms: int) -> None:
+        """Note a response, and pause longer after each empty one.
+
+        A broker that answers empty at once (Jafka, a throttled one) is not polled in a busy loop.
         """
         now = time.monotonic()
-        if brought_any or now - self.sent_at > max_wait_ms / 2000:
-            self.empty_answers = 0
+        if has_records or now - self.sent_at > max_wait_ms / 2000:
+            self.empty_responses = 0
         else:
-            self.empty_answers = self.empty_answers + 1
-        if self.empty_answers:
-            rest_s = min(_SHORTEST_REST_S * 2 ** min(self.empty_answers - 1, 10), _LONGEST_REST_S)
-        else:
-            rest_s = 0.0
-        self.rests_until = now + rest_s
+            self.empty_responses += 1
+        pause_s = 0.0
+        if self.empty_responses:
+            doublings = min(self.empty_responses - 1, 10)
+            pause_s = min(_MIN_PAUSE_S * 2**doublings, _MAX_PAUSE_S)
+        self.paused_until = now + pause_s
 
 
-Arrived = tuple[RangeProgress, FetchedPartition, SimpleConsumer]
+CompletedFetch = tuple[RangeProgress, FetchedPartition, SimpleConsumer]
 
 
 class Fetches:
     """Fetches from the leaders of partitions. For one thread."""
 
-    def __init__(self, cluster: Cluster, sizes: FetchSizes, generation: str | None) -> None:
-        self._cluster, self._sizes, self._generation = cluster, sizes, generation
-        self._lines: dict[Broker, _Line] = {}
-        self._looked_at = 0.0
+    def __init__(self, cluster: Cluster, sizes: FetchSizes, release_name: str | None) -> None:
+        self._cluster = cluster
+        self._sizes = sizes
+        self._release_name = release_name
+        self._connections: dict[Broker, _Connection] = {}
+        self._leaders_found_at = 0.0
 
     def close(self) -> None:
-        """Hang up everywhere."""
-        for line in self._lines.values():
-            line.consumer.close()
-        self._lines.clear()
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.consumer.close()
+        self._connections.clear()
 
-    def begin(self, walks: Sequence[RangeProgress]) -> None:
+    def begin(self, partitions: Sequence[RangeProgress]) -> None:
         """Send a fetch to each idle leader of these. Waits for metadata only.
 
         Unknown leaders are looked up; failures are kept in the partition's state. Raises NotKafka,
         SettingsError, PermissionDenied.
         """
-        self._find_leaders([walk for walk in walks if walk.leader is None])
-        for broker, some in by_broker(walks).items():
-            line = self._lines.get(broker) or self._connect(broker)
-            if not line.asked and time.monotonic() >= line.rests_until:
-                self._send(line, some)
+        self._find_leaders([progress for progress in partitions if progress.leader is None])
+        for broker, group in group_by_broker(partitions).items():
+            connection = self._connections.get(broker) or self._connect(broker)
+            if not connection.in_flight and time.monotonic() >= connection.paused_until:
+                self._send(connection, group)
 
-    def end(self, deadline: float) -> Iterator[Arrived]:
-        """The answers that have come, one by one; where none has, the first that comes before the
-        deadline (`time.monotonic`).
+    def end(self, deadline: float) -> Iterator[CompletedFetch]:
+        """Yield the fetches that are complete; if none is, wait for the first one.
+
+        Waits until the deadline (`time.monotonic`) at most.
         """
         while True:
-            waiting = [
-                line for line in self._lines.values() if line.asked and not self._is_given_up(line)
-            ]
-            answered = [line for line in waiting if line.consumer.is_answered()]
+            waiting = []
+            for connection in self._connections.values():
+                if connection.in_flight and not self._is_given_up(connection):
+                    waiting.append(connection)
+            answered = [each for each in waiting if each.consumer.is_answered()]
             left_s = deadline - time.monotonic()
             if answered:
-                for line in answered:
-                    yield from self._received(line)
+                for connection in answered:
+                    yield from self._receive(connection)
                 return
             if left_s <= 0:
                 return
-            if len(waiting) == 1 and waiting[0].consumer.is_answered(min(left_s, _LOOK_AGAIN_S)):
-                continue
             if len(waiting) == 1:
-                return  # time to look whether others can be asked
+                if waiting[0].consumer.is_answered(min(left_s, _RETRY_S)):
+                    continue
+                return  # the caller may be able to send other fetches now
             time.sleep(min(left_s, _SLICE_S))
             if not waiting:
                 return
 
-    def _is_given_up(self, line: _Line) -> bool:
-        """True if its broker has been silent longer than a request's timeout. Its partitions are
-        requested anew.
+    def _is_given_up(self, connection: _Connection) -> bool:
+        """Give up a fetch that is not answered within a request's timeout; return True if so.
+
+        Its partitions are requested anew.
         """
         sizes = self._sizes
-        if (
-            time.monotonic() < line.sent_at + sizes.timeout_s + sizes.max_wait_ms / 1000
-            or line.consumer.is_answered()
-        ):
+        deadline = connection.sent_at + sizes.timeout_s + sizes.max_wait_ms / 1000
+        if time.monotonic() < deadline or connection.consumer.is_answered():
             return False
-        line.consumer.close()
-        message = f"The broker did not answer a fetch within {sizes.timeout_s:g} s"
-        line.lose(
+        connection.consumer.close()
+        connection.lose(
             BrokerUnreachable(
-                message,
-                broker=line.consumer.address,
-                action="Check that it runs, and what is between it and us",
+                f"The broker did not answer a fetch within {sizes.timeout_s:g} s",
+                broker=connection.consumer.address,
+                action="Check that the broker runs, and the network between it and this process",
             )
         )
         return True
 
-    def _connect(self, broker: Broker) -> _Line:
+    def _connect(self, broker: Broker) -> _Connection:
         sizes = self._sizes
-        line = self._lines[broker] = _Line(
-            SimpleConsumer(
-                broker.host,
-                broker.port,
-                timeout_s=sizes.timeout_s,
-                generation=broker.generation or self._generation,
-                max_response_bytes=sizes.max_batch_bytes + sizes.fetch_max_bytes + MIB,
-                security=self._cluster.security,
-            )
+        consumer = SimpleConsumer(
+            broker.host,
+            broker.port,
+            timeout_s=sizes.timeout_s,
+            generation=broker.generation or self._release_name,
+            max_response_bytes=sizes.max_batch_bytes + sizes.fetch_max_bytes + MIB,
+            security=self._cluster.security,
         )
-        return line
+        connection = _Connection(consumer)
+        self._connections[broker] = connection
+        return connection
 
-    def _send(self, line: _Line, walks: Sequence[RangeProgress]) -> None:
+    def _send(self, connection: _Connection, partitions: Sequence[RangeProgress]) -> None:
         sizes = self._sizes
-        wanted = [
-            FetchTarget(
-                walk.log,
-                walk.cursor.position,
-                walk.cursor.max_bytes,
-                walk.leader.epoch if walk.leader else None,
+        targets = []
+        for progress in partitions:
+            cursor = progress.cursor
+            leader_epoch = progress.leader.epoch if progress.leader else None
+            targets.append(
+                FetchTarget(progress.log, cursor.position, cursor.max_bytes, leader_epoch)
             )
-            for walk in walks
-        ]
+        largest = max(progress.cursor.max_bytes for progress in partitions)
         try:
-            line.consumer.begin_fetch(
-                wanted,
+            connection.consumer.begin_fetch(
+                targets,
                 isolation=sizes.isolation,
                 max_wait_ms=sizes.max_wait_ms,
-                max_bytes=max(sizes.fetch_max_bytes, max(walk.cursor.max_bytes for walk in walks)),
+                max_bytes=max(sizes.fetch_max_bytes, largest),
             )
-        except BrokerUnreachable as silent:
-            lose_all(walks, silent)
+        except BrokerUnreachable as failure:
+            lose_leaders(partitions, failure)
             return
-        line.asked, line.sent_at = list(walks), time.monotonic()
+        connection.in_flight = list(partitions)
+        connection.sent_at = time.monotonic()
 
-    def _received(self, line: _Line) -> Iterator[Arrived]:
-        walks = line.asked
+    def _receive(self, connection: _Connection) -> Iterator[CompletedFetch]:
+        partitions = connection.in_flight
         try:
-            answer = line.consumer.end_fetch()
-        except BrokerUnreachable as silent:
-            line.lose(silent)
+            response = connection.consumer.end_fetch()
+        except BrokerUnreachable as failure:
+            connection.lose(failure)
             return
         finally:
-            line.asked = []
-        line.note(
-            brought_any=any(len(one.records) for one in answer.partitions),
+            connection.in_flight = []
+        connection.note_response(
+            has_records=any(len(fetched.records) for fetched in response.partitions),
             max_wait_ms=self._sizes.max_wait_ms,
         )
-        by_name = {(walk.log.topic, walk.log.partition): walk for walk in walks}
-        for fetched in answer.partitions:
-            yield by_name[fetched.topic, fetched.partition], fetched, line.consumer
+        by_name = {(each.log.topic, each.log.partition): each for each in partitions}
+        for fetched in response.partitions:
+            yield by_name[fetched.topic, fetched.partition], fetched, connection.consumer
 
-    def _find_leaders(self, lost: Sequence[RangeProgress]) -> None:
-        if not lost or time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
+    def _find_leaders(self, partitions: Sequence[RangeProgress]) -> None:
+        if not partitions or time.monotonic() < self._leaders_found_at + _RETRY_S:
             return
+        failure: EtlError | None = None
         try:
-            leaders = self._cluster.describe({walk.log.topic for walk in lost}).leaders
-        except BrokerUnreachable as silent:
+            leaders = self._cluster.describe({each.log.topic for each in partitions}).leaders
+        except BrokerUnreachable as unreachable:
             leaders = {}
-            failure: EtlError | None = silent
-        else:
-            failure = None
-        self._cluster.reject_lost_isolation(
-            {leaders[w.log].broker for w in lost if w.log in leaders}, self._sizes.isolation
-        )
-        for walk in lost:
-            walk.leader = leaders.get(walk.log)
-            if walk.leader is None:
-                walk.lose_leader(
-                    failure
-                    or BrokerError(
-                        f"The log {walk.log.unled}", **walk.log.place, action=walk.log.held_by
-                    )
-                )
-        self._looked_at = time.monotonic()
+            failure = unreachable
+        brokers = {leaders[each.log].broker for each in partitions if each.log in leaders}
+        self._cluster.reject_lost_isolation(brokers, self._sizes.isolation)
+        for progress in partitions:
+            progress.leader = leaders.get(progress.log)
+            if progress.leader is None:
+                progress.lose_leader(failure or _leaderless(progress))
+        self._leaders_found_at = time.monotonic()
 
 
-_END_OF_ALL = 2**63 - 1
-_SEEK = "seek, seek_to_beginning or seek_to_end, which say what is read next"
+def _leaderless(progress: RangeProgress) -> BrokerError:
+    log = progress.log
+    return BrokerError(f"The partition {log.unled}", **log.place, action=log.held_by)
+
+
+_MAX_OFFSET = 2**63 - 1
+_SEEK = "Call seek, seek_to_beginning or seek_to_end to choose where to continue"
 
 
 def batches_of(
-    walk: RangeProgress,
+    progress: RangeProgress,
     fetched: FetchedPartition,
     consumer: SimpleConsumer,
     isolation: Isolation,
 ) -> tuple[list[pa.RecordBatch], EtlError | None]:
-    """Return the rows of the response, and the error after them. Neither, if the partition is to be
-    requested again; its leader may be unknown then. Rows are decoded here, since the buffer is
-    reused.
+    """Return the rows of the response, and the error after them.
+
+    Neither, if the partition is to be requested again; its leader may be unknown then. Rows are
+    decoded here, since the buffer is reused.
     """
     refusal = fetched.refusal
     try:
-        if (
-            refusal
-            and refusal.meaning in (Meaning.OUT_OF_RANGE, Meaning.UNSAID)
-            and (outside := _outside(walk, consumer))
-        ):
-            return [], outside
+        if refusal and refusal.meaning in (Meaning.OUT_OF_RANGE, Meaning.UNSAID):
+            out_of_range = _out_of_range(progress, consumer)
+            if out_of_range:
+                return [], out_of_range
         if refusal and (refusal.is_retriable or refusal.meaning is Meaning.OUT_OF_RANGE):
-            walk.lose_leader(refusal.error("fetch", broker=consumer.address, **place_of(walk)))
+            failure = refusal.error("fetch", broker=consumer.address, **place_of(progress))
+            progress.lose_leader(failure)
             return [], None
-        rows = walk.cursor.feed(fetched)
-    except BrokerUnreachable as silent:
-        walk.lose_leader(silent)
+        rows = progress.cursor.feed(fetched)
+    except BrokerUnreachable as failure:
+        progress.lose_leader(failure)
         return [], None
-    except EtlError as broken:
-        return [], broken
-    walk.failure, walk.idle_since, walk.attempts = None, None, 0
+    except EtlError as failure:
+        return [], failure
+    progress.note_progress()
     try:
         return list(rows), None
     except EtlError:
-        return _up_to_the_broken(fetched, isolation)
+        return _decode_one_by_one(fetched, isolation)
 
 
-def _up_to_the_broken(
+def _decode_one_by_one(
     fetched: FetchedPartition, isolation: Isolation
 ) -> tuple[list[pa.RecordBatch], EtlError | None]:
-    """Return the same batch by batch, since decoding them together returns none; the error has the
-    damaged one's end.
+    """Return the rows before a damaged record batch, and its error with the offset after it.
+
+    Decoding all record batches together returns no rows if one is damaged.
     """
-    requested, found, aborted = (
-        fetched.asked_offset,
-        list[pa.RecordBatch](),
-        AbortedTransactions(fetched.aborted),
-    )
+    start = fetched.asked_offset
+    found: list[pa.RecordBatch] = []
+    aborted = AbortedTransactions(fetched.aborted)
     columns = raw_columns(physical=fetched.layout is EntryLayout.PHYSICAL)
-    selection = Selection(
-        requested, _END_OF_ALL, columns, skips_aborted=isolation is Isolation.READ_COMMITTED
-    )
-    for header in walk_of(fetched, requested, _END_OF_ALL).batches:
+    skips_aborted = isolation is Isolation.READ_COMMITTED
+    selection = Selection(start, _MAX_OFFSET, columns, skips_aborted=skips_aborted)
+    for header in walk_entries(fetched, start, _MAX_OFFSET).batches:
         try:
-            found += decode(fetched, [header], selection, Tally(requested), Counts(), aborted)
-        except EtlError as broken:
-            where = {**broken.where, "next_offset": header.last_offset + 1}
-            return found, type(broken)(
-                broken.message,
-                action=f"{broken.action}. Seek to next_offset to continue after it",
-                **where,
-            )
+            found += decode(fetched, [header], selection, Tally(start), Counts(), aborted)
+        except EtlError as damaged:
+            where = {**damaged.where, "next_offset": header.last_offset + 1}
+            action = f"{damaged.action}. Seek to next_offset to continue after it"
+            return found, type(damaged)(damaged.message, action=action, **where)
     return found, None
 
 
-def _outside(walk: RangeProgress, consumer: SimpleConsumer) -> EtlError | None:
-    """Why the offset is not in the log; None where it is: a broker that just lost the lead, or won
-    it, answers so.
+def _out_of_range(progress: RangeProgress, consumer: SimpleConsumer) -> EtlError | None:
+    """Return the error if the offset is outside of the log; None if it is inside.
+
+    A broker that just lost or won the leadership reports such offsets as out of range.
     """
-    start, end = (_bound(walk, consumer, when) for when in (EARLIEST, LATEST))
-    if walk.cursor.position < start:
+    start = _bound(progress, consumer, EARLIEST)
+    end = _bound(progress, consumer, LATEST)
+    if progress.cursor.position < start:
         return ExpiredOffsets(
             "The offset was deleted by retention before it was read",
-            action=f"Check the topic's retention; {_SEEK}",
-            **place_of(walk),
+            **place_of(progress),
             log_start_offset=start,
+            action=f"Check the topic's retention. {_SEEK}",
         )
-    if walk.cursor.position > end:
+    if progress.cursor.position > end:
         return RanOutBeforeUntil(
-            f"The log ends at {end} by now, below the offset",
-            **place_of(walk),
-            action=f"Check whether the topic was deleted and made again, or lost its end with a broker; {_SEEK}",
+            f"The partition ends at {end} now, below the offset",
+            **place_of(progress),
+            action="Check whether the topic was deleted and recreated, or lost its end with a"
+            f" broker. {_SEEK}",
         )
     return None
 
 
-def _bound(walk: RangeProgress, consumer: SimpleConsumer, when: int) -> int:
-    listed = consumer.list_offsets({walk.log: when}, isolation=Isolation.READ_UNCOMMITTED)[walk.log]
+def _bound(progress: RangeProgress, consumer: SimpleConsumer, timestamp: int) -> int:
+    log = progress.log
+    listed = consumer.list_offsets({log: timestamp}, isolation=Isolation.READ_UNCOMMITTED)[log]
     if listed.refusal or listed.offset is None:
         raise BrokerError(
-            "The broker names no start or end of the log",
-            **walk.log.place,
+            "The broker reports no start or end of the partition",
+            **log.place,
             action="Check the broker's log",
         )
     return listed.offset

@@ -1,9 +1,12 @@
 """How does a consumer join its group, and what does it own?
 
-    a poll, not joined or membership lost    join; positions start at the group's offsets
-    a poll, the group revokes partitions     auto-commit, call `revoked`, drop records, release
-    a poll, the group removed the member     call `lost`, drop fetched records, rejoin
-    no poll for too long                     leave; the next poll finds everything lost
+    event                                            what the consumer does
+    -----------------------------------------------  ---------------------------------------------
+    poll, not joined yet or the membership was lost  join; start at the group's committed offsets
+    poll, the group revokes partitions               auto-commit, call `revoked`, drop their
+                                                     records, release them
+    poll, the group removed the member               call `lost`, drop fetched records, rejoin
+    no poll for too long                             leave; the next poll calls `lost`
 
 Nothing is released between polls: partitions stay owned until the listener was called or the
 timeout is over. A commit names its assignment, so a late one is rejected.
@@ -49,102 +52,100 @@ this host. No pipeline may have it.
 class MembershipEvents(Protocol):
     """Callbacks for the end of an assignment."""
 
-    def let_go(self, logs: frozenset[BrokerPartition]) -> None:
-        """These are about to be let go, and still ours."""
+    def release(self, logs: frozenset[BrokerPartition]) -> None:
+        """Finish with these partitions, which are still owned and are released next."""
 
-    def lose(self) -> None:
-        """Everything was lost at an unknown time."""
+    def lose_all(self) -> None:
+        """Drop all partitions: they were lost at an unknown time."""
 
 
 class GroupMember(Protocol):
-    """One membership. Only the consumer that has it calls it, one thread at a time."""
+    """One membership. Only its own consumer calls it, one thread at a time."""
 
     def join(self) -> MemberAssignment:
-        """Join, with an assignment; see `run.services.Member.join`."""
+        """Join and return the assignment; see `run.services.Member.join`."""
 
     @property
-    def is_called(self) -> bool:
+    def needs_rebalance(self) -> bool:
         """True if a rebalance may be needed, or the membership is over."""
 
-    def settle(self) -> MemberAssignment:
-        """Let go of what the group wants, and take what it gives. What it raises ends the
-        membership; with SessionLost it had ended.
+    def rebalance(self) -> MemberAssignment:
+        """Release what the group revokes, and return the new assignment.
+
+        Any error ends the membership; with SessionLost it had ended before.
         """
 
     @property
-    def share(self) -> MemberAssignment | None:
-        """By what commits are fenced; None: by nothing, for we are members no more."""
+    def assignment(self) -> MemberAssignment | None:
+        """The assignment that fences commits; None if the membership is over."""
 
-    def renewed(self, share: MemberAssignment) -> MemberAssignment | None:
-        """Return the assignment by which its partitions are still ours after a rejected commit, if
-        there is one.
-        """
+    def renewed_assignment(self, rejected: MemberAssignment) -> MemberAssignment | None:
+        """Return a newer assignment that still has the partitions of a rejected commit, if any."""
 
     @property
     def threads(self) -> dict[BrokerPartition, int] | None:
-        """Which of its threads owns each log; None where the group knows no threads."""
+        """The thread that owns each partition; None if the group does not assign to threads."""
 
-    def look_after(self) -> None:
-        """Do periodic work."""
+    def do_periodic_work(self) -> None:
+        """Do what is due between rebalances. Called at each poll."""
 
     def leave(self) -> None:
-        """Be a member no more. Never raises, and may be called again."""
+        """End the membership. Never raises, and may be called again."""
 
 
 class MemberInZooKeeper:
-    """Beside consumers of Jafka and Kafka 0.8, in a session of its own."""
+    """A member next to consumers of Jafka and Kafka 0.8, in a session of its own."""
 
     def __init__(
         self,
         connect: str,
         access: Access,
         group: Group,
-        dialect: BrokerFamily,
-        wanted: Subscription,
+        family: BrokerFamily,
+        subscription: Subscription,
         events: MembershipEvents,
     ) -> None:
+        self._events = events
         self._session = ZooKeeper(
             connect, session_timeout_s=group.session_timeout_s or 10.0, access=access
         )
-        timing = Timing(group.join_timeout_s, others_backoff_s=OTHERS_BACKOFF_S[dialect])
+        timing = Timing(group.join_timeout_s, others_backoff_s=OTHERS_BACKOFF_S[family])
         options = MemberOptions(
-            dialect,
-            wanted.names(()),
+            family,
+            subscription.names(()),
             Strategy(group.strategy),
-            wanted.threads_each,
+            subscription.threads_each,
             group.member_id,
             timing,
-            wanted.threads,
-            wanted.filter,
+            subscription.threads,
+            subscription.filter,
         )
         self._member = ZooKeeperMember(self._session, group.name, _PIPELINE, new_uid(), options)
-        self._member.before_let_go(
-            lambda: events.let_go(self.share.logs if self.share else frozenset())
-        )
-        self.share: MemberAssignment | None = None
+        self._member.before_let_go(self._release_all)
+        self.assignment: MemberAssignment | None = None
         """See `GroupMember`."""
 
     def join(self) -> MemberAssignment:
-        """See `GroupMember`. Raises as ZooKeeper, too."""
+        """See `GroupMember`. Raises as `ZooKeeper`, too."""
         self._session.__enter__()
         try:
-            self.share = self._member.join()
+            self.assignment = self._member.join()
         except BaseException:
             self.leave()
             raise
-        return self.share
+        return self.assignment
 
     @property
-    def is_called(self) -> bool:
+    def needs_rebalance(self) -> bool:
         """See `GroupMember`."""
         return not self._member.is_current
 
-    def settle(self) -> MemberAssignment:
+    def rebalance(self) -> MemberAssignment:
         """See `GroupMember`."""
-        self.share = self._member.rejoin()
-        return self.share
+        self.assignment = self._member.rejoin()
+        return self.assignment
 
-    def renewed(self, share: MemberAssignment) -> MemberAssignment | None:
+    def renewed_assignment(self, rejected: MemberAssignment) -> MemberAssignment | None:
         """See `GroupMember`."""
         return None
 
@@ -153,9 +154,9 @@ class MemberInZooKeeper:
         """See `GroupMember`."""
         return self._member.threads
 
-    def look_after(self) -> None:
-        """Call others that gave up because we were in their way."""
-        with contextlib.suppress(SessionLost):  # told by `is_called`
+    def do_periodic_work(self) -> None:
+        """Notify members that gave up their rebalance because this one owned a partition."""
+        with contextlib.suppress(SessionLost):  # `needs_rebalance` reports it
             self._member.notify_other_members()
 
     def leave(self) -> None:
@@ -163,34 +164,45 @@ class MemberInZooKeeper:
         self._member.leave()
         self._session.close()
 
+    def _release_all(self) -> None:
+        if self.assignment is None:
+            self._events.release(frozenset())
+        else:
+            self._events.release(self.assignment.logs)
+
 
 class MemberWithCoordinator:
-    """Beside Kafka's consumers of 0.9 to 4.x."""
+    """A member next to Kafka's consumers of 0.9 to 4.x."""
 
     def __init__(
         self,
         cluster: Cluster,
         group: Group,
-        wanted: Subscription,
+        subscription: Subscription,
         events: MembershipEvents,
         *,
         timeout_s: float,
-        generation: str | None,
+        release_name: str | None,
     ) -> None:
-        self._cluster, self._group, self._wanted, self._told = cluster, group, wanted, events
-        self._timeout_s, self._generation = timeout_s, generation
+        self._cluster = cluster
+        self._group = group
+        self._subscription = subscription
+        self._events = events
+        self._timeout_s = timeout_s
+        self._release_name = release_name
         self._topics: frozenset[str] = frozenset()
-        self._has_other_topics = False
-        self._looked_at = 0.0
+        self._topics_changed = False
+        self._topics_listed_at = 0.0
         self._member: CoordinatedMember | None = None
         """None while no topic passes the filter."""
-        self._taken: MemberAssignment | None = None
-        self._lost = 0
+        self._last_assignment: MemberAssignment | None = None
+        self._losses_handled = 0
 
     def join(self) -> MemberAssignment:
-        """See `GroupMember`. Raises as brokers, too."""
+        """See `GroupMember`. Raises as `Cluster`, too."""
         group = self._group
-        self._topics, self._has_other_topics = self._names(), False
+        self._topics = self._subscribed_topics()
+        self._topics_changed = False
         if not self._topics:
             return MemberAssignment("", Membership.COORDINATOR, group.strategy, None, frozenset())
         terms = MemberTerms(
@@ -208,112 +220,120 @@ class MemberWithCoordinator:
             self._cluster.bootstrap,
             terms,
             protocol=GroupProtocol(group.protocol),
-            generation=self._generation,
+            generation=self._release_name,
             security=self._cluster.security,
         )
-        self._taken = self._member.join()
-        self._lost = self._member.statistics.lost
-        return self._taken
+        self._last_assignment = self._member.join()
+        self._losses_handled = self._member.statistics.lost
+        return self._last_assignment
 
     @property
-    def is_called(self) -> bool:
+    def needs_rebalance(self) -> bool:
         """See `GroupMember`."""
         if self._member is None:
-            return self._has_other_topics
+            return self._topics_changed
         return (
-            self._has_other_topics
+            self._topics_changed
             or self._is_lost
             or bool(self._member.release_requested)
             or not self._member.is_current
         )
 
-    def settle(self) -> MemberAssignment:
+    def rebalance(self) -> MemberAssignment:
         """See `GroupMember`."""
         if self._member is None:
             return self.join()
-        self._note_loss(self._member)
-        if self._has_other_topics and self._taken is not None:
-            self._told.let_go(self._taken.logs)
+        self._report_loss(self._member)
+        if self._topics_changed and self._last_assignment is not None:
+            self._events.release(self._last_assignment.logs)
             self.leave()
             return self.join()
-        is_release_requested, before = self._member.release_requested, self._taken
-        if is_release_requested:
-            self._told.let_go(is_release_requested)
-        by_coordinator = self._group.protocol == GroupProtocol.CONSUMER.value
-        # Where nothing is asked back, nothing is to go that nobody was told of.
-        if is_release_requested or not by_coordinator:
-            self._taken = self._member.rejoin()
+
+        revoked = self._member.release_requested
+        previous = self._last_assignment
+        if revoked:
+            self._events.release(revoked)
+        assigned_by_coordinator = self._group.protocol == GroupProtocol.CONSUMER.value
+        # Without a revocation, the consumer protocol takes the new assignment and releases
+        # nothing: what `rejoin` released would reach no listener.
+        if revoked or not assigned_by_coordinator:
+            self._last_assignment = self._member.rejoin()
         else:
-            self._taken = self._member.renew()
-        self._note_loss(self._member)
+            self._last_assignment = self._member.renew()
+        self._report_loss(self._member)
         if (
-            not by_coordinator
-            and before is not None
-            and before.generation != self._taken.generation
+            not assigned_by_coordinator
+            and previous is not None
+            and previous.generation != self._last_assignment.generation
         ):
-            self._told.lose()  # unless it was let go: another member may have had any of it in between
-        return self._taken
+            # Another member may have owned any partition between the two generations. What was
+            # released above is not reported again.
+            self._events.lose_all()
+        return self._last_assignment
 
     @property
-    def share(self) -> MemberAssignment | None:
-        """The newest one: by it the epoch of a commit is no older than the coordinator knows it."""
+    def assignment(self) -> MemberAssignment | None:
+        """The newest assignment, so that a commit has the newest epoch of the coordinator."""
+        # Read before the check for a loss: an assignment received after a loss does not count.
         newest = self._member.newest if self._member is not None else None
-        return (
-            None if self._is_lost else newest or self._taken
-        )  # in this order: one that is behind a loss is none of ours
+        if self._is_lost:
+            return None
+        return newest or self._last_assignment
 
-    def renewed(self, share: MemberAssignment) -> MemberAssignment | None:
-        """In the consumer protocol each change of members makes a new epoch, and partitions that
-        are not revoked stay.
+    def renewed_assignment(self, rejected: MemberAssignment) -> MemberAssignment | None:
+        """See `GroupMember`.
+
+        In the consumer protocol each change of members makes a new epoch, and partitions that are
+        not revoked stay.
         """
         if self._member is None or self._group.protocol != GroupProtocol.CONSUMER.value:
             return None
         newest = self._member.heard(within_s=self._timeout_s)
-        is_another = newest is not None and newest.generation != share.generation
-        return newest if is_another and not self._is_lost else None
+        if newest is None or newest.generation == rejected.generation or self._is_lost:
+            return None
+        return newest
 
     threads = None
     """See `GroupMember`."""
 
-    def look_after(self) -> None:
-        """Hold the filter against the topics that there are, once it is time for that."""
-        if (
-            self._wanted.filter is None
-            or time.monotonic() < self._looked_at + self._group.topics_max_age_s
-        ):
+    def do_periodic_work(self) -> None:
+        """Compare the filter with the existing topics every `topics_max_age_s`."""
+        if self._subscription.filter is None:
             return
-        with contextlib.suppress(
-            BrokerUnreachable
-        ):  # looked again in its time; who cannot be fetched from is told by polls
-            self._has_other_topics = self._names() != self._topics
+        if time.monotonic() < self._topics_listed_at + self._group.topics_max_age_s:
+            return
+        # The next comparison retries; polls report unreachable partitions.
+        with contextlib.suppress(BrokerUnreachable):
+            self._topics_changed = self._subscribed_topics() != self._topics
 
     def leave(self) -> None:
         """See `GroupMember`."""
         if self._member is not None:
             self._member.leave()
-        self._member = self._taken = None
+        self._member = None
+        self._last_assignment = None
 
     @property
     def _is_lost(self) -> bool:
-        """True if the coordinator removed us and the program does not know yet."""
-        return self._member is not None and self._member.statistics.lost > self._lost
+        """True if the coordinator removed this member and the listener was not called yet."""
+        return self._member is not None and self._member.statistics.lost > self._losses_handled
 
-    def _names(self) -> frozenset[str]:
-        if self._wanted.filter is None:
-            return self._wanted.names(())
-        self._looked_at = time.monotonic()
-        events = self._cluster.describe(None).topics.items()
-        return self._wanted.names([name for name, topic in events if not topic.is_internal])
+    def _subscribed_topics(self) -> frozenset[str]:
+        if self._subscription.filter is None:
+            return self._subscription.names(())
+        self._topics_listed_at = time.monotonic()
+        topics = self._cluster.describe(None).topics.items()
+        return self._subscription.names([name for name, topic in topics if not topic.is_internal])
 
-    def _note_loss(self, member: CoordinatedMember) -> None:
-        """The coordinator took us for gone; by itself the member has joined again, or does."""
+    def _report_loss(self, member: CoordinatedMember) -> None:
+        """Call `lose_all` if the coordinator removed this member; `CoordinatedMember` rejoins."""
         if self._is_lost:
-            self._lost = member.statistics.lost
-            self._told.lose()
+            self._losses_handled = member.statistics.lost
+            self._events.lose_all()
 
 
 OpenMember = Callable[[Subscription, MembershipEvents], GroupMember]
-"""Open a new membership, with its callbacks."""
+"""Create a membership that is not joined yet, with its callbacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,16 +341,18 @@ class Opened:
     """Resources of a consumer."""
 
     cluster: Cluster
-    kept: OffsetStore | None = None
-    """The group's offsets, where there is a group."""
+    offset_store: OffsetStore | None = None
+    """The group's committed offsets; None without a group."""
     group: Group | None = None
     open_member: OpenMember | None = None
-    """A membership of it."""
+    """Creates memberships; None without a group."""
 
 
 def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
-    """The cluster, and the group where there is one; both end with `until`. Raises SettingsError,
-    and what ZooKeeper and its registrations do."""
+    """Open the cluster, and the group's offsets if there is a group. `until` closes both.
+
+    Raises SettingsError, and as `ZooKeeper` and `registered_cluster`.
+    """
     group = conf.checked()
     if conf.zookeeper:
         zookeeper = until.enter_context(ZooKeeper(conf.zookeeper, access=conf.access))
@@ -354,257 +376,290 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
     until.enter_context(cluster)
     if group is None:
         return Opened(cluster)
-    if conf.storage is OffsetsStorage.KAFKA or zookeeper is None:
-        kept: OffsetStore = KafkaOffsetStore(cluster, group.name)
-    else:
-        kept = ZooKeeperOffsetStore(zookeeper, group.name, physical=conf.is_physical)
 
-    def open_member(wanted: Subscription, events: MembershipEvents) -> GroupMember:
+    offset_store: OffsetStore
+    if conf.storage is OffsetsStorage.KAFKA or zookeeper is None:
+        offset_store = KafkaOffsetStore(cluster, group.name)
+    else:
+        offset_store = ZooKeeperOffsetStore(zookeeper, group.name, physical=conf.is_physical)
+
+    def open_member(subscription: Subscription, events: MembershipEvents) -> GroupMember:
         if group.membership is Membership.ZOOKEEPER:
-            return MemberInZooKeeper(
-                conf.zookeeper or "", conf.access, group, BrokerFamily(conf.dialect), wanted, events
-            )
+            connect = conf.zookeeper or ""
+            family = BrokerFamily(conf.dialect)
+            return MemberInZooKeeper(connect, conf.access, group, family, subscription, events)
         return MemberWithCoordinator(
-            cluster, group, wanted, events, timeout_s=conf.timeout_s, generation=conf.generation
+            cluster,
+            group,
+            subscription,
+            events,
+            timeout_s=conf.timeout_s,
+            release_name=conf.generation,
         )
 
-    return Opened(cluster, kept, group, open_member)
+    return Opened(cluster, offset_store, group, open_member)
 
 
-_TICK_S = 0.25
-_COMMITS_MAX = 3
-"""How often one is tried where only the epoch is another one by now."""
+_POLL_CHECK_S = 0.25
+_COMMIT_ATTEMPTS = 3
+"""Attempts of one commit if only the epoch of the assignment changed."""
 
 
-class Subscribed:
-    """The group's side of one consumer, which calls it in one thread at a time; only what watches
-    over its polls is another one.
+class GroupSubscription:
+    """The membership of one consumer, and what it owns.
+
+    The consumer calls it in one thread at a time. A second thread checks that the consumer is
+    polled.
     """
 
-    def __init__(self, opened: Opened, positions: Positions) -> None:
-        self._group, self._kept, self._open_member, self._at = (
-            opened.group,
-            opened.kept,
-            opened.open_member,
-            positions,
-        )
-        self._wanted: Subscription | None = None
-        self._commits_by_itself = (
-            opened.group is not None and opened.group.auto_commit_s is not None
+    def __init__(self, resources: Opened, positions: Positions) -> None:
+        self._group = resources.group
+        self._offset_store = resources.offset_store
+        self._open_member = resources.open_member
+        self._positions = positions
+        self._subscription: Subscription | None = None
+        self._auto_commits = (
+            resources.group is not None and resources.group.auto_commit_s is not None
         )
         self._listener = RebalanceListener()
         self._member: GroupMember | None = None
-        self._one_at_a_time = threading.RLock()
-        """Guards the member: used by this consumer's thread, also within a listener, and by the
-        watching thread.
+        self._lock = threading.RLock()
+        """Guards the member, which the consumer's thread uses, also within a listener, and the
+        thread that checks for polls.
         """
         self._is_stale = False
-        """True if it left because nobody polled."""
-        self._polled_at = self._committed_at = time.monotonic()
-        self._called_since: float | None = None
-        self._watcher: threading.Thread | None = None
+        """True if the member left because polls stopped."""
+        self._committed_at = time.monotonic()
+        self._polled_at = self._committed_at
+        self._rebalance_requested_at: float | None = None
+        self._poll_checker: threading.Thread | None = None
         self._ended = threading.Event()
 
     @property
     def is_subscribed(self) -> bool:
-        """True if the group decides what is read."""
-        return self._wanted is not None
+        """True if the group assigns the partitions."""
+        return self._subscription is not None
 
     @property
     def threads(self) -> Mapping[BrokerPartition, int] | None:
-        """Which of our threads owns each log; None where the group knows none."""
+        """The thread of this member that owns each partition; None if the group has no threads."""
         return self._member.threads if self._member else None
 
-    def subscribe(self, wanted: Subscription, listener: RebalanceListener | None) -> None:
-        """With the next `tend`. Raises SettingsError without a group."""
+    def subscribe(self, subscription: Subscription, listener: RebalanceListener | None) -> None:
+        """Join the group at the next `tend`. Raises SettingsError without a group."""
         if self._open_member is None:
-            message = "The consumer has no group, and only members of one subscribe"
             raise SettingsError(
-                message, key="group", action="Pass a group: Consumer(..., group=...), or assign()"
+                "The consumer has no group, and only group members can subscribe",
+                key="group",
+                action="Pass a group: Consumer(..., group=...), or call assign()",
             )
-        if self._wanted is None and self._at.rotation.assigned:
-            message = "Partitions are assigned to this consumer by hand"
+        if self._subscription is None and self._positions.scheduler.assigned:
             raise SettingsError(
-                message, action="Call assign(()), or unsubscribe(), before it subscribes"
+                "Partitions are assigned to this consumer by hand",
+                action="Call assign(()) or unsubscribe() before subscribe()",
             )
         self.unsubscribe()
-        self._wanted, self._listener, self._polled_at = (
-            wanted,
-            listener or RebalanceListener(),
-            time.monotonic(),
-        )
+        self._subscription = subscription
+        self._listener = listener or RebalanceListener()
+        self._polled_at = time.monotonic()
         self._ended = threading.Event()
-        self._watcher = threading.Thread(
-            target=self._watch, args=(self._ended,), name="streams: polls", daemon=True
+        self._poll_checker = threading.Thread(
+            target=self._check_polls, args=(self._ended,), name="streams: polls", daemon=True
         )
-        self._watcher.start()
+        self._poll_checker.start()
 
     def unsubscribe(self) -> None:
-        """Let go of everything and leave."""
-        if self._wanted is None:
+        """Release all partitions and leave the group."""
+        if self._subscription is None:
             return
         self._ended.set()
         try:
-            if self._watcher is not None:
-                self._watcher.join()
+            if self._poll_checker is not None:
+                self._poll_checker.join()
             if self._is_stale:
-                self.lose()
+                self.lose_all()
             else:
-                self.let_go(frozenset(self._at.rotation.assigned))
+                self.release(frozenset(self._positions.scheduler.assigned))
         finally:
-            self._forget()
-            self._wanted = None
+            self._leave()
+            self._subscription = None
 
-    def commit_by_itself_no_more(self) -> None:
-        """The program failed amid what it was given: its next start is to be given it again."""
-        self._commits_by_itself = False
+    def stop_auto_commit(self) -> None:
+        """Commit automatically no more.
+
+        For a program that failed while it processed records: its next start reads them again.
+        """
+        self._auto_commits = False
 
     def tend(self) -> None:
-        """Before each poll hands out anything: join, let go, take, commit; whatever is due."""
-        if self._wanted is None or self._group is None:
+        """Do what is due before a poll returns records: join, rebalance, auto-commit."""
+        if self._subscription is None or self._group is None:
             return
-        with self._one_at_a_time:
+        with self._lock:
             try:
-                self._tend(self._group, self._wanted)
-            finally:  # what it took the group to settle is none of the program's time
-                self._polled_at, self._called_since = time.monotonic(), None
+                self._tend(self._group, self._subscription)
+            finally:  # the duration of a rebalance does not count against the poll interval
+                self._polled_at = time.monotonic()
+                self._rebalance_requested_at = None
 
     def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
-        """Commit as the member, or from outside without one. Raises MembershipLost, NotAssigned for
-        another member's partition.
+        """Commit as the member, or without membership if partitions are assigned by hand.
+
+        Raises MembershipLost, NotAssigned for another member's partition, SettingsError without a
+        group.
         """
-        if self._kept is None:
+        if self._offset_store is None:
             raise SettingsError(
-                "The consumer has no group, so nobody keeps its offsets",
+                "The consumer has no group, so it has no committed offsets",
                 key="group",
                 action="Pass a group: Consumer(..., group=...)",
             )
-        if self._wanted is None:
-            self._kept.commit(offsets, None)
+        if self._subscription is None:
+            self._offset_store.commit(offsets, None)
             return
-        with self._one_at_a_time:
-            self._commit_as_member(self._kept, offsets)
+        with self._lock:
+            self._commit_as_member(self._offset_store, offsets)
 
-    def _commit_as_member(self, kept: OffsetStore, offsets: Mapping[BrokerPartition, int]) -> None:
+    def _commit_as_member(
+        self, offset_store: OffsetStore, offsets: Mapping[BrokerPartition, int]
+    ) -> None:
         member = self._member
-        share = None if self._is_stale or member is None else member.share
-        if share is None or member is None:
-            message = (
-                "The consumer is no member of its group now, and others may be reading what it read"
+        assignment = None
+        if member is not None and not self._is_stale:
+            assignment = member.assignment
+        if member is None or assignment is None:
+            raise MembershipLost(
+                "The consumer is not a member of its group now, and others may be reading its"
+                " partitions",
+                action="Check how long this program takes between two polls; the next poll joins"
+                " again and continues at the group's committed offsets",
             )
-            action = "Check how long this program takes between two polls; the next one joins again and begins where the group is"
-            raise MembershipLost(message, action=action)
         for log in offsets:
-            if log not in self._at.rotation.assigned:
-                message = "The partition is not in this consumer's share of the group"
-                raise NotAssigned(message, **log.place, action="Check what the listener was told")
-        for left in reversed(range(_COMMITS_MAX)):
+            if log not in self._positions.scheduler.assigned:
+                raise NotAssigned(
+                    "The group does not assign the partition to this consumer",
+                    **log.place,
+                    action="Commit only partitions that the listener received in assigned()",
+                )
+        for attempts_left in reversed(range(_COMMIT_ATTEMPTS)):
             try:
-                kept.commit(offsets, share)
+                offset_store.commit(offsets, assignment)
                 return
             except MembershipLost:
-                renewed = member.renewed(share) if left else None
+                renewed = None
+                if attempts_left:
+                    renewed = member.renewed_assignment(assignment)
                 if renewed is None:
                     raise
-                share = renewed
+                assignment = renewed
 
-    # What becomes of a share
+    # The end of an assignment
 
-    def let_go(self, logs: frozenset[BrokerPartition]) -> None:
-        """These are about to be let go, and still ours."""
-        mine = logs.intersection(self._at.rotation.assigned)
-        if not mine:
+    def release(self, logs: frozenset[BrokerPartition]) -> None:
+        """Auto-commit these partitions and call `revoked`; they are still owned."""
+        assigned = self._positions.scheduler.assigned
+        released = logs.intersection(assigned)
+        if not released:
             return
-        self._at.stop(mine)
+        self._positions.stop(released)
         try:
-            if self._commits_by_itself:
-                if offsets := {
-                    log: offset for log, offset in self._at.done().items() if log in mine
-                }:
+            if self._auto_commits:
+                done = self._positions.done()
+                offsets = {log: offset for log, offset in done.items() if log in released}
+                if offsets:
                     self.commit(offsets)
-            self._listener.revoked(mine)
+            self._listener.revoked(released)
         finally:
-            self._at.assign([log for log in self._at.rotation.assigned if log not in mine])
+            assigned = self._positions.scheduler.assigned
+            self._positions.assign([log for log in assigned if log not in released])
 
-    def lose(self) -> None:
-        """Everything was lost at an unknown time."""
-        lost = frozenset(self._at.rotation.assigned)
-        self._at.assign(())
+    def lose_all(self) -> None:
+        """Drop all partitions and call `lost`: they were lost at an unknown time."""
+        lost = frozenset(self._positions.scheduler.assigned)
+        self._positions.assign(())
         if lost:
             self._listener.lost(lost)
 
-    def _tend(self, group: Group, wanted: Subscription) -> None:
+    def _tend(self, group: Group, subscription: Subscription) -> None:
         if self._is_stale:
-            self._forget()
-            self.lose()
+            self._leave()
+            self.lose_all()
         if self._member is not None:
-            self._member.look_after()
-            if self._member.is_called:
-                self._settle(self._member)
+            self._member.do_periodic_work()
+            if self._member.needs_rebalance:
+                self._rebalance(self._member)
         if self._member is None:
-            self._join(wanted)
-        self._commit_in_time(group)
+            self._join(subscription)
+        self._auto_commit(group)
 
-    def _join(self, wanted: Subscription) -> None:
+    def _join(self, subscription: Subscription) -> None:
         if self._open_member is not None:
-            member = self._open_member(wanted, self)
-            self._take(member.join(), member)
+            member = self._open_member(subscription, self)
+            self._apply(member.join(), member)
 
-    def _settle(self, member: GroupMember) -> None:
+    def _rebalance(self, member: GroupMember) -> None:
         try:
-            share = member.settle()
+            assignment = member.rebalance()
         except SessionLost:
-            self._forget()
-            self.lose()
+            self._leave()
+            self.lose_all()
             return
         except BaseException:
-            self._forget()
-            self.lose()
+            self._leave()
+            self.lose_all()
             raise
-        self._take(share, member)
+        self._apply(assignment, member)
 
-    def _take(self, share: MemberAssignment, member: GroupMember) -> None:
+    def _apply(self, assignment: MemberAssignment, member: GroupMember) -> None:
         self._member = member
-        before = frozenset(self._at.rotation.assigned)
-        self._at.assign(sorted(share.logs))
-        if taken_away := before - share.logs:
-            self._listener.lost(taken_away)
-        if new := share.logs - before:
+        previous = frozenset(self._positions.scheduler.assigned)
+        self._positions.assign(sorted(assignment.logs))
+        lost = previous - assignment.logs
+        if lost:
+            self._listener.lost(lost)
+        new = assignment.logs - previous
+        if new:
             self._listener.assigned(new)
 
-    def _forget(self) -> None:
-        member, self._member, self._is_stale = self._member, None, False
+    def _leave(self) -> None:
+        member = self._member
+        self._member = None
+        self._is_stale = False
         if member is not None:
             member.leave()
 
-    def _commit_in_time(self, group: Group) -> None:
-        if (
-            group.auto_commit_s is not None
-            and time.monotonic() >= self._committed_at + group.auto_commit_s
-        ):
-            self._committed_at = time.monotonic()
-            if offsets := self._at.done():
-                self.commit(offsets)
+    def _auto_commit(self, group: Group) -> None:
+        if group.auto_commit_s is None:
+            return
+        if time.monotonic() < self._committed_at + group.auto_commit_s:
+            return
+        self._committed_at = time.monotonic()
+        offsets = self._positions.done()
+        if offsets:
+            self.commit(offsets)
 
-    # Who is not polled
+    # A consumer that is not polled
 
-    def _watch(self, ended: threading.Event) -> None:
-        """The other thread: a member that nobody polls blocks its group."""
-        while not ended.wait(_TICK_S):
-            if self._one_at_a_time.acquire(blocking=False):
+    def _check_polls(self, ended: threading.Event) -> None:
+        """Run the second thread: a member that is not polled blocks its group, so it leaves."""
+        while not ended.wait(_POLL_CHECK_S):
+            if self._lock.acquire(blocking=False):
                 try:
                     self._leave_if_not_polled(time.monotonic())
                 finally:
-                    self._one_at_a_time.release()
+                    self._lock.release()
 
     def _leave_if_not_polled(self, now: float) -> None:
-        member, group = self._member, self._group
+        member = self._member
+        group = self._group
         if member is None or group is None or self._is_stale:
             return
-        self._called_since = (self._called_since or now) if member.is_called else None
-        is_overdue = (
-            self._called_since is not None and now - self._called_since >= group.rebalance_timeout_s
-        )
+        if not member.needs_rebalance:
+            self._rebalance_requested_at = None
+        elif not self._rebalance_requested_at:
+            self._rebalance_requested_at = now
+        requested_at = self._rebalance_requested_at
+        is_overdue = requested_at is not None and now - requested_at >= group.rebalance_timeout_s
         if is_overdue or now - self._polled_at >= group.max_poll_interval_s:
             self._is_stale = True
             member.leave()

@@ -1,8 +1,8 @@
-"""Which partition is fetched next, and whose records are returned?
+"""Which partition is fetched next, and which records are returned?
 
     fetched     assigned partitions, not paused, with no records left
     returned    records of the first partition in the queue, then of the next, up to the maximum
-    requeued    partitions without records left, and those whose records cannot be read
+    requeued    partitions without records left, and those with records that cannot be read
     kept        records of a paused partition, one response at most
     dropped     records of a partition after a seek or when it is no longer assigned
 
@@ -23,56 +23,61 @@ Record = TypeVar("Record")
 
 
 class _Chunk(Generic[Record]):
-    """The records of one answer, of which the next one is known: so it is known when none is left."""
+    """The records of one response, read one ahead, so that the end is known in advance."""
 
     def __init__(self, records: Iterator[Record]) -> None:
         self._records = records
         self._next: list[Record] = []
         self.failure: EtlError | None = None
-        """Why the next one cannot be had."""
-        self._has_looked = False
+        """The error of the next record; None if it can be read."""
+        self._is_started = False
 
     @property
     def is_empty(self) -> bool:
-        if not self._has_looked and length_hint(self._records) > 0:
-            return False  # and none is made before somebody wants it
-        self._ensure_next()
+        # With a length hint no record is decoded before it is needed.
+        if not self._is_started and length_hint(self._records) > 0:
+            return False
+        self._start()
         return not self._next and self.failure is None
 
-    def take(self, most: int) -> list[Record]:
-        """The next records, fewer where no more are there or one cannot be read."""
+    def take(self, max_records: int) -> list[Record]:
+        """Return the next records; fewer at the end or before one that cannot be read."""
         found: list[Record] = []
-        self._ensure_next()
-        while self._next and len(found) < most:
+        self._start()
+        while self._next and len(found) < max_records:
             found += self._next
-            self._look()
+            self._read_next()
         return found
 
-    def _ensure_next(self) -> None:
-        if not self._has_looked:
-            self._look()
+    def _start(self) -> None:
+        if not self._is_started:
+            self._read_next()
 
-    def _look(self) -> None:
-        self._has_looked = True
+    def _read_next(self) -> None:
+        self._is_started = True
         try:
-            self._next = [record for record in [next(self._records, None)] if record is not None]
+            record = next(self._records, None)
         except EtlError as failure:
-            self._next, self.failure = [], failure
+            self._next = []
+            self.failure = failure
+        else:
+            self._next = [] if record is None else [record]
 
 
-class Rotation(Generic[Record]):
-    """The partitions of one consumer in order, with the rest of each one's last response. For one
-    thread.
+class PartitionScheduler(Generic[Record]):
+    """The partitions of one consumer in order, with the rest of each one's last response.
+
+    For one thread.
     """
 
     def __init__(self) -> None:
         self._queue: list[BrokerPartition] = []
-        self._left: dict[BrokerPartition, _Chunk[Record]] = {}
+        self._chunks: dict[BrokerPartition, _Chunk[Record]] = {}
         self._paused: set[BrokerPartition] = set()
 
     @property
     def assigned(self) -> tuple[BrokerPartition, ...]:
-        """In the order of their turns."""
+        """The assigned partitions, in the order of their turns."""
         return tuple(self._queue)
 
     @property
@@ -81,86 +86,90 @@ class Rotation(Generic[Record]):
         return frozenset(self._paused)
 
     def assign(self, logs: Iterable[BrokerPartition]) -> None:
-        """Set the partitions. One that stays keeps its turn, its records and its pause; a new one
-        comes last, not paused.
+        """Set the partitions.
+
+        One that stays keeps its turn, its records and its pause; a new one comes last, not paused.
         """
         wanted = dict.fromkeys(logs)
         self._queue = [log for log in self._queue if log in wanted]
-        self._queue += [log for log in wanted if log not in set(self._queue)]
+        queued = set(self._queue)
+        self._queue += [log for log in wanted if log not in queued]
         self._paused &= wanted.keys()
-        self._left = {log: chunk for log, chunk in self._left.items() if log in wanted}
+        self._chunks = {log: chunk for log, chunk in self._chunks.items() if log in wanted}
 
     def pause(self, logs: Collection[BrokerPartition]) -> None:
-        """Leave them alone until they are resumed. Raises NotAssigned, and then pauses none."""
-        self._reject_foreign(logs)
+        """Pause partitions until they are resumed. Raises NotAssigned, and then pauses none."""
+        self._reject_unassigned(logs)
         self._paused |= set(logs)
 
     def resume(self, logs: Collection[BrokerPartition]) -> None:
         """Fetch them again, and return their records. Raises NotAssigned, and then resumes none."""
-        self._reject_foreign(logs)
+        self._reject_unassigned(logs)
         self._paused -= set(logs)
 
-    def to_ask(self) -> tuple[BrokerPartition, ...]:
+    def to_fetch(self) -> tuple[BrokerPartition, ...]:
         """Return which partitions to fetch next, in order."""
         return tuple(
-            log for log in self._queue if log not in self._paused and log not in self._left
+            log for log in self._queue if log not in self._paused and log not in self._chunks
         )
 
-    def feed(self, log: BrokerPartition, records: Iterator[Record]) -> None:
-        """Add a response; dropped if the partition is no longer assigned. Raises ValueError if
-        records of an earlier one are left: it should not have been fetched.
+    def add(self, log: BrokerPartition, records: Iterator[Record]) -> None:
+        """Add a response; it is dropped if the partition is no longer assigned.
+
+        Raises ValueError if records of an earlier response are left: the partition should not have
+        been fetched.
         """
-        if log in self._left:
-            raise ValueError(f"{log} has records that are not handed out yet")
+        if log in self._chunks:
+            raise ValueError(f"{log} has records that were not returned yet")
         if log in self._queue:
             chunk = _Chunk(records)
             if not chunk.is_empty:
-                self._left[log] = chunk
+                self._chunks[log] = chunk
 
     def drop(self, log: BrokerPartition) -> None:
         """Drop a partition's records, since its position changed. Raises NotAssigned."""
-        self._reject_foreign((log,))
-        self._left.pop(log, None)
+        self._reject_unassigned((log,))
+        self._chunks.pop(log, None)
 
     @property
-    def has_some(self) -> bool:
+    def has_records(self) -> bool:
         """True if there are records to return, or an error to raise."""
-        return any(log not in self._paused for log in self._left)
+        return any(log not in self._paused for log in self._chunks)
 
-    def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
-        """Up to so many records, by log, each in its order; none where nothing is left.
+    def take(self, max_records: int) -> dict[BrokerPartition, list[Record]]:
+        """Return up to so many records by partition, each in its order; empty if none are left.
 
-        Raises what the records of a log raise, where it is that one's turn and nothing else was
-        handed out yet.
+        Raises the error of a record if its partition is next and no other record was returned.
         """
         found: dict[BrokerPartition, list[Record]] = {}
-        room = most
-        for log in [one for one in self._queue if one in self._left and one not in self._paused]:
-            chunk = self._left[log]
+        room = max_records
+        ready = [log for log in self._queue if log in self._chunks and log not in self._paused]
+        for log in ready:
+            chunk = self._chunks[log]
             if room <= 0:
                 break
-            if some := chunk.take(room):
-                found[log] = some
-                room -= len(some)
+            records = chunk.take(room)
+            if records:
+                found[log] = records
+                room -= len(records)
             elif chunk.failure is not None and not found:
-                self._to_the_end(log)
-                raise chunk.failure.with_traceback(
-                    None
-                )  # said again and again, it would keep the frames of each time
+                self._requeue(log)
+                # Without the traceback, which would grow each time that the error is raised.
+                raise chunk.failure.with_traceback(None)
             if chunk.is_empty:
-                del self._left[log]
-                self._to_the_end(log)
+                del self._chunks[log]
+                self._requeue(log)
         return found
 
-    def _to_the_end(self, log: BrokerPartition) -> None:
+    def _requeue(self, log: BrokerPartition) -> None:
         self._queue.remove(log)
         self._queue.append(log)
 
-    def _reject_foreign(self, logs: Iterable[BrokerPartition]) -> None:
+    def _reject_unassigned(self, logs: Iterable[BrokerPartition]) -> None:
         for log in logs:
             if log not in self._queue:
                 raise NotAssigned(
                     "The partition is not assigned to this consumer",
                     **log.place,
-                    action="Call assign(), and what it was given",
+                    action="Pass the partition to assign() first",
                 )

@@ -1,8 +1,10 @@
-"""Where is a consumer in each partition, and where are its offsets committed?
+"""Where is a consumer in each partition, and which offsets did its group commit?
 
-Offset stores: in ZooKeeper an offset is written only if it is what was seen last, for a member with
-a check of its owner node. A coordinator fences members by generation and rejects commits from
-outside while the group has members (Owned).
+Lives here: positions, and the two stores of committed offsets. In ZooKeeper an offset is written
+only over the version that was read last; a member's commit also checks its owner nodes. A
+coordinator fences members by generation, and rejects commits of other clients while the group has
+members (Owned).
+Not here: the membership (etl/streams/group_member.py), requests (etl/streams/fetches.py).
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from etl.io.zookeeper.session import (
     in_requests,
     outcomes,
 )
+from etl.kafka.messages import CommittedOffset
 from etl.ledger.paths import GroupPaths
 from etl.ledger.registrations import render_offset
 from etl.model.partitions import (
@@ -49,94 +52,99 @@ from etl.model.partitions import (
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor, RangeProgress
 from etl.settings.choices import StartAt
-from etl.streams.fetches import Arrived, FetchSizes, batches_of
-from etl.streams.partition_scheduler import Rotation
-from etl.streams.records import Answer, Decoder, Record, records_of
+from etl.streams.fetches import CompletedFetch, FetchSizes, batches_of
+from etl.streams.partition_scheduler import PartitionScheduler
+from etl.streams.records import Decoder, FetchedRecords, Record, records_of
 
 _ANY_VERSION = -1
 
 
 class OffsetStore(Protocol):
-    """Where the group's offsets are kept."""
+    """The store of a group's committed offsets."""
 
     def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
-        """The next offset of each log that has one."""
+        """Return the committed offset of each partition that has one."""
 
     def commit(
-        self, offsets: Mapping[BrokerPartition, int], share: MemberAssignment | None
+        self, offsets: Mapping[BrokerPartition, int], assignment: MemberAssignment | None
     ) -> None:
-        """Commit next offsets, as the member with this assignment if there is one. Raises
-        OffsetMoved, Owned, CommitUnknown, PermissionDenied, and MembershipLost if the assignment is
-        over.
+        """Commit next offsets, as the member with this assignment; None: without membership.
+
+        Raises OffsetMoved, Owned, CommitUnknown, PermissionDenied, and MembershipLost if the
+        assignment is over.
         """
 
 
 class KafkaOffsetStore:
-    """With the group's coordinator (0.8.2 and later)."""
+    """Offsets that the group's coordinator stores (0.8.2 and later)."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
-        self._cluster, self._group = cluster, group
+        self._cluster = cluster
+        self._group = group
 
     def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+        """See `OffsetStore`."""
         found = self._cluster.first(
             lambda consumer: consumer.fetch_offsets(self._group, sorted(logs), require_stable=True)
         )
-        return {log: one.offset for log, one in found.items() if one.offset is not None}
+        return _offsets_of(found)
 
     def commit(
-        self, offsets: Mapping[BrokerPartition, int], share: MemberAssignment | None
+        self, offsets: Mapping[BrokerPartition, int], assignment: MemberAssignment | None
     ) -> None:
-        if share is None or share.membership is Membership.ZOOKEEPER:
+        """See `OffsetStore`."""
+        if assignment is None or assignment.membership is Membership.ZOOKEEPER:
             self._cluster.first(lambda consumer: consumer.commit_offsets(self._group, offsets))
         else:
             self._cluster.first(
                 lambda consumer: consumer.commit_offsets(
                     self._group,
                     offsets,
-                    generation=share.generation,
-                    member_id=share.member_id,
-                    instance_id=share.instance_id,
+                    generation=assignment.generation,
+                    member_id=assignment.member_id,
+                    instance_id=assignment.instance_id,
                 )
             )
 
 
 class ZooKeeperOffsetStore:
-    """In `/consumers/<group>/offsets`."""
+    """Offsets in `/consumers/<group>/offsets`."""
 
     def __init__(self, zookeeper: ZooKeeper, group: str, *, physical: bool) -> None:
-        self._zookeeper, self._paths = zookeeper, GroupPaths(group)
+        self._zookeeper = zookeeper
+        self._paths = GroupPaths(group)
         self._group = ConsumerGroup(zookeeper, group, physical=physical)
-        self._seen: dict[BrokerPartition, Committed] = {}
+        self._read: dict[BrokerPartition, Committed] = {}
+        """Offset and version of each partition as read or written last."""
 
     def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
-        # What whoever had them before us committed was seen in the member's session; this is
-        # another one, perhaps at another server.
+        """See `OffsetStore`."""
+        # The member's session observed the commits of the previous owner. This is another
+        # session, perhaps at a server that is behind.
         self._zookeeper.sync(self._paths.offsets)
         found = self._group.committed(logs)
-        self._seen.update({log: found.get(log, NOTHING_COMMITTED) for log in logs})
-        return {log: one.offset for log, one in found.items() if one.offset is not None}
+        self._read.update({log: found.get(log, NOTHING_COMMITTED) for log in logs})
+        return _offsets_of(found)
 
     def commit(
-        self, offsets: Mapping[BrokerPartition, int], share: MemberAssignment | None
+        self, offsets: Mapping[BrokerPartition, int], assignment: MemberAssignment | None
     ) -> None:
-        if unseen := offsets.keys() - self._seen.keys():
-            self.committed(unseen)
-        wanted = sorted(log for log, offset in offsets.items() if self._seen[log].offset != offset)
-        ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in wanted})
-        requests = list(in_requests(wanted, self._cost))
-        changes = [self._changes(some, offsets, share) for some in requests]
-        # Whatever became of our session: versions tell what was written since, and owner nodes
-        # whose a log is.
-        for some, sent, outcome in zip(
-            requests,
-            changes,
-            outcomes([each.request.commit_async() for each in changes]),
-            strict=True,
-        ):
-            if isinstance(outcome, Exception) or any(isinstance(one, Exception) for one in outcome):
-                _reject_lost(sent, outcome)
-                self._read_back(some, offsets)
-            self._seen.update({log: self._after(log, offsets[log]) for log in some})
+        """See `OffsetStore`."""
+        unread = offsets.keys() - self._read.keys()
+        if unread:
+            self.committed(unread)
+        changed = sorted(log for log, offset in offsets.items() if self._read[log].offset != offset)
+        ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in changed})
+        batches = list(in_requests(changed, self._cost))
+        requests = [self._changes(logs, offsets, assignment) for logs in batches]
+        answers = outcomes([each.request.commit_async() for each in requests])
+        # This does not depend on the session: versions show later writes, and owner nodes show
+        # the present owners.
+        for logs, request, answer in zip(batches, requests, answers, strict=True):
+            if isinstance(answer, Exception) or any(isinstance(one, Exception) for one in answer):
+                _reject_lost_membership(request, answer)
+                self._read_back(logs, offsets)
+            self._read.update({log: self._after_write(log, offsets[log]) for log in logs})
 
     def _cost(self, log: BrokerPartition) -> int:
         return (
@@ -146,235 +154,274 @@ class ZooKeeperOffsetStore:
             + 20
         )
 
-    def _after(self, log: BrokerPartition, offset: int) -> Committed:
-        """Return the stored offset after one write of ours."""
-        seen = self._seen[log].version
-        return Committed(offset, 0 if seen is None else seen + 1)
+    def _after_write(self, log: BrokerPartition, offset: int) -> Committed:
+        """Return offset and version after one write by this consumer."""
+        version = self._read[log].version
+        return Committed(offset, 0 if version is None else version + 1)
 
     def _changes(
         self,
         logs: Collection[BrokerPartition],
         offsets: Mapping[BrokerPartition, int],
-        share: MemberAssignment | None,
+        assignment: MemberAssignment | None,
     ) -> Changes:
         changes = Changes(self._zookeeper)
-        if (
-            share is not None
-        ):  # one of our own kind that owns a log behind us has nodes of the same version
-            changes.check(f"{self._paths.consumer_ids}/{share.member_id}", _ANY_VERSION)
+        # The owner nodes of a later owner of our own kind have the same version as ours, so the
+        # registration of this member is checked, too.
+        if assignment is not None:
+            changes.check(f"{self._paths.consumer_ids}/{assignment.member_id}", _ANY_VERSION)
         for log in logs:
-            if share is not None:
+            if assignment is not None:
                 changes.check(self._paths.owner(log), OUR_VERSION)
             changes.put(
-                self._paths.offset(log), render_offset(offsets[log]), self._seen[log].version
+                self._paths.offset(log), render_offset(offsets[log]), self._read[log].version
             )
         return changes
 
     def _read_back(
         self, logs: Collection[BrokerPartition], offsets: Mapping[BrokerPartition, int]
     ) -> None:
-        """Return whether a rejected or unanswered commit happened. What another client wrote is
-        known from now on: repeated, our commit overwrites it.
+        """Return if a rejected or unanswered commit was applied. Raises OffsetMoved, CommitUnknown.
+
+        After OffsetMoved the other client's version is the one that was read, so a second commit
+        overwrites it.
         """
-        found, before = self._group.committed(logs), dict(self._seen)
-        after = {log: self._after(log, offsets[log]) for log in logs}
+        found = self._group.committed(logs)
+        before = dict(self._read)
+        after = {log: self._after_write(log, offsets[log]) for log in logs}
         now = {log: found.get(log, NOTHING_COMMITTED) for log in logs}
         if now == after:
             return
         for log in logs:
             if now[log] not in (before[log], after[log]):
-                self._seen.update(now)
-                message = f"Somebody else moved the offset since it was read: it is {now[log].offset}, ours is {offsets[log]}"
-                action = "Check which other consumer of this group runs; a second commit goes over what it wrote"
-                raise OffsetMoved(message, **log.place, offset=now[log].offset, action=action)
+                self._read.update(now)
+                raise OffsetMoved(
+                    "Another client moved the offset since it was read:"
+                    f" it is {now[log].offset}, ours is {offsets[log]}",
+                    **log.place,
+                    offset=now[log].offset,
+                    action="Check which other consumer of this group runs."
+                    " A second commit overwrites what it wrote",
+                )
         raise CommitUnknown("The offsets did not reach ZooKeeper", action="Commit again")
 
 
-def _reject_lost(sent: Changes, outcome: Outcome) -> None:
-    """Raises MembershipLost where the first thing refused is that we are a member, or that a log is
-    ours; PermissionDenied.
+def _offsets_of(
+    found: Mapping[BrokerPartition, Committed | CommittedOffset],
+) -> dict[BrokerPartition, int]:
+    return {
+        log: committed.offset for log, committed in found.items() if committed.offset is not None
+    }
+
+
+def _reject_lost_membership(request: Changes, answer: Outcome) -> None:
+    """Raise MembershipLost if the first failed operation is a check of membership or ownership.
+
+    Raises PermissionDenied if it failed by an ACL.
     """
-    for part, one in zip(
-        sent.request.operations, [] if isinstance(outcome, Exception) else outcome, strict=False
-    ):
-        if isinstance(one, Exception) and not isinstance(
-            one, (RolledBackError, RuntimeInconsistency)
-        ):
-            if isinstance(one, NoAuthError):
-                raise PermissionDenied(
-                    "ZooKeeper does not let us commit",
-                    znode=part.path,
-                    action="Check the znodes' ACLs",
-                ) from one
-            if isinstance(part, CheckVersion):
-                raise MembershipLost(
-                    "The partition is not ours any more, and nothing was committed",
-                    znode=part.path,
-                    action="Check who owns it now; the next poll joins again and begins where the group is",
-                )
-            return
+    if isinstance(answer, Exception):
+        return
+    for operation, result in zip(request.request.operations, answer, strict=False):
+        if not isinstance(result, Exception):
+            continue
+        # The other operations of the same transaction have these errors.
+        if isinstance(result, (RolledBackError, RuntimeInconsistency)):
+            continue
+        if isinstance(result, NoAuthError):
+            raise PermissionDenied(
+                "ZooKeeper does not allow the offset commit",
+                znode=operation.path,
+                action="Check the ACLs of the znodes",
+            ) from result
+        if isinstance(operation, CheckVersion):
+            raise MembershipLost(
+                "The consumer does not own the partition any more, and nothing was committed",
+                znode=operation.path,
+                action="Check who owns it now. The next poll joins again and continues at the"
+                " group's committed offsets",
+            )
+        return
 
 
-_END_OF_ALL = 2**63 - 1
+_MAX_OFFSET = 2**63 - 1
 
 
-def reject_no_offset(offset: int) -> None:
-    """Raises ValueError for an offset that no log can have: other clients could not continue there."""
+def reject_invalid_offset(offset: int) -> None:
+    """Raise ValueError for an offset that no partition can have.
+
+    Other clients could not continue there.
+    """
     try:
         number = operator.index(offset)
     except TypeError:
         number = -1
-    if not 0 <= number < _END_OF_ALL:
-        raise ValueError(f"{offset!r} is no offset, which is a whole number from 0 on")
+    if not 0 <= number < _MAX_OFFSET:
+        raise ValueError(f"{offset!r} is not an offset: an offset is a whole number from 0 on")
 
 
 class Positions:
-    """See `Consumer`. For one thread."""
+    """The position and the fetched records of each assigned partition. For one thread."""
 
     def __init__(
         self,
         cluster: Cluster,
-        kept: OffsetStore | None,
+        offset_store: OffsetStore | None,
         start: StartAt | None,
         sizes: FetchSizes,
         key_decoder: Decoder | None,
         value_decoder: Decoder | None,
     ) -> None:
-        self._cluster, self._kept, self._start, self._sizes = cluster, kept, start, sizes
-        self._key_decoder, self._value_decoder = key_decoder, value_decoder
-        self.rotation = Rotation[Record]()
-        self._walks: dict[BrokerPartition, RangeProgress] = {}
-        self.known: dict[BrokerPartition, int] = {}
-        """The next offset of each log that has one by now."""
+        self._cluster = cluster
+        self._offset_store = offset_store
+        self._start = start
+        self._sizes = sizes
+        self._key_decoder = key_decoder
+        self._value_decoder = value_decoder
+        self.scheduler = PartitionScheduler[Record]()
+        self._progress: dict[BrokerPartition, RangeProgress] = {}
+        self.next_offsets: dict[BrokerPartition, int] = {}
+        """The position of each partition that has one already."""
 
     def assign(self, logs: Iterable[BrokerPartition]) -> None:
-        """These and no others."""
-        self.rotation.assign(logs)
-        for log in set(self.known).difference(self.rotation.assigned):
-            del self._walks[log], self.known[log]
+        """Set the partitions; state of others is dropped."""
+        self.scheduler.assign(logs)
+        for log in set(self.next_offsets).difference(self.scheduler.assigned):
+            del self._progress[log]
+            del self.next_offsets[log]
 
     def position(self, log: BrokerPartition) -> int:
-        """Raises NotAssigned, and as `place`."""
-        self._reject_foreign([log])
-        self._place([log])
-        return self.known[log]
+        """Return the position. Raises NotAssigned, and as `initialize`."""
+        self._reject_unassigned([log])
+        self._initialize([log])
+        return self.next_offsets[log]
 
     def seek(self, log: BrokerPartition, offset: int) -> None:
-        """Raises NotAssigned, and as `reject_no_offset`."""
-        self._reject_foreign([log])
-        reject_no_offset(offset)
-        sizes, before = self._sizes, self._walks.get(log)
+        """Set the position. Raises NotAssigned, and as `reject_invalid_offset`."""
+        self._reject_unassigned([log])
+        reject_invalid_offset(offset)
         cursor = Cursor(
-            OffsetRange(log, offset, _END_OF_ALL),
-            isolation=sizes.isolation,
-            fetch_max_bytes=sizes.share(len(self.rotation.assigned)),
-            max_batch_bytes=sizes.max_batch_bytes,
+            OffsetRange(log, offset, _MAX_OFFSET),
+            isolation=self._sizes.isolation,
+            fetch_max_bytes=self._sizes.bytes_per_partition(len(self.scheduler.assigned)),
+            max_batch_bytes=self._sizes.max_batch_bytes,
         )
-        self.rotation.drop(log)
-        self._walks[log] = RangeProgress(0, cursor, before.leader if before else None)
-        self.known[log] = offset
+        previous = self._progress.get(log)
+        leader = previous.leader if previous else None
+        self.scheduler.drop(log)
+        self._progress[log] = RangeProgress(0, cursor, leader)
+        self.next_offsets[log] = offset
 
     def seek_to(self, where: StartAt, logs: Collection[BrokerPartition] | None) -> None:
-        """To one end of each, None: of all. Raises NotAssigned, BrokerUnreachable."""
-        wanted = self.rotation.assigned if logs is None else logs
-        self._reject_foreign(wanted)
-        for log, offset in self._ends(where, wanted).items():
+        """Seek to the log start or end; None: of all assigned partitions.
+
+        Raises NotAssigned, BrokerUnreachable.
+        """
+        if logs is None:
+            logs = self.scheduler.assigned
+        self._reject_unassigned(logs)
+        for log, offset in self._bounds(where, logs).items():
             self.seek(log, offset)
 
-    def place(self) -> None:
-        """Set a position for each partition without one: the group's offset, else the configured
-        start. Raises NeedsDecision without a start.
+    def initialize(self) -> None:
+        """Set a position for each partition without one: the committed offset, else `start`.
+
+        Raises NeedsDecision if there is neither.
         """
-        self._place(self.rotation.assigned)
+        self._initialize(self.scheduler.assigned)
 
     def done(self) -> dict[BrokerPartition, int]:
-        """Return the next offset of each, after all that was returned."""
-        return dict(self.known)
+        """Return the next offset of each partition, after all records that were returned."""
+        return dict(self.next_offsets)
 
-    def to_ask(self) -> list[RangeProgress]:
+    def to_fetch(self) -> list[RangeProgress]:
         """Return which partitions to fetch next, in order."""
-        return [self._walks[log] for log in self.rotation.to_ask()]
+        return [self._progress[log] for log in self.scheduler.to_fetch()]
 
-    def take_answers(self, arrived: Iterable[Arrived]) -> None:
-        """Keep what came. An answer to a question that was overtaken, by a seek or another
-        assignment, is left.
+    def add_fetched(self, fetches: Iterable[CompletedFetch]) -> None:
+        """Add the records of completed fetches.
+
+        A fetch that was sent before a seek or another assignment is ignored.
         """
-        for walk, fetched, consumer in arrived:
-            if self._walks.get(walk.log) is not walk:
+        for progress, fetched, consumer in fetches:
+            log = progress.log
+            if self._progress.get(log) is not progress:
                 continue
-            batches, failure = batches_of(walk, fetched, consumer, self._sizes.isolation)
+            batches, failure = batches_of(progress, fetched, consumer, self._sizes.isolation)
             if failure or any(batch.num_rows for batch in batches):
-                self._keep(
-                    records_of(
-                        walk.log,
-                        batches,
-                        walk.cursor.position,
-                        failure,
-                        key_decoder=self._key_decoder,
-                        value_decoder=self._value_decoder,
-                    )
+                records = records_of(
+                    log,
+                    batches,
+                    progress.cursor.position,
+                    failure,
+                    key_decoder=self._key_decoder,
+                    value_decoder=self._value_decoder,
                 )
+                self._add(records)
             else:
-                self._pass(walk.log, walk.cursor.position)
+                self._skip_to(log, progress.cursor.position)
 
-    def _keep(self, arrived: Answer) -> None:
-        """Records came, or why there are none."""
-        self.rotation.feed(arrived.log, arrived)
+    def _add(self, records: FetchedRecords) -> None:
+        """Add records, or the error why there are none."""
+        self.scheduler.add(records.log, records)
 
-    def _pass(self, log: BrokerPartition, offset: int) -> None:
-        """There is nothing up to there."""
-        self.known[log] = offset
+    def _skip_to(self, log: BrokerPartition, offset: int) -> None:
+        """Move past offsets without records."""
+        self.next_offsets[log] = offset
 
-    def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
-        """Take up to so many records. Raises the error of a partition whose turn it is."""
-        return self.rotation.take(most)
+    def take(self, max_records: int) -> dict[BrokerPartition, list[Record]]:
+        """Take up to so many records. Raises the error of the partition that is next."""
+        return self.scheduler.take(max_records)
 
-    def hand_out(self, taken: Mapping[BrokerPartition, list[Record]]) -> None:
+    def advance(self, records: Mapping[BrokerPartition, list[Record]]) -> None:
         """Move the positions after these records."""
-        self.known.update({log: some[-1].next_offset for log, some in taken.items()})
+        self.next_offsets.update({log: some[-1].next_offset for log, some in records.items()})
 
     def stop(self, logs: Collection[BrokerPartition]) -> None:
-        """Return nothing more of these partitions, which are about to be released. Only polls
-        return records, and this is within one.
+        """Return no more records of these partitions, which are released next.
+
+        There is nothing to do here: only polls return records, and this is called within a poll.
         """
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Context manager: after Ctrl-C or an unexpected error continue after what was returned,
-        since it is unknown how much of a response was taken.
+        """Continue after the returned records if Ctrl-C or an unexpected error interrupts.
+
+        It is unknown how much of a response was taken then.
         """
         try:
             yield
         except EtlError:
             raise
         except BaseException:
-            for log in set(self.known).intersection(self.rotation.assigned):
-                self.seek(log, self.known[log])
+            for log in set(self.next_offsets).intersection(self.scheduler.assigned):
+                self.seek(log, self.next_offsets[log])
             raise
 
     def reject_unreachable(self) -> None:
-        """Raises why a log was out of reach for so long; then it is waited for as long again."""
-        for walk in self.to_ask():
-            if walk.failure is not None and walk.idle_for() >= self._sizes.timeout_s:
-                walk.idle_since = None
-                raise walk.failure
+        """Raise the error of a partition that was unreachable for `timeout_s`; then wait again."""
+        for progress in self.to_fetch():
+            if progress.failure is not None and progress.idle_for() >= self._sizes.timeout_s:
+                progress.idle_since = None
+                raise progress.failure
 
-    def _place(self, logs: Collection[BrokerPartition]) -> None:
-        new = [log for log in logs if log not in self.known]
-        offsets = self._kept.committed(new) if self._kept and new else {}
-        if left := [log for log in new if log not in offsets]:
+    def _initialize(self, logs: Collection[BrokerPartition]) -> None:
+        new = [log for log in logs if log not in self.next_offsets]
+        offsets: dict[BrokerPartition, int] = {}
+        if self._offset_store and new:
+            offsets = self._offset_store.committed(new)
+        uncommitted = [log for log in new if log not in offsets]
+        if uncommitted:
             if self._start is None:
-                message = (
-                    "The group has no offset of the partition, and nothing says where it begins"
-                )
                 raise NeedsDecision(
-                    message, **left[0].place, action="Call seek(), or start=earliest or latest"
+                    "The group has no committed offset of the partition, and start is None",
+                    **uncommitted[0].place,
+                    action="Call seek(), or pass start=earliest or latest",
                 )
-            offsets = {**offsets, **self._ends(self._start, left)}
+            offsets = {**offsets, **self._bounds(self._start, uncommitted)}
         for log, offset in offsets.items():
             self.seek(log, offset)
 
-    def _ends(
+    def _bounds(
         self, where: StartAt, logs: Collection[BrokerPartition]
     ) -> dict[BrokerPartition, int]:
         if not logs:
@@ -382,17 +429,18 @@ class Positions:
         found = self._cluster.extents(logs, isolation=self._sizes.isolation)
         if found.leaderless:
             lost = min(found.leaderless)
-            raise BrokerUnreachable(f"The log {lost.unled}", **lost.place, action=lost.held_by)
-        return {
-            log: one.log_start_offset if where is StartAt.EARLIEST else one.end_offset
-            for log, one in found.extents.items()
-        }
+            raise BrokerUnreachable(
+                f"The partition {lost.unled}", **lost.place, action=lost.held_by
+            )
+        if where is StartAt.EARLIEST:
+            return {log: extent.log_start_offset for log, extent in found.extents.items()}
+        return {log: extent.end_offset for log, extent in found.extents.items()}
 
-    def _reject_foreign(self, logs: Collection[BrokerPartition]) -> None:
+    def _reject_unassigned(self, logs: Collection[BrokerPartition]) -> None:
         for log in logs:
-            if log not in self.rotation.assigned:
+            if log not in self.scheduler.assigned:
                 raise NotAssigned(
                     "The partition is not assigned to this consumer",
                     **log.place,
-                    action="Call assign(), and what it was given",
+                    action="Pass the partition to assign() first",
                 )

@@ -1,4 +1,7 @@
-"""How do records become Python objects, one by one? Rows of tables never do."""
+"""How do records become Python objects?
+
+Only for `etl.streams`. Rows of tables stay in Arrow columns.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_ROWS_AT_A_TIME, _APPEND_TIME = 100, 1
+_ROWS_AT_A_TIME = 100
+_APPEND_TIME = 1
 
 Decoder = Callable[[bytes], Any]
 """Converts a key or value; null stays None and is not decoded."""
@@ -22,8 +26,10 @@ Decoder = Callable[[bytes], Any]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. On Jafka and Kafka 0.7 it has neither key, timestamp nor headers, and lies where
-    its entry of the log begins.
+    """One record.
+
+    On Jafka and Kafka 0.7 it has neither key, timestamp nor headers, and its offset is the byte
+    offset of its entry in the partition.
     """
 
     topic: str
@@ -39,8 +45,8 @@ class Record:
     message_index: int | None
     """On Jafka: index, from 0, among the messages of one compressed entry."""
     next_offset: int
-    """Where a consumer continues after this record. Inside a compressed Jafka entry: at that entry
-    again.
+    """The offset to continue at after this record. Inside a compressed Jafka entry: the offset of
+    that entry again.
     """
 
     is_append_time: bool | None = None
@@ -51,13 +57,12 @@ class Record:
         return BrokerPartition(self.topic, self.partition, self.broker_id)
 
 
-class Answer(Iterator[Record]):
-    """The records of one response of a partition, in order; columns until the next one is
-    requested.
+class FetchedRecords(Iterator[Record]):
+    """The records of one response of a partition, in order, converted from columns one by one.
 
-    After the last one the error why nothing follows is raised, if there is one, at each call.
-    Raises CorruptData if a decoder fails, with the offset after the record (`next_offset`); the
-    next call continues there.
+    After the last record each call raises the error of the response, if there is one. Raises
+    CorruptData if a decoder fails, with the offset after the record (`next_offset`); the next call
+    continues there.
     """
 
     def __init__(
@@ -69,38 +74,42 @@ class Answer(Iterator[Record]):
         key_decoder: Decoder | None,
         value_decoder: Decoder | None,
     ) -> None:
-        self.log, self.end = log, end
-        """Its partition; the offset of the next fetch, unknown after an error."""
-        self.count, self.size = (
-            sum(batch.num_rows for batch in batches),
-            sum(batch.nbytes for batch in batches),
-        )
-        """Records, and bytes that they take while they are columns."""
+        self.log = log
+        self.end = end
+        """The offset of the next fetch; meaningless after an error."""
+        self.count = sum(batch.num_rows for batch in batches)
+        """Number of records."""
+        self.size = sum(batch.nbytes for batch in batches)
+        """Their size in bytes, as columns."""
         self.failure = failure
-        self._batches, self._key_decoder, self._value_decoder = batches, key_decoder, value_decoder
+        """The error that follows the last record."""
+        self._batches = batches
+        self._key_decoder = key_decoder
+        self._value_decoder = value_decoder
         self._rows = _rows(batches)
         self._next: dict[str, Any] | None = None
-        self._is_begun = False
+        self._is_started = False
         self._passed = 0
-        """Rows that were given, or that no decoder read."""
+        """Rows that were returned, or that a decoder failed on."""
 
     @property
     def is_over(self) -> bool:
-        """True if no record follows, but perhaps an error."""
-        return self._is_begun and self._next is None
+        """True if no record follows; an error may follow."""
+        return self._is_started and self._next is None
 
     def __length_hint__(self) -> int:
         return self.count or int(self.failure is not None)
 
     def __next__(self) -> Record:
         try:
-            if not self._is_begun:
-                self._is_begun, self._next = True, next(self._rows, None)
-            if self._next is None:
-                raise (
-                    self.failure.with_traceback(None) if self.failure is not None else StopIteration
-                )
-            row, following = self._next, next(self._rows, None)
+            if not self._is_started:
+                self._is_started, self._next = True, next(self._rows, None)
+            row = self._next
+            if row is None:
+                if self.failure is not None:
+                    raise self.failure.with_traceback(None)
+                raise StopIteration
+            following = next(self._rows, None)
             try:
                 record = self._record(row, following)
             except CorruptData:
@@ -110,31 +119,36 @@ class Answer(Iterator[Record]):
             return record
         except (EtlError, StopIteration):
             raise
-        except (
-            BaseException
-        ):  # Ctrl-C, which ends generators for good: asked again it goes on where it was
-            self._rows, self._is_begun = islice(_rows(self._batches), self._passed, None), False
+        except BaseException:
+            # Ctrl-C ends a generator for good. A new one lets the next call continue here.
+            self._rows = islice(_rows(self._batches), self._passed, None)
+            self._is_started = False
             raise
 
     def _record(self, row: dict[str, Any], next_row: dict[str, Any] | None) -> Record:
         log = self.log
-        following = row["offset"] if log.is_physical else row["offset"] + 1
+        next_offset = row["offset"] if log.is_physical else row["offset"] + 1
         if next_row is not None and log.is_physical:
-            following = next_row["offset"]
+            next_offset = next_row["offset"]
         elif next_row is None and self.failure is None:
-            following = self.end
+            next_offset = self.end
+        timestamp_ms = None
+        is_append_time = None
+        if row["timestamp"] is not None:
+            timestamp_ms = row["timestamp"] // 1000
+            is_append_time = row["timestampType"] == _APPEND_TIME
         return Record(
             log.topic,
             log.partition,
             row["offset"],
-            None if row["timestamp"] is None else row["timestamp"] // 1000,
-            _decoded(self._key_decoder, row, "key", log, following),
-            _decoded(self._value_decoder, row, "value", log, following),
+            timestamp_ms,
+            _decoded(self._key_decoder, row, "key", log, next_offset),
+            _decoded(self._value_decoder, row, "value", log, next_offset),
             tuple((each["key"], each["value"]) for each in row["headers"] or ()),
             log.broker_id,
             row.get("message_index"),
-            following,
-            None if row["timestamp"] is None else row["timestampType"] == _APPEND_TIME,
+            next_offset,
+            is_append_time,
         )
 
 
@@ -146,17 +160,16 @@ def records_of(
     *,
     key_decoder: Decoder | None = None,
     value_decoder: Decoder | None = None,
-) -> Answer:
-    """The records of one answer of a log; see `Answer`."""
-    return Answer(log, batches, end, failure, key_decoder, value_decoder)
+) -> FetchedRecords:
+    """Return the records of one response of a partition; see `FetchedRecords`."""
+    return FetchedRecords(log, batches, end, failure, key_decoder, value_decoder)
 
 
 def _rows(batches: Sequence[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        # As numbers: Python's own moments end with the year 9999, and what a producer sends does
-        # not.
-        at = batch.schema.names.index("timestamp")
-        plain = batch.set_column(at, "timestamp", batch.column(at).cast("int64"))
+        # As numbers: Python's datetime ends with the year 9999, timestamps need not.
+        column = batch.schema.names.index("timestamp")
+        plain = batch.set_column(column, "timestamp", batch.column(column).cast("int64"))
         for start in range(0, plain.num_rows, _ROWS_AT_A_TIME):
             yield from plain.slice(start, _ROWS_AT_A_TIME).to_pylist()
 
@@ -169,11 +182,11 @@ def _decoded(
         return content
     try:
         return decoder(content)
-    except (
-        Exception
-    ) as error:  # whatever a program's own function raises, the record is not lost by it
-        message = f"The {name} decoder failed: {type(error).__name__}: {error}"
-        action = "Check the decoder and the record; seek to next_offset to continue behind it"
+    except Exception as error:  # any error of the program's own function keeps the record
         raise CorruptData(
-            message, action=action, **log.place, offset=row["offset"], next_offset=next_offset
+            f"The {name} decoder failed: {type(error).__name__}: {error}",
+            **log.place,
+            offset=row["offset"],
+            next_offset=next_offset,
+            action="Check the decoder and the record. Seek to next_offset to continue after it",
         ) from error

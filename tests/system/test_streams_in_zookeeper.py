@@ -145,7 +145,7 @@ def test_what_a_member_commits_is_refused_once_somebody_else_owns_it(stage: Stag
         path = PATHS.owner(LOGS[2])
         stage.zookeeper.client.delete(path)
         stage.zookeeper.client.create(path, b"g_somebody-0", ephemeral=True)
-        with pytest.raises(MembershipLost, match="not ours any more"):
+        with pytest.raises(MembershipLost, match="does not own the partition any more"):
             consumer.commit({LOGS[2]: 5, LOGS[1]: 5})
         assert stage.committed() == {}
         stage.zookeeper.client.create(PATHS.offset(LOGS[1]), b"3", makepath=True)
@@ -176,7 +176,7 @@ def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_
     with stage.consumer() as next_one:
         next_one.subscribe(["clicks"])
         polled(next_one, 4, most=1)
-        with pytest.raises(MembershipLost, match="not ours any more"):
+        with pytest.raises(MembershipLost, match="does not own the partition any more"):
             late.commit()
         assert stage.committed() == {}
         next_one.commit({LOGS[0]: 1})

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, NotAssigned
 from etl.model.partitions import BrokerPartition
-from etl.streams.partition_scheduler import Rotation
+from etl.streams.partition_scheduler import PartitionScheduler
 
 P0, P1, P2 = LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 EIGHT_POLLS = [  # asked, what the broker gives, what is handed out, the order after
@@ -29,8 +29,8 @@ EIGHT_POLLS = [  # asked, what the broker gives, what is handed out, the order a
 ]
 
 
-def rotation(*logs: BrokerPartition) -> Rotation[int]:
-    found = Rotation[int]()
+def rotation(*logs: BrokerPartition) -> PartitionScheduler[int]:
+    found = PartitionScheduler[int]()
     found.assign(logs)
     return found
 
@@ -38,32 +38,32 @@ def rotation(*logs: BrokerPartition) -> Rotation[int]:
 def test_the_eight_polls_ask_hand_out_and_rotate_as_consumers_do() -> None:
     turns = rotation(*LOGS)
     for request, given_, handed_out, order in EIGHT_POLLS:
-        assert sorted(turns.to_ask()) == sorted(request)
+        assert sorted(turns.to_fetch()) == sorted(request)
         if given_:
-            turns.feed(given_[0], iter(range(given_[1], given_[1] + 4)))
+            turns.add(given_[0], iter(range(given_[1], given_[1] + 4)))
         assert turns.take(2) == dict([handed_out])
         assert turns.assigned == order
 
 
 def test_where_the_first_log_has_too_little_the_next_one_goes_on() -> None:
     turns = rotation(*LOGS)
-    turns.feed(P0, iter([0]))
-    turns.feed(P2, iter([7, 8, 9]))
+    turns.add(P0, iter([0]))
+    turns.add(P2, iter([7, 8, 9]))
     assert turns.take(3) == {P0: [0], P2: [7, 8]} and turns.assigned == (P1, P2, P0)
-    assert turns.take(3) == {P2: [9]} and turns.take(3) == {} and not turns.has_some
+    assert turns.take(3) == {P2: [9]} and turns.take(3) == {} and not turns.has_records
 
 
 def test_what_came_of_a_paused_log_is_kept_and_handed_out_once_it_is_resumed() -> None:
     turns = rotation(P0, P1)
-    turns.feed(P0, iter([0, 1]))
+    turns.add(P0, iter([0, 1]))
     turns.pause([P0])
     assert (
         turns.paused == {P0}
-        and turns.to_ask() == (P1,)
+        and turns.to_fetch() == (P1,)
         and turns.take(9) == {}
-        and not turns.has_some
+        and not turns.has_records
     )
-    turns.feed(P1, iter([5]))
+    turns.add(P1, iter([5]))
     assert turns.take(9) == {P1: [5]}
     turns.resume([P0])
     assert turns.take(9) == {P0: [0, 1]}
@@ -72,43 +72,43 @@ def test_what_came_of_a_paused_log_is_kept_and_handed_out_once_it_is_resumed() -
 def test_a_paused_log_of_which_nothing_is_left_is_not_asked_for() -> None:
     turns = rotation(P0)
     turns.pause([P0])
-    assert turns.to_ask() == ()
+    assert turns.to_fetch() == ()
 
 
 def test_a_log_that_is_sought_in_forgets_what_came_and_is_asked_for_again() -> None:
     turns = rotation(P0)
-    turns.feed(P0, iter([0, 1]))
+    turns.add(P0, iter([0, 1]))
     turns.drop(P0)
-    assert turns.to_ask() == (P0,) and turns.take(9) == {}
+    assert turns.to_fetch() == (P0,) and turns.take(9) == {}
 
 
 def test_a_log_that_is_assigned_no_longer_hands_out_nothing_and_one_that_stays_keeps_its_turn_its_rest_and_its_pause() -> (
     None
 ):
     turns = rotation(P0, P1)
-    turns.feed(P0, iter([0]))
-    turns.feed(P1, iter([5, 6]))
+    turns.add(P0, iter([0]))
+    turns.add(P1, iter([5, 6]))
     turns.pause([P0, P1])
     turns.assign([P2, P1])
     assert turns.assigned == (P1, P2) and turns.paused == {P1}
-    turns.feed(P0, iter([1]))
+    turns.add(P0, iter([1]))
     turns.resume([P1])
     assert turns.take(9) == {P1: [5, 6]}
     turns.assign([P0])
-    assert turns.to_ask() == (P0,) and turns.take(9) == {}, "it comes back without what it had"
+    assert turns.to_fetch() == (P0,) and turns.take(9) == {}, "it comes back without what it had"
 
 
 def test_who_has_records_left_is_not_fed_again() -> None:
     turns = rotation(P0)
-    turns.feed(P0, iter([0]))
-    with pytest.raises(ValueError, match="not handed out yet"):
-        turns.feed(P0, iter([1]))
+    turns.add(P0, iter([0]))
+    with pytest.raises(ValueError, match="not returned yet"):
+        turns.add(P0, iter([1]))
 
 
 def test_an_answer_without_records_leaves_its_log_to_be_asked_for() -> None:
     turns = rotation(P0)
-    turns.feed(P0, iter(()))
-    assert turns.to_ask() == (P0,) and not turns.has_some
+    turns.add(P0, iter(()))
+    assert turns.to_fetch() == (P0,) and not turns.has_records
 
 
 def broken(*before: int) -> Iterator[int]:
@@ -120,22 +120,22 @@ def test_records_before_a_broken_one_are_handed_out_and_it_is_told_when_nothing_
     None
 ):
     turns = rotation(P0, P1)
-    turns.feed(P0, broken(0, 1))
-    turns.feed(P1, iter([5, 6]))
+    turns.add(P0, broken(0, 1))
+    turns.add(P1, iter([5, 6]))
     assert turns.take(3) == {P0: [0, 1], P1: [5]}
     with pytest.raises(CorruptData):
         turns.take(3)
     assert turns.take(3) == {P1: [6]}, "it does not hold up the others"
     with pytest.raises(CorruptData):
         turns.take(3)
-    assert turns.to_ask() == (P1,), "nobody asks behind it by himself"
+    assert turns.to_fetch() == (P1,), "nobody asks behind it by himself"
     turns.drop(P0)
-    assert turns.to_ask() == (P1, P0)
+    assert turns.to_fetch() == (P1, P0)
 
 
 def test_a_failure_that_is_told_again_and_again_keeps_the_frames_of_its_last_time_alone() -> None:
     turns, depths = rotation(P0), set[int]()
-    turns.feed(P0, broken())
+    turns.add(P0, broken())
     for _ in range(5):
         with pytest.raises(CorruptData) as raised:
             turns.take(1)
@@ -165,11 +165,11 @@ def test_every_record_is_handed_out_once_and_in_the_order_of_its_log_however_ans
         {log: list[int]() for log in logs},
     )
     left = {log: list(some) for log, some in zip(logs, sizes, strict=True)}
-    while any(left.values()) or turns.has_some:
-        for log in turns.to_ask():
+    while any(left.values()) or turns.has_records:
+        for log in turns.to_fetch():
             if left[log]:
                 size = left[log].pop()
-                turns.feed(log, iter(range(given_[log], given_[log] + size)))
+                turns.add(log, iter(range(given_[log], given_[log] + size)))
                 given_[log] += size
         handed_out = turns.take(most)
         assert sum(map(len, handed_out.values())) <= most

@@ -203,7 +203,7 @@ def test_a_group_that_nothing_says_where_it_begins_ends_the_streams_with_the_rea
     with connector(broker, settings={"start": None}) as here:
         (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         for _ in range(2):
-            with pytest.raises(EtlError, match="nothing says where it begins"):
+            with pytest.raises(EtlError, match="of the partition, and start is None"):
                 next(stream)
         assert not broker.group.members
 

@@ -399,7 +399,7 @@ def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_told(
     with pytest.raises(ExpiredOffsets, match="deleted by retention.*log_start_offset 2000"):
         while_it_reads(lambda: setattr(log, "log_start", 2000))
     log.log_start = 0
-    with pytest.raises(RanOutBeforeUntil, match="The log ends at 10 by now,"):
+    with pytest.raises(RanOutBeforeUntil, match="The partition ends at 10 now,"):
         while_it_reads(lambda: log.batches.__delitem__(slice(1, None)))
 
 

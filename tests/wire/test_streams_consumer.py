@@ -198,7 +198,7 @@ def test_a_record_batch_larger_than_what_was_asked_for_is_asked_for_with_more() 
 
 def test_so_much_is_asked_for_of_each_log_that_all_of_them_fit_an_answer() -> None:
     sizes = FetchSizes(Isolation.READ_COMMITTED, 16 << 20, 1 << 20, 256 << 20, 500, 30)
-    assert [sizes.share(logs) for logs in (1, 16, 64, 10_000)] == [
+    assert [sizes.bytes_per_partition(logs) for logs in (1, 16, 64, 10_000)] == [
         1 << 20,
         1 << 20,
         256 << 10,
@@ -309,7 +309,7 @@ def test_a_group_goes_on_where_it_committed(kafka: FakeBroker) -> None:
 
 def test_without_an_offset_and_without_a_start_nobody_guesses(kafka: FakeBroker) -> None:
     with opened(kafka, group="new", start=None) as consumer:
-        with pytest.raises(NeedsDecision, match="nothing says where it begins"):
+        with pytest.raises(NeedsDecision, match="of the partition, and start is None"):
             consumer.poll()
         consumer.seek(P0, 7)
         assert offsets(polled(consumer, 1)) == [7]

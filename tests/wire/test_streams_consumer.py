@@ -208,7 +208,7 @@ def test_so_much_is_asked_for_of_each_log_that_all_of_them_fit_an_answer() -> No
 
 def test_whether_an_answer_came_can_be_asked_without_waiting_for_it(kafka: FakeBroker) -> None:
     with SimpleConsumer("127.0.0.1", kafka.port, timeout_s=5) as asking:
-        with pytest.raises(ValueError, match="no fetch is under way"):
+        with pytest.raises(ValueError, match="no fetch is in flight"):
             asking.is_answered()
         asking.begin_fetch([FetchTarget(P0, 8, 1000)], max_wait_ms=5000)
         assert not asking.is_answered()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from etl.errors import BrokerRefusal, BrokerUnreachable, EtlError, PermissionDenied, SettingsError
-from etl.io.brokers.connection import Connection, ImpossibleSize, fresh, not_kafka
+from etl.io.brokers.connection import Connection, ImpossibleSize, new_buffer, not_kafka
 from etl.io.tls import ConnectionBroken
 from etl.kafka.families import login_request
 from etl.kafka.protocol import MechanismAnswer, Request, TokenAnswer
@@ -231,7 +231,7 @@ def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: BrokerRe
     return error
 
 
-def wanted_login(connection: Connection, client_id: str, deadline: float) -> EtlError | None:
+def missing_login_error(connection: Connection, client_id: str, deadline: float) -> EtlError | None:
     """Return the error if the listener requires a login; None if it does not, or does not say."""
     asking = _Asking(connection, deadline)
     try:
@@ -259,7 +259,9 @@ class _Asking:
         self._number += 1
         self._connection.send(request.frame(self._number), self._deadline)
         try:
-            answer = self._connection.receive(self._deadline, fresh, max_bytes=_MAX_ANSWER_BYTES)
+            answer = self._connection.receive(
+                self._deadline, new_buffer, max_bytes=_MAX_ANSWER_BYTES
+            )
         except ImpossibleSize as size:
             raise not_kafka(self._connection.address, size.first) from None
         if int.from_bytes(answer[:4], "big") != self._number:

@@ -1,7 +1,9 @@
 """How does one TCP connection to a broker carry frames, and when is it reused?
 
-Knows frames and deadlines, nothing of the protocol. A connection that raised is closed: after half
-a response the next frame cannot be found.
+Lives here: frames, deadlines, and the errors for a port that does not speak Kafka. Not here: the
+protocol (etl/io/brokers/exchange.py, etl/kafka).
+
+A connection that raised is closed: after half a response the next frame cannot be found.
 
 Idle connections are kept for the next task of the same process, because each task would begin with
 a connect and a handshake per broker. A connection is reused only if:
@@ -40,19 +42,22 @@ from etl.model.security import OPEN, Security
 
 
 class ImpossibleSize(ValueError):
-    """The first four bytes of a response are no acceptable size; `second`: the next four, of one
-    that is too large.
+    """The first four bytes of a response are no acceptable size.
+
+    `second`: the next four bytes, if the size is too large.
     """
 
     def __init__(self, first: bytes, second: bytes = b"") -> None:
         super().__init__(f"first bytes {first!r}")
-        self.first, self.second = first, second
+        self.first = first
+        self.second = second
 
 
 _TLS = "handshake of TLS"
-_SET_FOR_S = 0.25
-"""For so long a time-out is not set anew while bytes come: a call that began under it may end so
-much late.
+_TIMEOUT_KEPT_S = 0.25
+"""For so long a socket timeout is not renewed while bytes arrive.
+
+A call may end so much after its deadline.
 """
 
 
@@ -66,17 +71,18 @@ class Connection:
     def __init__(self, host: str, port: int, deadline: float, security: Security = OPEN) -> None:
         self.address = f"{host}:{port}"
         self._socket = self._connect(host, port, deadline)
-        self._ahead = b""
-        """A byte that was read to see whether there is one."""
-        self._met: OSError | None = None
-        """What came instead of it."""
+        self._read_ahead = b""
+        """A byte that was read to detect whether there is one."""
+        self._read_ahead_error: OSError | None = None
+        """The error of that read."""
         self.renew_at = math.inf
-        """`time.monotonic` value after which an idle connection is replaced, since its login ends
-        soon (KIP-368).
+        """`time.monotonic` value after which the connection is replaced when nothing is in flight.
+
+        Its login ends soon then (KIP-368).
         """
         if security.protocol.is_encrypted:
             try:
-                self._socket.settimeout(self._left(deadline, _TLS))
+                self._socket.settimeout(self._time_left(deadline, _TLS))
                 self._socket = tls.wrap(self._socket, host, security.tls, self.address)
             except TimeoutError:
                 raise self._late(_TLS) from None
@@ -84,17 +90,18 @@ class Connection:
     def _connect(self, host: str, port: int, deadline: float) -> socket.socket:
         try:
             connected = socket.create_connection(
-                (host, port), timeout=self._left(deadline, "connect")
+                (host, port), timeout=self._time_left(deadline, "connect")
             )
         except TimeoutError:
             raise self._late("connect") from None
-        except (
-            OSError,
-            UnicodeError,
-        ) as error:  # UnicodeError: what the brokers call this host is no host's name
+        except (OSError, UnicodeError) as error:
+            # UnicodeError: the brokers' name of the host is no valid host name.
             action = "Check that the broker runs, and that its host and port are right"
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-                action = "Check how many files a process may open (ulimit -n): connections to brokers take up to half of them"
+                action = (
+                    "Check how many files a process may open (ulimit -n): connections to brokers"
+                    " take up to half of them"
+                )
             message = f"No connection: {getattr(error, 'strerror', None) or error}"
             raise BrokerUnreachable(message, broker=self.address, action=action) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -104,7 +111,7 @@ class Connection:
     def send(self, frame: bytes | memoryview, deadline: float) -> None:
         began = time.monotonic()
         try:
-            self._socket.settimeout(self._left(deadline, "send"))
+            self._socket.settimeout(self._time_left(deadline, "send"))
             self._socket.sendall(frame)
         except TimeoutError:
             raise self._late("send") from None
@@ -119,31 +126,33 @@ class Connection:
         )
 
     def is_answering(self, deadline: float) -> bool:
-        """True if bytes, or the end of the connection, arrive before the deadline. Nothing is
-        consumed.
+        """True if bytes, or the end of the connection, arrive before the deadline.
+
+        Nothing is consumed.
         """
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
-        while not self._has_ahead():
+        while not self._has_bytes():
             if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 return False
             if not isinstance(self._socket, ssl.SSLSocket):
                 return True
         return True
 
-    def _has_ahead(self) -> bool:
-        """True if an encrypted connection has application bytes, or an end. Session tickets of TLS
-        also make the socket readable.
+    def _has_bytes(self) -> bool:
+        """True if an encrypted connection has application bytes, or an end.
+
+        Session tickets of TLS also make the socket readable.
         """
-        if self._ahead or not isinstance(self._socket, ssl.SSLSocket):
-            return bool(self._ahead)
+        if self._read_ahead or not isinstance(self._socket, ssl.SSLSocket):
+            return bool(self._read_ahead)
         self._socket.settimeout(0)
         try:
-            self._ahead = self._socket.recv(1)
+            self._read_ahead = self._socket.recv(1)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         except OSError as error:
-            self._met = error
+            self._read_ahead_error = error
         return True
 
     def receive(
@@ -154,14 +163,15 @@ class Connection:
         max_bytes: int,
         least_bytes: int = 4,
     ) -> memoryview:
-        """One response without its length; `room` gives the bytes to receive it into, once its size
-        was checked.
-        """
-        first, began = bytearray(4), time.monotonic()
+        """Return one response without its length; `room` returns the buffer for a checked size."""
+        first = bytearray(4)
+        began = time.monotonic()
         self._fill(memoryview(first), deadline, answered=False)
         size = int.from_bytes(first, "big", signed=True)
-        if not least_bytes <= size <= max_bytes:
-            raise ImpossibleSize(bytes(first), self._second(deadline) if size > max_bytes else b"")
+        if size > max_bytes:
+            raise ImpossibleSize(bytes(first), self._correlation_id(deadline))
+        if size < least_bytes:
+            raise ImpossibleSize(bytes(first))
         into = room(size)
         self._fill(into, deadline, answered=True)
         REQUEST_METER.add(
@@ -169,8 +179,8 @@ class Connection:
         )
         return into
 
-    def _second(self, deadline: float) -> bytes:
-        """The number of the request that is answered; nothing where no more comes."""
+    def _correlation_id(self, deadline: float) -> bytes:
+        """Return the correlation id of the response; empty if no more bytes arrive."""
         second = bytearray(4)
         try:
             self._fill(memoryview(second), deadline, answered=True)
@@ -182,23 +192,25 @@ class Connection:
         self._socket.close()
 
     def interrupt(self) -> None:
-        """From another thread: a waiting call is told that the connection broke."""
+        """Make a call that waits in another thread raise ConnectionBroken."""
         with contextlib.suppress(OSError):
-            # Of an encrypted socket, too, the socket's own: ssl's would read what is still to come
-            # as if nothing were encrypted.
+            # The plain socket's shutdown, also of an encrypted one: after that of ssl the remaining
+            # bytes would be read without decryption.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _fill(self, into: memoryview, deadline: float, *, answered: bool) -> None:
-        at = len(self._ahead)
-        into[:at], self._ahead = self._ahead, b""
+        at = len(self._read_ahead)
+        into[:at] = self._read_ahead
+        self._read_ahead = b""
         set_until = 0.0
         while at < len(into):
             try:
-                if time.monotonic() >= set_until:  # not for each 16 KiB of TLS: a system call each
-                    self._socket.settimeout(self._left(deadline, "answer"))
-                    set_until = min(deadline, time.monotonic() + _SET_FOR_S)
-                if self._met is not None:
-                    raise self._met
+                # Not for each 16 KiB of TLS: it is a system call.
+                if time.monotonic() >= set_until:
+                    self._socket.settimeout(self._time_left(deadline, "answer"))
+                    set_until = min(deadline, time.monotonic() + _TIMEOUT_KEPT_S)
+                if self._read_ahead_error is not None:
+                    raise self._read_ahead_error
                 got = self._socket.recv_into(into[at:])
             except TimeoutError:
                 raise self._late("answer") from None
@@ -224,9 +236,11 @@ class Connection:
         broken = ConnectionBroken(
             f"{when}: {error.reason or error.strerror or error}", answered=answered
         )
-        return broken if answered else tls.refused(error, self.address) or broken
+        if answered:
+            return broken
+        return tls.refused(error, self.address) or broken
 
-    def _left(self, deadline: float, doing: str) -> float:
+    def _time_left(self, deadline: float, doing: str) -> float:
         left = deadline - time.monotonic()
         if left <= 0:
             raise self._late(doing)
@@ -245,8 +259,9 @@ class Connection:
 
 
 _NO_FETCH = b"\0\0\0\2"
-"""The size of an answer that is an error code and nothing else. Jafka takes the greeting of Kafka
-0.8 for a MultiFetch of nothing.
+"""The size of a response that is an error code only.
+
+Jafka takes the handshake of Kafka 0.8 for an empty MultiFetch.
 """
 
 
@@ -268,8 +283,8 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
         return NotKafka(
             "The port speaks as Jafka and Kafka 0.7 do",
             broker=address,
-            action="Set source.broker_type: jafka (of a ConsumerConfig, dialect). Such brokers are "
-            "found in ZooKeeper, where they register, and not by an address",
+            action="Set source.broker_type: jafka (of a ConsumerConfig, dialect). Such brokers are"
+            " found in ZooKeeper, where they register, and not by an address",
         )
     return NotKafka(
         f"The port does not speak Kafka: its answer starts with {first!r}",
@@ -278,24 +293,25 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
     )
 
 
-def hung_up(address: str, why: str, action: str) -> NotKafka:
-    """The failure for a port that closes the connection on the very first request, twice."""
+def closed_on_first_request(address: str, why: str, action: str) -> NotKafka:
+    """Return the error for a port that closes the connection on the first request, twice."""
     return NotKafka(
         f"The connection was closed on the first request ({why})", broker=address, action=action
     )
 
 
-def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:
+def no_first_answer(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:
     """Return the error for a port that accepts the first request and does not answer."""
     return BrokerUnreachable(
         f"Connected, but the first request ({first_request}) got no answer",
         **late.where,
-        action="Check the broker's load, and that the port is a Kafka listener: other servers may wait for more",
+        action="Check the broker's load, and that the port is a Kafka listener: other servers may"
+        " wait for more",
     )
 
 
-def absurd(address: str, size: ImpossibleSize) -> CorruptData:
-    """The failure for an impossible size on a connection that had spoken Kafka before."""
+def impossible_size(address: str, size: ImpossibleSize) -> CorruptData:
+    """Return the error for an impossible size on a connection that spoke Kafka before."""
     return CorruptData(
         f"A response claims {int.from_bytes(size.first, 'big', signed=True)} bytes",
         broker=address,
@@ -303,27 +319,35 @@ def absurd(address: str, size: ImpossibleSize) -> CorruptData:
     )
 
 
-def outsized(
+def response_too_large(
     address: str,
     size: ImpossibleSize,
     correlation_id: int,
     max_bytes: int,
     place: dict[str, object],
 ) -> EtlError:
-    """Return the error for a fetch response that is too large. If it has our correlation id it is
-    the broker's: only a record batch may exceed the requested size (KIP-74).
+    """Return the error for a fetch response that is too large.
+
+    If it has our correlation id it is the broker's: only a record batch may exceed the requested
+    size (KIP-74).
     """
-    if int.from_bytes(size.second, "big", signed=True) != correlation_id or not size.second:
-        return absurd(address, size)
+    if not size.second or int.from_bytes(size.second, "big", signed=True) != correlation_id:
+        return impossible_size(address, size)
     found = int.from_bytes(size.first, "big")
-    message = f"A record batch is too large: the answer that it fills has {found:,} bytes, and at most {max_bytes:,} are taken"
-    action = f"Check the topic's max.message.bytes, and the executors' memory: with a fetch limit of {found} bytes the record batch is read"
-    return MessageTooLarge(message, action=action, broker=address, **place)
+    return MessageTooLarge(
+        f"A record batch is too large: the response that it fills has {found:,} bytes, and the"
+        f" limit is {max_bytes:,}",
+        action="Check the topic's max.message.bytes, and the executors' memory: with a fetch limit"
+        f" of {found} bytes the record batch is read",
+        broker=address,
+        **place,
+    )
 
 
-class Dropping:
-    """Closes the connection when anything at all interrupts an exchange, Ctrl-C included: its bytes
-    have lost their frame.
+class CloseOnError:
+    """Context manager that closes the connection on any exception, Ctrl-C included.
+
+    The position in the stream of frames is lost then.
     """
 
     def __init__(self, close: Callable[[], None]) -> None:
@@ -346,18 +370,18 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent(Generic[Answer]):
-    """A request that waits for its answer, and its number."""
+class SentRequest(Generic[Answer]):
+    """A request without a response yet, and its correlation id."""
 
     request: Request[Answer]
     number: int
     rest: memoryview
-    """Bytes to send after responses have come."""
+    """Frames to send after earlier ones are answered."""
     is_answering: Callable[[float], bool]
 
 
-def end_of(frames: memoryview, requests: int) -> int:
-    """Return the end of the first requests, each of which has its size in front."""
+def end_of_requests(frames: memoryview, requests: int) -> int:
+    """Return the end of the first requests; each frame begins with its size."""
     at = 0
     for _ in range(requests):
         if at < len(frames):
@@ -365,13 +389,13 @@ def end_of(frames: memoryview, requests: int) -> int:
     return at
 
 
-def fresh(size: int) -> memoryview:
-    """Room of its own for an answer."""
+def new_buffer(size: int) -> memoryview:
+    """Return a buffer for one response."""
     return memoryview(bytearray(size))
 
 
-class Maker(NamedTuple):
-    """What equal connections have in common."""
+class ConnectionKey(NamedTuple):
+    """The properties that a reused connection must have."""
 
     host: str
     port: int
@@ -379,42 +403,43 @@ class Maker(NamedTuple):
     generation: str | None
     """As configured."""
     security: Security
-    """How it was entered, and as whom."""
+    """Encryption and login."""
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """A connection between two uses, and what its next user must know."""
+class IdleConnection:
+    """A connection between two uses, with the state that its next user needs."""
 
     connection: Connection
     dialect: BrokerProtocol
     last_number: int
     throttled_until: float
-    """A `time.monotonic` moment before which the broker reads nothing from it."""
+    """`time.monotonic` value before which the broker reads nothing from it."""
     since: float = field(default_factory=time.monotonic)
 
 
 class IdleConnections:
-    """Some connections, the newest given out first. For any threads.
+    """A pool of idle connections, the newest reused first. Thread-safe.
 
-    idle_s   how long one is kept
-    most     how many are kept in all; the oldest makes room
+    idle_s   how long a connection is kept
+    most     how many are kept in all; beyond it the oldest is closed
     """
 
     def __init__(self, *, idle_s: float = 30.0, most: int = 32) -> None:
-        self._idle_s, self._most = idle_s, most
+        self._idle_s = idle_s
+        self._most = most
         self._begin()
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._kept: deque[tuple[Maker, Idle]] = deque()
+        self._kept: deque[tuple[ConnectionKey, IdleConnection]] = deque()
         self._sweeper: threading.Timer | None = None
 
-    def take(self, maker: Maker) -> Idle | None:
-        """One that is fit for use; None: there is none."""
+    def take(self, key: ConnectionKey) -> IdleConnection | None:
+        """Return a usable connection and remove it from the pool; None: there is none."""
         while True:
             with self._lock:
-                found = next((each for each in reversed(self._kept) if each[0] == maker), None)
+                found = next((each for each in reversed(self._kept) if each[0] == key), None)
                 if found is None:
                     return None
                 self._kept.remove(found)
@@ -428,26 +453,27 @@ class IdleConnections:
                 return idle
             idle.connection.close()
 
-    def give(self, maker: Maker, idle: Idle) -> None:
-        """Keep it for the next one. Its giver uses it no more."""
+    def give(self, key: ConnectionKey, idle: IdleConnection) -> None:
+        """Add a connection to the pool. The caller may not use it any more."""
+        oldest: IdleConnection | None = None
         with self._lock:
-            self._kept.append((maker, idle))
-            crowded_out = self._kept.popleft()[1] if len(self._kept) > self._most else None
+            self._kept.append((key, idle))
+            if len(self._kept) > self._most:
+                oldest = self._kept.popleft()[1]
             self._sweep_later()
-        if crowded_out is not None:
-            crowded_out.connection.close()
+        if oldest is not None:
+            oldest.connection.close()
 
     def close(self) -> None:
-        """Hang up on all of them."""
+        """Close all connections of the pool."""
         with self._lock:
-            kept, self._kept = self._kept, deque()
+            kept = self._kept
+            self._kept = deque()
         for _, idle in kept:
             idle.connection.close()
 
     def forget(self) -> None:
-        """After a fork, in the child: close the parent's connections, which the brokers do not
-        notice.
-        """
+        """Close the parent's connections in a forked child; the brokers do not notice that."""
         kept = self._kept
         self._begin()
         for _, idle in kept:
@@ -464,7 +490,7 @@ class IdleConnections:
             self._sweeper.start()
 
     def _sweep(self) -> None:
-        old = list[Idle]()
+        old: list[IdleConnection] = []
         with self._lock:
             self._sweeper = None
             while self._kept and time.monotonic() - self._kept[0][1].since >= self._idle_s:
@@ -475,5 +501,5 @@ class IdleConnections:
 
 
 IDLE_CONNECTIONS = IdleConnections()
-"""Those of tasks."""
+"""The pool of the tasks of this process."""
 os.register_at_fork(after_in_child=IDLE_CONNECTIONS.forget)

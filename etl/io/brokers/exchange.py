@@ -1,8 +1,14 @@
 """How do requests and responses pass over one connection, each under a deadline?
 
+Lives here: the handshake, requests and responses, and the fetch in flight. Not here: sockets
+(etl/io/brokers/connection.py), logins (etl/io/brokers/authentication.py), bytes (etl/kafka).
+
 A connection begins with TLS, a login and the handshake (defined by the broker type), and is usable
-then; otherwise the error says what the port may be. A broker is never taken for an older one than
-it is: an older protocol would lose parts of records silently.
+then; otherwise the error describes what the port may be. A broker is never taken for an older one
+than it is: the older record format has no headers or timestamps, and they would be lost silently. A
+broker that closes the connection on the handshake may only be starting, one that leaves it
+unanswered may only be busy. So both are proven by their answer to a second, older request on the
+same connection, since responses come in order.
 
 Then one request at a time. A broken connection is replaced once, and throttling is waited for. One
 fetch may be in flight, with two buffers: one is decoded while the broker fills the other.
@@ -17,22 +23,22 @@ from dataclasses import replace
 from typing import TypeVar
 
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, NotKafka
-from etl.io.brokers.authentication import log_in, wanted_login
+from etl.io.brokers.authentication import log_in, missing_login_error
 from etl.io.brokers.connection import (
+    CloseOnError,
     Connection,
-    Dropping,
-    Idle,
+    ConnectionKey,
+    IdleConnection,
     IdleConnections,
     ImpossibleSize,
-    Maker,
-    Sent,
-    absurd,
-    end_of,
-    fresh,
-    hung_up,
+    SentRequest,
+    closed_on_first_request,
+    end_of_requests,
+    impossible_size,
+    new_buffer,
+    no_first_answer,
     not_kafka,
-    outsized,
-    unanswered,
+    response_too_large,
 )
 from etl.io.tls import ConnectionBroken
 from etl.kafka.families import choose, is_release_name
@@ -45,13 +51,14 @@ Greeted = tuple[Connection, BrokerProtocol]
 _MAX_ANSWER_BYTES = 64 << 10
 """A handshake response is below 1 KiB; other servers may claim anything."""
 _unanswering: set[tuple[str, int]] = set()
-"""Addresses that left a handshake unanswered: nobody waits there again. Only a hint; it is proven
-each time.
+"""Addresses that left a handshake unanswered: no wait there again.
+
+Only a hint; it is proven each time.
 """
 
 
 class Handshake:
-    """Begins connections to one address. Every deadline is a `time.monotonic` moment."""
+    """Creates connections to one address. Every deadline is a `time.monotonic` value."""
 
     def __init__(
         self,
@@ -62,47 +69,50 @@ class Handshake:
         client_id: str,
         security: Security = OPEN,
     ) -> None:
-        self._host, self._port, self._connect_timeout_s = host, port, connect_timeout_s
-        self._client_id, self._security = client_id, security
+        self._host = host
+        self._port = port
+        self._connect_timeout_s = connect_timeout_s
+        self._client_id = client_id
+        self._security = security
 
     def greet(self, greeting: Greeting, deadline: float) -> Greeted:
-        """Perform the handshake. Raises NotKafka for another protocol or a closed connection,
-        BrokerUnreachable without an answer, CorruptData; and as `tls` and `login`.
+        """Perform the handshake.
+
+        Raises NotKafka for another protocol or a closed connection, BrokerUnreachable without an
+        answer, CorruptData; and as `tls` and `log_in`.
         """
         try:
             return self._greet_once(greeting, deadline)
         except ConnectionBroken:
             pass
-        # A broker that is being restarted may do this once; an old one, and a port of something
-        # else, do it again.
+        # A broker that is being restarted may do this once; an old one, and a port of another
+        # server, do it again.
         try:
-            if greeting.older is None:
-                found = None
-            else:
-                found = self._hung_up_on(greeting, greeting.older, deadline)
-            return found or self._greet_once(greeting, deadline)
+            if greeting.older is not None:
+                found = self._greet_by_older(greeting, greeting.older, deadline)
+                if found is not None:
+                    return found
+            return self._greet_once(greeting, deadline)
         except ConnectionBroken as again:
-            raise again.each_time or hung_up(
+            if again.each_time:
+                raise again.each_time from None
+            raise closed_on_first_request(
                 self._address, str(again), greeting.check_if_truncated
             ) from None
 
-    def wanted_login(self, deadline: float) -> EtlError | None:
-        """For a broker that closes the connection after the handshake: return the error if its
-        listener requires a login; else None.
+    def missing_login(self, deadline: float) -> EtlError | None:
+        """Return the error if the listener requires a login and none is configured; else None.
+
+        For a broker that closes the connection after the handshake.
         """
         if self._security.login is not None:
             return None
         try:
-            connection = Connection(
-                self._host,
-                self._port,
-                min(deadline, time.monotonic() + self._connect_timeout_s),
-                self._security,
-            )
+            connection = self._open_socket(deadline)
         except (EtlError, ConnectionBroken):
             return None
         try:
-            return wanted_login(connection, self._client_id, deadline)
+            return missing_login_error(connection, self._client_id, deadline)
         finally:
             connection.close()
 
@@ -111,16 +121,16 @@ class Handshake:
         with ExitStack() as closing:
             connection = self._connect(deadline, closing)
             connection.send(greeting.frame, deadline)
-            if older is None or connection.is_answering(self._patience(older, deadline)):
-                dialect = greeting.dialect(
-                    self._answer(connection, greeting, deadline, greeting.is_answer)
+            if older is None or connection.is_answering(self._wait_until(older, deadline)):
+                protocol = greeting.dialect(
+                    self._receive_answer(connection, greeting, deadline, greeting.is_answer)
                 )
                 if older is not None:
                     _unanswering.discard((self._host, self._port))
                 closing.pop_all()
-                return connection, dialect
+                return connection, protocol
             connection.send(older.frame, deadline)
-            first = self._answer(
+            first = self._receive_answer(
                 connection,
                 greeting,
                 deadline,
@@ -129,49 +139,53 @@ class Handshake:
         if older.is_answer(first[:4]):
             _unanswering.add((self._host, self._port))
             return self._connect(deadline), older.unanswering()
-        # It was only slow. On that connection the other answer is still to come, or a hang-up.
+        # It was only slow. That connection still has the other response to come, or its end.
         _unanswering.discard((self._host, self._port))
         return self._greet_once(replace(greeting, older=None), deadline)
 
-    def _patience(self, older: OlderBrokers, deadline: float) -> float:
-        """Return until when to wait for the handshake, leaving time for the older question."""
-        is_known, now = (self._host, self._port) in _unanswering, time.monotonic()
-        return now + (0 if is_known else min(older.patience_s, (deadline - now) / 2))
+    def _wait_until(self, older: OlderBrokers, deadline: float) -> float:
+        """Return until when to wait for the handshake, leaving time for the older request."""
+        now = time.monotonic()
+        if (self._host, self._port) in _unanswering:
+            return now
+        return now + min(older.patience_s, (deadline - now) / 2)
 
-    def _hung_up_on(
+    def _greet_by_older(
         self, greeting: Greeting, older: OlderBrokers, deadline: float
     ) -> Greeted | None:
-        """Return the connection to a broker that answers the older question; None: it closes the
-        connection on that, too.
+        """Return the connection to a broker that answers the older request.
+
+        None: it closes the connection on that, too.
         """
-        connection = self._answering(older.frame, greeting, older, deadline)
+        connection = self._connect_if_answered(older.frame, greeting, older, deadline)
         if connection is None:
             return None
         with ExitStack() as closing:
             closing.callback(connection.close)
             try:
                 connection.send(greeting.frame, deadline)
-                dialect = greeting.dialect(
-                    self._answer(connection, greeting, deadline, greeting.is_answer)
+                protocol = greeting.dialect(
+                    self._receive_answer(connection, greeting, deadline, greeting.is_answer)
                 )
                 closing.pop_all()
-                return connection, dialect
+                return connection, protocol
             except ConnectionBroken:
                 pass
-        for question, make in older.hanging_up:
-            if found := self._answering(question, greeting, older, deadline):
-                return found, make()
+        for request, create_protocol in older.hanging_up:
+            found = self._connect_if_answered(request, greeting, older, deadline)
+            if found is not None:
+                return found, create_protocol()
         return None
 
-    def _answering(
-        self, question: bytes, greeting: Greeting, older: OlderBrokers, deadline: float
+    def _connect_if_answered(
+        self, request: bytes, greeting: Greeting, older: OlderBrokers, deadline: float
     ) -> Connection | None:
-        """Return a connection on which the question was answered; None: it was closed instead."""
+        """Return a connection on which the request was answered; None: it was closed instead."""
         with ExitStack() as closing:
             connection = self._connect(deadline, closing)
             try:
-                connection.send(question, deadline)
-                self._answer(connection, greeting, deadline, older.is_answer)
+                connection.send(request, deadline)
+                self._receive_answer(connection, greeting, deadline, older.is_answer)
             except ConnectionBroken:
                 return None
             closing.pop_all()
@@ -180,12 +194,7 @@ class Handshake:
     def _connect(self, deadline: float, closing: ExitStack | None = None) -> Connection:
         """Return a connection that is ready for requests."""
         with ExitStack() as until_done:
-            connection = Connection(
-                self._host,
-                self._port,
-                min(deadline, time.monotonic() + self._connect_timeout_s),
-                self._security,
-            )
+            connection = self._open_socket(deadline)
             until_done.callback(connection.close)
             log_in(connection, self._security, self._host, self._client_id, deadline)
             until_done.pop_all()
@@ -193,7 +202,11 @@ class Handshake:
             closing.callback(connection.close)
         return connection
 
-    def _answer(
+    def _open_socket(self, deadline: float) -> Connection:
+        connected_by = min(deadline, time.monotonic() + self._connect_timeout_s)
+        return Connection(self._host, self._port, connected_by, self._security)
+
+    def _receive_answer(
         self,
         connection: Connection,
         greeting: Greeting,
@@ -203,14 +216,14 @@ class Handshake:
         try:
             answer = connection.receive(
                 deadline,
-                fresh,
+                new_buffer,
                 max_bytes=_MAX_ANSWER_BYTES,
                 least_bytes=greeting.least_answer_bytes,
             )
         except ImpossibleSize as size:
             raise not_kafka(self._address, size.first) from None
         except BrokerUnreachable as late:
-            raise unanswered(late, greeting.name) from None
+            raise no_first_answer(late, greeting.name) from None
         if not is_answer(answer[:4]):
             raise not_kafka(self._address, bytes(answer[:4]))
         return answer
@@ -222,20 +235,23 @@ class Handshake:
 
 Answer = TypeVar("Answer")
 Ask = Callable[[BrokerProtocol], Request[Answer]]
-"""A function from protocol to request, called for each connection, since a broker may return as a
-newer one.
+"""A function from protocol to request.
+
+Called for each connection, since a broker may be upgraded between two.
 """
 _MAX_NUMBER = 0x7FFFFFFF
 _COMPARED_WITHIN_S = 5.0
 _MOST_UNANSWERED = 64
-"""Most unanswered requests of one question: a broker whose responses nobody reads stops reading."""
+"""Most unanswered requests at once.
+
+A broker stops reading while its responses are not received: both sides would wait forever.
+"""
 
 
 class Exchange:
-    """Requests to one broker. Connects with the first; a connection on which anything raised is
-    closed.
+    """Requests to one broker. Connects with the first request.
 
-    See `SimpleConsumer` for the parameters.
+    A connection on which anything raised is closed. See `SimpleConsumer` for the parameters.
     """
 
     def __init__(
@@ -251,7 +267,9 @@ class Exchange:
         idle_connections: IdleConnections | None = None,
         security: Security = OPEN,
     ) -> None:
-        self._host, self._port, self._client_id = host, port, client_id
+        self._host = host
+        self._port = port
+        self._client_id = client_id
         self._handshake = Handshake(
             host, port, connect_timeout_s, client_id=client_id, security=security
         )
@@ -260,24 +278,23 @@ class Exchange:
         self._generation = generation
         self.generation = generation
         """Configured, or detected with the last connection."""
-        self._idle, self._maker = (
-            idle_connections,
-            Maker(host, port, client_id, generation, security),
-        )
-        self._may_be_other = is_release_name(generation)
-        """True if a failure may come from another release than configured; asked once."""
+        self._idle_connections = idle_connections
+        self._connection_key = ConnectionKey(host, port, client_id, generation, security)
+        self._may_be_other_release = is_release_name(generation)
+        """True if a failure may come from another release than configured; checked once."""
         self._was_compared = False
-        self._may_take = True
-        """True if an idle connection may be used; after a broken one a new one is made."""
+        self._may_reuse_idle = True
+        """True if an idle connection may be used; a broken connection is replaced by a new one."""
         self._open: tuple[Connection, BrokerProtocol] | None = None
-        self._check_if_cut = BrokerProtocol.check_if_truncated
-        self._to_come = 0
-        """Expected responses; while there are some, nobody else may use the connection."""
+        self._connection_check = BrokerProtocol.check_if_truncated
+        self._expected_responses = 0
+        """While responses are expected, the connection may not be reused."""
         self._last_number = 0
         self._throttled_until = 0.0
         self.ends_by: float | None = None
-        """A moment by which a question to many brokers has ended, this one's call with it; None:
-        each call has its own time.
+        """Deadline (`time.monotonic`) of a request to many brokers, for this call, too.
+
+        None: each call has its own timeout.
         """
 
     @property
@@ -286,172 +303,197 @@ class Exchange:
 
     def close(self) -> None:
         """Close the connection, or return it for reuse; the next request connects again."""
-        if self._open is not None and self._idle is not None and not self._to_come:
-            (connection, dialect), self._open = self._open, None
-            self._idle.give(
-                self._maker, Idle(connection, dialect, self._last_number, self._throttled_until)
+        may_return = self._idle_connections is not None and not self._expected_responses
+        if self._open is not None and self._idle_connections is not None and may_return:
+            connection, protocol = self._open
+            self._open = None
+            self._idle_connections.give(
+                self._connection_key,
+                IdleConnection(connection, protocol, self._last_number, self._throttled_until),
             )
         self._hang_up()
-        self._may_take = True
+        self._may_reuse_idle = True
 
     def interrupt(self) -> None:
-        """From another thread: see Connection."""
-        if opened := self._open:
+        """Interrupt a call that waits in another thread. See `Connection.interrupt`."""
+        opened = self._open
+        if opened:
             opened[0].interrupt()
 
     def _hang_up(self) -> None:
         if self._open is not None:
             self._open[0].close()
-        self._open, self._to_come = None, 0
+        self._open = None
+        self._expected_responses = 0
 
     def dialect(self) -> BrokerProtocol:
         """Return the broker's protocol."""
         return self._connected(self.deadline())[1]
 
     def ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
-        """Return the response; repeated once if the connection broke before any byte of it, if
-        permitted.
+        """Return the response.
+
+        With `may_repeat` the request is sent again once if the connection broke before any byte of
+        the response.
         """
         deadline = self.deadline()
         try:
             return self._ask_once(ask, deadline)
         except ConnectionBroken as broken:
             if broken.answered or not may_repeat:
-                raise self.cut(broken) from None
+                raise self.connection_error(broken) from None
         try:
             return self._ask_once(ask, deadline)
         except ConnectionBroken as again:
-            raise self.cut(again) from None
+            raise self.connection_error(again) from None
 
     def _ask_once(self, ask: Ask[Answer], deadline: float) -> Answer:
         sent = self.send(ask, deadline)
         try:
             response = self._receive_all(sent, deadline)
         except ImpossibleSize as size:
-            raise absurd(self.address, size) from None
+            raise impossible_size(self.address, size) from None
         return self.read(sent.request, response)
 
-    def send(self, ask: Ask[Answer], deadline: float) -> Sent[Answer]:
-        """Send and do not wait. Raises ConnectionBroken."""
-        connection, dialect = self._connected(deadline)
-        request, number = ask(dialect), self._next_number()
+    def send(self, ask: Ask[Answer], deadline: float) -> SentRequest[Answer]:
+        """Send a request without waiting. Raises ConnectionBroken."""
+        connection, protocol = self._connected(deadline)
+        request = ask(protocol)
+        number = self._next_number()
         frames = memoryview(request.frame(number))
         if request.answers > _MOST_UNANSWERED:
-            first = end_of(frames, _MOST_UNANSWERED)
+            first = end_of_requests(frames, _MOST_UNANSWERED)
         else:
             first = len(frames)
-        with Dropping(self._hang_up):
-            self._to_come += request.answers
+        with CloseOnError(self._hang_up):
+            self._expected_responses += request.answers
             connection.send(frames[:first], deadline)
-        return Sent(request, number, frames[first:], connection.is_answering)
+        return SentRequest(request, number, frames[first:], connection.is_answering)
 
     def receive(
         self, number: int, deadline: float, room: Callable[[int], memoryview]
     ) -> memoryview:
-        """The bytes of the next answer, in what `room` gives. Raises ConnectionBroken, and
-        ImpossibleSize for a size not taken.
+        """Return the next response, in the buffer that `room` returns for its size.
+
+        Raises ConnectionBroken, and ImpossibleSize for a size that is not accepted.
         """
         if self._open is None:
             raise ConnectionBroken("no connection any more", answered=False)
-        connection, dialect = self._open
-        with Dropping(self._hang_up):
+        connection, protocol = self._open
+        with CloseOnError(self._hang_up):
             try:
                 response = connection.receive(
                     deadline,
                     room,
                     max_bytes=self._max_response_bytes,
-                    least_bytes=dialect.least_answer_bytes,
+                    least_bytes=protocol.least_answer_bytes,
                 )
             except BrokerUnreachable as late:
-                raise self._explained(late) from None
-            found = dialect.number_of(response[:4])
+                raise self._explain(late) from None
+            found = protocol.number_of(response[:4])
             if found not in (None, number):
                 raise CorruptData(
-                    f"An answer to request {found} came where {number} was asked",
+                    f"A response to request {found} arrived instead of the one to {number}",
                     broker=self.address,
                 )
-            self._to_come -= 1
+            self._expected_responses -= 1
             return response
 
-    def _receive_all(self, sent: Sent[Answer], deadline: float) -> memoryview:
-        """Receive the response, or all responses of a question, each with its size."""
-        answers, rest = bytearray(), sent.rest
-        for got in range(sent.request.answers):
+    def _receive_all(self, sent: SentRequest[Answer], deadline: float) -> memoryview:
+        """Return the response, or all responses of a request that has many, each with its size."""
+        responses = bytearray()
+        rest = sent.rest
+        for received in range(sent.request.answers):
             try:
-                if got and got % _MOST_UNANSWERED == 0:
+                if received and received % _MOST_UNANSWERED == 0:
                     rest = self._send_more(rest, deadline)
-                answer = self.receive(sent.number, deadline, fresh)
+                response = self.receive(sent.number, deadline, new_buffer)
             except ConnectionBroken as broken:
                 raise ConnectionBroken(
                     str(broken),
-                    answered=broken.answered or got > 0,
+                    answered=broken.answered or received > 0,
                     action=sent.request.check_if_truncated,
                 ) from None
             if sent.request.answers == 1:
-                return answer
-            answers += len(answer).to_bytes(4, "big") + answer
-        return memoryview(answers)
+                return response
+            responses += len(response).to_bytes(4, "big") + response
+        return memoryview(responses)
 
     def _send_more(self, frames: memoryview, deadline: float) -> memoryview:
-        """Send the next requests of a question after earlier ones are answered; return the rest."""
+        """Send the next frames after earlier ones are answered; return the rest."""
         if self._open is None:
             raise ConnectionBroken("no connection any more", answered=True)
-        until = end_of(frames, _MOST_UNANSWERED)
-        with Dropping(self._hang_up):
+        until = end_of_requests(frames, _MOST_UNANSWERED)
+        with CloseOnError(self._hang_up):
             self._open[0].send(frames[:until], deadline)
         return frames[until:]
 
     def read(self, request: Request[Answer], response: memoryview) -> Answer:
         """Parse the response. Raises CorruptData."""
-        with Dropping(self._hang_up):
+        with CloseOnError(self._hang_up):
             try:
                 reply = request.read(response)
             except CorruptData as corrupt:
-                raise self._explained(corrupt) from None
+                raise self._explain(corrupt) from None
         self._throttled_until = time.monotonic() + max(reply.throttled_ms, 0) / 1000
         return reply.answer
 
     def deadline(self) -> float:
-        """When a call that begins now must have ended."""
+        """Return the deadline (`time.monotonic`) of a call that begins now."""
         # A broker that throttled us reads the next request only when that time is over (KIP-219).
-        alone = max(time.monotonic(), self._throttled_until) + self._timeout_s
-        return alone if self.ends_by is None else min(alone, self.ends_by)
+        deadline = max(time.monotonic(), self._throttled_until) + self._timeout_s
+        if self.ends_by is None:
+            return deadline
+        return min(deadline, self.ends_by)
 
-    def cut(self, broken: ConnectionBroken) -> EtlError:
-        """The failure for a connection that broke and is not made anew."""
-        if not broken.answered and (wanted := self._handshake.wanted_login(self._soon())):
-            return wanted
-        action = broken.action or self._check_if_cut
-        return self._explained(
+    def connection_error(self, broken: ConnectionBroken) -> EtlError:
+        """Return the error for a connection that broke and is not replaced."""
+        if not broken.answered:
+            missing_login = self._handshake.missing_login(self._comparison_deadline())
+            if missing_login:
+                return missing_login
+        action = broken.action or self._connection_check
+        return self._explain(
             BrokerUnreachable(f"The connection broke {broken}", broker=self.address, action=action)
         )
 
-    def _explained(self, failure: EtlError) -> EtlError:
-        """Return the failure, or that the broker is of another release than configured, if it says
-        so itself.
+    def _explain(self, failure: EtlError) -> EtlError:
+        """Return the failure, or the error that the broker has another release than configured.
+
+        A broker of 0.8 ignores a request's version: it reads what it can and answers as ever, or
+        closes the connection; 0.9 does not answer. So after such a failure the broker's release is
+        requested, once.
         """
-        if self._generation is None or not self._may_be_other:
+        if self._generation is None or not self._may_be_other_release:
             return failure
-        self._may_be_other = False
-        itself = self._itself()
-        return itself and itself.release_mismatch(self._generation) or failure
+        self._may_be_other_release = False
+        detected = self._detect_protocol()
+        if detected is None:
+            return failure
+        return detected.release_mismatch(self._generation) or failure
 
     def reject_other_release(self, isolation: Isolation) -> None:
-        """Ask the broker for its release within five seconds, if one is configured; without an
-        answer the configured one is assumed. Raises OtherRelease if it lacks what that release
-        speaks, or the isolation would be lost.
+        """Compare the broker's release with the configured one, if one is configured.
+
+        Without an answer within five seconds the configured one is assumed. Raises OtherRelease if
+        the broker lacks what that release speaks, or the isolation would be lost: to a Fetch
+        version from before transactions a broker returns aborted and open ones, without an error.
         """
         if self._generation is None or self._was_compared or not is_release_name(self._generation):
             return
-        self._was_compared, itself = True, self._itself()
-        if itself and (other := itself.release_mismatch(self._generation, isolation)):
-            raise other
+        self._was_compared = True
+        detected = self._detect_protocol()
+        if detected is None:
+            return
+        mismatch = detected.release_mismatch(self._generation, isolation)
+        if mismatch:
+            raise mismatch
 
-    def _itself(self) -> BrokerProtocol | None:
+    def _detect_protocol(self) -> BrokerProtocol | None:
         """Return the broker's own protocol, regardless of the conf; None: unavailable now."""
-        deadline = self._soon()
+        deadline = self._comparison_deadline()
         try:
-            connection, dialect = choose(
+            connection, protocol = choose(
                 lambda greeting: self._handshake.greet(greeting, deadline),
                 client_id=self._client_id,
                 address=self.address,
@@ -459,26 +501,25 @@ class Exchange:
         except EtlError:
             return None
         connection.close()
-        return dialect
+        return protocol
 
-    def _soon(self) -> float:
+    def _comparison_deadline(self) -> float:
         return time.monotonic() + min(self._timeout_s, _COMPARED_WITHIN_S)
 
     def _connected(self, deadline: float) -> tuple[Connection, BrokerProtocol]:
-        if (
-            self._open is not None
-            and not self._to_come
-            and time.monotonic() >= self._open[0].renew_at
-        ):
-            self._hang_up()
-        if self._open is None and self._idle is not None and self._may_take:
-            taken = self._idle.take(self._maker)
-        else:
-            taken = None
-        self._may_take = False
-        if taken is not None:
-            self._open = taken.connection, taken.dialect
-            self._last_number, self._throttled_until = taken.last_number, taken.throttled_until
+        """Return the open connection; else an idle one, or a new one."""
+        if self._open is not None and not self._expected_responses:
+            connection, _ = self._open
+            if time.monotonic() >= connection.renew_at:
+                self._hang_up()
+        idle: IdleConnection | None = None
+        if self._open is None and self._idle_connections is not None and self._may_reuse_idle:
+            idle = self._idle_connections.take(self._connection_key)
+        self._may_reuse_idle = False
+        if idle is not None:
+            self._open = idle.connection, idle.dialect
+            self._last_number = idle.last_number
+            self._throttled_until = idle.throttled_until
         elif self._open is None:
             try:
                 self._open = choose(
@@ -488,11 +529,10 @@ class Exchange:
                     told=self._generation,
                 )
             except (BrokerUnreachable, CorruptData, NotKafka) as failure:
-                raise self._explained(failure) from None
-        self.generation, self._check_if_cut = (
-            self._open[1].generation or self._generation,
-            self._open[1].check_if_truncated,
-        )
+                raise self._explain(failure) from None
+        _, protocol = self._open
+        self.generation = protocol.generation or self._generation
+        self._connection_check = protocol.check_if_truncated
         return self._open
 
     def _next_number(self) -> int:
@@ -506,70 +546,71 @@ class Fetching:
     def __init__(self, exchange: Exchange, max_response_bytes: int) -> None:
         self._exchange = exchange
         self._max_response_bytes = max_response_bytes
-        self._under_way: tuple[Fetch, Sent[FetchAnswer]] | None = None
+        self._in_flight: tuple[Fetch, SentRequest[FetchAnswer]] | None = None
         self._buffers = [bytearray(), bytearray()]
         self._turn = 0
 
     def reject_pending_request(self) -> None:
-        """Raise ValueError where an answer is still to come: it would be taken for another's."""
-        if self._under_way is not None:
-            raise ValueError("a fetch is under way on this connection: end_fetch first")
+        """Raise ValueError while a fetch is in flight: the next response would be the fetch's."""
+        if self._in_flight is not None:
+            raise ValueError("a fetch is in flight on this connection: call end_fetch first")
 
     def is_answered(self, wait_s: float) -> bool:
-        """True if the response has begun, or the connection ended, within so long."""
-        if self._under_way is None:
-            raise ValueError("no fetch is under way")
-        return self._under_way[1].is_answering(time.monotonic() + wait_s)
+        """True if the response begins to arrive, or the connection ends, within `wait_s`."""
+        if self._in_flight is None:
+            raise ValueError("no fetch is in flight")
+        return self._in_flight[1].is_answering(time.monotonic() + wait_s)
 
     def forget(self) -> None:
-        """Wait for nothing any more."""
-        self._under_way = None
+        """Drop the fetch in flight."""
+        self._in_flight = None
 
     def begin(self, fetch: Fetch) -> None:
         deadline = self._exchange.deadline()
         try:
             sent = self._send(fetch, deadline)
         except ConnectionBroken:
-            sent = self._send_anew(fetch, deadline)
-        self._under_way = fetch, sent
+            sent = self._send_again(fetch, deadline)
+        self._in_flight = fetch, sent
 
     def end(self) -> FetchAnswer:
-        if self._under_way is None:
-            raise ValueError("no fetch is under way")
-        (fetch, sent), self._under_way = self._under_way, None
+        if self._in_flight is None:
+            raise ValueError("no fetch is in flight")
+        fetch, sent = self._in_flight
+        self._in_flight = None
         deadline = self._exchange.deadline() + fetch.max_wait_ms / 1000
         try:
             response = self._receive(fetch, sent, deadline)
         except ConnectionBroken as broken:
             if broken.answered:
-                raise self._exchange.cut(broken) from None
-            sent = self._send_anew(fetch, deadline)
+                raise self._exchange.connection_error(broken) from None
+            sent = self._send_again(fetch, deadline)
             try:
                 response = self._receive(fetch, sent, deadline)
             except ConnectionBroken as again:
-                raise self._exchange.cut(again) from None
-        return self._checked(self._read(fetch, sent, response), fetch)
+                raise self._exchange.connection_error(again) from None
+        return self._check(self._read(fetch, sent, response), fetch)
 
-    def _send(self, fetch: Fetch, deadline: float) -> Sent[FetchAnswer]:
-        return self._exchange.send(lambda dialect: dialect.fetch(fetch), deadline)
+    def _send(self, fetch: Fetch, deadline: float) -> SentRequest[FetchAnswer]:
+        return self._exchange.send(lambda protocol: protocol.fetch(fetch), deadline)
 
-    def _send_anew(self, fetch: Fetch, deadline: float) -> Sent[FetchAnswer]:
+    def _send_again(self, fetch: Fetch, deadline: float) -> SentRequest[FetchAnswer]:
         try:
             return self._send(fetch, deadline)
         except ConnectionBroken as broken:
-            raise self._exchange.cut(broken) from None
+            raise self._exchange.connection_error(broken) from None
 
-    def _receive(self, fetch: Fetch, sent: Sent[FetchAnswer], deadline: float) -> memoryview:
+    def _receive(self, fetch: Fetch, sent: SentRequest[FetchAnswer], deadline: float) -> memoryview:
         try:
             return self._exchange.receive(sent.number, deadline, self._next_buffer)
         except ImpossibleSize as size:
-            raise outsized(
+            raise response_too_large(
                 self._exchange.address, size, sent.number, self._max_response_bytes, fetch.place
             ) from None
 
     def _next_buffer(self, size: int) -> memoryview:
-        # A bytearray with views cannot grow, and the views of an earlier answer must stay what they
-        # are: a new one.
+        # A bytearray with views cannot grow, and the views of an earlier response must keep their
+        # bytes: a new bytearray.
         self._turn ^= 1
         if len(self._buffers[self._turn]) < size:
             self._buffers[self._turn] = bytearray(
@@ -577,24 +618,23 @@ class Fetching:
             )
         return memoryview(self._buffers[self._turn])[:size]
 
-    def _read(self, fetch: Fetch, sent: Sent[FetchAnswer], response: memoryview) -> FetchAnswer:
+    def _read(
+        self, fetch: Fetch, sent: SentRequest[FetchAnswer], response: memoryview
+    ) -> FetchAnswer:
         try:
             return self._exchange.read(sent.request, response)
         except CorruptData as corrupt:
-            requested = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
-            offset = requested.get(
-                (corrupt.where.get("topic", ""), corrupt.where.get("partition", -1))
-            )
-            raise CorruptData(
-                corrupt.message, action=corrupt.action, **{**corrupt.where, "offset": offset}
-            ) from None
+            partition = (corrupt.where.get("topic", ""), corrupt.where.get("partition", -1))
+            where = {**corrupt.where, "offset": _requested_offsets(fetch).get(partition)}
+            raise CorruptData(corrupt.message, action=corrupt.action, **where) from None
 
-    def _checked(self, answer: FetchAnswer, fetch: Fetch) -> FetchAnswer:
+    def _check(self, answer: FetchAnswer, fetch: Fetch) -> FetchAnswer:
+        """Return the response with the requested offsets, if it has the requested partitions."""
         if answer.refusal:
             raise answer.refusal.error("fetch", broker=self._exchange.address)
         if answer.throttle_ms > 0 and not answer.partitions:
             return answer
-        requested = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
+        requested = _requested_offsets(fetch)
         got = [(each.topic, each.partition) for each in answer.partitions]
         if len(got) != len(requested) or set(got) != set(requested):
             raise CorruptData(
@@ -603,10 +643,12 @@ class Fetching:
                 asked=sorted(requested),
                 got=got,
             )
-        return replace(
-            answer,
-            partitions=tuple(
-                replace(each, asked_offset=requested[each.topic, each.partition])
-                for each in answer.partitions
-            ),
+        partitions = tuple(
+            replace(each, asked_offset=requested[each.topic, each.partition])
+            for each in answer.partitions
         )
+        return replace(answer, partitions=partitions)
+
+
+def _requested_offsets(fetch: Fetch) -> dict[tuple[str, int], int]:
+    return {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}

@@ -558,6 +558,9 @@ def test_leaving_may_be_done_twice_and_before_joining_and_a_member_may_join_agai
 def test_a_strategy_that_is_not_known_is_refused_before_anybody_is_asked_to_take_a_member(
     broker: FakeCoordinator, stage: Stage
 ) -> None:
-    with pytest.raises(SettingsError, match="How the strategy random divides"):
+    with pytest.raises(
+        SettingsError,
+        match="Assignment strategy random is not supported, and we may become the group's leader",
+    ):
         stage.member(strategies=("random",)).join()
     assert not broker.asked[JOIN]

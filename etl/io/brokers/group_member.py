@@ -1,8 +1,12 @@
 """How does a driver live as a member of a group in Kafka?
 
+Lives here: the two group protocols, and the thread of a member. Not here: the state that the
+threads share (etl/io/brokers/member_state.py), assignment strategies and the meaning of error codes
+(etl/decide/group_assignment.py), groups in ZooKeeper (etl/io/zookeeper/group_member.py).
+
 A thread with a connection of its own joins, sends heartbeats and rejoins at each rebalance, so the
-membership lives while the run waits for Spark. Each assignment has a generation; a commit with an
-old one is rejected.
+membership lives while the run waits for Spark. So an assignment may end between two lines of the
+run. Each assignment has a generation; a commit with an old one is rejected.
 
 Classic protocol (Kafka 0.9 to 4.x): the leader assigns by the partition counts of that moment,
 checks them now and then, and rejoins if they changed. A static member that returns within its
@@ -20,7 +24,8 @@ acknowledges it. The coordinator gives a partition to its next owner once the fo
 it, so what a run still needs is held (`MemberState.holds`), for the rebalance timeout at most.
 
 The membership of a dead or sleeping driver is ended by a leave request with its member id: after
-that the coordinator accepts none of its commits.
+that the coordinator accepts none of its commits. A new member alone would not fence it: in the
+consumer protocol a sleeping member keeps its epoch until it learns of the next one.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Thread
 
 from etl.decide.group_assignment import (
@@ -75,61 +81,78 @@ from etl.model.security import OPEN, Security
 _Counts = Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class _WatchedTopics:
+    """Topics that we watch for new partitions, as the leader of a classic group."""
+
+    topics: frozenset[str]
+    counts: _Counts
+    """Partitions of each topic at the last check."""
+    next_check: float
+    """`time.monotonic` value."""
+
+
 class ClassicProtocol:
-    """One member. Every method is called by the member's thread. Raises what ends the membership,
-    or a try.
+    """One member, in the classic protocol.
+
+    Every method is called by the member's thread. An error of the coordinator that ends the
+    membership is raised; Unreachable is raised, too, and the thread tries again.
     """
 
     def __init__(
         self, terms: MemberTerms, connection: CoordinatorConnection, state: MemberState
     ) -> None:
-        self._terms, self._connection, self._state = terms, connection, state
+        self._terms = terms
+        self._connection = connection
+        self._state = state
         self.member_id: str | None = None
         self._identity: MemberIdentity | None = None
         """While we are in a generation."""
-        self._share: MemberAssignment | None = None
+        self._assignment: MemberAssignment | None = None
         self._owned: frozenset[BrokerPartition] = frozenset()
         self._generation: int | None = None
-        """Its generation."""
-        self._divided: tuple[frozenset[str], _Counts, float] | None = None
-        """The group's topics as assigned by us as the leader, and when they are checked again."""
-        self._may_come_back = terms.instance_id is not None
-        """True until the first assignment: the group may know us from before."""
-        self._refused_joins = 0
-        self._is_due = False
+        """The generation that assigned the owned partitions."""
+        self._watched: _WatchedTopics | None = None
+        """None: we are not the leader."""
+        self._may_be_returning = terms.instance_id is not None
+        """True until the first assignment: the group may know us as a static member."""
+        self._rejected_joins = 0
+        self._is_rejoin_due = False
         """True if the group waits for us to rejoin, and the assignment is held."""
 
     @property
     def may_be_interrupted(self) -> bool:
-        """True if the coordinator can be told that we leave: after it returned a member id."""
+        """True if a leave request is possible: after the coordinator returned a member id."""
         return self.member_id is not None
 
     def step(self) -> None:
-        """One question or one wait."""
+        """Send one request, or wait once."""
         if self._identity is None:
             self._join()
         elif self._state.pause():
-            if self._has_other_partitions() or self._is_due and not self._state.holds:
-                self._let_go_or_hold()
+            may_rejoin = self._is_rejoin_due and not self._state.holds
+            if self._has_other_partitions() or may_rejoin:
+                self._rejoin_unless_held()
             else:
-                self._beat(self._identity)
+                self._send_heartbeat(self._identity)
 
     def leave(self) -> None:
-        """Leave the group. A static member stays for its session: the next process of its name gets
-        its partitions.
+        """Leave the group.
+
+        A static member stays for its session: the next process of its name gets its partitions.
         """
         if self.member_id is not None and self._terms.instance_id is None:
-            gone = MemberIdentity(self._terms.group, self.member_id, None, -1)
-            self._connection.ask(lambda dialect: dialect.leave_group(gone))
+            leaving = MemberIdentity(self._terms.group, self.member_id, None, -1)
+            self._connection.ask(lambda protocol: protocol.leave_group(leaving))
 
     def _join(self) -> None:
-        terms, longest_s = self._terms, self._terms.rebalance_timeout_s + self._terms.answers_in_s
-        lets_go = not KEEPS_LOGS.issuperset(terms.strategies)
-        if lets_go:
+        terms = self._terms
+        is_eager = not KEEPS_LOGS.issuperset(terms.strategies)
+        if is_eager:
             subscription = Subscription(terms.topics)
         else:
             subscription = Subscription(terms.topics, self._owned, self._generation)
-        wanted = JoinRequest(
+        request = JoinRequest(
             terms.group,
             self.member_id,
             terms.instance_id,
@@ -138,56 +161,63 @@ class ClassicProtocol:
             dict.fromkeys(terms.strategies, subscription),
         )
         joined = self._connection.ask(
-            lambda dialect: dialect.join_group(wanted), within_s=longest_s
+            lambda protocol: protocol.join_group(request),
+            within_s=terms.rebalance_timeout_s + terms.answers_in_s,
         )
         if joined.refusal is not None:
-            self._refused_joins += 1
-            self._act(joined.refusal, "take a member", told_id=joined.member_id)
+            self._rejected_joins += 1
+            self._handle_error(joined.refusal, "accept a member", new_id=joined.member_id)
             return
         if joined.member_id is None:
-            message = "The coordinator takes us as a member and gives no id"
             raise CorruptData(
-                message, action="Check the broker's log", broker=self._connection.address
+                "The coordinator accepted us as a member without a member id",
+                action="Check the broker's log",
+                broker=self._connection.address,
             )
-        self._refused_joins, self.member_id = 0, joined.member_id
+        self._rejected_joins = 0
+        self.member_id = joined.member_id
         self._state.note_join()
-        self._sync(
-            joined,
-            MemberIdentity(terms.group, joined.member_id, terms.instance_id, joined.generation),
-            lets_go,
+        identity = MemberIdentity(
+            terms.group, joined.member_id, terms.instance_id, joined.generation
         )
+        self._sync(joined, identity, is_eager)
 
-    def _sync(self, joined: Joined, identity: MemberIdentity, lets_go: bool) -> None:
+    def _sync(self, joined: Joined, identity: MemberIdentity, is_eager: bool) -> None:
         assigned: Mapping[str, Iterable[BrokerPartition]] = {}
-        self._divided = None
+        self._watched = None
         if joined.is_leader and not joined.skips_assignment:
             assigned = self._assign(joined)
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         synced = self._connection.ask(
-            lambda dialect: dialect.sync_group(identity, joined.strategy, assigned),
+            lambda protocol: protocol.sync_group(identity, joined.strategy, assigned),
             within_s=self._terms.rebalance_timeout_s + self._terms.answers_in_s,
         )
         if synced.refusal is not None:
-            self._act(synced.refusal, "tell what we are assigned")
+            self._handle_error(synced.refusal, "return our assignment")
             return
-        if joined.skips_assignment or self._may_come_back and not joined.is_leader:
+        is_returning_follower = self._may_be_returning and not joined.is_leader
+        if joined.skips_assignment or is_returning_follower:
             if self._is_outdated(joined, synced.logs):
-                self._join_anew(joined, identity, synced.logs)
+                self._rejoin_to_rebalance(joined, identity, synced.logs)
                 return
-        self._may_come_back = False
-        if strange := sorted(log for log in synced.logs if log.topic not in self._terms.topics):
+        self._may_be_returning = False
+        unexpected = sorted(log for log in synced.logs if log.topic not in self._terms.topics)
+        if unexpected:
             raise CorruptData(
-                "The group's leader assigned us a log of a topic that we did not ask for",
-                **strange[0].place,
+                "The group's leader assigned us a partition of a topic that we did not subscribe"
+                " to",
+                **unexpected[0].place,
                 group=self._terms.group,
                 action="Check which client leads the group",
             )
         revoked = self._owned - synced.logs
-        self._owned, self._generation = synced.logs, joined.generation
-        if revoked and not lets_go:
-            return  # they are let go by joining again without them: only then does the leader give them to others
+        self._owned = synced.logs
+        self._generation = joined.generation
+        if revoked and not is_eager:
+            # The next step rejoins without them: only then does the leader assign them to others.
+            return
         self._identity = identity
-        self._share = MemberAssignment(
+        self._assignment = MemberAssignment(
             identity.member_id,
             Membership.COORDINATOR,
             joined.strategy,
@@ -195,284 +225,308 @@ class ClassicProtocol:
             synced.logs,
             identity.instance_id,
         )
-        # An empty share where logs move one by one may only be the first half: it is believed with
-        # the next heartbeat.
-        if synced.logs or lets_go:
-            self._state.settle(self._share, asked_at)
+        # In a cooperative rebalance an empty assignment may only be the first half, until others
+        # have released partitions: it is believed with the next heartbeat.
+        if synced.logs or is_eager:
+            self._state.set_assignment(self._assignment, sent_at)
 
     def _assign(self, joined: Joined) -> Mapping[str, Iterable[BrokerPartition]]:
         """Assign as the leader, and watch these topics from now on."""
-        topics = frozenset(name for each in joined.members for name in each.subscription.topics)
-        counts = self._watch(topics)
-        return assign_as_leader(
-            joined.strategy,
-            [
+        counts = self._watch(_subscribed_topics(joined))
+        members: list[GroupMember] = []
+        for each in joined.members:
+            subscription = each.subscription
+            members.append(
                 GroupMember(
                     each.member_id,
-                    frozenset(told.topics),
+                    frozenset(subscription.topics),
                     each.instance_id,
-                    told.owned,
-                    told.generation,
+                    subscription.owned,
+                    subscription.generation,
                 )
-                for each in joined.members
-                for told in (each.subscription,)
-            ],
-            counts,
-        )
+            )
+        return assign_as_leader(joined.strategy, members, counts)
 
     def _watch(self, topics: frozenset[str]) -> _Counts:
-        """Count the partitions of these topics, and compare with that from time to time."""
+        """Count the partitions of these topics, and again from time to time."""
         counts = self._counts(topics)
-        self._divided = topics, counts, time.monotonic() + self._terms.topics_max_age_s
+        next_check = time.monotonic() + self._terms.topics_max_age_s
+        self._watched = _WatchedTopics(topics, counts, next_check)
         return counts
 
     def _is_outdated(self, joined: Joined, ours: frozenset[BrokerPartition]) -> bool:
-        """True if what a static member came back to does not fit what exists and what it subscribes
-        to. See the module.
+        """True if the former assignment of a static member does not fit its topics any more.
+
+        See the module's table.
         """
-        own = frozenset(self._terms.topics)
+        subscribed = frozenset(self._terms.topics)
         our_topics = frozenset(log.topic for log in ours)
-        if not our_topics <= own:
+        if not our_topics <= subscribed:
             return True
-        if our_topics == own and not joined.is_leader:
+        if our_topics == subscribed and not joined.is_leader:
             return False
         assigned = self._assigned_in_group(joined, ours)
         if joined.is_leader:
-            subscribed = frozenset(
-                topic for each in joined.members for topic in each.subscription.topics
-            )
-            counts = self._watch(
-                own | (subscribed or frozenset(log.topic for log in assigned or ()))
-            )
+            topics_of_group = _subscribed_topics(joined)
+            if not topics_of_group:
+                topics_of_group = frozenset(log.topic for log in assigned or ())
+            counts = self._watch(subscribed | topics_of_group)
             return assigned is not None and bool(find_unassigned(counts, assigned))
-        return assigned is not None and not self._counts(own).keys() <= {
-            log.topic for log in assigned
-        }
+        if assigned is None:
+            return False
+        assigned_topics = {log.topic for log in assigned}
+        return not self._counts(subscribed).keys() <= assigned_topics
 
     def _assigned_in_group(
         self, joined: Joined, ours: frozenset[BrokerPartition]
     ) -> frozenset[BrokerPartition] | None:
-        """Return all assigned partitions. None during a rebalance, which assigns everything anew,
-        and for a follower that does not know them, which leaves it to the leader.
+        """Return all assigned partitions of the group.
+
+        None during a rebalance, which assigns all of them, and for a follower that does not know
+        them, which leaves it to the leader.
         """
         if len(joined.members) == 1:
             return ours
-        found = self._connection.ask(lambda dialect: dialect.members_of(self._terms.group))
-        if (
-            found.refusal is not None
-        ):  # of a leader one rebalance too many costs less than a partition that nobody reads
+        found = self._connection.ask(lambda protocol: protocol.members_of(self._terms.group))
+        if found.refusal is not None:
+            # For a leader a superfluous rebalance costs less than a partition without a reader.
             return frozenset() if joined.is_leader else None
         known = [logs for logs in found.members.values() if logs is not None]
-        return frozenset[BrokerPartition]().union(*known) if known else None
+        if not known:
+            return None
+        return frozenset[BrokerPartition]().union(*known)
 
-    def _join_anew(
+    def _rejoin_to_rebalance(
         self, joined: Joined, identity: MemberIdentity, ours: frozenset[BrokerPartition]
     ) -> None:
-        """Rejoin with the next step to trigger a rebalance. The coordinator ignores the join of a
-        follower with a known subscription, so a follower leaves first.
+        """Rejoin with the next step to trigger a rebalance.
+
+        The coordinator ignores the join of a follower with a known subscription, so a follower
+        leaves first.
         """
         if joined.is_leader:
             self._owned = frozenset(log for log in ours if log.topic in self._terms.topics)
             self._generation = joined.generation
             return
-        refusal = self._connection.ask(lambda dialect: dialect.leave_group(identity))
+        refusal = self._connection.ask(lambda protocol: protocol.leave_group(identity))
         if refusal is not None:
-            self._act(refusal, "let a static member join anew")
+            self._handle_error(refusal, "let a static member rejoin")
             return
-        self.member_id, self._may_come_back = None, False
+        self.member_id = None
+        self._may_be_returning = False
 
-    def _beat(self, identity: MemberIdentity) -> None:
-        asked_at = self._state.note_send()
+    def _send_heartbeat(self, identity: MemberIdentity) -> None:
+        sent_at = self._state.note_send()
         refusal = self._connection.ask(
-            lambda dialect: dialect.heartbeat(identity),
+            lambda protocol: protocol.heartbeat(identity),
             within_s=min(self._terms.answers_in_s, self._terms.session_timeout_s),
         )
         if refusal is not None:
-            self._act(refusal, "take a heartbeat")
+            self._handle_error(refusal, "accept a heartbeat")
             return
         self._state.note_answer()
-        if self._share is not None:
-            self._state.settle(self._share, asked_at)
+        if self._assignment is not None:
+            self._state.set_assignment(self._assignment, sent_at)
 
     def _has_other_partitions(self) -> bool:
-        """True if we lead and a topic has more partitions than we assigned: a rebalance is needed."""
-        if self._divided is None or time.monotonic() < self._divided[2]:
+        """True if we lead, and partition counts changed since we assigned: a rebalance is due."""
+        before = self._watched
+        if before is None or time.monotonic() < before.next_check:
             return False
-        topics, before, _ = self._divided
-        return self._watch(topics) != before
+        return self._watch(before.topics) != before.counts
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """Partitions of each topic that is there."""
+        """Return the number of partitions of each existing topic."""
         topics_found = self._connection.topics(sorted(set(topics))).topics
         return {
             name: len(topic.partitions) for name, topic in topics_found.items() if topic.partitions
         }
 
-    def _act(self, refusal: BrokerRefusal, doing: str, *, told_id: str | None = None) -> None:
-        means = answered(refusal)
+    def _handle_error(
+        self, refusal: BrokerRefusal, doing: str, *, new_id: str | None = None
+    ) -> None:
+        """Do what the coordinator's error code requires; raise it if it ends the membership.
+
+        `new_id`: the member id in the response, if any.
+        """
+        meaning = answered(refusal)
         if self._identity is None and refusal.meaning is not Meaning.ID_REQUIRED:
             self._state.note_try()
-        if means.is_lost:
-            self._state.lose()
-        if means.next is Next.GIVE_UP:
+        if meaning.is_lost:
+            self._state.count_loss()
+        if meaning.next is Next.GIVE_UP:
             raise refusal.error(doing, group=self._terms.group, broker=self._connection.address)
-        if means.next is Next.JOIN_AGAIN and self._share is not None and not means.is_lost:
-            self._state.note_answer()  # it knew us
-            self._let_go_or_hold()
+        is_known = self._assignment is not None and not meaning.is_lost
+        if meaning.next is Next.JOIN_AGAIN and is_known:
+            # The coordinator still knows us: the answer counts as one to a heartbeat.
+            self._state.note_answer()
+            self._rejoin_unless_held()
             return
-        if means.next in (Next.JOIN_AGAIN, Next.ASK_AT_ONCE):
-            self.member_id = (told_id or self.member_id) if means.keeps_id else None
-            if means.is_lost:
-                self._owned, self._generation = frozenset(), None
-            self._let_go()
-            if self._refused_joins > 1:
+        if meaning.next in (Next.JOIN_AGAIN, Next.ASK_AT_ONCE):
+            if not meaning.keeps_id:
+                self.member_id = None
+            elif new_id:
+                self.member_id = new_id
+            if meaning.is_lost:
+                self._owned = frozenset()
+                self._generation = None
+            self._rejoin()
+            if self._rejected_joins > 1:
                 self._state.pause(self._terms.backoff_s)
             return
-        self._state.note_trouble(
+        self._state.note_error(
             refusal.error(doing, group=self._terms.group, broker=self._connection.address)
         )
-        if means.next is Next.LOOK_UP:
+        if meaning.next is Next.LOOK_UP:
             self._connection.forget()
         self._state.pause(self._terms.backoff_s)
 
-    def _let_go_or_hold(self) -> None:
-        """Rejoin; a held assignment is released first. Until then heartbeats continue. A member
-        without partitions rejoins at once.
+    def _rejoin_unless_held(self) -> None:
+        """Rejoin; with a held assignment after its release, and until then send heartbeats.
+
+        A member without partitions rejoins at once.
         """
-        self._is_due = self._state.holds and bool(self._owned)
-        if self._is_due:
+        self._is_rejoin_due = self._state.holds and bool(self._owned)
+        if self._is_rejoin_due:
             self._state.request_release(self._owned)
         else:
-            self._let_go()
+            self._rejoin()
 
-    def _let_go(self) -> None:
-        self._identity = self._share = None
-        self._is_due = False
-        self._state.let_go()
+    def _rejoin(self) -> None:
+        """End the assignment; the next step joins."""
+        self._identity = None
+        self._assignment = None
+        self._is_rejoin_due = False
+        self._state.end_assignment()
 
 
-_Log = tuple[str, int]
-"""Topic id and partition: a recreated topic is another one."""
-_QUIET_HEARTBEATS = 6
-"""Heartbeats until an empty assignment is believed: others learn by a heartbeat, release at their
-next poll, and report with one more.
+def _subscribed_topics(joined: Joined) -> frozenset[str]:
+    topics: set[str] = set()
+    for member in joined.members:
+        topics.update(member.subscription.topics)
+    return frozenset(topics)
+
+
+_PartitionOfTopicId = tuple[str, int]
+"""Topic id and partition: a recreated topic has another id."""
+_HEARTBEATS_UNTIL_EMPTY = 6
+"""Heartbeats until an empty assignment is believed.
+
+Other members learn of us by a heartbeat, release at their next poll, and report with one more.
 """
 
 
 class ConsumerProtocol:
-    """One member. Every method is called by the member's thread. Raises what ends the membership,
-    or a try.
-    """
+    """One member, in the consumer protocol. Threads and errors as in `ClassicProtocol`."""
 
     may_be_interrupted = True
-    """The member makes its id itself."""
+    """A leave request is always possible: the member creates its id itself."""
 
     def __init__(
         self, terms: MemberTerms, connection: CoordinatorConnection, state: MemberState
     ) -> None:
-        self._terms, self._connection, self._state = terms, connection, state
+        self._terms = terms
+        self._connection = connection
+        self._state = state
         self.member_id: str | None = str(uuid.uuid4())
         self._epoch = 0
         """0: no member yet."""
-        self._owned: frozenset[_Log] = frozenset()
-        self._target: frozenset[_Log] = frozenset()
-        """As last received."""
+        self._owned: frozenset[_PartitionOfTopicId] = frozenset()
+        self._target: frozenset[_PartitionOfTopicId] = frozenset()
+        """The assignment as last received."""
         self._names: dict[str, str] = {}
         """Topic id to name."""
-        self._has_news = False
+        self._has_changes = False
         """True if we own other partitions than the coordinator knows."""
-        self._settles_at = float("-inf")
-        """When an empty assignment is believed."""
+        self._empty_from = float("-inf")
+        """From when on an empty assignment is believed (`time.monotonic`)."""
 
     def step(self) -> None:
         """Wait once, unless there is something to report, and send one heartbeat."""
-        if self._epoch == 0 or self._has_news or self._state.pause():
+        if self._epoch == 0 or self._has_changes or self._state.pause():
             self._reconcile()
-            self._beat()
+            self._send_heartbeat()
 
     def leave(self) -> None:
-        """Leave the group. A static member announces its return and keeps its partitions for its
-        session.
+        """Leave the group.
+
+        A static member announces its return and keeps its partitions for its session.
         """
         if self._epoch > 0:
             epoch = LEAVES if self._terms.instance_id is None else WILL_BE_BACK
-            gone = self._heartbeat(epoch, None)
-            self._connection.ask(lambda dialect: dialect.consumer_heartbeat(gone))
+            leaving = self._heartbeat(epoch, None)
+            self._connection.ask(lambda protocol: protocol.consumer_heartbeat(leaving))
 
-    def _beat(self) -> None:
-        reports_all = self._epoch == 0 or self._has_news
-        beat = self._heartbeat(self._epoch, self._by_topic() if reports_all else None)
-        asked_at = self._state.note_send()
+    def _send_heartbeat(self) -> None:
+        owned: Mapping[str, frozenset[int]] | None = None
+        if self._epoch == 0 or self._has_changes:
+            owned = self._owned_by_topic_id()
+        heartbeat = self._heartbeat(self._epoch, owned)
+        sent_at = self._state.note_send()
         answer = self._connection.ask(
-            lambda dialect: dialect.consumer_heartbeat(beat),
+            lambda protocol: protocol.consumer_heartbeat(heartbeat),
             within_s=min(self._terms.answers_in_s, self._terms.session_timeout_s),
         )
         if answer.refusal is not None:
-            self._act(answer)
+            self._handle_error(answer)
             return
+        interval_s = answer.interval_ms / 1000
         if self._epoch == 0:
             self._state.note_join()
-            self._settles_at = asked_at + min(
-                _QUIET_HEARTBEATS * answer.interval_ms / 1000, self._terms.join_timeout_s / 2
-            )
+            wait_s = min(_HEARTBEATS_UNTIL_EMPTY * interval_s, self._terms.join_timeout_s / 2)
+            self._empty_from = sent_at + wait_s
         self._state.note_answer()
-        self._state.beat_every(answer.interval_ms / 1000)
-        self.member_id, self._epoch, self._has_news = (
-            answer.member_id or self.member_id,
-            answer.epoch,
-            False,
-        )
+        self._state.set_heartbeat_interval(interval_s)
+        self.member_id = answer.member_id or self.member_id
+        self._epoch = answer.epoch
+        self._has_changes = False
         if answer.assigned is not None:
-            self._target = frozenset(
-                (topic_id, number)
-                for topic_id, numbers in answer.assigned.items()
-                for number in numbers
-            )
+            target: set[_PartitionOfTopicId] = set()
+            for topic_id, numbers in answer.assigned.items():
+                target.update((topic_id, number) for number in numbers)
+            self._target = frozenset(target)
         self._reconcile()
-        if not self._has_news and (self._owned or asked_at >= self._settles_at):
-            logs = frozenset(
-                BrokerPartition(self._names[topic_id], number) for topic_id, number in self._owned
+        if not self._has_changes and (self._owned or sent_at >= self._empty_from):
+            assignment = MemberAssignment(
+                self.member_id or "",
+                Membership.COORDINATOR,
+                BY_COORDINATOR,
+                self._epoch,
+                self._with_names(self._owned),
+                self._terms.instance_id,
             )
-            self._state.settle(
-                MemberAssignment(
-                    self.member_id or "",
-                    Membership.COORDINATOR,
-                    BY_COORDINATOR,
-                    self._epoch,
-                    logs,
-                    self._terms.instance_id,
-                ),
-                asked_at,
-            )
+            self._state.set_assignment(assignment, sent_at)
 
     def _reconcile(self) -> None:
-        """Own what is assigned, and hold what is revoked if the run needs it."""
-        found = reconciled(self._owned, self._named(self._target), holds=self._state.holds)
-        self._state.request_release(
-            frozenset(
-                BrokerPartition(self._names[topic_id], number) for topic_id, number in found.held
-            )
-        )
+        """Own the assigned partitions, and hold revoked ones that the run needs."""
+        found = reconciled(self._owned, self._known(self._target), holds=self._state.holds)
+        self._state.request_release(self._with_names(found.held))
         if found.owned != self._owned:
-            self._has_news = True
+            self._has_changes = True
             if self._owned - found.owned:
-                self._state.let_go()
+                self._state.end_assignment()
         self._owned = found.owned
 
-    def _named(self, target: frozenset[_Log]) -> frozenset[_Log]:
-        """Return the target without topics whose name is unknown: they are not owned and not
-        acknowledged.
+    def _known(self, target: frozenset[_PartitionOfTopicId]) -> frozenset[_PartitionOfTopicId]:
+        """Return the partitions of topics with a known name.
+
+        The others are not owned and not acknowledged.
         """
         if not {topic_id for topic_id, _ in target} <= self._names.keys():
             topic_ids = self._connection.topics(self._terms.topics).topic_ids
             self._names.update({topic_id: name for name, topic_id in topic_ids.items()})
-        return frozenset(log for log in target if log[0] in self._names)
+        return frozenset(each for each in target if each[0] in self._names)
 
-    def _by_topic(self) -> dict[str, frozenset[int]]:
-        return {
-            topic_id: frozenset(number for its, number in self._owned if its == topic_id)
-            for topic_id, _ in self._owned
-        }
+    def _with_names(self, owned: frozenset[_PartitionOfTopicId]) -> frozenset[BrokerPartition]:
+        return frozenset(
+            BrokerPartition(self._names[topic_id], number) for topic_id, number in owned
+        )
+
+    def _owned_by_topic_id(self) -> dict[str, frozenset[int]]:
+        numbers: dict[str, set[int]] = {}
+        for topic_id, number in self._owned:
+            numbers.setdefault(topic_id, set()).add(number)
+        return {topic_id: frozenset(of_topic) for topic_id, of_topic in numbers.items()}
 
     def _heartbeat(
         self, epoch: int, owned: Mapping[str, frozenset[int]] | None
@@ -488,37 +542,37 @@ class ConsumerProtocol:
             owned,
         )
 
-    def _act(self, answer: ConsumerHeartbeatAnswer) -> None:
+    def _handle_error(self, answer: ConsumerHeartbeatAnswer) -> None:
+        """Do what the coordinator's error code requires; raise it if it ends the membership."""
         refusal = answer.refusal
         if refusal is None:
             return
-        means = answered(refusal)
+        meaning = answered(refusal)
         if self._epoch == 0:
             self._state.note_try()
-        if means.is_lost:
-            self._state.lose()
+        if meaning.is_lost:
+            self._state.count_loss()
         error = refusal.error(
-            "take a heartbeat",
+            "accept a heartbeat",
             group=self._terms.group,
             broker=self._connection.address,
             said=answer.said or None,
         )
-        if means.next is Next.GIVE_UP:
+        if meaning.next is Next.GIVE_UP:
             raise error
-        if means.next is Next.JOIN_AGAIN:
+        if meaning.next is Next.JOIN_AGAIN:
             if self._epoch == 0:
                 self._state.pause(self._terms.backoff_s)
-            self.member_id = self.member_id if means.keeps_id else str(uuid.uuid4())
-            self._epoch, self._owned, self._target, self._has_news = (
-                0,
-                frozenset(),
-                frozenset(),
-                False,
-            )
-            self._state.let_go()
+            if not meaning.keeps_id:
+                self.member_id = str(uuid.uuid4())
+            self._epoch = 0
+            self._owned = frozenset()
+            self._target = frozenset()
+            self._has_changes = False
+            self._state.end_assignment()
             return
-        self._state.note_trouble(error)
-        if means.next is Next.LOOK_UP:
+        self._state.note_error(error)
+        if meaning.next is Next.LOOK_UP:
             self._connection.forget()
         self._state.pause(self._terms.backoff_s)
 
@@ -529,13 +583,17 @@ _NO_SUCH_GROUP = 69
 
 
 def end_membership(
-    connection: CoordinatorConnection, group: str, share: MemberAssignment, *, within_s: float
+    connection: CoordinatorConnection, group: str, assignment: MemberAssignment, *, within_s: float
 ) -> None:
-    """Leave as the member of this assignment; nothing without one. Raises BrokerUnreachable, and
-    the coordinator's error.
+    """Leave as the member of this assignment; nothing if the group does not know it.
+
+    Raises BrokerUnreachable, and the coordinator's error.
     """
     deadline = time.monotonic() + within_s
-    while refusal := _leave(connection, group, share):
+    while True:
+        refusal = _leave(connection, group, assignment)
+        if refusal is None:
+            return
         if refusal.meaning is Meaning.UNKNOWN_MEMBER or refusal.code == _NO_SUCH_GROUP:
             return
         if not refusal.is_retriable or time.monotonic() + _PAUSE_S > deadline:
@@ -547,13 +605,13 @@ def end_membership(
 
 
 def _leave(
-    connection: CoordinatorConnection, group: str, share: MemberAssignment
+    connection: CoordinatorConnection, group: str, assignment: MemberAssignment
 ) -> BrokerRefusal | None:
-    if share.strategy == BY_COORDINATOR:
-        beat = ConsumerHeartbeat(group, share.member_id, LEAVES, None, -1, (), None)
-        return connection.ask(lambda dialect: dialect.consumer_heartbeat(beat)).refusal
-    gone = MemberIdentity(group, share.member_id, None, -1)
-    return connection.ask(lambda dialect: dialect.leave_group(gone))
+    if assignment.strategy == BY_COORDINATOR:
+        heartbeat = ConsumerHeartbeat(group, assignment.member_id, LEAVES, None, -1, (), None)
+        return connection.ask(lambda protocol: protocol.consumer_heartbeat(heartbeat)).refusal
+    leaving = MemberIdentity(group, assignment.member_id, None, -1)
+    return connection.ask(lambda protocol: protocol.leave_group(leaving))
 
 
 _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol]] = {
@@ -565,7 +623,7 @@ _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol
 class CoordinatedMember:
     """Membership of a run in a group with a coordinator (`etl.run.services.Member`).
 
-        bootstrap    brokers to ask for the coordinator
+        bootstrap    brokers that are requested for the coordinator
         terms        how to join
         protocol     classic or consumer protocol
         generation   broker type or release (`Broker.generation`); None: detected
@@ -583,11 +641,14 @@ class CoordinatedMember:
         generation: str | None = None,
         security: Security = OPEN,
     ) -> None:
-        self._bootstrap, self._terms, self._protocol = tuple(bootstrap), terms, protocol
-        self._generation, self._security = generation, security
-        self._lives: _Life | None = None
-        self._share: MemberAssignment | None = None
-        self._past = RebalanceStatistics()
+        self._bootstrap = tuple(bootstrap)
+        self._terms = terms
+        self._protocol = protocol
+        self._generation = generation
+        self._security = security
+        self._running: _RunningMember | None = None
+        self._assignment: MemberAssignment | None = None
+        self._past_statistics = RebalanceStatistics()
 
     def join(self) -> MemberAssignment:
         """Join, and wait until the group has settled; the assignment may be empty.
@@ -596,129 +657,145 @@ class CoordinatedMember:
         and terms do not fit; PermissionDenied; MembershipLost if another process is the static
         member of this name; BrokerUnreachable without a coordinator. Then the membership is over.
         """
-        if unknown := [name for name in self._terms.strategies if name not in STRATEGIES]:
+        unknown = [name for name in self._terms.strategies if name not in STRATEGIES]
+        if unknown:
             raise SettingsError(
-                f"How the strategy {unknown[0]} divides a group's logs is not known, and we may be the group's leader",
+                f"Assignment strategy {unknown[0]} is not supported, and we may become the group's"
+                " leader",
                 action=f"Set group.join.assignment_strategy: {', '.join(STRATEGIES)}",
                 group=self._terms.group,
             )
-        if self._lives is None:
-            self._lives = _Life(self._connection(), self._terms, self._protocol)
-        return self._settled(self._lives, float("-inf"))
+        if self._running is None:
+            self._running = _RunningMember(self._connection(), self._terms, self._protocol)
+        return self._wait_for_assignment(self._running, float("-inf"))
 
     def rejoin(self) -> MemberAssignment:
-        """Return an assignment that is valid after this call: the same one if it still is. Raises
-        as `join`.
+        """Return an assignment that is valid after this call: the same one if it still is.
+
+        Raises as `join`.
         """
-        if self._lives is None:
+        if self._running is None:
             return self.join()
-        self._lives.state.hold(False)
-        return self._settled(self._lives, self._lives.state.poke())
+        self._running.state.hold(False)
+        return self._wait_for_assignment(self._running, self._running.state.request_heartbeat())
 
     def renew(self) -> MemberAssignment:
-        """Return the same without releasing held partitions: revoked ones are part of it, and in
-        `release_requested`. Consumer protocol only. Raises as `join`.
+        """Return an assignment as `rejoin`, without releasing held partitions.
+
+        Revoked partitions are part of it, and in `release_requested`. Consumer protocol only.
+        Raises as `join`.
         """
-        if self._lives is None:
+        if self._running is None:
             return self.join()
-        return self._settled(self._lives, self._lives.state.poke())
+        return self._wait_for_assignment(self._running, self._running.state.request_heartbeat())
 
     @property
     def is_member(self) -> bool:
         """True if it has joined, or tries to, and did not leave."""
-        return self._lives is not None
+        return self._running is not None
 
     @property
     def is_current(self) -> bool:
-        """True if the last assignment is valid as far as known: a hint, since only a commit's fence
-        decides.
+        """True if the last assignment is valid as far as known.
+
+        Only a hint: the coordinator decides when it accepts or rejects a commit.
         """
-        return self._lives is not None and self._lives.state.is_current(self._share)
+        return self._running is not None and self._running.state.is_current(self._assignment)
 
     @property
     def newest(self) -> MemberAssignment | None:
-        """Return the assignment of the last response, whether or not `join` or `rejoin` returned
-        it.
-        """
-        return self._lives.state.newest if self._lives is not None else None
+        """Return the assignment of the last response, also if `join` did not return it yet."""
+        if self._running is None:
+            return None
+        return self._running.state.newest
 
     def heard(self, *, within_s: float) -> MemberAssignment | None:
-        """Return the assignment confirmed by a request that is sent now, holding what is held. None
-        if there is none in time. Raises why the membership ended.
-        """
-        if self._lives is None:
-            return None
-        return self._lives.state.wait_for_assignment(
-            self._lives.state.poke(), time.monotonic() + within_s
-        )
+        """Return the assignment as confirmed by a request that is sent now; releases nothing.
 
-    def unbroken(self, share: MemberAssignment, *, within_s: float) -> MemberAssignment | None:
-        """Return an earlier assignment with today's epoch, if nothing of it was released since;
-        None otherwise, or without an answer in time. Consumer protocol only: epochs change when
-        others come and go.
+        None if there is none in time. Raises the error that ended the membership.
         """
-        lives = self._lives
-        if (
-            lives is None
-            or self._protocol is not GroupProtocol.CONSUMER
-            or not lives.state.is_unbroken(share)
-        ):
+        if self._running is None:
             return None
-        with contextlib.suppress(EtlError):  # the membership has ended: nothing of it stands
-            now = self.heard(within_s=within_s)
-            return now if lives.state.is_unbroken(share) else None
-        return None
+        state = self._running.state
+        return state.wait_for_assignment(state.request_heartbeat(), time.monotonic() + within_s)
+
+    def unbroken(self, assignment: MemberAssignment, *, within_s: float) -> MemberAssignment | None:
+        """Return an earlier assignment with its current epoch, if nothing of it was released since.
+
+        None otherwise, or without an answer in time. Consumer protocol only: epochs change when
+        other members join and leave.
+        """
+        running = self._running
+        if running is None or self._protocol is not GroupProtocol.CONSUMER:
+            return None
+        if not running.state.is_retained(assignment):
+            return None
+        try:
+            current = self.heard(within_s=within_s)
+        except EtlError:
+            # The membership has ended, and its assignment with it.
+            return None
+        if not running.state.is_retained(assignment):
+            return None
+        return current
 
     @property
     def release_requested(self) -> frozenset[BrokerPartition]:
         """Return the held partitions that the group waits for, released by `rejoin` or `leave`."""
-        return self._lives.state.release_requested if self._lives is not None else frozenset()
+        if self._running is None:
+            return frozenset()
+        return self._running.state.release_requested
 
     def hold(self) -> None:
-        """From now on acknowledge no revocation until `release`, so that nobody else is assigned
-        these partitions. Consumer protocol only: a classic group waits for all members and
-        continues without missing ones. The coordinator waits for the rebalance timeout at most.
+        """Acknowledge no revocation until `release`: other members do not get these partitions.
+
+        Consumer protocol only: a classic group waits for all members and continues without missing
+        ones. The coordinator waits for the rebalance timeout at most.
         """
-        if self._lives is not None and self._protocol is GroupProtocol.CONSUMER:
-            self._lives.state.hold(True)
+        if self._running is not None and self._protocol is GroupProtocol.CONSUMER:
+            self._running.state.hold(True)
 
     def release(self) -> None:
-        """Release what was held. Never raises."""
-        if self._lives is not None:
-            self._lives.state.hold(False)
+        """Release held partitions. Never raises."""
+        if self._running is not None:
+            self._running.state.hold(False)
 
-    def end(self, share: MemberAssignment) -> None:
+    def end(self, assignment: MemberAssignment) -> None:
         """End the membership of a dead driver's assignment, so that no commit of it can arrive.
+
         Raises BrokerUnreachable, and the coordinator's error.
         """
         connection = self._connection()
         try:
-            end_membership(connection, self._terms.group, share, within_s=self._terms.answers_in_s)
+            end_membership(
+                connection, self._terms.group, assignment, within_s=self._terms.answers_in_s
+            )
         finally:
             connection.forget()
 
     def follow(self) -> None:
-        """After the commit: release on request and take new assignments in the background. Never
-        raises. What is held since the assignment (`MemberTerms.holds_assignment`) stays held.
+        """After the commit: release on request, and accept new assignments in the background.
+
+        Never raises. With `MemberTerms.holds_assignment` held partitions stay held.
         """
         if not self._terms.holds_assignment:
             self.release()
 
     def leave(self) -> None:
-        """Be no member any more; a static one only goes away, and keeps its logs for as long as its
-        session. Never raises.
-        """
-        if self._lives is not None:
-            self._lives.end()
-            self._past = self.statistics
-        self._lives = self._share = None
+        """Leave the group; a static member keeps its partitions for its session. Never raises."""
+        if self._running is not None:
+            self._running.end()
+            self._past_statistics = self.statistics
+        self._running = None
+        self._assignment = None
 
     @property
     def statistics(self) -> RebalanceStatistics:
         """Cost of the membership so far."""
-        if self._lives is None:
-            return self._past
-        now, past = self._lives.state.statistics, self._past
+        past = self._past_statistics
+        if self._running is None:
+            return past
+        now = self._running.state.statistics
         return RebalanceStatistics(
             past.rebalances + now.rebalances,
             past.seconds + now.seconds,
@@ -727,23 +804,26 @@ class CoordinatedMember:
             now.heartbeat_age_s,
         )
 
-    def _settled(self, life: _Life, since: float) -> MemberAssignment:
+    def _wait_for_assignment(self, running: _RunningMember, since: float) -> MemberAssignment:
+        """Return the assignment confirmed since then (`time.monotonic`); leave on any error."""
+        timeout_s = self._terms.join_timeout_s
         try:
-            share = life.state.wait_for_assignment(
-                since, time.monotonic() + self._terms.join_timeout_s
-            )
+            assignment = running.state.wait_for_assignment(since, time.monotonic() + timeout_s)
         except BaseException:
             self.leave()
             raise
-        if share is None:
-            trouble = life.state.trouble
+        if assignment is None:
+            last_error = running.state.last_error
             self.leave()
-            raise trouble or Owned(
-                f"The group {self._terms.group} did not settle within {self._terms.join_timeout_s:g} s",
-                action="Check the group's other members: a classic group waits for the longest of their rebalance timeouts (max.poll.interval.ms)",
+            if last_error is not None:
+                raise last_error
+            raise Owned(
+                f"The group {self._terms.group} did not settle within {timeout_s:g} s",
+                action="Check the group's other members: a classic group waits for the longest of"
+                " their rebalance timeouts (max.poll.interval.ms)",
             )
-        self._share = share
-        return share
+        self._assignment = assignment
+        return assignment
 
     def _connection(self) -> CoordinatorConnection:
         longest_s = self._terms.rebalance_timeout_s + 2 * self._terms.answers_in_s
@@ -757,20 +837,21 @@ class CoordinatedMember:
         )
 
 
-class _Life:
+class _RunningMember:
     """One membership, from a join to a leave, and its thread."""
 
     def __init__(
         self, connection: CoordinatorConnection, terms: MemberTerms, protocol: GroupProtocol
     ) -> None:
         self.state = MemberState(terms)
-        self._connection, self._terms = connection, terms
+        self._connection = connection
+        self._terms = terms
         self._protocol = _PROTOCOLS[protocol](terms, connection, self.state)
         self._thread = Thread(target=self._run, name=f"member of {terms.group}", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Leave, and wait for that as long as an answer may take."""
+        """Leave, and wait for that as long as a response may take."""
         self.state.leave()
         if self._protocol.may_be_interrupted:
             self._connection.interrupt()
@@ -780,11 +861,11 @@ class _Life:
         try:
             while not self.state.is_leaving:
                 self._try_step()
-        except Exception as error:  # whatever it is, it is raised where the run waits for a share
-            self.state.give_up(error)
-        with contextlib.suppress(
-            EtlError
-        ):  # a coordinator that cannot be told finds out by itself when the session is over
+        except Exception as error:
+            # Any error is raised in the run's thread, which waits for an assignment.
+            self.state.fail(error)
+        # An unavailable coordinator removes the member when its session times out.
+        with contextlib.suppress(EtlError):
             self._connection.forget()
             self._protocol.leave()
         self._connection.forget()
@@ -795,6 +876,6 @@ class _Life:
         except Unreachable as error:
             if isinstance(error, MembershipLost):
                 raise
-            self.state.note_trouble(error)
+            self.state.note_error(error)
             self._connection.forget()
             self.state.pause(self._terms.backoff_s)

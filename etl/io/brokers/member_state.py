@@ -1,8 +1,11 @@
 """What do the two threads of a member share, and how do they reach the coordinator?
 
-The run's thread waits for an assignment, the member's thread talks to the coordinator. Shared state
-is guarded by one lock and does no I/O; times are `time.monotonic`. The coordinator is found by
-asking any broker, and again after it moved. One thread sends; another may `interrupt` it.
+Lives here: the shared state, and the connection to the coordinator. Not here: the group protocols
+(etl/io/brokers/group_member.py).
+
+The run's thread waits for an assignment, the member's thread sends requests to the coordinator. The
+shared state is guarded by one lock and does no I/O; times are `time.monotonic` values. Any broker
+names the coordinator, again after it moved. One thread sends; another may `interrupt` it.
 """
 
 from __future__ import annotations
@@ -29,44 +32,48 @@ class MemberTerms:
     group: str
     topics: tuple[str, ...]
     strategies: tuple[str, ...] = ("range",)
-    """In order of preference, of the classic protocol: all members of a group need one in common.
-    """
+    """Of the classic protocol, in order of preference: all members of a group need a common one."""
     instance_id: str | None = None
-    """Static member (from 2.3 on): within its session it may go and return with its partitions,
-    unnoticed.
+    """Id of a static member (from 2.3 on): it may leave and return within its session.
+
+    It keeps its partitions, without a rebalance.
     """
     session_timeout_s: float = 45.0
     rebalance_timeout_s: float = 60.0
     """Time that the group waits for us to rejoin, or to release revoked partitions."""
     join_timeout_s: float = 60.0
     backoff_s: float = 0.2
-    """Between two tries, where one came to nothing."""
+    """Pause after a failed try."""
     answers_in_s: float = 10.0
+    """Timeout of an ordinary response."""
     topics_max_age_s: float = 60.0
-    """How long a leader goes by the partition counts that it divided by."""
+    """Interval at which a leader checks partition counts."""
     holds_assignment: bool = False
     """True if nothing is released before `rejoin` or `leave`, within the rebalance timeout."""
 
 
 class MemberState:
-    """Shared by the run's thread and the member's."""
+    """State that the run's thread and the member's thread share."""
 
     def __init__(self, terms: MemberTerms) -> None:
         self._terms = terms
         self._changed = Condition()
-        self._share: MemberAssignment | None = None
-        self._unbroken = set[int | None]()
-        """Generations, or epochs, since we let go of anything for the last time."""
-        self._stands_since = float("-inf")
-        """Time of the last request whose response confirmed the assignment."""
-        self._poked = float("-inf")
+        self._assignment: MemberAssignment | None = None
+        self._retained_generations: set[int | None] = set()
+        """Generations, or epochs, since a partition was last released."""
+        self._confirmed_at = float("-inf")
+        """When the last request was sent that confirmed the assignment.
+
+        Not when its response arrived: a response may be outdated on arrival.
+        """
+        self._heartbeat_requested_at = float("-inf")
         self._error: Exception | None = None
-        self._trouble: EtlError | None = None
+        self._last_error: EtlError | None = None
         self._is_leaving = False
         self._holds = False
-        self._asked_back: frozenset[BrokerPartition] = frozenset()
-        self._begun: float | None = time.monotonic()
-        """Start of the current rebalance."""
+        self._release_requested: frozenset[BrokerPartition] = frozenset()
+        self._rebalance_began: float | None = time.monotonic()
+        """Start of the current rebalance; None: there is none."""
         self._statistics = RebalanceStatistics()
         session_s = terms.session_timeout_s
         self._heartbeats = Heartbeats(
@@ -75,93 +82,99 @@ class MemberState:
 
     # The member's thread
 
-    def let_go(self) -> None:
-        """End the assignment; another one is wanted."""
+    def end_assignment(self) -> None:
+        """End the assignment; the member waits for another one."""
         with self._changed:
-            self._share, self._asked_back = None, frozenset()
-            self._unbroken.clear()
-            self._begun = time.monotonic() if self._begun is None else self._begun
+            self._assignment = None
+            self._release_requested = frozenset()
+            self._retained_generations.clear()
+            if self._rebalance_began is None:
+                self._rebalance_began = time.monotonic()
             self._changed.notify_all()
 
     def note_try(self) -> None:
-        """Count something that prevented an assignment."""
+        """Count a response that prevented an assignment."""
         with self._changed:
             self._statistics = replace(self._statistics, tries=self._statistics.tries + 1)
 
-    def settle(self, share: MemberAssignment, asked_at: float) -> None:
-        """Set the assignment by a response to a request of that time; or confirm it."""
+    def set_assignment(self, assignment: MemberAssignment, sent_at: float) -> None:
+        """Set or confirm the assignment, by the response to a request sent at that time."""
         with self._changed:
             now = time.monotonic()
-            if share != self._share:
-                took = self._statistics.seconds + (
-                    now - self._begun if self._begun is not None else 0
-                )
+            if assignment != self._assignment:
+                seconds = self._statistics.seconds
+                if self._rebalance_began is not None:
+                    seconds += now - self._rebalance_began
                 self._statistics = replace(
-                    self._statistics, rebalances=self._statistics.rebalances + 1, seconds=took
+                    self._statistics, rebalances=self._statistics.rebalances + 1, seconds=seconds
                 )
-            self._begun = None
-            # What was under way when the last share was let go is not the next one yet.
-            self._holds = self._holds or (self._terms.holds_assignment and asked_at >= self._poked)
-            self._share, self._stands_since, self._trouble = share, asked_at, None
-            self._unbroken.add(share.generation)
+            self._rebalance_began = None
+            # A request from before the last release does not return the next assignment yet.
+            if self._terms.holds_assignment and sent_at >= self._heartbeat_requested_at:
+                self._holds = True
+            self._assignment = assignment
+            self._confirmed_at = sent_at
+            self._last_error = None
+            self._retained_generations.add(assignment.generation)
             self._changed.notify_all()
 
     def request_release(self, logs: frozenset[BrokerPartition]) -> None:
         """Note that the group waits for these partitions, which are held."""
         with self._changed:
-            self._asked_back = logs
+            self._release_requested = logs
 
-    def lose(self) -> None:
-        """End the membership or its assignment, against our wish."""
+    def count_loss(self) -> None:
+        """Count an assignment that the coordinator ended."""
         with self._changed:
-            if self._share is not None:
+            if self._assignment is not None:
                 self._statistics = replace(self._statistics, lost=self._statistics.lost + 1)
 
-    def give_up(self, error: Exception) -> None:
-        """There is no membership any more, and no way to it."""
+    def fail(self, error: Exception) -> None:
+        """End the membership by an error that no retry helps against."""
         with self._changed:
-            self._share, self._error = None, error
+            self._assignment = None
+            self._error = error
             self._changed.notify_all()
 
-    def note_trouble(self, error: EtlError) -> None:
-        """Note a temporary error, to report if no assignment comes in time."""
+    def note_error(self, error: EtlError) -> None:
+        """Note a temporary error, to report if no assignment arrives in time."""
         with self._changed:
-            self._trouble = error
+            self._last_error = error
             self._heartbeats = self._heartbeats.at_failure()
 
     def note_join(self) -> None:
-        """The coordinator took us as a member."""
+        """Note that the coordinator accepted us as a member."""
         with self._changed:
             self._heartbeats = self._heartbeats.at_join(time.monotonic())
 
     def note_send(self) -> float:
-        """A heartbeat goes out: the moment."""
+        """Note that a heartbeat is sent now; return the time."""
         with self._changed:
             now = time.monotonic()
             self._heartbeats = self._heartbeats.at_send(now)
             return now
 
     def note_answer(self) -> None:
-        """The coordinator knew us."""
+        """Note a response by which the coordinator knows us."""
         with self._changed:
             self._heartbeats = self._heartbeats.at_answer(time.monotonic())
 
-    def beat_every(self, interval_s: float) -> None:
-        """Set the coordinator's heartbeat interval, if it is shorter."""
+    def set_heartbeat_interval(self, interval_s: float) -> None:
+        """Set the coordinator's heartbeat interval, if it is shorter than ours."""
         with self._changed:
-            wanted = min(interval_s, interval_of(self._terms.session_timeout_s))
-            self._heartbeats = replace(self._heartbeats, interval_s=wanted)
+            shorter = min(interval_s, interval_of(self._terms.session_timeout_s))
+            self._heartbeats = replace(self._heartbeats, interval_s=shorter)
 
     def pause(self, seconds: float | None = None) -> bool:
-        """Wait so long, by default until the next heartbeat is due, unless the run wants to know at
-        once. False: we are leaving.
+        """Wait so long; None: until the next heartbeat is due, or the run requests one.
+
+        Return False if we are leaving.
         """
         with self._changed:
-            until = time.monotonic() + (
-                self._heartbeats.wait_s(time.monotonic()) if seconds is None else seconds
-            )
+            now = time.monotonic()
+            until = now + (self._heartbeats.wait_s(now) if seconds is None else seconds)
             while not self._is_leaving and (left := until - time.monotonic()) > 0:
-                if seconds is None and self._poked > self._heartbeats.sent:
+                if seconds is None and self._heartbeat_requested_at > self._heartbeats.sent:
                     break
                 self._changed.wait(left)
             return not self._is_leaving
@@ -184,72 +197,73 @@ class MemberState:
     def newest(self) -> MemberAssignment | None:
         """Return the valid assignment; None during a rebalance."""
         with self._changed:
-            return self._share
+            return self._assignment
 
     @property
     def release_requested(self) -> frozenset[BrokerPartition]:
         """Return the held partitions that the group waits for."""
         with self._changed:
-            return self._asked_back
+            return self._release_requested
 
-    def is_unbroken(self, share: MemberAssignment) -> bool:
-        """True if nothing of this assignment was released since, whatever its generation is now."""
+    def is_retained(self, assignment: MemberAssignment) -> bool:
+        """True if nothing of this assignment was released since, in any later generation."""
         with self._changed:
             return (
-                self._share is not None
-                and self._share.member_id == share.member_id
-                and share.generation in self._unbroken
+                self._assignment is not None
+                and self._assignment.member_id == assignment.member_id
+                and assignment.generation in self._retained_generations
             )
 
-    def poke(self) -> float:
-        """Ask the coordinator at once: the moment."""
+    def request_heartbeat(self) -> float:
+        """Have the member's thread send a heartbeat at once; return the time of the request."""
         with self._changed:
-            self._poked = time.monotonic()
+            self._heartbeat_requested_at = time.monotonic()
             self._changed.notify_all()
-            return self._poked
+            return self._heartbeat_requested_at
 
     def hold(self, holds: bool) -> None:
-        """See `holds`."""
+        """Set `holds`, and request a heartbeat."""
         with self._changed:
             self._holds = holds
-            self._poked = time.monotonic()
+            self._heartbeat_requested_at = time.monotonic()
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """See `is_leaving`."""
+        """Set `is_leaving`."""
         with self._changed:
             self._is_leaving = True
             self._changed.notify_all()
 
     def wait_for_assignment(self, since: float, deadline: float) -> MemberAssignment | None:
-        """Return the assignment confirmed by a request at or after `since`; None: not by the
-        deadline. Raises why the membership ended.
+        """Return the assignment confirmed by a request at or after `since`.
+
+        None: not by the deadline. Raises the error that ended the membership.
         """
         with self._changed:
             while True:
                 if self._error is not None:
                     raise self._error
-                if self._share is not None and self._stands_since >= since:
-                    return self._share
+                if self._assignment is not None and self._confirmed_at >= since:
+                    return self._assignment
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
                 self._changed.wait(left)
 
-    def is_current(self, share: MemberAssignment | None) -> bool:
+    def is_current(self, assignment: MemberAssignment | None) -> bool:
         """True if this assignment is valid as far as known, and the session may be alive."""
         with self._changed:
             return (
-                share is not None
-                and self._share == share
+                assignment is not None
+                and self._assignment == assignment
                 and not self._heartbeats.is_over(time.monotonic())
             )
 
     @property
-    def trouble(self) -> EtlError | None:
-        """Return the last error besides the group's own rebalances."""
+    def last_error(self) -> EtlError | None:
+        """Return the last temporary error; None after an assignment."""
         with self._changed:
-            return self._trouble
+            return self._last_error
 
     @property
     def statistics(self) -> RebalanceStatistics:
@@ -261,9 +275,9 @@ class MemberState:
 
 
 class CoordinatorConnection:
-    """Connection to the coordinator, made with the first request. See `BrokerQuestions` for errors.
+    """Connection to the coordinator, opened by the first request. Raises as `BrokerQuestions`.
 
-    bootstrap      brokers to ask for the coordinator, one after the other
+    bootstrap      brokers that are requested for the coordinator, one after the other
     answers_in_s   timeout of an ordinary response, and of the connect
     longest_s      timeout of any response: a join waits for all members
     generation     broker type or release (`Broker.generation`); None: detected
@@ -282,59 +296,66 @@ class CoordinatorConnection:
     ) -> None:
         if not bootstrap:
             raise SettingsError(
-                "There is no broker to ask",
+                "There is no broker to connect to",
                 action="Check source.bootstrap_servers, or the brokers in ZooKeeper",
             )
-        self._bootstrap, self._group, self._generation = tuple(bootstrap), group, generation
-        self._answers_in_s, self._longest_s, self._security = answers_in_s, longest_s, security
+        self._bootstrap = tuple(bootstrap)
+        self._group = group
+        self._answers_in_s = answers_in_s
+        self._longest_s = longest_s
+        self._generation = generation
+        self._security = security
         self._open: BrokerQuestions | None = None
 
     @property
     def address(self) -> str | None:
         """Return the coordinator's address; None if unknown."""
-        return None if self._open is None else self._open.address
+        if self._open is None:
+            return None
+        return self._open.address
 
     @property
     def broker(self) -> BrokerQuestions:
-        """The coordinator itself; looked up where none is known."""
+        """Return the coordinator; find it if it is unknown."""
         if self._open is None:
-            found = self._look_up().broker
-            self._open = self._questions(found.host, found.port, self._longest_s)
+            found = self._find_coordinator().broker
+            self._open = self._connect(found.host, found.port, self._longest_s)
         return self._open
 
     def ask(self, ask: Ask[Answer], *, within_s: float | None = None) -> Answer:
-        """Return the coordinator's response, once; it is looked up first if unknown. `within_s`
-        None: an ordinary response.
+        """Return the coordinator's response; the request is sent once.
+
+        The coordinator is found first if it is unknown. `within_s` None: `answers_in_s`.
         """
         coordinator = self.broker
-        with coordinator.ending_by(
-            time.monotonic() + (self._answers_in_s if within_s is None else within_s)
-        ):
+        timeout_s = self._answers_in_s if within_s is None else within_s
+        with coordinator.ending_by(time.monotonic() + timeout_s):
             return coordinator.send(ask, may_repeat=False)
 
     def topics(self, names: Collection[str]) -> ClusterMetadata:
-        """Return what the coordinator knows of these topics."""
-        return self.ask(lambda dialect: dialect.metadata(names))
+        """Return the coordinator's metadata of these topics."""
+        return self.ask(lambda protocol: protocol.metadata(names))
 
     def forget(self) -> None:
-        """Close the connection: the next request looks the coordinator up again."""
+        """Close the connection: the next request finds the coordinator again."""
         if self._open is not None:
             self._open.close()
         self._open = None
 
     def interrupt(self) -> None:
-        """From another thread: a waiting call raises BrokerUnreachable."""
-        if opened := self._open:
+        """Make a call that waits in another thread raise BrokerUnreachable."""
+        opened = self._open
+        if opened:
             opened.interrupt()
 
-    def _look_up(self) -> CoordinatorResponse:
-        silent: list[str] = []
+    def _find_coordinator(self) -> CoordinatorResponse:
+        failures: list[str] = []
         for host, port in self._bootstrap:
             try:
-                with closing(self._questions(host, port, self._answers_in_s)) as broker:
-                    found = broker.send(lambda dialect: dialect.coordinator(self._group))
+                with closing(self._connect(host, port, self._answers_in_s)) as broker:
+                    found = broker.send(lambda protocol: protocol.coordinator(self._group))
             except BrokerUnreachable as error:
-                silent.append(str(error))
+                failures.append(str(error))
                 continue
             if found.refusal is not None:
                 raise found.refusal.error(
@@ -342,12 +363,12 @@ class CoordinatorConnection:
                 )
             return found
         raise BrokerUnreachable(
-            f"No broker answers: {'; '.join(silent)}",
+            f"No broker answers: {'; '.join(failures)}",
             action="Check that brokers run at these addresses",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 
-    def _questions(self, host: str, port: int, timeout_s: float) -> BrokerQuestions:
+    def _connect(self, host: str, port: int, timeout_s: float) -> BrokerQuestions:
         return BrokerQuestions(
             host,
             port,

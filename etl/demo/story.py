@@ -1,8 +1,8 @@
 """What does `etl demo` do, and which events does it load?
 
-It writes a conf and calls the command `etl`, each run a process of its own. Click events are made
-from their number, so equal numbers are equal events: record batches with keys, headers and each
-codec in turn, or Jafka message sets, plain and gzipped.
+It writes a conf and calls the command `etl`, each run in a new process. A click event is computed
+from its number, so equal numbers are equal events: record batches with keys, headers and each codec
+in turn, or Jafka message sets, plain and gzipped.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def click_batches(
     began_ms: int,
     records_per_batch: int = RECORDS_PER_BATCH,
 ) -> Iterator[tuple[int, bytes]]:
-    """`count` events from number `first` on, as (partition, record batch), spread evenly over the
+    """Yield `count` events from number `first` on as (partition, record batch), evenly over the
     partitions.
 
-    At most 1,024 records a batch.
+    A batch has at most 1,024 records.
     """
     for number, start in enumerate(range(first, first + count, records_per_batch)):
         events = range(start, min(start + records_per_batch, first + count))
@@ -258,26 +258,26 @@ def run_demo(
     quiet: bool,
     broker_type: BrokerFamily = BrokerFamily.KAFKA,
 ) -> dict[str, Any]:
-    """Run the demo and return its figures. Servers are stopped, also on Ctrl-C; the directory with
-    the table stays.
+    """Run the demo; return its figures.
+
+    Its servers are stopped, also on Ctrl-C; the directory with the table stays.
     """
     source = SOURCES[broker_type]
     home = Path(folder or tempfile.mkdtemp(prefix="etl-demo-")).absolute()
     home.mkdir(parents=True, exist_ok=True)
     if (home / "warehouse").exists():
         raise EtlError(
-            "The folder holds the table of an earlier demo",
+            "The directory has the table of an earlier demo",
             path=home,
-            check="give another --folder",
+            action="Pass another --folder",
         )
+    screen = Console(quiet=quiet, highlight=False, soft_wrap=True)
     with source.cluster(home / "cluster") as cluster:
-        return _Story(
-            cluster, source, home, Console(quiet=quiet, highlight=False, soft_wrap=True)
-        ).tell(records)
+        return _Story(cluster, source, home, screen).play(records)
 
 
 def conf_of(source: Source, zookeeper: str, home: Path) -> str:
-    """The conf file of the demo."""
+    """Return the text of the demo's conf file."""
     return _CONF.format(
         zookeeper=zookeeper,
         folder=home,
@@ -290,25 +290,27 @@ class _Story:
     def __init__(
         self, cluster: EmbeddedCluster, source: Source, home: Path, screen: Console
     ) -> None:
-        self._cluster, self._source, self._home, self._screen = cluster, source, home, screen
+        self._cluster = cluster
+        self._source = source
+        self._home = home
+        self._screen = screen
         self._conf = home / "clicks.yaml"
         self._conf.write_text(conf_of(source, cluster.zookeeper_connect, home))
         self._produced = 0
         self._began = time.monotonic()
 
-    def tell(self, records: int) -> dict[str, Any]:
-        self._say(
-            f"{self._source.who.format(version=self._cluster.brokers[0].version)} at {self._cluster.zookeeper_connect}"
-        )
+    def play(self, records: int) -> dict[str, Any]:
+        servers = self._source.who.format(version=self._cluster.brokers[0].version)
+        self._say(f"{servers} at {self._cluster.zookeeper_connect}")
         self._source.create(self._cluster)
         self._produce(records)
-        first = self._etl("run", "reads all of them")
+        first = self._etl("run", "loads all of them")
         self._produce(records // 10)
         killed = self._run_that_dies()
         self._produce(records // 10)
-        repaired = self._etl("run", "finds the offsets behind the table, moves them, and goes on")
-        nothing = self._etl("run", "has nothing new to do, and starts no Spark")
-        proof = self._etl("verify", "reads every row of the table and compares it with the ledger")
+        repaired = self._etl("run", "commits the offsets of the killed run, and continues")
+        nothing = self._etl("run", "finds no new records, and starts no Spark")
+        proof = self._etl("verify", "compares every row of the table with the ledger")
         offsets = self._etl("offsets", "", "show")
         if not self._screen.quiet:
             show_offsets(offsets)
@@ -331,24 +333,29 @@ class _Story:
         self._produced += count
         self._say(f"produced {count:,} JSON click events over {self._source.what}")
 
-    def _etl(self, door: str, why: str, *words: str) -> Any:
+    def _etl(self, name: str, summary: str, *words: str) -> Any:
+        """Run a command of `etl`; return its JSON document."""
         began = time.monotonic()
-        quiet = ["--quiet"] if door in ("run", "verify") else []
-        command = [sys.executable, "-m", "etl", door, *words, str(self._conf), "--json", *quiet]
-        with self._screen.status(f"etl {door} {why}"):
+        command = [sys.executable, "-m", "etl", name, *words, str(self._conf), "--json"]
+        if name in ("run", "verify"):
+            command.append("--quiet")
+        with self._screen.status(f"etl {name} {summary}"):
             ended = _ended(command)
         if ended.returncode:
-            what = f"`etl {door}` ended with {ended.returncode}: {_last_lines(ended.stderr)}"
-            raise EtlError(what, check=f"the files below {self._home}")
+            raise EtlError(
+                f"`etl {name}` ended with {ended.returncode}: {_last_lines(ended.stderr)}",
+                action=f"Check the files below {self._home}",
+            )
         document = json.loads(ended.stdout)
-        if why:
-            self._say(f"[bold]etl {door}[/] {why} ({time.monotonic() - began:.1f} s)")
-        for outcome in document.get("outcomes", ()) if isinstance(document, dict) else ():
-            self._screen.print(f"     {outcome['outcome']}: {outcome['message']}")
+        if summary:
+            self._say(f"[bold]etl {name}[/] {summary} ({time.monotonic() - began:.1f} s)")
+        if isinstance(document, dict):
+            for outcome in document.get("outcomes", ()):
+                self._screen.print(f"     {outcome['outcome']}: {outcome['message']}")
         return document
 
     def _run_that_dies(self) -> int:
-        """One run that is killed by SIGKILL after its Delta commit and before it moves an offset."""
+        """Start a run that is killed by SIGKILL after its Delta commit, before it commits offsets."""
         command = [sys.executable, "-m", "etl.demo.crash_run", str(self._conf), "commit"]
         with self._screen.status(
             "etl run, to be killed between the table's commit and the offsets"
@@ -356,10 +363,11 @@ class _Story:
             ended = _ended(command)
         if ended.returncode != -signal.SIGKILL:
             raise EtlError(
-                f"The run was to be killed and ended with {ended.returncode}: {_last_lines(ended.stderr)}"
+                f"The run to be killed ended with {ended.returncode}: {_last_lines(ended.stderr)}"
             )
         self._say(
-            "[bold red]killed[/] one run with SIGKILL, after its rows were in the table and before an offset moved"
+            "[bold red]killed[/] one run with SIGKILL, after its rows were in the table and before "
+            "it committed offsets"
         )
         return int(signal.SIGKILL)
 
@@ -368,20 +376,18 @@ class _Story:
             same = "each once, none missing"
         else:
             same = "THIS IS WRONG"
-        self._say(
-            f"[bold green]{proof['found_rows']:,}[/] records in the table of {self._produced:,} produced: {same}"
-        )
+        found = f"[bold green]{proof['found_rows']:,}[/] records in the table"
+        self._say(f"{found} of {self._produced:,} produced: {same}")
         self._screen.print(f"     the table: {self._home / 'warehouse' / 'clicks'}")
         self._screen.print(f"     conf and reports: {self._conf}, {self._home / 'reports'}")
 
     def _say(self, sentence: str) -> None:
-        self._screen.print(
-            f"[dim]{time.monotonic() - self._began:5.1f} s[/]  {sentence}", markup=True
-        )
+        seconds = time.monotonic() - self._began
+        self._screen.print(f"[dim]{seconds:5.1f} s[/]  {sentence}", markup=True)
 
 
 def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run to the end; on Ctrl-C the child is stopped first, as the command itself would."""
+    """Run a command to its end; on Ctrl-C the child process is stopped first."""
     environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_RUN}
     child = subprocess.Popen(
         command,

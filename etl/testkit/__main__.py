@@ -12,7 +12,7 @@ from etl.testkit.java import cache_folder, delta_jars, find_java
 
 
 def main() -> int:
-    """Fetch and make, say where, and return the exit code."""
+    """Fetch and build all files, print their paths, and return the exit code."""
     try:
         print(f"java: {find_java()}")
         print(f"jars: {cache_folder() / 'jars'} (60 MB, fetched once)", flush=True)

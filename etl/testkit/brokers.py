@@ -249,7 +249,7 @@ class ByCreateRequest:
         if topic.replication_factor != 1 or topic.config:
             raise SettingsError(
                 "Jafka has no replicas and no settings of a topic",
-                action="Check what is asked for",
+                action="Create the topic with one replica and without settings",
                 topic=topic.name,
             )
         for broker in brokers:
@@ -359,7 +359,8 @@ _SMALL = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "log.retention.ms": "-1",  # records with the times of another day stay; a topic that is to lose some says so
+    # Records with timestamps of another day stay. A topic that must lose some sets its retention.
+    "log.retention.ms": "-1",
     "log.retention.check.interval.ms": "1000",
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.dedupe.buffer.size": "2097152",
@@ -388,12 +389,12 @@ _KRAFT = {
     "controller.quorum.voters": "{voters}",
     "listeners": "{listeners}",
     "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "4000",  # a broker that was killed is taken back behind it
+    "broker.session.timeout.ms": "4000",  # a killed broker can register again after it
     "group.consumer.heartbeat.interval.ms": "500",
-    "group.consumer.min.heartbeat.interval.ms": "500",  # members are told within a second
+    "group.consumer.min.heartbeat.interval.ms": "500",  # members get an assignment within a second
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.min.session.timeout.ms": "6000",  # and missed within seconds
-    "group.consumer.max.session.timeout.ms": "300000",  # unless a group says otherwise
+    "group.consumer.max.session.timeout.ms": "300000",  # unless the group sets another one
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 }
@@ -423,7 +424,7 @@ RELEASES: Mapping[str, Release] = {
     JAFKA: Release(
         (
             Artifact("io.jafka", "jafka", "3.0.6"),
-            # it asks for any from 2.9.8 on
+            # jafka depends on any version from 2.9.8 on
             *(
                 Artifact("com.fasterxml.jackson.core", name, "2.9.8")
                 for name in ("jackson-databind", "jackson-core")

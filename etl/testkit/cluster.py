@@ -78,8 +78,7 @@ class ZooKeeper(Server):
         )
         classes = os.pathsep.join(map(str, spark_jars(*_JARS)))
         java = [str(find_java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        # What was written survives the end of the process, which is all that is asked of it here:
-        # no fsync.
+        # No fsync: data only has to survive the end of the process.
         options = ["-Dzookeeper.forceSync=no", "-Dorg.apache.logging.log4j.level=INFO"]
         return [*java, *options, *self._options, "-cp", classes, _MAIN, str(settings)]
 

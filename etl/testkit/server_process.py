@@ -23,10 +23,10 @@ from etl.testkit.java import java_environment
 
 HOST = "127.0.0.1"
 
-# Below the ports that Linux and macOS give to outgoing connections, so that nobody takes the port
-# of a server that is down for a restart.
+# Below the ports that Linux and macOS give to outgoing connections, so that the port of a
+# restarting server stays free.
 _PORTS = range(20_000, 30_000)
-_asked_for: deque[int] = deque(maxlen=1_000)
+_reserved: deque[int] = deque(maxlen=1_000)
 _LOOK_EVERY_S = 0.03
 _TAIL_LINES = 15
 
@@ -36,13 +36,13 @@ def free_port() -> int:
     soon.
     """
     for port in random.sample(_PORTS, 100):
-        if port in _asked_for:
+        if port in _reserved:
             continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
-                _asked_for.append(port)
+                _reserved.append(port)
                 return port
             except OSError:
                 continue
@@ -128,7 +128,7 @@ class Server(ABC):
             wait_until(lambda: self.pid is None or self.is_ready(), self.start_within_s)
             if self.pid is None or not self.is_ready():
                 raise self._failed()
-        except BaseException:  # also Ctrl-C: nobody else knows of the process yet
+        except BaseException:  # also Ctrl-C: only this function knows the process yet
             self.kill()
             if self._temporary and not self.log.exists():
                 shutil.rmtree(self.folder, ignore_errors=True)

@@ -24,7 +24,15 @@ from etl.testkit.cluster import EmbeddedCluster
 from tests.bench.whole.apart import encrypted, planning, small
 from tests.bench.whole.document import PAGE, Document, render_again
 from tests.bench.whole.kinds import KINDS, ORDER, PEER, RUNS, SESSION
-from tests.bench.whole.parts import Asked, Tell, Warm, compared, grown, on_cores, remembered
+from tests.bench.whole.parts import (
+    AddResult,
+    PartOptions,
+    Warm,
+    compared,
+    grown,
+    on_cores,
+    remembered,
+)
 from tests.bench.whole.topics import Topic, filled
 from tests.bench.whole.workloads import QUICK, QUICK_RECORDS, WORKLOADS, Workload
 
@@ -50,8 +58,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.render:
         render_again(arguments.to)
         return 0
-    output = _Said(
-        Document(arguments.to, words, codec=arguments.codec, goes_on=arguments.go_on).tell
+    output = _Output(
+        Document(arguments.to, words, codec=arguments.codec, goes_on=arguments.go_on).add_result
     )
     parts = arguments.parts or (QUICK_PARTS if arguments.quick else PARTS)
     if set(parts) & set(OF_TOPICS):
@@ -60,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
             EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
         ):
             rounds, cold = (2, 1) if arguments.quick else (3, 2)
-            what = Asked(
+            what = PartOptions(
                 cluster,
                 Path(name),
                 arguments.kinds or ORDER,
@@ -81,51 +89,60 @@ def main(words: Sequence[str] | None = None) -> int:
             "small",
             lambda: small(
                 arguments.rounds or (1 if arguments.quick else 3),
-                output.tell,
+                output.add_result,
                 cold=0 if arguments.quick else 1,
             ),
         )
     if "planning" in parts:
-        output.tried("planning", lambda: planning(arguments.partitions, output.tell))
+        output.tried("planning", lambda: planning(arguments.partitions, output.add_result))
     if "encrypted" in parts:
-        output.tried("encrypted", lambda: encrypted(arguments.rounds or 3, output.tell))
+        output.tried("encrypted", lambda: encrypted(arguments.rounds or 3, output.add_result))
     print(f"the tables are in {arguments.to / PAGE}")
     return 1 if output.failed else 0
 
 
-def _workloads(asked: argparse.Namespace) -> list[Workload]:
-    records = asked.records or (QUICK_RECORDS if asked.quick else None)
+def _workloads(options: argparse.Namespace) -> list[Workload]:
+    records = options.records or (QUICK_RECORDS if options.quick else None)
     return [
         WORKLOADS[name].of(records)
-        for name in asked.workloads or (QUICK if asked.quick else WORKLOADS)
+        for name in options.workloads or (QUICK if options.quick else WORKLOADS)
     ]
 
 
 def _topics(
-    asked: Asked,
+    options: PartOptions,
     workloads: Sequence[Workload],
     parts: Sequence[str],
     remembering: Sequence[str],
-    output: _Said,
+    output: _Output,
 ) -> None:
-    with Warm(asked) as warm:
+    with Warm(options) as warm:
         for workload in workloads:
             output.tried(
                 workload.name,
-                partial(_topic, asked, warm, workload, workloads, parts, remembering, output.tell),
+                partial(
+                    _topic,
+                    options,
+                    warm,
+                    workload,
+                    workloads,
+                    parts,
+                    remembering,
+                    output.add_result,
+                ),
             )
 
 
 def _topic(
-    asked: Asked,
+    options: PartOptions,
     warm: Warm,
     workload: Workload,
     workloads: Sequence[Workload],
     parts: Sequence[str],
     remembering: Sequence[str],
-    report: Tell,
+    report: AddResult,
 ) -> None:
-    with filled(asked.cluster, workload) as topic:
+    with filled(options.cluster, workload) as topic:
         report(
             {
                 "part": "topics",
@@ -135,33 +152,33 @@ def _topic(
             }
         )
         if "compared" in parts:
-            compared(asked, warm, topic, report)
+            compared(options, warm, topic, report)
         if "records" in parts and _is_looked_at(workload, workloads):
             grown(
-                asked,
+                options,
                 warm,
                 topic,
                 [workload.of(workload.records * tenths // 10).records for tenths in _GROWTH],
                 report,
             )
         for part in parts:
-            _in_new_processes(part, asked, topic, workloads, remembering, report)
+            _in_new_processes(part, options, topic, workloads, remembering, report)
 
 
 def _in_new_processes(
     part: str,
-    asked: Asked,
+    options: PartOptions,
     topic: Topic,
     workloads: Sequence[Workload],
     remembering: Sequence[str],
-    report: Tell,
+    report: AddResult,
 ) -> None:
     if part == "cores" and _is_looked_at(topic.workload, workloads):
-        on_cores(asked, topic, _ON_CORES, report)
+        on_cores(options, topic, _ON_CORES, report)
     if part == "memory" and _is_looked_at(topic.workload, workloads):
-        remembered(asked, topic, remembering, report)
+        remembered(options, topic, remembering, report)
     elif part == "memory" and topic.workload.name == _BESIDES:
-        remembered(asked, topic, list(RUNS), report)
+        remembered(options, topic, list(RUNS), report)
 
 
 def _is_looked_at(workload: Workload, workloads: Sequence[Workload]) -> bool:
@@ -170,11 +187,11 @@ def _is_looked_at(workload: Workload, workloads: Sequence[Workload]) -> bool:
     return workload.name == (_OF_ONE if _OF_ONE in names else names[0])
 
 
-class _Said:
+class _Output:
     """Prints each result besides, and remembers whether one failed."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell, self._began, self.failed = tell, time.monotonic(), False
+    def __init__(self, add_result: AddResult) -> None:
+        self._add_result, self._began, self.failed = add_result, time.monotonic(), False
 
     def tried(self, what: str, measure: Callable[[], None]) -> None:
         """Do it; that it fails is a result, and the rest is measured."""
@@ -182,11 +199,11 @@ class _Said:
             measure()
         except Exception as error:
             traceback.print_exc()
-            self.tell({"part": what, "failed": f"{type(error).__name__}: {error}"})
+            self.add_result({"part": what, "failed": f"{type(error).__name__}: {error}"})
 
-    def tell(self, result: Mapping[str, Any]) -> None:
+    def add_result(self, result: Mapping[str, Any]) -> None:
         """Take one in."""
-        self._tell(result)
+        self._add_result(result)
         self.failed |= "failed" in result
         numbers = {
             name: f"{value:.2f}"

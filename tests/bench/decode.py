@@ -97,8 +97,8 @@ def record_batches(contents: list[bytes], codec: int, count: int) -> list[bytes]
 
 def recompressed(batch: bytes, codec: int, *, base_offset: int) -> bytes:
     covered = struct.pack(">h", codec) + batch[23:61] + compressed(batch[61:], codec)
-    behind = batch[12:17] + struct.pack(">I", google_crc32c.value(covered)) + covered
-    return struct.pack(">qi", base_offset, len(behind)) + behind
+    end = batch[12:17] + struct.pack(">I", google_crc32c.value(covered)) + covered
+    return struct.pack(">qi", base_offset, len(end)) + end
 
 
 def compressed(plain: bytes, codec: int) -> bytes:

@@ -44,7 +44,7 @@ from etl.testkit.brokers import JAFKA, release_jars
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java import find_java
 from etl.testkit.spark import jar_settings, set_spark_environment, spark_settings
-from tests.said import run_etl
+from tests.command_result import run_etl
 
 TOPIC = "clicks"
 SOURCE = Path(__file__).with_name("java") / "JafkaReader.java"

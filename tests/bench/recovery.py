@@ -14,12 +14,12 @@ import tempfile
 from pathlib import Path
 
 from etl.testkit.cluster import EmbeddedCluster
+from tests.command_result import CommandResult
 from tests.conftest import small_session
-from tests.said import Said
 from tests.system.driving import Pipeline, broken_off_before
 
 
-def spent(result: Said) -> dict[str, float]:
+def spent(result: CommandResult) -> dict[str, float]:
     """Seconds of each verb of a run that went well."""
     assert result.code == 0, result.err
     return {verb: float(seconds) for verb, seconds in result.document["seconds"].items()}

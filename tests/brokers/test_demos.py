@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.model.partitions import BrokerFamily
-from tests.said import run_etl
+from tests.command_result import run_etl
 
 pytestmark = pytest.mark.brokers
 PLACE = {

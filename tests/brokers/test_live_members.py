@@ -19,8 +19,8 @@ from etl.testkit.server_process import HOST
 from tests.brokers.groups import Group, with_consumer_protocol
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, sent
+from tests.command_result import refused
 from tests.fakes import member_contract
-from tests.said import refused
 from tests.traffic.modern import grow_topic
 
 

@@ -21,7 +21,7 @@ from etl.settings.load import load_settings
 from etl.testkit.server_process import HOST
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, many
-from tests.said import Said, refused, run_etl
+from tests.command_result import CommandResult, refused, run_etl
 
 END = 10
 CASES = tuple(itertools.product((None, 3, 7), repeat=2))
@@ -63,7 +63,7 @@ class TwoPlaces:
             for one, log in zip(found, self.logs, strict=True)
         ]
 
-    def restored(self) -> Said:
+    def restored(self) -> CommandResult:
         return run_etl(
             "ledger",
             "restore",

@@ -22,7 +22,7 @@ from tests.chaos.collected import ALL
 from tests.chaos.on_stores import cases_on
 from tests.chaos.published import Published
 from tests.chaos.published_on_stores import PublishedOnStores
-from tests.chaos.stage import Case, Stage, Told
+from tests.chaos.stage import Case, CaseResult, Stage
 from tests.chaos.writes import WRITES
 from tests.conftest import small_session
 from tests.stores.servers import STORES, StoreServer
@@ -93,7 +93,7 @@ def _published(
     return PublishedOnStores(folder, cases_on, store, writer), cases_on(store)
 
 
-def _played(case: Case, stage: Stage) -> tuple[Told | None, str]:
+def _played(case: Case, stage: Stage) -> tuple[CaseResult | None, str]:
     """What the case told, or why it failed: whatever it is, the next case is played."""
     try:
         return case.play(stage), ""
@@ -102,7 +102,7 @@ def _played(case: Case, stage: Stage) -> tuple[Told | None, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _in_short(reported: Told | None, failure: str) -> str:
+def _in_short(reported: CaseResult | None, failure: str) -> str:
     if reported is None:
         return f"FAILED: {failure.splitlines()[0]}"
     return f"{reported.after} -> {reported.next_run} -> {reported.checked.records} records, {reported.checked.rows} rows"

@@ -17,7 +17,7 @@ from collections import Counter
 from functools import partial
 
 from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.system.driving import Pipeline
 
 PARTITIONS, RECORDS, PLANS = 4, 400, 10
@@ -34,7 +34,7 @@ def door_of(records: int) -> tuple[str, ...]:
     return "backfills run", NAME, "--from", "0", "--until", str(records // PARTITIONS)
 
 
-def at_verb(stage: Stage, *, verb: str) -> Told:
+def at_verb(stage: Stage, *, verb: str) -> CaseResult:
     """Killed before a verb of its plan; the pipeline's next run is as if nothing were, and the same
     command ends it.
     """
@@ -43,7 +43,7 @@ def at_verb(stage: Stage, *, verb: str) -> Told:
         writer.wait_for(20)
         with Driver(pipeline, sends=(signal.SIGKILL, verb), door=door_of(RECORDS)) as driver:
             result = driver.wait()
-            assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+            assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
         after = held(pipeline)
         next_run = pipeline.ran()
         assert pipeline.door("verify").code == 0
@@ -55,11 +55,11 @@ def at_verb(stage: Stage, *, verb: str) -> Told:
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"{said_in_short(next_run)}; the backfill: {said_in_short(last)}",
+        next_run=f"{summary_of(next_run)}; the backfill: {summary_of(last)}",
     )
 
 
-def many_times(stage: Stage) -> Told:
+def many_times(stage: Stage) -> CaseResult:
     """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range
     is fetched again but by a kill.
     """
@@ -133,7 +133,7 @@ def killed_at_random(
         )
     found["plans"] = len({plan for some in begun for plan in some})
     found["fetches"] = sum(map(len, begun))
-    return found, _without_repeats(said_in_short(last))
+    return found, _without_repeats(summary_of(last))
 
 
 def commits(pipeline: Pipeline) -> int:

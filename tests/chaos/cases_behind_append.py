@@ -20,7 +20,7 @@ from tests.chaos.cases_zookeeper import run_disturbed
 from tests.chaos.coordinators import both
 from tests.chaos.others import JOIN, OtherConsumer
 from tests.chaos.proxy import OFFSET_COMMIT
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import MULTI, Lost
 from tests.system.other_members import another_member
 
@@ -39,7 +39,7 @@ _PARTITION, _THEIRS = 1, 20
 _TAKEN = "owner_changed"
 
 
-def taken(stage: Stage) -> Told:
+def taken(stage: Stage) -> CaseResult:
     """Between append and commit another consumer owns a partition of ours, reads on from the
     group's offset and lets go.
     """
@@ -52,14 +52,12 @@ def taken(stage: Stage) -> Told:
             other.let_go(_PARTITION)
 
         result = run_disturbed(pipeline, "commit", comes)
-        assert result.code == 0 and _TAKEN in result.outcomes, (
-            f"{said_in_short(result)}\n{result.err}"
-        )
+        assert result.code == 0 and _TAKEN in result.outcomes, f"{summary_of(result)}\n{result.err}"
         after = held(pipeline)
         pipeline.produce(400)
         next_run = pipeline.ran()
     proof = pipeline.door("verify")
-    assert proof.code == 0, f"{said_in_short(next_run)}\n{proof.err}{proof.out}"
+    assert proof.code == 0, f"{summary_of(next_run)}\n{proof.err}{proof.out}"
     theirs = other.rows - pipeline.in_table()
     reported = stage.finish(
         pipeline,
@@ -75,14 +73,14 @@ def taken(stage: Stage) -> Told:
     return reported
 
 
-def taken_in_kafka(stage: Stage) -> Told:
+def taken_in_kafka(stage: Stage) -> CaseResult:
     """Between append and commit one more consumer joins: the commit is refused, and the next run
     goes on behind what others read.
     """
     pipeline = stage.pipeline(**_BEHIND_IN_KAFKA)
     with (
         contextlib.ExitStack() as coming,
-        cases_coordinated.beside(stage, pipeline, loaded=True) as theirs,
+        cases_coordinated.other_member_reading(stage, pipeline, loaded=True) as theirs,
     ):
 
         def comes(world: object) -> None:
@@ -90,9 +88,7 @@ def taken_in_kafka(stage: Stage) -> Told:
             theirs[-1].owns(1)
 
         result = run_disturbed(pipeline, "commit", comes)
-        assert result.code == 0 and _TAKEN in result.outcomes, (
-            f"{said_in_short(result)}\n{result.err}"
-        )
+        assert result.code == 0 and _TAKEN in result.outcomes, f"{summary_of(result)}\n{result.err}"
         coming.close()
         after, next_run = held(pipeline), pipeline.ran()
     return cases_coordinated.shared(stage, pipeline, theirs, after, both(result, next_run))
@@ -103,7 +99,7 @@ def is_commit(operation: int, frame: bytes) -> bool:
     return operation == MULTI and b"/offsets/" in frame
 
 
-def _in_kafka(name: str, what: str, play: Callable[..., Told], **given: Any) -> Case:
+def _in_kafka(name: str, what: str, play: Callable[..., CaseResult], **given: Any) -> Case:
     return Case(
         39,
         f"behind the append, in Kafka: {name}",

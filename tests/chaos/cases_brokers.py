@@ -21,8 +21,8 @@ from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.kept import kept
 from tests.chaos.sources import admin_of, slow_down, stopped
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
-from tests.said import Said
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 
 _CLIENT = "offset-range-etl"
@@ -47,7 +47,7 @@ def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
     """Leader (-1: none) and number of replicas in sync of each partition, as the brokers tell."""
     found: dict[int, tuple[int, int]] = {}
 
-    def told() -> bool:
+    def describe_topic() -> bool:
         with (
             contextlib.suppress(KafkaError),
             admin_of(pipeline) as admin,
@@ -61,7 +61,7 @@ def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
             )
         return bool(found)
 
-    assert wait_until(told, _SOON_S), "the brokers do not tell of the topic"
+    assert wait_until(describe_topic, _SOON_S), "the brokers do not tell of the topic"
     return found
 
 
@@ -128,7 +128,7 @@ def slow(pipeline: Pipeline) -> Iterator[None]:
 
 def in_the_middle(
     stage: Stage, pipeline: Pipeline, change: Callable[[], None], *, away_for_good: bool = False
-) -> Said:
+) -> CommandResult:
     """A run during whose fetch `change` happens, while a producer writes.
 
     Not where brokers stay `away_for_good`: a producer that cannot be rid of its records sends them
@@ -142,7 +142,7 @@ def in_the_middle(
         return driver.wait()
 
 
-def only_broker(stage: Stage, *, comes_back: bool) -> Told:
+def only_broker(stage: Stage, *, comes_back: bool) -> CaseResult:
     """There is one broker; it is killed in the middle of a fetch, and started again before or after
     the run has given up.
     """
@@ -165,12 +165,12 @@ def only_broker(stage: Stage, *, comes_back: bool) -> Told:
     result = stopped(
         in_the_middle(stage, pipeline, change, away_for_good=not comes_back), 0 if comes_back else 6
     )
-    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
     broker.start()
     return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "ingested"))
 
 
-def leader_killed(stage: Stage) -> Told:
+def leader_killed(stage: Stage) -> CaseResult:
     """The leader of some partitions is killed in the middle of a fetch and stays away for the next
     run too.
     """
@@ -178,14 +178,14 @@ def leader_killed(stage: Stage) -> Told:
     broker = pipeline.cluster.brokers[leader_of(pipeline, 0)]
     stage.at_end.callback(broker.start)
     result = stopped(in_the_middle(stage, pipeline, broker.kill), 0, "ingested")
-    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
     next_run = pipeline.ran()
     broker.start()
     wait_for_all(pipeline, 3)
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def leader_moves_back(stage: Stage) -> Told:
+def leader_moves_back(stage: Stage) -> CaseResult:
     """A broker was away and is back: in the middle of a fetch it leads its partitions again."""
     pipeline = replicated(stage, 3)
     first = leader_of(pipeline, 0)
@@ -205,11 +205,11 @@ def leader_moves_back(stage: Stage) -> Told:
         assert wait_until(lambda: leader_of(pipeline, 0) == first, _SOON_S), partitions_of(pipeline)
 
     result = stopped(in_the_middle(stage, pipeline, elect), 0, "ingested")
-    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
     return stage.finish(pipeline, after=after, next_run=pipeline.ran())
 
 
-def one_stays_away(stage: Stage) -> Told:
+def one_stays_away(stage: Stage) -> CaseResult:
     """A broker is away before the run begins, and after it."""
     pipeline = replicated(stage, 3)
     broker = pipeline.cluster.brokers[leader_of(pipeline, 0)]
@@ -225,7 +225,7 @@ def one_stays_away(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def without_leader(stage: Stage, *, on_no_leader: str) -> Told:
+def without_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
     """The only replica of some partitions is away when a run begins."""
     pipeline = replicated(stage, 1, on_no_leader=on_no_leader)
     pipeline.ran()
@@ -247,7 +247,7 @@ def without_leader(stage: Stage, *, on_no_leader: str) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
+def loses_its_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
     """The only replica of some partitions dies in the middle of a fetch, and is away for the next
     run too.
     """
@@ -261,7 +261,7 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
     broker = pipeline.cluster.brokers[read_last(pipeline)]
     stage.at_end.callback(broker.start)
     result = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
-    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
     again = stopped(
         pipeline.run(), *(6,) if on_no_leader == "fail" else (0, "plan_superseded", "no_leader")
     )
@@ -270,11 +270,11 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
     pipeline.produce(480, partitions=6)
     next_run = stopped(pipeline.run(), 0, "plan_resumed" if on_no_leader == "fail" else "ingested")
     return stage.finish(
-        pipeline, after=f"{after}; the run after it: {said_in_short(again)}", next_run=next_run
+        pipeline, after=f"{after}; the run after it: {summary_of(again)}", next_run=next_run
     )
 
 
-def starts_without_a_leader(stage: Stage) -> Told:
+def starts_without_a_leader(stage: Stage) -> CaseResult:
     """The first run of a pipeline that starts at the latest record comes while some partitions have
     no leader.
     """
@@ -289,7 +289,7 @@ def starts_without_a_leader(stage: Stage) -> Told:
     broker.kill()
     assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
     result = stopped(pipeline.run(), 0, "no_leader", "offsets_stored")
-    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
     broker.start()
     wait_for_all(pipeline, 1)
     with stage.writing(pipeline) as writer:

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.sources import configure, stopped
-from tests.chaos.stage import Case, Stage, Told, held
+from tests.chaos.stage import Case, CaseResult, Stage, held
 from tests.system.driving import Pipeline, broken_off_before
 
 _COMPACTING = {
@@ -70,7 +70,7 @@ def transaction(
     end()
 
 
-def compacted(stage: Stage, *, between: bool = False) -> Told:
+def compacted(stage: Stage, *, between: bool = False) -> CaseResult:
     """Records that a newer one of the same key replaced are gone: before the plan, or between the
     plan and its fetch.
     """
@@ -105,7 +105,7 @@ def compacted(stage: Stage, *, between: bool = False) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def transactions(stage: Stage) -> Told:
+def transactions(stage: Stage) -> CaseResult:
     """Committed, aborted and open ones, of two producers in turn, and plain records between them."""
     pipeline = stage.pipeline(partitions=2)
     with (
@@ -137,7 +137,7 @@ def transactions(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def open_transaction(stage: Stage, *, commits: bool) -> Told:
+def open_transaction(stage: Stage, *, commits: bool) -> CaseResult:
     """The range ends at the last stable offset: what lies behind it waits until the transaction
     ends.
     """
@@ -160,7 +160,7 @@ def open_transaction(stage: Stage, *, commits: bool) -> Told:
     return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "ingested"))
 
 
-def ends_inside_an_aborted_one(stage: Stage) -> Told:
+def ends_inside_an_aborted_one(stage: Stage) -> CaseResult:
     """Caps end three ranges one after the other inside one aborted transaction, with records of
     others among its own.
     """
@@ -185,7 +185,7 @@ def ends_inside_an_aborted_one(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def ends_with_markers(stage: Stage) -> Told:
+def ends_with_markers(stage: Stage) -> CaseResult:
     """Ranges whose last offsets are transaction markers, and a next range that holds nothing else."""
     pipeline = stage.pipeline(partitions=1)
     with transactional(pipeline) as producer:
@@ -202,7 +202,7 @@ def ends_with_markers(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def nearly_nothing(stage: Stage, *, records: int) -> Told:
+def nearly_nothing(stage: Stage, *, records: int) -> CaseResult:
     """A topic of many partitions of which one has a record or none has; then each gets one."""
     pipeline = stage.pipeline(partitions=12)
     with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as producer:

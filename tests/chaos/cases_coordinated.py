@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from tests.chaos.cases_brokers import wait_for_all
-from tests.chaos.cases_member import behind
+from tests.chaos.cases_member import after_first
 from tests.chaos.cases_zombie import overtaken, short_session
 from tests.chaos.cases_zookeeper import creates, run_disturbed
 from tests.chaos.coordinators import both, coordinator_of, signals, two_coordinators, was_killed
@@ -32,9 +32,9 @@ from tests.chaos.proxy import (
     cut,
 )
 from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import MULTI, SET_DATA, Lost, proxied
-from tests.said import Said
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.system.other_members import OtherMember, another_member
 from tests.traffic.rows import Row
@@ -50,10 +50,10 @@ _RECORDS = 400
 
 def at_verb(
     stage: Stage, *, verb: str, then: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED
-) -> Told:
+) -> CaseResult:
     """Killed before a verb, by which it is a member and owns its half."""
     pipeline = stage.pipeline(**settings)
-    with beside(stage, pipeline, loaded) as theirs:
+    with other_member_reading(stage, pipeline, loaded) as theirs:
         with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
             was_killed(driver.wait())
         after, next_run = held(pipeline), pipeline.ran()
@@ -61,10 +61,10 @@ def at_verb(
     return shared(stage, pipeline, theirs, after, next_run)
 
 
-def at_answer(stage: Stage, *, api: int, settings: Mapping[str, Any] = COORDINATED) -> Told:
+def at_answer(stage: Stage, *, api: int, settings: Mapping[str, Any] = COORDINATED) -> CaseResult:
     """Killed when the coordinator has done what was asked, before its answer came."""
     pipeline, cluster = by_proxy(stage, settings)
-    with beside(stage, pipeline, loaded=False) as theirs:
+    with other_member_reading(stage, pipeline, loaded=False) as theirs:
         with Driver(pipeline) as driver:
             cluster.proxy.spoil(signals(driver, signal.SIGKILL, cut(0.0)), api=api, times=1)
             was_killed(driver.wait())
@@ -72,16 +72,16 @@ def at_answer(stage: Stage, *, api: int, settings: Mapping[str, Any] = COORDINAT
     return shared(stage, pipeline, theirs, after, next_run)
 
 
-def at_the_mark(stage: Stage, *, lost: Lost) -> Told:
+def at_the_mark(stage: Stage, *, lost: Lost) -> CaseResult:
     """Killed when the offsets have moved and the plan is about to be marked: ZooKeeper gets that,
     or does not.
     """
     pipeline, proxy = proxied(stage, **COORDINATED)
-    is_mark = behind(
+    is_mark = after_first(
         creates(b"/plans/"),
         lambda operation, frame: operation in (SET_DATA, MULTI) and b"/plans/" in frame,
     )
-    with beside(stage, pipeline, loaded=False) as theirs:
+    with other_member_reading(stage, pipeline, loaded=False) as theirs:
         with Driver(pipeline) as driver:
 
             def is_killed_at(operation: int, frame: bytes) -> bool:
@@ -98,12 +98,12 @@ def at_the_mark(stage: Stage, *, lost: Lost) -> Told:
     return shared(stage, pipeline, theirs, after, next_run)
 
 
-def void(stage: Stage, *, loaded: bool) -> Told:
+def void(stage: Stage, *, loaded: bool) -> CaseResult:
     """Between plan and commit one more consumer joins: the commit is refused, nothing was fetched,
     and another plan takes the place.
     """
     pipeline = stage.pipeline(**COORDINATED)
-    with contextlib.ExitStack() as coming, beside(stage, pipeline, loaded) as theirs:
+    with contextlib.ExitStack() as coming, other_member_reading(stage, pipeline, loaded) as theirs:
 
         def comes(world: object) -> None:
             theirs.append(coming.enter_context(another_member(pipeline)))
@@ -111,7 +111,7 @@ def void(stage: Stage, *, loaded: bool) -> Told:
 
         result = run_disturbed(pipeline, "hand_over", comes)
         assert result.code == 0 and result.outcomes.count("rebalanced") == 1, (
-            f"{said_in_short(result)}\n{result.err}"
+            f"{summary_of(result)}\n{result.err}"
         )
         coming.close()
         after, next_run = held(pipeline), pipeline.ran()
@@ -120,17 +120,17 @@ def void(stage: Stage, *, loaded: bool) -> Told:
 
 def answer_lost(
     stage: Stage, *, times: int | None, settings: Mapping[str, Any] = COORDINATED
-) -> Told:
+) -> CaseResult:
     """Of the commit that is the hand-over, so many times; None: all of them, as long as the run
     lasts.
     """
     pipeline, cluster = by_proxy(stage, settings)
-    with beside(stage, pipeline, loaded=True) as theirs:
+    with other_member_reading(stage, pipeline, loaded=True) as theirs:
         cluster.proxy.spoil(cut(0.0), api=OFFSET_COMMIT, times=times)
         # by then its share is its own: what the other one has read before may be all there was
         result = run_disturbed(pipeline, "observe", lambda world: pipeline.produce(_RECORDS))
         assert cluster.proxy.spoiled and result.code in ((0,) if times else (0, 6)), (
-            f"{said_in_short(result)}\n{result.err}"
+            f"{summary_of(result)}\n{result.err}"
         )
         cluster.proxy.heal()
         after, next_run = held(pipeline), pipeline.ran()
@@ -139,24 +139,24 @@ def answer_lost(
 
 def asleep(
     stage: Stage, *, verb: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED
-) -> Told:
+) -> CaseResult:
     """Paused past both its sessions, a second driver does the work, the first goes on."""
     pipeline = stage.pipeline(**settings)
-    with beside(stage, pipeline, loaded) as theirs:
+    with other_member_reading(stage, pipeline, loaded) as theirs:
         with short_session(pipeline), Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
             zombie.wait_until_paused()
             after, second, woken = overtaken(zombie, pipeline)
-        assert woken.code in (0, 4, 6), f"the woken driver: {said_in_short(woken)}\n{woken.err}"
+        assert woken.code in (0, 4, 6), f"the woken driver: {summary_of(woken)}\n{woken.err}"
     return shared(
         stage,
         pipeline,
         theirs,
         after,
-        f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}",
+        f"the second driver: {summary_of(second)}; the woken one: {summary_of(woken)}",
     )
 
 
-def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> Told:
+def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> CaseResult:
     """Killed around the commit, and before the next run others have read all of it and beyond: a
     person says which it was.
     """
@@ -184,7 +184,7 @@ def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> Told:
 
 def coordinator_moved(
     stage: Stage, *, verb: str = "hand_over", settings: Mapping[str, Any] = COORDINATED
-) -> Told:
+) -> CaseResult:
     """The broker that keeps the group is killed before the commit; another one takes its place,
     with the group's members.
     """
@@ -199,12 +199,14 @@ def coordinator_moved(
     after = held(pipeline)
     broker.start()
     wait_for_all(pipeline, 2)
-    assert result.code in (0, 6), f"{said_in_short(result)}\n{result.err}"
+    assert result.code in (0, 6), f"{summary_of(result)}\n{result.err}"
     return shared(stage, pipeline, [], after, both(result, pipeline.ran()))
 
 
 @contextlib.contextmanager
-def beside(stage: Stage, pipeline: Pipeline, loaded: bool) -> Iterator[list[OtherMember]]:
+def other_member_reading(
+    stage: Stage, pipeline: Pipeline, loaded: bool
+) -> Iterator[list[OtherMember]]:
     """A consumer that has read when our run comes, while a producer writes; `loaded`: our table has
     a plan by then.
 
@@ -235,15 +237,19 @@ def by_proxy(
 
 
 def shared(
-    stage: Stage, pipeline: Pipeline, others: list[OtherMember], after: str, next_run: Said | str
-) -> Told:
+    stage: Stage,
+    pipeline: Pipeline,
+    others: list[OtherMember],
+    after: str,
+    next_run: CommandResult | str,
+) -> CaseResult:
     """The check of a topic that all of them read, and have left by then. Under `after_append`
     others may have read what is ours, too.
     """
     pipeline.produce(_RECORDS)
     last = pipeline.ran()
     proof = pipeline.door("verify")
-    assert proof.code == 0, f"{said_in_short(last)}\n{proof.err}{proof.out}"
+    assert proof.code == 0, f"{summary_of(last)}\n{proof.err}{proof.out}"
     theirs = sum((other.read for other in others), Counter[Row]())
     assert max(theirs.values(), default=1) == 1, "they read a record twice"
     if pipeline.settings["group"]["join"].get("commit_when") == "after_append":

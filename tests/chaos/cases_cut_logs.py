@@ -18,7 +18,7 @@ from tests.chaos.cases_brokers import leader_of, wait_for_all
 from tests.chaos.driver import Driver
 from tests.chaos.lives import accepted, finish, second_life
 from tests.chaos.sources import admin_of, let_go, stopped
-from tests.chaos.stage import Case, Stage, Told, held
+from tests.chaos.stage import Case, CaseResult, Stage, held
 from tests.system.driving import Pipeline, broken_off_before
 from tests.traffic.rows import Row
 
@@ -58,7 +58,7 @@ def unclean(pipeline: Pipeline, first: Kafka, second: Kafka, records: int) -> No
     wait_for_all(pipeline, 2)
 
 
-def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) -> Told:
+def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) -> CaseResult:
     """The log is cut at 60 of 120; then it is shorter, or longer again, when the next run comes.
     `verb`: the reset is killed there.
     """
@@ -87,7 +87,7 @@ def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) ->
     )
 
 
-def elected_between_plan_and_fetch(stage: Stage) -> Told:
+def elected_between_plan_and_fetch(stage: Stage) -> CaseResult:
     """The plan is stored, and the end of its ranges is gone before it is fetched: it is given up,
     and nothing of it was loaded.
     """
@@ -109,7 +109,7 @@ def elected_between_plan_and_fetch(stage: Stage) -> Told:
     return reported
 
 
-def tail_lost(stage: Stage) -> Told:
+def tail_lost(stage: Stage) -> CaseResult:
     """The only broker comes back with half of each log, as after a crash without fsync or from a
     copy of the disk.
 
@@ -139,7 +139,7 @@ def tail_lost(stage: Stage) -> Told:
     )
 
 
-def tail_lost_of_one(stage: Stage) -> Told:
+def tail_lost_of_one(stage: Stage) -> CaseResult:
     """One of two brokers comes back with half of its logs; the controller has noticed, and the logs
     are longer again by then.
     """

@@ -20,7 +20,7 @@ from kafka import KafkaProducer
 from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, Stage, Told, complete_files, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, complete_files, held, summary_of
 from tests.system.driving import Pipeline
 
 _MAY_MOUNT = os.geteuid() == 0
@@ -65,7 +65,7 @@ def produce_much(pipeline: Pipeline, records: int) -> None:
         producer.flush()
 
 
-def disk_full(stage: Stage, *, loaded: bool) -> Told:
+def disk_full(stage: Stage, *, loaded: bool) -> CaseResult:
     """The rows of a run do not fit on the table's disk; then it is made larger."""
     pipeline = stage.pipeline()
     mounted(stage, pipeline.table, "size=2m")
@@ -75,14 +75,14 @@ def disk_full(stage: Stage, *, loaded: bool) -> Told:
     produce_much(pipeline, 600)
     with stage.writing(pipeline):
         result = stopped(pipeline.run(), 7, "No space left")
-        after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+        after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
         stopped(pipeline.run(), 7)
         remount(pipeline.table, "size=64m")
         next_run = stopped(pipeline.run(), 0, "plan_resumed")
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def no_room_for_the_commit(stage: Stage) -> Told:
+def no_room_for_the_commit(stage: Stage) -> CaseResult:
     """All files are written, and the table's log takes no file any more: its disk has no inodes
     left.
     """
@@ -91,7 +91,7 @@ def no_room_for_the_commit(stage: Stage) -> Told:
     pipeline.produce(240)
     mounted(stage, log, "size=1m,nr_inodes=2")
     result = stopped(pipeline.run(), 7)
-    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
     remount(log, "nr_inodes=1000")
     pipeline.produce(80)
     next_run = stopped(pipeline.run(), 0, "plan_resumed")
@@ -106,7 +106,7 @@ def taken_away(
     give: Callable[[Pipeline], None],
     from_task: int,
     files: int,
-) -> Told:
+) -> CaseResult:
     """When `files` of four are written and the other tasks have their first rows, something is
     taken away; it is given back later.
     """
@@ -124,7 +124,7 @@ def taken_away(
         try:
             hold.release()
             result = stopped(driver.wait(), 7)
-            after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+            after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
             stopped(pipeline.run(), 7)
         finally:
             give(pipeline)

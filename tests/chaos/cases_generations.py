@@ -14,12 +14,12 @@ from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos import cases_kill, cases_zombie
 from tests.chaos.kept import kept
-from tests.chaos.stage import Case, Stage, Told
+from tests.chaos.stage import Case, CaseResult, Stage
 
 _AGAIN = (*cases_kill.CASES, *cases_zombie.two_drivers(started=2, stored=2, appended=2))
 
 
-def played_on(stage: Stage, *, version: str, case: Case) -> Told:
+def played_on(stage: Stage, *, version: str, case: Case) -> CaseResult:
     """A case on brokers of that version; all cases share them."""
     cluster = kept(version, lambda folder: EmbeddedCluster(2, version=version, folder=folder))
     with Stage(cluster, stage.folder, writer=stage.writer) as other:

@@ -16,8 +16,8 @@ from tests.chaos.cases_logs import killed_before_the_fetch, planned_and_lost, pr
 from tests.chaos.driver import Driver
 from tests.chaos.lives import accepted, finish, second_life
 from tests.chaos.sources import delete_topic, let_go, make_topic, recreate_topic, stopped
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
-from tests.said import Said
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row
 
@@ -53,14 +53,14 @@ def with_another_topic(stage: Stage) -> Pipeline:
     return pipeline
 
 
-def killed(pipeline: Pipeline, verb: str, *door: str) -> Said:
+def killed(pipeline: Pipeline, verb: str, *door: str) -> CommandResult:
     with Driver(pipeline, sends=(signal.SIGKILL, verb), door=door) as driver:
         result = driver.wait()
-    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+    assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
     return result
 
 
-def deleted(stage: Stage, *, command: str | None = None, run: str | None = None) -> Told:
+def deleted(stage: Stage, *, command: str | None = None, run: str | None = None) -> CaseResult:
     """The topic is deleted and the plan superseded; at last there is a topic of that name again,
     which is loaded as another one.
     """
@@ -81,7 +81,7 @@ def deleted(stage: Stage, *, command: str | None = None, run: str | None = None)
     return _finished(pipeline, rows, after, result, "topic deleted")
 
 
-def recreated(stage: Stage, *, command: str | None = None, run: str | None = None) -> Told:
+def recreated(stage: Stage, *, command: str | None = None, run: str | None = None) -> CaseResult:
     """The topic is recreated, and accepted as another one."""
     pipeline = with_another_topic(stage)
     rows = pipeline.in_table()
@@ -95,7 +95,7 @@ def recreated(stage: Stage, *, command: str | None = None, run: str | None = Non
     return _finished(pipeline, rows, *_strict(pipeline, run, "topic recreated"), "topic recreated")
 
 
-def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, Said]:
+def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, CommandResult]:
     """Kill the run that gives the offsets up before that verb, then finish it.
 
     Returns what the table held between, and what the second run said.
@@ -104,12 +104,14 @@ def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, Said]:
         killed(pipeline, verb, "run", "--fail-on-loss")
     after = held(pipeline)
     result = pipeline.door("run", "--fail-on-loss")
-    assert result.code == (0 if verb in _RECORDED else 3), f"{said_in_short(result)}\n{result.err}"
+    assert result.code == (0 if verb in _RECORDED else 3), f"{summary_of(result)}\n{result.err}"
     assert let_go(pipeline) == planned_and_lost(why), let_go(pipeline)
     return after, result
 
 
-def _finished(pipeline: Pipeline, rows: Counter[Row], after: str, result: Said, why: str) -> Told:
+def _finished(
+    pipeline: Pipeline, rows: Counter[Row], after: str, result: CommandResult, why: str
+) -> CaseResult:
     """`rows`: what was loaded of the topic before. What is there now is read whole, under its
     second life.
     """

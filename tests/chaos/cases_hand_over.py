@@ -18,7 +18,7 @@ from tests.chaos.cases_zombie import prepare, wakes_at_verb
 from tests.chaos.cases_zookeeper import creates, end_session, run_disturbed
 from tests.chaos.others import JOIN, PARTITIONS, OtherConsumer, shared
 from tests.chaos.sources import set_offset, stopped, stored_plans
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import MULTI, Chosen, Lost, proxied
 from tests.system.driving import Before, Pipeline
 
@@ -47,7 +47,7 @@ def another_commits(pipeline: Pipeline, other: OtherConsumer) -> None:
     other.read(_PARTITION, _THEIRS)
 
 
-def void(stage: Stage, *, came: Came, why: str, loaded: bool) -> Told:
+def void(stage: Stage, *, came: Came, why: str, loaded: bool) -> CaseResult:
     """The hand-over is refused, and the run hands another plan over."""
     pipeline = joining(stage, loaded=loaded)
     with OtherConsumer(pipeline) as other:
@@ -59,11 +59,11 @@ def void(stage: Stage, *, came: Came, why: str, loaded: bool) -> Told:
                 result.outcomes
             )
             next_run = pipeline.ran()
-        reported = f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}"
+        reported = f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}"
         return shared(stage, pipeline, other, after=after, next_run=reported)
 
 
-def void_each_time(stage: Stage) -> Told:
+def void_each_time(stage: Stage) -> CaseResult:
     """At each hand-over of the run somebody has just committed: it gives up, and the next run reads
     what is left.
     """
@@ -75,13 +75,11 @@ def void_each_time(stage: Stage) -> Told:
         stopped(result, 4, "The group rejected 4 offset commits")
         assert (stored_plans(pipeline), voids(pipeline)) == ([], 4), result.out
         after = held(pipeline)
-        reported = (
-            f"the run itself: {said_in_short(result)}; the next: {said_in_short(pipeline.ran())}"
-        )
+        reported = f"the run itself: {summary_of(result)}; the next: {summary_of(pipeline.ran())}"
         return shared(stage, pipeline, other, after=after, next_run=reported)
 
 
-def set_back(stage: Stage, *, to: int | None) -> Told:
+def set_back(stage: Stage, *, to: int | None) -> CaseResult:
     """At the last moment the offset goes below what is in the table: the run stops, and the offset
     is set back by hand.
     """
@@ -97,11 +95,11 @@ def set_back(stage: Stage, *, to: int | None) -> Told:
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}",
     )
 
 
-def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> Told:
+def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> CaseResult:
     """At the last moment the session ends, or somebody deletes the driver's node: the run begins
     anew with another session.
     """
@@ -118,17 +116,17 @@ def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> Told:
         result = run_disturbed(pipeline, "store", lose)
         after = held(pipeline)
         assert result.code == 0 and "session_lost" in result.outcomes, (
-            f"{said_in_short(result)}\n{result.err}"
+            f"{summary_of(result)}\n{result.err}"
         )
         next_run = pipeline.ran()
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}",
     )
 
 
-def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> Told:
+def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> CaseResult:
     """The connection breaks in the middle of one request, once; in the end each offset is where the
     table's rows end.
     """
@@ -139,13 +137,13 @@ def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> Told:
         result = pipeline.run()
         after = held(pipeline)
         assert proxy.happened.is_set() and result.code in (0, 6), (
-            f"{said_in_short(result)}\n{result.err}"
+            f"{summary_of(result)}\n{result.err}"
         )
         next_run = pipeline.ran()
     reported = stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}",
     )
     ends = {
         partition: 1 + max(offset for p, offset, _ in pipeline.in_table() if p == partition)

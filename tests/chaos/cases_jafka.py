@@ -21,7 +21,7 @@ from tests.chaos.cases_generations import played_on
 from tests.chaos.driver import Driver, send
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.sources import let_go, stopped
-from tests.chaos.stage import Case, Stage, Told, held
+from tests.chaos.stage import Case, CaseResult, Stage, held
 from tests.system.driving import Pipeline
 from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.old import OldLog
@@ -43,7 +43,7 @@ buffers between a reader and a writer hold.
 _RETENTION_WITHIN_S = 180.0
 
 
-def unflushed(stage: Stage, *, is_lost: bool) -> Told:
+def unflushed(stage: Stage, *, is_lost: bool) -> CaseResult:
     """A run is killed behind its Delta commit while each log has a tail that is not flushed; then
     the broker, which may lose that tail.
     """
@@ -74,7 +74,7 @@ def unflushed(stage: Stage, *, is_lost: bool) -> Told:
     )
 
 
-def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> Told:
+def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> CaseResult:
     """Retention deletes the first files of one log while tasks that read it stand still."""
     cluster = stage.at_end.enter_context(
         EmbeddedCluster(version=JAFKA, folder=stage.folder / "jafka", properties=_BY_AGE)

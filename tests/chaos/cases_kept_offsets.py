@@ -33,7 +33,7 @@ from tests.chaos.driver import Driver, send
 from tests.chaos.kept import kept
 from tests.chaos.proxy import OFFSET_COMMIT, OFFSET_FETCH, cut, passed
 from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import Lost, proxied
 from tests.system.live_consumers import committed_by_another, consuming, forget_group, offsets_of
 
@@ -43,7 +43,7 @@ _DOWN_S = 1.5
 _SOON_S = 60.0
 
 
-def at_verb(stage: Stage, *, storage: str, verb: str, then: str, loaded: bool) -> Told:
+def at_verb(stage: Stage, *, storage: str, verb: str, then: str, loaded: bool) -> CaseResult:
     """Killed before a verb."""
     pipeline = stage.pipeline(group={"offsets_storage": storage})
     prepare(pipeline, loaded)
@@ -56,21 +56,23 @@ def at_verb(stage: Stage, *, storage: str, verb: str, then: str, loaded: bool) -
     return finish_kept(stage, pipeline, after, next_run)
 
 
-def answer_lost(stage: Stage, *, storage: str, api: int, times: int | None, ends: int) -> Told:
+def answer_lost(
+    stage: Stage, *, storage: str, api: int, times: int | None, ends: int
+) -> CaseResult:
     """Of the coordinator, so many times; None: all of them, as long as the run lasts."""
     pipeline, proxy = through_proxy(stage, storage, timeout_s=2)
     with stage.writing(pipeline):
         proxy.spoil(cut(0.0), api=api, times=times)
         result = pipeline.run()
         assert proxy.spoiled and result.code == ends, (
-            f"{proxy.spoiled} spoiled; {said_in_short(result)}\n{result.err}"
+            f"{proxy.spoiled} spoiled; {summary_of(result)}\n{result.err}"
         )
         proxy.heal()
         after, next_run = held(pipeline), pipeline.ran()
     return finish_kept(stage, pipeline, after, both(result, next_run))
 
 
-def killed_behind_the_commit(stage: Stage, *, storage: str) -> Told:
+def killed_behind_the_commit(stage: Stage, *, storage: str) -> CaseResult:
     """Killed when the coordinator has taken the offsets, before its answer came; of both places
     ZooKeeper has not been told.
     """
@@ -87,7 +89,7 @@ def killed_behind_the_commit(stage: Stage, *, storage: str) -> Told:
     return finish_kept(stage, pipeline, after, next_run)
 
 
-def killed_between_the_places(stage: Stage, *, lost: Lost) -> Told:
+def killed_between_the_places(stage: Stage, *, lost: Lost) -> CaseResult:
     """Killed when Kafka has the offsets and the request that moves ZooKeeper's is under way, which
     gets it or does not.
     """
@@ -107,7 +109,7 @@ def killed_between_the_places(stage: Stage, *, lost: Lost) -> Told:
     return finish_kept(stage, pipeline, after, next_run)
 
 
-def asleep_between_look_and_commit(stage: Stage, *, storage: str) -> Told:
+def asleep_between_look_and_commit(stage: Stage, *, storage: str) -> CaseResult:
     """Paused when it knows what is there and has not committed: a second driver commits further on,
     and the first one behind it.
     """
@@ -124,12 +126,12 @@ def asleep_between_look_and_commit(stage: Stage, *, storage: str) -> Told:
             "it does not look"
         )
         after, second, woken = overtaken(zombie, pipeline)
-        assert woken.code in (*_RETRY, 4), f"{said_in_short(woken)}\n{woken.err}"
-    message = f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}"
+        assert woken.code in (*_RETRY, 4), f"{summary_of(woken)}\n{woken.err}"
+    message = f"the second driver: {summary_of(second)}; the woken one: {summary_of(woken)}"
     return finish_kept(stage, pipeline, after, message)
 
 
-def coordinator_moved(stage: Stage, *, storage: str) -> Told:
+def coordinator_moved(stage: Stage, *, storage: str) -> CaseResult:
     """The broker that keeps the group's offsets is killed when the run begins to commit them;
     another one takes its place.
     """
@@ -144,11 +146,11 @@ def coordinator_moved(stage: Stage, *, storage: str) -> Told:
     after = held(pipeline)
     broker.start()
     wait_for_all(pipeline, 2)
-    assert result.code in _RETRY, f"{said_in_short(result)}\n{result.err}"
+    assert result.code in _RETRY, f"{summary_of(result)}\n{result.err}"
     return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
-def coordinator_restarted(stage: Stage, *, storage: str) -> Told:
+def coordinator_restarted(stage: Stage, *, storage: str) -> CaseResult:
     """The only broker goes away when the run begins to commit, and comes back."""
     cluster = stage.another_cluster()
     pipeline = stage.pipeline(cluster=cluster, group={"offsets_storage": storage})
@@ -163,12 +165,12 @@ def coordinator_restarted(stage: Stage, *, storage: str) -> Told:
 
     result = run_disturbed(pipeline, "commit", down_for_a_while)
     after = held(pipeline)
-    assert result.code in _RETRY, f"{said_in_short(result)}\n{result.err}"
+    assert result.code in _RETRY, f"{summary_of(result)}\n{result.err}"
     assert wait_until(broker.is_ready, _SOON_S)
     return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
-def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> Told:
+def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> CaseResult:
     """A client from outside commits another offset in Kafka: the run stops, and the table tells
     where the group is set back to.
     """
@@ -191,7 +193,7 @@ def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> T
     return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
-def zookeeper_went_back(stage: Stage) -> Told:
+def zookeeper_went_back(stage: Stage) -> CaseResult:
     """Of both places ZooKeeper's offset alone is set back."""
     pipeline = stage.pipeline(group={"offsets_storage": "dual"})
     prepare(pipeline, loaded=True)
@@ -204,7 +206,7 @@ def zookeeper_went_back(stage: Stage) -> Told:
     return finish_kept(stage, pipeline, after, both(result, pipeline.ran()))
 
 
-def forgotten(stage: Stage, *, storage: str, verb: str | None) -> Told:
+def forgotten(stage: Stage, *, storage: str, verb: str | None) -> CaseResult:
     """The group is forgotten as it is without members for long, where a run was killed or not."""
     pipeline = stage.pipeline(group={"offsets_storage": storage})
     prepare(pipeline, loaded=True)
@@ -216,7 +218,7 @@ def forgotten(stage: Stage, *, storage: str, verb: str | None) -> Told:
     return finish_kept(stage, pipeline, after, pipeline.ran())
 
 
-def somebody_joined(stage: Stage, *, storage: str) -> Told:
+def somebody_joined(stage: Stage, *, storage: str) -> CaseResult:
     """A consumer joins Kafka's group while a run writes: it alone may commit, and the next run
     moves our offsets once it has left.
     """
@@ -234,7 +236,7 @@ def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:
     """The cases of one `group.offsets_storage`."""
     named = f"offsets in {storage}"
 
-    def case(name: str, what: str, play: Callable[..., Told], **given: Any) -> Case:
+    def case(name: str, what: str, play: Callable[..., CaseResult], **given: Any) -> Case:
         return Case(
             row, f"{named}: {name}", f"{where}: {what}", partial(play, storage=storage, **given)
         )

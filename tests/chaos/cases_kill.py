@@ -16,7 +16,7 @@ from typing import Any
 from etl.demo.crash_run import HALF_COMMIT
 from tests.chaos.driver import Driver, send
 from tests.chaos.holding import Hold
-from tests.chaos.stage import Case, Stage, Told, commits, complete_files, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, commits, complete_files, held, summary_of
 from tests.system.driving import Pipeline
 
 _ATTEMPTS = 5
@@ -25,7 +25,9 @@ _SOON_S = 20.0
 Ending = Callable[[Driver], None]
 
 
-def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool = False, **settings: Any) -> Told:
+def at_verb(
+    stage: Stage, *, verb: str, then: str, loaded: bool = False, **settings: Any
+) -> CaseResult:
     """Killed before a verb; the next run's outcomes must have `then`, or the kill was not where it
     should be.
     """
@@ -35,7 +37,7 @@ def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool = False, **setti
         writer.wait_for(20)
         with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
             result = driver.wait()
-            assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+            assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
             assert "group" not in settings or owned(pipeline), "no owner was claimed"
             after = held(pipeline)
             next_run = pipeline.ran()
@@ -43,7 +45,7 @@ def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool = False, **setti
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def while_writing(stage: Stage, *, half: bool, ending: Ending, loaded: bool = False) -> Told:
+def while_writing(stage: Stage, *, half: bool, ending: Ending, loaded: bool = False) -> CaseResult:
     """Ended when no file is there, or `half` of them, and the other tasks have rows that are not
     written.
     """
@@ -63,7 +65,7 @@ def while_writing(stage: Stage, *, half: bool, ending: Ending, loaded: bool = Fa
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def before_the_commit(stage: Stage, *, ending: Ending, loaded: bool = False) -> Told:
+def before_the_commit(stage: Stage, *, ending: Ending, loaded: bool = False) -> CaseResult:
     """Ended when all files are written and there is no commit; a moment so short that it takes
     several attempts at times.
     """
@@ -80,7 +82,7 @@ def before_the_commit(stage: Stage, *, ending: Ending, loaded: bool = False) -> 
     raise AssertionError(f"the moment was missed {_ATTEMPTS} times")
 
 
-def worker_killed(stage: Stage, *, half: bool) -> Told:
+def worker_killed(stage: Stage, *, half: bool) -> CaseResult:
     """The Python worker of one task is killed; the run goes on, or fails as it should."""
     pipeline, files = held_pipeline(stage, loaded=False), stage.writes.tasks // 2 if half else 0
     hold = Hold(pipeline.folder / "marks", files)
@@ -91,9 +93,9 @@ def worker_killed(stage: Stage, *, half: bool) -> Told:
         send(hold.workers()[-1], signal.SIGKILL)
         hold.release()
         result = driver.wait()
-        assert result.code in (0, 7), f"{said_in_short(result)}\n{result.err}"
+        assert result.code in (0, 7), f"{summary_of(result)}\n{result.err}"
         next_run = pipeline.ran()
-    reported = f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}"
+    reported = f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}"
     return stage.finish(pipeline, after=after, next_run=reported)
 
 

@@ -31,8 +31,8 @@ from tests.chaos.sources import (
     recreate_topic,
     stopped,
 )
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
-from tests.said import Said
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline, broken_off_before
 from tests.traffic.rows import Row
 
@@ -66,7 +66,7 @@ def planned_and_lost(why: str) -> list[Gone]:
 
 def expired_before_fetch(
     stage: Stage, *, loaded: bool, on_data_loss: str, in_process: bool = False
-) -> Told:
+) -> CaseResult:
     """The start of a stored plan's range is deleted before the next run fetches it."""
     pipeline = prepared(stage, loaded=loaded, on_data_loss=on_data_loss)
     if in_process:
@@ -94,7 +94,7 @@ def expired_before_fetch(
     return reported
 
 
-def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> Told:
+def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> CaseResult:
     """An operator skips offsets of a stored plan; then the start of its range is deleted; then the
     plan is superseded once more.
     """
@@ -127,7 +127,7 @@ def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> Told:
     return reported
 
 
-def all_expired_before_fetch(stage: Stage) -> Told:
+def all_expired_before_fetch(stage: Stage) -> CaseResult:
     """Retention itself, not an operator, takes every planned record; then others come."""
     pipeline = prepared(stage, loaded=True, on_data_loss="skip")
     loaded = pipeline.in_table()
@@ -148,7 +148,7 @@ def all_expired_before_fetch(stage: Stage) -> Told:
     return reported
 
 
-def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
+def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> CaseResult:
     """Offsets of a range are deleted when its first answers came and more are to be fetched."""
     before: list[Counter[Row]] = []
 
@@ -177,7 +177,7 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
     return reported
 
 
-def expired_between_runs(stage: Stage, *, on_data_loss: str) -> Told:
+def expired_between_runs(stage: Stage, *, on_data_loss: str) -> CaseResult:
     pipeline = prepared(stage, loaded=True, on_data_loss=on_data_loss)
     before = pipeline.in_topic()
     delete_records(pipeline, {1: 90, 3: 120})
@@ -197,7 +197,7 @@ def expired_between_runs(stage: Stage, *, on_data_loss: str) -> Told:
 
 def during_fetch(
     stage: Stage, change: Callable[[Pipeline], None], **source: Any
-) -> tuple[Pipeline, Said]:
+) -> tuple[Pipeline, CommandResult]:
     """A run whose third fetch is answered only when `change` has happened, and that has many more
     to ask for.
     """
@@ -225,7 +225,7 @@ def during_fetch(
 
 def recreated(
     stage: Stage, *, records: int, stored: bool = False, cluster: EmbeddedCluster | None = None
-) -> Told:
+) -> CaseResult:
     """The topic is made again, with fewer or more records than before; nothing of it may be loaded
     by the old plans.
     """
@@ -247,7 +247,7 @@ def recreated(
     return reported
 
 
-def recreated_without_ids(stage: Stage) -> Told:
+def recreated_without_ids(stage: Stage) -> CaseResult:
     """Brokers that speak the protocol of 2.7 among themselves give topics no ids: ZooKeeper knows
     when the topic was made.
     """
@@ -258,7 +258,7 @@ def recreated_without_ids(stage: Stage) -> Told:
     )
 
 
-def recreated_during_fetch(stage: Stage) -> Told:
+def recreated_during_fetch(stage: Stage) -> CaseResult:
     """The topic is made again, with more records than before, while a run fetches."""
 
     def recreate(pipeline: Pipeline) -> None:
@@ -266,12 +266,14 @@ def recreated_during_fetch(stage: Stage) -> Told:
         pipeline.produce(8_800)
 
     pipeline, result = during_fetch(stage, recreate)
-    assert result.code in (2, 5, 6), f"{said_in_short(result)}\n{result.err}"
-    after = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+    assert result.code in (2, 5, 6), f"{summary_of(result)}\n{result.err}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
     return _accepted(pipeline, Counter(), after, stopped(pipeline.run(), 5, "made again"))
 
 
-def _accepted(pipeline: Pipeline, rows: Counter[Row], after: str, result: Said) -> Told:
+def _accepted(
+    pipeline: Pipeline, rows: Counter[Row], after: str, result: CommandResult
+) -> CaseResult:
     """The table still holds what the first topic had; accepted, as the error tells, the second one
     is read whole under its second life.
     """
@@ -286,7 +288,7 @@ def _accepted(pipeline: Pipeline, rows: Counter[Row], after: str, result: Said) 
     )
 
 
-def deleted(stage: Stage, *, stored: bool) -> Told:
+def deleted(stage: Stage, *, stored: bool) -> CaseResult:
     """The topic is deleted and does not come back."""
     pipeline = prepared(stage, loaded=True)
     rows = pipeline.in_table()
@@ -308,7 +310,7 @@ def deleted(stage: Stage, *, stored: bool) -> Told:
     return reported
 
 
-def partitions_added(stage: Stage, *, loaded: bool) -> Told:
+def partitions_added(stage: Stage, *, loaded: bool) -> CaseResult:
     """Between a plan and its fetch the topic grows by two partitions, with records in them."""
     pipeline = prepared(stage, loaded=loaded)
     killed_before_the_fetch(pipeline)

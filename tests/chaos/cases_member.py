@@ -19,9 +19,9 @@ from tests.chaos.driver import Driver, send
 from tests.chaos.holding import Hold
 from tests.chaos.others import JOIN, OtherConsumer, shared
 from tests.chaos.sources import stored_plans
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import MULTI, Lost, proxied
-from tests.said import Said
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 
 _OURS, _THEIRS = (0, 1), (2, 3)
@@ -38,15 +38,15 @@ killed.
 
 def at_verb(
     stage: Stage, *, verb: str, loaded: bool = False, group: Mapping[str, Any] = JOIN
-) -> Told:
+) -> CaseResult:
     """Killed before a verb, by which it is registered and owns its half."""
     pipeline = stage.pipeline(group=group)
     with OtherConsumer(pipeline) as other:
-        beside(pipeline, other, loaded)
+        let_other_read(pipeline, other, loaded)
         with stage.writing(pipeline):
             with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
                 result = driver.wait()
-            assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+            assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
             assert other.owned() == [*_OURS, *_THEIRS] and len(other.members()) == 1, (
                 other.owned(),
                 other.members(),
@@ -55,7 +55,7 @@ def at_verb(
         return left_alone(stage, pipeline, other, after, next_run)
 
 
-def while_it_registers(stage: Stage) -> Told:
+def while_it_registers(stage: Stage) -> CaseResult:
     """Killed when it is registered and owns nothing: the other one, which was alone, has not let go
     yet.
     """
@@ -80,13 +80,13 @@ def at_request(
     lost: Lost,
     stored: int,
     group: Mapping[str, Any] = JOIN,
-) -> Told:
+) -> CaseResult:
     """Killed when a request is under way to ZooKeeper, which gets it or does not; `stored`: how
     many plans there are then.
     """
     (pipeline, proxy), is_it = proxied(stage, group=group), seen()
     with OtherConsumer(pipeline) as other:
-        beside(pipeline, other, loaded=False)
+        let_other_read(pipeline, other, loaded=False)
         with stage.writing(pipeline), Driver(pipeline) as driver:
 
             def is_killed_at(operation: int, frame: bytes) -> bool:
@@ -98,7 +98,7 @@ def at_request(
             proxy.lose(lost, is_killed_at)
             result = driver.wait()
             assert result.code == -signal.SIGKILL and proxy.happened.is_set(), (
-                f"{said_in_short(result)}\n{result.err}"
+                f"{summary_of(result)}\n{result.err}"
             )
             assert wait_until(lambda: len(stored_plans(pipeline)) == stored, _SOON_S), stored_plans(
                 pipeline
@@ -107,12 +107,12 @@ def at_request(
         return left_alone(stage, pipeline, other, after, next_run)
 
 
-def while_fetching(stage: Stage, *, all_at_once: bool) -> Told:
+def while_fetching(stage: Stage, *, all_at_once: bool) -> CaseResult:
     """Killed when tasks have their first rows, which the group's offsets have passed already."""
     pipeline = stage.pipeline(**stage.writes.held, group=JOIN)
     hold = Hold(pipeline.folder / "marks", 0)
     with OtherConsumer(pipeline) as other:
-        beside(pipeline, other, loaded=True)
+        let_other_read(pipeline, other, loaded=True)
         with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
             driver.wait_for("a task with its first rows", lambda: bool(hold.workers()))
             if all_at_once:
@@ -124,7 +124,7 @@ def while_fetching(stage: Stage, *, all_at_once: bool) -> Told:
         return left_alone(stage, pipeline, other, after, next_run)
 
 
-def beside(pipeline: Pipeline, other: OtherConsumer, loaded: bool) -> None:
+def let_other_read(pipeline: Pipeline, other: OtherConsumer, loaded: bool) -> None:
     """The other one owns its half and has read some of it; `loaded`: our half has a plan in the
     table already.
     """
@@ -137,7 +137,7 @@ def beside(pipeline: Pipeline, other: OtherConsumer, loaded: bool) -> None:
         pipeline.produce(_RECORDS)
 
 
-def gone_on(pipeline: Pipeline, other: OtherConsumer) -> tuple[str, Said]:
+def gone_on(pipeline: Pipeline, other: OtherConsumer) -> tuple[str, CommandResult]:
     """The other one reads on, then the next run does beside it: what the table held before, and
     what that run said.
     """
@@ -150,8 +150,8 @@ def gone_on(pipeline: Pipeline, other: OtherConsumer) -> tuple[str, Said]:
 
 
 def left_alone(
-    stage: Stage, pipeline: Pipeline, other: OtherConsumer, after: str, next_run: Said
-) -> Told:
+    stage: Stage, pipeline: Pipeline, other: OtherConsumer, after: str, next_run: CommandResult
+) -> CaseResult:
     """The other one leaves, and all that is left is ours."""
     other.leave()
     pipeline.produce(_RECORDS)
@@ -168,7 +168,7 @@ def is_deregistration(operation: int, frame: bytes) -> bool:
     return operation == _DELETE and b"/ids/" in frame
 
 
-def behind(first: Seen, then: Seen) -> Seen:
+def after_first(first: Seen, then: Seen) -> Seen:
     """The second of these once the first has come."""
     has_come = threading.Event()
 
@@ -213,13 +213,13 @@ CASES: tuple[Case, ...] = (
             (
                 "letting go",
                 "lets go of its partitions at the end",
-                partial(behind, is_hand_over, is_of_owners),
+                partial(after_first, is_hand_over, is_of_owners),
                 1,
             ),
             (
                 "leaving",
                 "takes its registration back at the end",
-                partial(behind, is_hand_over, is_deregistration),
+                partial(after_first, is_hand_over, is_deregistration),
                 1,
             ),
         )

@@ -26,7 +26,7 @@ from tests.chaos.proxy import (
     reset,
     stalled,
 )
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 
 TIMEOUT_S = 2.0
 """`source.request_timeout_s` of these runs."""
@@ -43,7 +43,7 @@ def spoiled(
     times: int | None = None,
     records: int = 400,
     **source: Any,
-) -> Told:
+) -> CaseResult:
     """One run with spoiled answers, which must end with one of these exit codes, and the next one
     with none.
     """
@@ -67,8 +67,8 @@ def spoiled(
                 driver.wait()
             )  # under a deadline: nine attempts of `TIMEOUT_S` and the pauses between them are 45 s
         assert cluster.proxy.spoiled, "no answer was spoiled"
-        assert result.code in ends, f"{said_in_short(result)}\n{result.err}"
-        after_it = f"{held(pipeline)}; the run itself: {said_in_short(result)}"
+        assert result.code in ends, f"{summary_of(result)}\n{result.err}"
+        after_it = f"{held(pipeline)}; the run itself: {summary_of(result)}"
         cluster.proxy.heal()
         writer.wait_for(20)
         next_run = pipeline.ran()

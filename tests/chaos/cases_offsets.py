@@ -11,8 +11,8 @@ from functools import partial
 from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.sources import between, let_go, set_offset, stopped
-from tests.chaos.stage import Case, Stage, Told, held
-from tests.said import Said
+from tests.chaos.stage import Case, CaseResult, Stage, held
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 
 _OURS, _LARGER, _SMALLER = 60, 80, 20
@@ -21,7 +21,7 @@ _PARTITION = 1
 
 def moved_between(
     stage: Stage, *, to: int | None, on_offset_changed: str, follows: bool = False
-) -> Told:
+) -> CaseResult:
     """After two runs that left every offset at 60, one of them is moved, while there is more to
     read.
     """
@@ -37,7 +37,7 @@ def moved_between(
 
 def moved_during(
     stage: Stage, *, to: int, on_offset_changed: str, follows: bool = False, loaded: bool = False
-) -> Told:
+) -> CaseResult:
     """While the rows of a run are being written, one offset is moved; the run says so, and the next
     one decides by policy.
     """
@@ -69,7 +69,9 @@ def moved_during(
     return _decided(stage, pipeline, pipeline.run(), after, follows)
 
 
-def _decided(stage: Stage, pipeline: Pipeline, result: Said, after: str, follows: bool) -> Told:
+def _decided(
+    stage: Stage, pipeline: Pipeline, result: CommandResult, after: str, follows: bool
+) -> CaseResult:
     if follows:
         stopped(result, 0, "offset_changed", "ingested")
         expected = pipeline.in_topic() - between(pipeline.in_topic(), _PARTITION, _OURS, _LARGER)

@@ -9,10 +9,10 @@ from functools import partial
 
 from etl.demo.crash_run import HALF_COMMIT
 from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, checked, held, summary_of
 
 
-def one_run(stage: Stage, *, verb: str, loaded: bool = False) -> Told:
+def one_run(stage: Stage, *, verb: str, loaded: bool = False) -> CaseResult:
     """Killed before a verb; the topic grows; the very next run must leave nothing."""
     pipeline = stage.pipeline()
     pipeline.produce(400)
@@ -21,12 +21,12 @@ def one_run(stage: Stage, *, verb: str, loaded: bool = False) -> Told:
         pipeline.produce(400)
     with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
         result = driver.wait()
-    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+    assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
     pipeline.produce(400)
     after, next_run = held(pipeline), pipeline.ran()
     figures = checked(pipeline)
     assert set(pipeline.committed().values()) == {300 if loaded else 200}, pipeline.committed()
-    return Told(after, said_in_short(next_run), figures)
+    return CaseResult(after, summary_of(next_run), figures)
 
 
 _WHAT = "more records come, one run: SIGKILL "

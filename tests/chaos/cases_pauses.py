@@ -13,9 +13,9 @@ from tests.chaos.cases_zookeeper import finish_apart, through_proxy
 from tests.chaos.driver import Driver
 from tests.chaos.others import JOIN, OtherConsumer, shared, without
 from tests.chaos.sources import between, delete_records, let_go, stopped
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, SET_DATA, Lost
-from tests.said import Said, run_etl
+from tests.command_result import CommandResult, run_etl
 from tests.system.driving import Pipeline
 
 _PARTITION = 1
@@ -24,7 +24,7 @@ _PAUSED_AT = 100
 _WRITES = (CREATE, CREATE2, SET_DATA, MULTI)
 
 
-def killed_then_paused(stage: Stage, *, verb: str, then: str, **settings: Any) -> Told:
+def killed_then_paused(stage: Stage, *, verb: str, then: str, **settings: Any) -> CaseResult:
     """Killed before a verb, and paused: what is stored is executed whole, and behind it the log
     rests until it is resumed.
     """
@@ -34,30 +34,30 @@ def killed_then_paused(stage: Stage, *, verb: str, then: str, **settings: Any) -
         writer.wait_for(20)
         _kill(pipeline, verb)
         after = held(pipeline)
-        assert say(pipeline, "pause").code == 0
+        assert pause_or_resume(pipeline, "pause").code == 0
         writer.wait_for(20)
         next_run = pipeline.ran()
     assert then in next_run.outcomes and "paused" in next_run.outcomes, next_run.outcomes
     return rested(stage, pipeline, after, next_run)
 
 
-def paused_then_killed(stage: Stage, *, verb: str, then: str, **settings: Any) -> Told:
+def paused_then_killed(stage: Stage, *, verb: str, then: str, **settings: Any) -> CaseResult:
     """A run that leaves a paused log is killed; it is resumed before the next one, which finishes
     the plan as it is stored.
     """
     pipeline = stage.pipeline(**settings)
     prepare(pipeline, loaded=True)
-    assert say(pipeline, "pause").code == 0
+    assert pause_or_resume(pipeline, "pause").code == 0
     with stage.writing(pipeline):
         _kill(pipeline, verb)
         after = held(pipeline)
-        assert say(pipeline, "resume").code == 0
+        assert pause_or_resume(pipeline, "resume").code == 0
         next_run = pipeline.ran()
     assert then in next_run.outcomes, next_run.outcomes
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def paused_under_a_sleeper(stage: Stage, *, verb: str) -> Told:
+def paused_under_a_sleeper(stage: Stage, *, verb: str) -> CaseResult:
     """The driver sleeps past its session, a log that its plan reads or would read is paused, a
     second driver runs, the first goes on.
     """
@@ -70,50 +70,50 @@ def paused_under_a_sleeper(stage: Stage, *, verb: str) -> Told:
     ):
         zombie.wait_until_paused()
         pipeline.settings["group"] = {"lock_timeout_s": 60}
-        assert say(pipeline, "pause").code == 0
+        assert pause_or_resume(pipeline, "pause").code == 0
         after, second, woken = overtaken(zombie, pipeline)
-    assert woken.code in (0, 4, 6), f"{said_in_short(woken)}\n{woken.err}"
+    assert woken.code in (0, 4, 6), f"{summary_of(woken)}\n{woken.err}"
     return rested(
         stage,
         pipeline,
         after,
-        f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}",
+        f"the second driver: {summary_of(second)}; the woken one: {summary_of(woken)}",
     )
 
 
-def answer_lost(stage: Stage, *, word: str, lost: Lost) -> Told:
+def answer_lost(stage: Stage, *, word: str, lost: Lost) -> CaseResult:
     """The connection breaks as the pause, or its end, is written; said again it is as it was said."""
     case, proxy = through_proxy(stage)
     pipeline = case.loaded().pipeline
     if word == "resume":
-        assert say(pipeline, "pause").code == 0
+        assert pause_or_resume(pipeline, "pause").code == 0
     proxy.lose(lost, lambda operation, frame: operation in _WRITES and b"/paused" in frame)
-    result = say(pipeline, word)
+    result = pause_or_resume(pipeline, word)
     assert proxy.happened.is_set() and result.code in (0, 4, 6), (
-        f"{said_in_short(result)}\n{result.err}"
+        f"{summary_of(result)}\n{result.err}"
     )
-    assert say(pipeline, word).code == 0
+    assert pause_or_resume(pipeline, word).code == 0
     after = held(pipeline)
     next_run = pipeline.ran()
     assert ("paused" in next_run.outcomes) == (word == "pause"), next_run.outcomes
     if word == "pause":
-        assert say(pipeline, "resume").code == 0
+        assert pause_or_resume(pipeline, "resume").code == 0
     pipeline.ran()
     return finish_apart(
         stage,
         case,
         after,
-        f"`etl offsets {word}`: exit {result.code}; the next run: {said_in_short(next_run)}",
+        f"`etl offsets {word}`: exit {result.code}; the next run: {summary_of(next_run)}",
     )
 
 
-def ledger_lost(stage: Stage) -> Told:
+def ledger_lost(stage: Stage) -> CaseResult:
     """Everything in ZooKeeper is gone while a log rests: the ledger comes back from the table, the
     pause does not, and that is said.
     """
     case, _ = through_proxy(stage)
     pipeline = case.loaded().pipeline
-    assert say(pipeline, "pause").code == 0
+    assert pause_or_resume(pipeline, "pause").code == 0
     pipeline.ran()
     case.restore(None)
     after = held(pipeline)
@@ -122,21 +122,21 @@ def ledger_lost(stage: Stage) -> Told:
     return finish_apart(stage, case, after, next_run)
 
 
-def expired_meanwhile(stage: Stage) -> Told:
+def expired_meanwhile(stage: Stage) -> CaseResult:
     """Retention takes a part of what a paused log has: no run stops for it, and the one behind the
     resume lets it go, and says so.
     """
     pipeline = stage.pipeline(source={"on_data_loss": "skip"})
     prepare(pipeline, loaded=True)
-    assert say(pipeline, "pause").code == 0
+    assert pause_or_resume(pipeline, "pause").code == 0
     gone = _PAUSED_AT + 30
     expected = pipeline.in_topic() - between(pipeline.in_topic(), _PARTITION, _PAUSED_AT, gone)
     delete_records(pipeline, {_PARTITION: gone})
     rested_run = pipeline.ran()
     after = held(pipeline)
-    assert "records_lost" not in rested_run.outcomes and say(pipeline, "resume").code == 0, (
-        rested_run.outcomes
-    )
+    assert (
+        "records_lost" not in rested_run.outcomes and pause_or_resume(pipeline, "resume").code == 0
+    ), rested_run.outcomes
     next_run = pipeline.ran()
     assert "records_lost" in next_run.outcomes, next_run.outcomes
     reported = stage.finish(pipeline, after=after, next_run=next_run, expected=expected)
@@ -146,13 +146,13 @@ def expired_meanwhile(stage: Stage) -> Told:
     return reported
 
 
-def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
+def paused_by_a_member(stage: Stage, *, verb: str | None) -> CaseResult:
     """A member that owns a paused log leaves its offset where it is; another consumer that has the
     log meanwhile reads on.
     """
     pipeline = stage.pipeline(group=JOIN)
     prepare(pipeline, loaded=True)
-    assert say(pipeline, "pause").code == 0
+    assert pause_or_resume(pipeline, "pause").code == 0
     if verb:
         _kill(pipeline, verb)
     with OtherConsumer(pipeline) as other:
@@ -165,11 +165,11 @@ def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
         other.claim(_PARTITION)
         other.read(_PARTITION, 40)
         other.leave()
-        assert say(pipeline, "resume").code == 0
+        assert pause_or_resume(pipeline, "resume").code == 0
         return shared(stage, pipeline, other, after=after, next_run=next_run)
 
 
-def say(pipeline: Pipeline, word: str) -> Said:
+def pause_or_resume(pipeline: Pipeline, word: str) -> CommandResult:
     """`etl topics pause` or `resume`, of one log."""
     return run_etl(
         "topics",
@@ -183,7 +183,9 @@ def say(pipeline: Pipeline, word: str) -> Said:
     )
 
 
-def rested(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | str) -> Told:
+def rested(
+    stage: Stage, pipeline: Pipeline, after: str, next_run: CommandResult | str
+) -> CaseResult:
     """All but the paused log is there; once that is resumed it is there, too."""
     pipeline.ran()
     expected, found = (
@@ -194,14 +196,14 @@ def rested(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | str) -
     assert (
         0 < sum(between(pipeline.in_table(), _PARTITION, 0, 1 << 60).values()) < sum(whole.values())
     ), "it does not rest"
-    assert say(pipeline, "resume").code == 0
+    assert pause_or_resume(pipeline, "resume").code == 0
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
 def _kill(pipeline: Pipeline, verb: str) -> None:
     with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
         result = driver.wait()
-    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+    assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
 
 
 _THEN = "a log is paused "

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
-from tests.said import Said
+from tests.chaos.stage import Case, CaseResult, Stage, checked, held, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 
 
-def paused_before_its_plan(stage: Stage) -> Told:
+def paused_before_its_plan(stage: Stage) -> CaseResult:
     """One has looked and found itself alone, and is paused; the other one loads; then the first
     wakes up.
     """
@@ -27,16 +27,16 @@ def paused_before_its_plan(stage: Stage) -> Told:
         after = held(loading)
         driver.wake_all()
         woken = driver.wait()
-    assert woken.code == 4, f"{said_in_short(woken)}\n{woken.err}"
+    assert woken.code == 4, f"{summary_of(woken)}\n{woken.err}"
     refused = late.run()
     assert refused.code == 2 and held(late) == "nothing", refused.err
     loading.produce(400)
-    message = f"the one that won: {said_in_short(loading.ran())}; the woken one: {said_in_short(woken)}, then exit {refused.code}"
+    message = f"the one that won: {summary_of(loading.ran())}; the woken one: {summary_of(woken)}, then exit {refused.code}"
     assert first.code == 0
-    return Told(after, message, checked(loading))
+    return CaseResult(after, message, checked(loading))
 
 
-def killed_behind_its_plan(stage: Stage) -> Told:
+def killed_behind_its_plan(stage: Stage) -> CaseResult:
     """The one that won is killed when its plan is stored, and never comes back; the operator
     retires it and the other one loads.
     """
@@ -45,13 +45,13 @@ def killed_behind_its_plan(stage: Stage) -> Told:
         assert driver.wait().code == -signal.SIGKILL
     after = held(killed)
     refused = other.run()
-    assert refused.code == 2, f"{said_in_short(refused)}\n{refused.err}"
+    assert refused.code == 2, f"{summary_of(refused)}\n{refused.err}"
     assert retire(other, "clicks").code == 0
     wait_for_no_owner(other)
-    message = f"the other one: exit {refused.code}; when the killed one is retired: {said_in_short(other.ran())}"
+    message = f"the other one: exit {refused.code}; when the killed one is retired: {summary_of(other.ran())}"
     late = killed.run()
-    assert late.code == 5 and held(killed) == "nothing", f"{said_in_short(late)}\n{late.err}"
-    return Told(after, f"{message}; the retired one: exit {late.code}", checked(other))
+    assert late.code == 5 and held(killed) == "nothing", f"{summary_of(late)}\n{late.err}"
+    return CaseResult(after, f"{message}; the retired one: exit {late.code}", checked(other))
 
 
 def two_pipelines(stage: Stage) -> tuple[Pipeline, Pipeline]:
@@ -72,7 +72,7 @@ def wait_for_no_owner(pipeline: Pipeline) -> None:
         )
 
 
-def retire(pipeline: Pipeline, name: str) -> Said:
+def retire(pipeline: Pipeline, name: str) -> CommandResult:
     """What an operator does."""
     return pipeline.door("pipelines", "retire", after=(name, "--reason", "the other one goes on"))
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from etl.cli import main
 from etl.model.columns import spark_schema
 from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, Stage, Told, checked, complete_files, held
+from tests.chaos.stage import Case, CaseResult, Stage, checked, complete_files, held
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row
 
@@ -64,7 +64,7 @@ def _killed_before_its_record(pipeline: Pipeline) -> str:
     return held(pipeline)
 
 
-def mapped(stage: Stage, *, mode: str, are_gone: bool) -> Told:
+def mapped(stage: Stage, *, mode: str, are_gone: bool) -> CaseResult:
     """A table with column mapping and deletion vectors; where `are_gone`, OPTIMIZE and VACUUM
     follow the kill.
     """
@@ -91,7 +91,7 @@ def mapped(stage: Stage, *, mode: str, are_gone: bool) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def behind_a_transform(stage: Stage) -> Told:
+def behind_a_transform(stage: Stage) -> CaseResult:
     """The run goes on, the proof waits for an operator."""
     pipeline = stage.pipeline(transform="tests.chaos.cases_recount:dropping")
     after = _killed_before_its_record(pipeline)
@@ -118,7 +118,7 @@ def behind_a_transform(stage: Stage) -> Told:
     expected = Counter(
         {row: count for row, count in pipeline.in_topic().items() if row[:2] != _DROPPED}
     )
-    return Told(
+    return CaseResult(
         after, f"exit {result.code}: {', '.join(result.outcomes)}", checked(pipeline, expected)
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.system.driving import Pipeline
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def marked(rows: DataFrame) -> DataFrame:
     return rows.withColumn("timestampType", functions.lit(MARK))
 
 
-def at_verb(stage: Stage, *, verb: str, is_done: bool) -> Told:
+def at_verb(stage: Stage, *, verb: str, is_done: bool) -> CaseResult:
     """Killed before a verb; the next run executes what was stored, and `is_done` says whether that
     replaces the rows.
     """
@@ -49,7 +49,7 @@ def at_verb(stage: Stage, *, verb: str, is_done: bool) -> Told:
         writer.wait_for(20)
         with Driver(pipeline, sends=(signal.SIGKILL, verb), door=_door(pipeline)) as driver:
             result = driver.wait()
-            assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+            assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
             after = held(pipeline)
             _are_all_or_none(pipeline)
             next_run = pipeline.ran()
@@ -57,7 +57,7 @@ def at_verb(stage: Stage, *, verb: str, is_done: bool) -> Told:
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def many_times(stage: Stage) -> Told:
+def many_times(stage: Stage) -> CaseResult:
     """Killed, with its JVM and workers, at twenty moments spread over all of its way; then once
     more to its end.
     """
@@ -79,7 +79,7 @@ def many_times(stage: Stage) -> Told:
     assert last.code == 0, last.err
     assert _are_all_or_none(pipeline) is True
     assert pipeline.door("verify").code == 0
-    reported = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {said_in_short(last)}"
+    reported = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {summary_of(last)}"
     return stage.finish(pipeline, after=after, next_run=reported)
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from etl.cli import main
 from tests.chaos.driver import Driver
 from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, checked, held, summary_of
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row, hash_of
 
@@ -67,20 +67,20 @@ def _killed_before(heir: Pipeline, verb: str) -> str:
     if verb:
         with Driver(heir, sends=(signal.SIGKILL, verb)) as driver:
             result = driver.wait()
-        assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+        assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
     return held(heir)
 
 
-def behind_rows(stage: Stage, *, dies_at: str = "", verb: str = "") -> Told:
+def behind_rows(stage: Stage, *, dies_at: str = "", verb: str = "") -> CaseResult:
     """The pipeline goes on behind the rows that are there."""
     heir = _on_a_table_with_rows(stage)
     _say(heir, *_RESTORE, dies_at)
     after, next_run = _killed_before(heir, verb), heir.ran()
     assert heir.door("verify").code == 0
-    return Told(after, said_in_short(next_run), checked(heir))
+    return CaseResult(after, summary_of(next_run), checked(heir))
 
 
-def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> Told:
+def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> CaseResult:
     """An operator says that the rows are other records; everything is loaded in the next life of
     the logs.
     """
@@ -90,7 +90,7 @@ def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> Told:
     after, next_run = _killed_before(heir, verb), heir.ran()
     assert heir.door("verify").code == 0
     assert sum(heir.in_table().values()) == _BEFORE + heir.produced
-    return Told(after, said_in_short(next_run), checked(_NextLife(heir)))
+    return CaseResult(after, summary_of(next_run), checked(_NextLife(heir)))
 
 
 _BEHIND = "a table holds rows of the topic, the pipeline goes on behind them: SIGKILL "

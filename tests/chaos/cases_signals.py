@@ -11,7 +11,7 @@ from functools import partial
 from tests.chaos.cases_kill import held_pipeline
 from tests.chaos.driver import Driver
 from tests.chaos.holding import Hold
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.system.driving import Pipeline
 
 _STOPPED = 130
@@ -28,7 +28,7 @@ matrix that it belongs to.
 """
 
 
-def stopped_at_verb(stage: Stage, *, method: str, kind: signal.Signals) -> Told:
+def stopped_at_verb(stage: Stage, *, method: str, kind: signal.Signals) -> CaseResult:
     """The run sends itself the signal, and goes on as it may."""
     pipeline = stage.pipeline()
     pipeline.produce(400)
@@ -39,7 +39,7 @@ def stopped_at_verb(stage: Stage, *, method: str, kind: signal.Signals) -> Told:
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def stopped_while_writing(stage: Stage, *, kind: signal.Signals, whole_group: bool) -> Told:
+def stopped_while_writing(stage: Stage, *, kind: signal.Signals, whole_group: bool) -> CaseResult:
     """The signal comes from outside while tasks are at work, as from a terminal or a scheduler."""
     pipeline = held_pipeline(stage, loaded=False)
     hold = Hold(pipeline.folder / "marks", stage.writes.tasks // 2)
@@ -56,11 +56,11 @@ def stopped_while_writing(stage: Stage, *, kind: signal.Signals, whole_group: bo
 def _ended(pipeline: Pipeline, driver: Driver) -> tuple[str, str]:
     """What the table held when the run had stopped, and what that one and the next said."""
     result = driver.wait()
-    assert result.code == _STOPPED, f"{said_in_short(result)}\n{result.err}"
+    assert result.code == _STOPPED, f"{summary_of(result)}\n{result.err}"
     assert "Traceback" not in result.err and "nothing is lost" in result.err, result.err
     driver.wait_until_gone()
     after = held(pipeline)
-    return after, f"exit {_STOPPED}; the next run: {said_in_short(pipeline.ran())}"
+    return after, f"exit {_STOPPED}; the next run: {summary_of(pipeline.ran())}"
 
 
 CASES: tuple[Case, ...] = (

@@ -14,7 +14,7 @@ from tests.chaos.cases_kill import held_pipeline
 from tests.chaos.cases_zombie import prepare, short_session, wait_for_no_driver
 from tests.chaos.driver import Driver
 from tests.chaos.holding import Hold
-from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, checked, held, summary_of
 from tests.system.driving import Pipeline
 
 _STOPPED = (4, 5, 6)
@@ -60,7 +60,7 @@ def _killed_command(pipeline: Pipeline, place: str, words: list[str]) -> None:
     assert child.returncode == -signal.SIGKILL, f"exit {child.returncode}\n{err}"
 
 
-def _finished(old: Pipeline, heir: Pipeline, zombie: Driver, dies_at: str = "") -> Told:
+def _finished(old: Pipeline, heir: Pipeline, zombie: Driver, dies_at: str = "") -> CaseResult:
     """The heir takes over and loads, the sleeper wakes up; the table has each record once, and both
     can prove it.
     """
@@ -71,17 +71,17 @@ def _finished(old: Pipeline, heir: Pipeline, zombie: Driver, dies_at: str = "") 
     heir.ran()
     zombie.wake_all()
     woken = zombie.wait()
-    assert woken.code in _STOPPED, f"the woken driver: {said_in_short(woken)}\n{woken.err}"
+    assert woken.code in _STOPPED, f"the woken driver: {summary_of(woken)}\n{woken.err}"
     next_run = heir.ran()
     assert heir.door("verify").code == 0
-    return Told(
+    return CaseResult(
         after,
-        f"the heir: {said_in_short(next_run)}; the woken one: {said_in_short(woken)}",
+        f"the heir: {summary_of(next_run)}; the woken one: {summary_of(woken)}",
         checked(old),
     )
 
 
-def taken_over(stage: Stage, *, verb: str, loaded: bool = True, dies_at: str = "") -> Told:
+def taken_over(stage: Stage, *, verb: str, loaded: bool = True, dies_at: str = "") -> CaseResult:
     """Paused before a verb until its session is gone and another pipeline has taken its place and
     loaded the same offsets.
     """
@@ -96,7 +96,7 @@ def taken_over(stage: Stage, *, verb: str, loaded: bool = True, dies_at: str = "
         return _finished(old, _renamed_pipeline(old), zombie, dies_at)
 
 
-def taken_over_while_writing(stage: Stage) -> Told:
+def taken_over_while_writing(stage: Stage) -> CaseResult:
     """The same, with half of the files written, and the workers paused, too."""
     old, files = held_pipeline(stage, loaded=True), stage.writes.tasks // 2
     hold = Hold(old.folder / "marks", files)
@@ -109,7 +109,7 @@ def taken_over_while_writing(stage: Stage) -> Told:
         return _finished(old, _renamed_pipeline(old), zombie)
 
 
-def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> Told:
+def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> CaseResult:
     """Its pipeline is retired, and another one of the group loads the topic: in the place of the
     first, or where that loaded nothing.
     """
@@ -136,11 +136,11 @@ def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> Told:
         heir.ran()
         zombie.wake_all()
         woken = zombie.wait()
-    assert woken.code in _STOPPED, f"the woken driver: {said_in_short(woken)}\n{woken.err}"
+    assert woken.code in _STOPPED, f"the woken driver: {summary_of(woken)}\n{woken.err}"
     next_run = heir.ran()
     assert heir.door("verify").code == 0
-    message = f"the heir: {said_in_short(next_run)}; the woken one: {said_in_short(woken)}"
-    return Told(after, message, checked(old))
+    message = f"the heir: {summary_of(next_run)}; the woken one: {summary_of(woken)}"
+    return CaseResult(after, message, checked(old))
 
 
 _OVER = "the driver is paused past its session, another pipeline takes its place and loads the same offsets, the first goes on: "

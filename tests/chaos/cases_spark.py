@@ -13,9 +13,9 @@ from tests.chaos.driver import Driver, send
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.kept import kept
 from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, Stage, Told, complete_files, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, complete_files, held, summary_of
+from tests.command_result import CommandResult
 from tests.processes import command, that_mention, working_folder
-from tests.said import Said
 from tests.system.driving import ROOT, Pipeline
 
 _SPECULATION = {
@@ -62,7 +62,7 @@ def executors() -> list[int]:
     ]
 
 
-def task_fails(stage: Stage, *, at: str) -> Told:
+def task_fails(stage: Stage, *, at: str) -> CaseResult:
     """The Python worker of one task is killed, and the task is tried again."""
     pipeline = on_two_hosts(stage)
     hold = Hold(pipeline.folder / "marks", from_task=3, at=at)
@@ -79,7 +79,7 @@ def task_fails(stage: Stage, *, at: str) -> Told:
     return _and_one_more(stage, pipeline, after, result)
 
 
-def speculation(stage: Stage, *, at: str) -> Told:
+def speculation(stage: Stage, *, at: str) -> CaseResult:
     """The last task is slow, so a second copy of it runs on the other host, and both go on at the
     same moment.
     """
@@ -95,7 +95,7 @@ def speculation(stage: Stage, *, at: str) -> Told:
     return _and_one_more(stage, pipeline, after, result)
 
 
-def executor_lost(stage: Stage, *, all_of_them: bool) -> Told:
+def executor_lost(stage: Stage, *, all_of_them: bool) -> CaseResult:
     """Executors are killed after two of four files are there, while the other tasks are at work."""
     pipeline = on_two_hosts(stage)
     hold = Hold(pipeline.folder / "marks", from_task=2)
@@ -111,13 +111,15 @@ def executor_lost(stage: Stage, *, all_of_them: bool) -> Told:
     return _and_one_more(stage, pipeline, after, result)
 
 
-def _and_one_more(stage: Stage, pipeline: Pipeline, after: str, result: Said) -> Told:
+def _and_one_more(
+    stage: Stage, pipeline: Pipeline, after: str, result: CommandResult
+) -> CaseResult:
     """The next run, in the shared session, loads what the producer wrote meanwhile."""
     next_run = pipeline.ran()
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}",
     )
 
 

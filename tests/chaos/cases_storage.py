@@ -14,14 +14,14 @@ from etl.testkit.brokers import release_jars
 from etl.testkit.java import find_java
 from etl.testkit.server_process import wait_until
 from tests.chaos.sources import let_go, log_starts, stopped
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.system.driving import Pipeline
 
 _SMALL_SEGMENTS = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "1"}
 _SOON_S = 90.0
 
 
-def lost_segment(stage: Stage) -> Told:
+def lost_segment(stage: Stage) -> CaseResult:
     """A broker finds one of its segments gone when it starts: no replica has it, and nobody says a
     word.
     """
@@ -38,7 +38,7 @@ def lost_segment(stage: Stage) -> Told:
         named in refused.err
         and not pipeline.table.joinpath("_delta_log", "00000000000000000000.json").exists()
     ), refused.err
-    after = f"{held(pipeline)}; the run itself: {said_in_short(refused)}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(refused)}"
     pipeline.settings["source"] = {"on_data_loss": "skip"}
     result = stopped(
         pipeline.run(), 0, "plan_resumed", "plan_superseded", "records_lost", "ingested"
@@ -53,7 +53,7 @@ def lost_segment(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def withheld(stage: Stage) -> Told:
+def withheld(stage: Stage) -> CaseResult:
     """Remote storage (KIP-405) that is slower than the broker waits: it answers without records and
     without an error.
     """
@@ -83,7 +83,7 @@ def withheld(stage: Stage) -> Told:
     assert "remote.fetch.max.wait.ms" in refused.err and "partition 0, offset 0" in refused.err, (
         refused.err
     )
-    after = f"{held(pipeline)}; the run itself: {said_in_short(refused)}"
+    after = f"{held(pipeline)}; the run itself: {summary_of(refused)}"
     storage.joinpath("withheld").unlink()
     result = stopped(pipeline.run(), 0, "plan_resumed", "ingested")
     return stage.finish(pipeline, after=after, next_run=result)

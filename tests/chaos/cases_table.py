@@ -27,8 +27,8 @@ from etl.cli import main
 from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
-from tests.said import Said
+from tests.chaos.stage import Case, CaseResult, Stage, checked, held, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 
 
@@ -58,12 +58,12 @@ def _acknowledge(pipeline: Pipeline, version: str) -> None:
     )
 
 
-def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], Told]:
+def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], CaseResult]:
     """Somebody changes the table after two runs; the next one stops, the rows are put back, the
     change is acknowledged.
     """
 
-    def play(stage: Stage) -> Told:
+    def play(stage: Stage) -> CaseResult:
         pipeline = loaded(stage)
         before = table_of(pipeline).version()
         change(pipeline, before)
@@ -97,7 +97,7 @@ def truncated(pipeline: Pipeline, before: int) -> None:
     sql(f"TRUNCATE TABLE delta.`{pipeline.table}`")
 
 
-def deleted_by_rule(stage: Stage) -> Told:
+def deleted_by_rule(stage: Stage) -> CaseResult:
     pipeline = loaded(stage, table={"on_rows_removed": "record"})
     deleted(pipeline, 0)
     after, gone = (
@@ -110,7 +110,7 @@ def deleted_by_rule(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result, expected=pipeline.in_topic() - gone)
 
 
-def dropped(stage: Stage) -> Told:
+def dropped(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
     shutil.rmtree(pipeline.table)
     gone = pipeline.in_topic()
@@ -122,7 +122,7 @@ def dropped(stage: Stage) -> Told:
     )
 
 
-def dropped_with_a_plan_stored(stage: Stage) -> Told:
+def dropped_with_a_plan_stored(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
     gone = pipeline.in_topic()
     pipeline.produce(80)
@@ -140,7 +140,7 @@ def dropped_with_a_plan_stored(stage: Stage) -> Told:
     )
 
 
-def replaced(stage: Stage) -> Told:
+def replaced(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
     ours = pipeline.folder / "ours"
     pipeline.table.rename(ours)
@@ -153,7 +153,7 @@ def replaced(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def replaced_in_place(stage: Stage) -> Told:
+def replaced_in_place(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
     before = table_of(pipeline).version()
     sql(
@@ -167,7 +167,7 @@ def replaced_in_place(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def copied(stage: Stage) -> Told:
+def copied(stage: Stage) -> CaseResult:
     """A copy of the rows without our commits: as a clone, it has the rows and no transaction
     version.
     """
@@ -182,7 +182,7 @@ def copied(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def cloned(stage: Stage) -> Told:
+def cloned(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
     ours = pipeline.folder / "ours"
     pipeline.table.rename(ours)
@@ -196,12 +196,12 @@ def cloned(stage: Stage) -> Told:
     rows.write.format("delta").save(str(copy))  # delta-rs does not follow a clone's absolute paths
     shutil.rmtree(pipeline.table)
     copy.rename(pipeline.table)
-    return Told(
-        "the rows of 2 plans, none of our commits", said_in_short(result), checked(pipeline)
+    return CaseResult(
+        "the rows of 2 plans, none of our commits", summary_of(result), checked(pipeline)
     )
 
 
-def tidied_between(stage: Stage) -> Told:
+def tidied_between(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
     sql(f"OPTIMIZE delta.`{pipeline.table}`")
     sql(f"VACUUM delta.`{pipeline.table}`")
@@ -211,11 +211,12 @@ def tidied_between(stage: Stage) -> Told:
 
 
 def during_append(
-    change: Callable[[Pipeline], None], then: Callable[[Stage, Pipeline, Said, str], Told]
-) -> Callable[[Stage], Told]:
+    change: Callable[[Pipeline], None],
+    then: Callable[[Stage, Pipeline, CommandResult, str], CaseResult],
+) -> Callable[[Stage], CaseResult]:
     """Somebody changes the table while the rows of a run are being written."""
 
-    def play(stage: Stage) -> Told:
+    def play(stage: Stage) -> CaseResult:
         pipeline = loaded(stage, runs=1, transform=TRANSFORM)
         pipeline.produce(80)
         hold = Hold(stage.folder / "marks", 0)
@@ -253,17 +254,21 @@ def _restore_first(pipeline: Pipeline) -> None:
     table_of(pipeline).restore(table.version() - 1)
 
 
-def _run_succeeds(stage: Stage, pipeline: Pipeline, result: Said, after: str) -> Told:
-    assert result.code == 0, f"{said_in_short(result)}\n{result.err}"
+def _run_succeeds(
+    stage: Stage, pipeline: Pipeline, result: CommandResult, after: str
+) -> CaseResult:
+    assert result.code == 0, f"{summary_of(result)}\n{result.err}"
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def _next_run_is_whole(stage: Stage, pipeline: Pipeline, result: Said, after: str) -> Told:
-    assert result.code in (0, 7), f"{said_in_short(result)}\n{result.err}"
+def _next_run_is_whole(
+    stage: Stage, pipeline: Pipeline, result: CommandResult, after: str
+) -> CaseResult:
+    assert result.code in (0, 7), f"{summary_of(result)}\n{result.err}"
     return stage.finish(pipeline, after=after, next_run=pipeline.ran())
 
 
-def _put_back(stage: Stage, pipeline: Pipeline, result: Said, after: str) -> Told:
+def _put_back(stage: Stage, pipeline: Pipeline, result: CommandResult, after: str) -> CaseResult:
     """The append is in the table, the rows of the plan before are not: the run stops, and a person
     puts them back.
     """
@@ -285,7 +290,7 @@ def _put_back(stage: Stage, pipeline: Pipeline, result: Said, after: str) -> Tol
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def history_cleaned(stage: Stage) -> Told:
+def history_cleaned(stage: Stage) -> CaseResult:
     """Only checkpoints know of the commit whose offsets were not moved; its record is counted from
     the rows of today.
     """
@@ -300,7 +305,7 @@ def history_cleaned(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def history_cleaned_and_ledger_lost(stage: Stage) -> Told:
+def history_cleaned_and_ledger_lost(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
     after = held(pipeline)
     _forget_commits(pipeline)
@@ -311,7 +316,7 @@ def history_cleaned_and_ledger_lost(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def retention_of_ids(stage: Stage) -> Told:
+def retention_of_ids(stage: Stage) -> CaseResult:
     pipeline = loaded(stage, runs=1)
     after, table = held(pipeline), pipeline.table
     sql(
@@ -325,7 +330,7 @@ def retention_of_ids(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=result)
 
 
-def other_uid(stage: Stage) -> Told:
+def other_uid(stage: Stage) -> CaseResult:
     """Another pipeline of the same name wrote a commit of its own."""
     pipeline = loaded(stage, runs=1)
     table = table_of(pipeline)
@@ -341,7 +346,7 @@ def other_uid(stage: Stage) -> Told:
     after, loaded_by_us = held(pipeline), pipeline.in_topic()
     pipeline.produce(80)
     result = stopped(pipeline.run(), 5, "another pipeline of the same name")
-    return Told(after, said_in_short(result), checked(pipeline, loaded_by_us))
+    return CaseResult(after, summary_of(result), checked(pipeline, loaded_by_us))
 
 
 def _forget_commits(pipeline: Pipeline) -> None:

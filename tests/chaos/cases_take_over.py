@@ -15,17 +15,17 @@ from etl.cli import main
 from etl.model.columns import arrow_schema
 from tests.chaos.driver import Driver
 from tests.chaos.sources import stopped
-from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, checked, held, summary_of
 from tests.system.driving import Pipeline
 
 
 def _killed_at(pipeline: Pipeline, verb: str) -> None:
     with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
         result = driver.wait()
-    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+    assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
 
 
-def taken_over(stage: Stage, *, verb: str) -> Told:
+def taken_over(stage: Stage, *, verb: str) -> CaseResult:
     """The group was renamed: the run stops, the operator lets it take the old one's place, and the
     run that does so is killed.
     """
@@ -61,10 +61,10 @@ def taken_over(stage: Stage, *, verb: str) -> Told:
     next_run = new.ran()
     stopped(old.run(), 5)
     assert new.door("verify").code == 0
-    return Told(after, said_in_short(next_run), checked(old))
+    return CaseResult(after, summary_of(next_run), checked(old))
 
 
-def renamed_twice(stage: Stage, *, verb: str) -> Told:
+def renamed_twice(stage: Stage, *, verb: str) -> CaseResult:
     """The group that took the old one's place is renamed, too: the third one takes over from it,
     and the run that does so is killed.
     """
@@ -111,10 +111,10 @@ def renamed_twice(stage: Stage, *, verb: str) -> Told:
     for one in old, second:
         stopped(one.run(), 5)
     assert [one.door("verify").code for one in (third, second, old)] == [0, 0, 0]
-    return Told(after, said_in_short(next_run), checked(old))
+    return CaseResult(after, summary_of(next_run), checked(old))
 
 
-def old_copy(stage: Stage, *, verb: str) -> Told:
+def old_copy(stage: Stage, *, verb: str) -> CaseResult:
     """An old copy of the table is put back and accepted; the next run is killed; what was given up
     stays away, and `verify` knows it.
     """
@@ -138,12 +138,12 @@ def old_copy(stage: Stage, *, verb: str) -> Told:
     _killed_at(pipeline, verb)
     after, next_run = held(pipeline), pipeline.ran()
     assert pipeline.door("verify").code == 0
-    return Told(
-        after, said_in_short(next_run), checked(pipeline, pipeline.in_topic() - before + there)
+    return CaseResult(
+        after, summary_of(next_run), checked(pipeline, pipeline.in_topic() - before + there)
     )
 
 
-def made_by_ddl(stage: Stage) -> Told:
+def made_by_ddl(stage: Stage) -> CaseResult:
     """Plan 1 is stored, its run is killed, somebody makes the table by hand; once that is accepted
     the table takes the records.
     """

@@ -11,7 +11,7 @@ import contextlib
 import signal
 from functools import partial
 
-from tests.chaos.cases_coordinated import COORDINATED, asleep, beside, shared
+from tests.chaos.cases_coordinated import COORDINATED, asleep, other_member_reading, shared
 from tests.chaos.cases_hand_over import EachTime, another_commits, is_hand_over, joining
 from tests.chaos.cases_zombie import prepare
 from tests.chaos.cases_zookeeper import run_disturbed
@@ -20,7 +20,7 @@ from tests.chaos.driver import Driver, send
 from tests.chaos.others import JOIN, OtherConsumer
 from tests.chaos.others import shared as shared_in_zookeeper
 from tests.chaos.sources import stopped, stored_plans
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import MULTI, SET_DATA, Lost, proxied
 from tests.system.other_members import OtherMember, another_member
 
@@ -33,7 +33,7 @@ _LONGER_THAN_THE_MEMBERSHIP_S = 25
 # --------------------------------------------------------------------------------------------------------------
 
 
-def a_rival(stage: Stage, *, loaded: bool) -> Told:
+def a_rival(stage: Stage, *, loaded: bool) -> CaseResult:
     """One that claims as we do, so that its owner node is like ours, and has handed over; then it
     lets go.
     """
@@ -58,7 +58,7 @@ def a_rival(stage: Stage, *, loaded: bool) -> Told:
         )
 
 
-def in_the_place_of(stage: Stage, *, loaded: bool) -> Told:
+def in_the_place_of(stage: Stage, *, loaded: bool) -> CaseResult:
     """A run that was no member stored a plan and died; the plan of a member that takes its place is
     void, and another one takes it.
     """
@@ -83,7 +83,7 @@ def in_the_place_of(stage: Stage, *, loaded: bool) -> Told:
         )
 
 
-def refused_and_lost(stage: Stage, *, is_killed: bool) -> Told:
+def refused_and_lost(stage: Stage, *, is_killed: bool) -> CaseResult:
     """The hand-over reaches ZooKeeper behind another one's commit, and the run never hears that it
     was refused, or is dead by then.
     """
@@ -103,7 +103,7 @@ def refused_and_lost(stage: Stage, *, is_killed: bool) -> Told:
         result = driver.wait()
         assert proxy.happened.is_set() and result.code in (
             (-signal.SIGKILL,) if is_killed else (0, 6)
-        ), f"{said_in_short(result)}\n{result.err}"
+        ), f"{summary_of(result)}\n{result.err}"
         assert not is_killed or stored_plans(pipeline) == [1], "it was not refused"
         after, next_run = held(pipeline), pipeline.ran()
     return shared_in_zookeeper(
@@ -119,7 +119,7 @@ def refused_and_lost(stage: Stage, *, is_killed: bool) -> Told:
 # --------------------------------------------------------------------------------------------------------------
 
 
-def void_each_time(stage: Stage) -> Told:
+def void_each_time(stage: Stage) -> CaseResult:
     """At each hand-over of the run one consumer goes and another one comes: it gives up, and the
     next run reads what is left.
     """
@@ -141,13 +141,16 @@ def void_each_time(stage: Stage) -> Told:
     return shared(stage, pipeline, others, after, both(result, next_run))
 
 
-def killed_as_it_is_void(stage: Stage, *, lost: Lost) -> Told:
+def killed_as_it_is_void(stage: Stage, *, lost: Lost) -> CaseResult:
     """The commit came too late, and the run is killed when it writes that down: ZooKeeper gets
     that, or does not.
     """
     pipeline, proxy = proxied(stage, **COORDINATED)
     pipeline.settings["zookeeper"]["session_timeout_s"] = _LONGER_THAN_THE_MEMBERSHIP_S
-    with contextlib.ExitStack() as coming, beside(stage, pipeline, loaded=True) as theirs:
+    with (
+        contextlib.ExitStack() as coming,
+        other_member_reading(stage, pipeline, loaded=True) as theirs,
+    ):
         with Driver(pipeline, sends=(signal.SIGSTOP, "hand_over")) as driver:
             driver.wait_until_paused()
             theirs.append(coming.enter_context(another_member(pipeline)))

@@ -18,8 +18,8 @@ from etl.testkit.server_process import wait_until
 from tests.chaos.cases_kill import held_pipeline, last_hold, owned, stopped_before_the_commit
 from tests.chaos.driver import Driver
 from tests.chaos.holding import Hold
-from tests.chaos.stage import Case, Checked, Stage, Told, complete_files, held, said_in_short
-from tests.said import Said
+from tests.chaos.stage import Case, CaseResult, Checked, Stage, complete_files, held, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 
 _ATTEMPTS = 5
@@ -29,7 +29,7 @@ _RETRY = (4, 6)
 _PERSON = 5
 
 
-def wakes_at_verb(stage: Stage, *, verb: str, loaded: bool = False, **settings: Any) -> Told:
+def wakes_at_verb(stage: Stage, *, verb: str, loaded: bool = False, **settings: Any) -> CaseResult:
     """Paused before a verb until its session is gone and a second driver has done the work."""
     pipeline = stage.pipeline(**settings)
     prepare(pipeline, loaded)
@@ -39,10 +39,10 @@ def wakes_at_verb(stage: Stage, *, verb: str, loaded: bool = False, **settings: 
             zombie.wait_until_paused()
             assert "group" not in settings or owned(pipeline), "no owner was claimed"
             after, second, woken = overtaken(zombie, pipeline)
-    return told(stage, pipeline, after, second, woken)
+    return finish_two_drivers(stage, pipeline, after, second, woken)
 
 
-def wakes_while_writing(stage: Stage, *, half: bool, driver_alone: bool = False) -> Told:
+def wakes_while_writing(stage: Stage, *, half: bool, driver_alone: bool = False) -> CaseResult:
     """Paused, JVM and workers too or not, when no file is written, or `half` of them."""
     pipeline, files = held_pipeline(stage, loaded=False), stage.writes.tasks // 2 if half else 0
     hold = Hold(pipeline.folder / "marks", files)
@@ -55,10 +55,10 @@ def wakes_while_writing(stage: Stage, *, half: bool, driver_alone: bool = False)
             zombie.pause_all()
         hold.release()
         after, second, woken = overtaken(zombie, pipeline)
-    return told(stage, pipeline, after, second, woken)
+    return finish_two_drivers(stage, pipeline, after, second, woken)
 
 
-def wakes_before_the_commit(stage: Stage) -> Told:
+def wakes_before_the_commit(stage: Stage) -> CaseResult:
     """Paused when all files are written and not committed."""
     for _ in range(_ATTEMPTS):
         pipeline = held_pipeline(stage, loaded=True)
@@ -72,11 +72,11 @@ def wakes_before_the_commit(stage: Stage) -> Told:
                 continue
             zombie.pause_all()
             after, second, woken = overtaken(zombie, pipeline)
-        return told(stage, pipeline, after, second, woken)
+        return finish_two_drivers(stage, pipeline, after, second, woken)
     raise AssertionError(f"the moment was missed {_ATTEMPTS} times")
 
 
-def started_together(stage: Stage, *, times: int, fresh: bool) -> Told:
+def started_together(stage: Stage, *, times: int, fresh: bool) -> CaseResult:
     """Two commands at the same moment, again and again; every second time they wait for each other."""
     pipeline, figures, ends = stage.pipeline(), [], set[str]()
     for number in range(times):
@@ -90,14 +90,14 @@ def started_together(stage: Stage, *, times: int, fresh: bool) -> Told:
         ends.add(f"exits {codes[0]} and {codes[1]}")
         after = held(pipeline)
         figures.append(stage.finish(pipeline, after=after, next_run="").checked)
-    return Told(
+    return CaseResult(
         after,
         f"the two, {times} times: {'; '.join(sorted(ends))}",
         total(figures) if fresh else figures[-1],
     )
 
 
-def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> Told:
+def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> CaseResult:
     """Two drivers that both passed the lock, for the first lost its session, go on at the same
     moment from the same verb.
     """
@@ -121,12 +121,10 @@ def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> To
                 driver.wake_all()
             ended = [driver.wait() for driver in both]
         assert all(value.code in (0, *_RETRY) for value in ended), [value.err for value in ended]
-        ends |= {
-            said_in_short(value) if value.code == 0 else f"exit {value.code}" for value in ended
-        }
+        ends |= {summary_of(value) if value.code == 0 else f"exit {value.code}" for value in ended}
         after = held(pipeline)
         figures.append(stage.finish(pipeline, after=after, next_run="").checked)
-    return Told(
+    return CaseResult(
         after,
         f"the two, {times} times: {'; '.join(sorted(ends))}",
         total(figures) if fresh else figures[-1],
@@ -155,7 +153,7 @@ def short_session(pipeline: Pipeline) -> Iterator[None]:
 
 def overtaken(
     zombie: Driver, pipeline: Pipeline, behind: Callable[[], None] = lambda: None
-) -> tuple[str, Said, Said]:
+) -> tuple[str, CommandResult, CommandResult]:
     """A second driver does the work, then `behind`, then the first goes on: what the table held in
     between, and what both said.
     """
@@ -175,10 +173,12 @@ def wait_for_no_driver(pipeline: Pipeline) -> None:
         assert wait_until(lambda: not client.exists(path), 60), "the session does not end"
 
 
-def told(stage: Stage, pipeline: Pipeline, after: str, second: Said, woken: Said) -> Told:
+def finish_two_drivers(
+    stage: Stage, pipeline: Pipeline, after: str, second: CommandResult, woken: CommandResult
+) -> CaseResult:
     """A woken driver may have found its work done, or say that a retry may help; nothing else."""
-    assert woken.code in (0, *_RETRY), f"the woken driver: {said_in_short(woken)}\n{woken.err}"
-    message = f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}"
+    assert woken.code in (0, *_RETRY), f"the woken driver: {summary_of(woken)}\n{woken.err}"
+    message = f"the second driver: {summary_of(second)}; the woken one: {summary_of(woken)}"
     return stage.finish(pipeline, after=after, next_run=message)
 
 

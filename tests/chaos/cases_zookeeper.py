@@ -25,9 +25,9 @@ from etl.run.live import LiveServices
 from etl.testkit.cluster import ZooKeeper
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, Stage, Told, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy
-from tests.said import Said
+from tests.command_result import CommandResult
 from tests.system.driving import Before, Pipeline
 from tests.system.sessions import lose_session, session_at
 
@@ -78,7 +78,7 @@ class Apart:
         """A run in its own process that kills itself before that call."""
         with Driver(self.pipeline, sends=(signal.SIGKILL, verb)) as driver:
             result = driver.wait()
-        assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+        assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
 
 
 def apart(
@@ -108,7 +108,7 @@ def apart(
 # --------------------------------------------------------------------------------------------------------------
 
 
-def restarted(stage: Stage, *, verb: str) -> Told:
+def restarted(stage: Stage, *, verb: str) -> CaseResult:
     """The server goes away when the verb begins, and comes back while it is under way."""
     case = apart(stage).loaded()
 
@@ -121,7 +121,7 @@ def restarted(stage: Stage, *, verb: str) -> Told:
     return _disturbed(stage, case, verb, down_for_a_while)
 
 
-def expired(stage: Stage, *, verb: str) -> Told:
+def expired(stage: Stage, *, verb: str) -> CaseResult:
     """The driver's session is ended by somebody who knows its id and password; the driver has heard
     of it when the verb begins.
     """
@@ -129,7 +129,7 @@ def expired(stage: Stage, *, verb: str) -> Told:
     return _disturbed(stage, case, verb, partial(end_session, case.server.connect))
 
 
-def paused_past_its_session(stage: Stage) -> Told:
+def paused_past_its_session(stage: Stage) -> CaseResult:
     """The driver is stopped before it commits, its session expires by itself, and it wakes up."""
     case = apart(stage).loaded()
     with (
@@ -146,12 +146,12 @@ def paused_past_its_session(stage: Stage) -> Told:
         driver.wake_all()
         result = driver.wait()
     assert result.code == 0 and "session_lost" in result.outcomes, (
-        f"{said_in_short(result)}\n{result.err}"
+        f"{summary_of(result)}\n{result.err}"
     )
     return finish_apart(stage, case, after, result)
 
 
-def restarted_with_the_brokers(stage: Stage) -> Told:
+def restarted_with_the_brokers(stage: Stage) -> CaseResult:
     """One ZooKeeper for brokers and ledger, restarted while the rows are appended."""
     cluster = stage.another_cluster()
     pipeline = stage.pipeline(cluster=cluster)
@@ -159,9 +159,9 @@ def restarted_with_the_brokers(stage: Stage) -> Told:
     with stage.writing(pipeline):
         result = run_disturbed(pipeline, "append", lambda world: cluster.zookeeper.restart())
         after = held(pipeline)
-    assert result.code in (0, 6), f"{said_in_short(result)}\n{result.err}"
+    assert result.code in (0, 6), f"{summary_of(result)}\n{result.err}"
     del case
-    return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(result)}")
+    return stage.finish(pipeline, after=after, next_run=f"the run itself: {summary_of(result)}")
 
 
 def through_proxy(stage: Stage) -> tuple[Apart, ZooKeeperProxy]:
@@ -177,7 +177,7 @@ def through_proxy(stage: Stage) -> tuple[Apart, ZooKeeperProxy]:
 
 def lost(
     stage: Stage, *, what: Lost, chosen: Chosen, first: bool = False, then: tuple[str, ...] = ()
-) -> Told:
+) -> CaseResult:
     """The connection breaks in the middle of one request, once; `then` are the outcomes of which
     the next run has one.
     """
@@ -191,14 +191,14 @@ def lost(
         result = case.pipeline.run()
         after = held(case.pipeline)
         assert proxy.happened.is_set(), "that request was not made"
-        assert result.code in (0, 6), f"{said_in_short(result)}\n{result.err}"
+        assert result.code in (0, 6), f"{summary_of(result)}\n{result.err}"
         next_run = case.pipeline.ran()
     assert not then or set(then) & set(next_run.outcomes), next_run.outcomes
     return finish_apart(
         stage,
         case,
         after,
-        f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
+        f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}",
     )
 
 
@@ -227,7 +227,9 @@ def creates(what: bytes) -> Chosen:
 # --------------------------------------------------------------------------------------------------------------
 
 
-def older_copy(stage: Stage, *, taken_when_killed_before: str | None, runs_after: int = 2) -> Told:
+def older_copy(
+    stage: Stage, *, taken_when_killed_before: str | None, runs_after: int = 2
+) -> CaseResult:
     """The copy is taken after a run, or where a run was killed; more runs go on from there, and
     then the copy comes back.
     """
@@ -241,7 +243,7 @@ def older_copy(stage: Stage, *, taken_when_killed_before: str | None, runs_after
     return _restored(stage, case, copy)
 
 
-def emptied(stage: Stage, *, killed_before: str | None = None) -> Told:
+def emptied(stage: Stage, *, killed_before: str | None = None) -> CaseResult:
     """Everything in ZooKeeper is gone, after a run or where one was killed."""
     case = apart(stage).loaded()
     case.pipeline.ran()
@@ -251,12 +253,12 @@ def emptied(stage: Stage, *, killed_before: str | None = None) -> Told:
     return _restored(stage, case, None)
 
 
-def _restored(stage: Stage, case: Apart, copy: Path | None) -> Told:
+def _restored(stage: Stage, case: Apart, copy: Path | None) -> CaseResult:
     case.restore(copy)
     after = held(case.pipeline)
     with stage.writing(case.pipeline):
         result = case.pipeline.run()
-    assert result.code == 0, f"{said_in_short(result)}\n{result.err}"
+    assert result.code == 0, f"{summary_of(result)}\n{result.err}"
     assert {"ledger_restored"} & set(result.outcomes), result.outcomes
     return finish_apart(stage, case, after, result)
 
@@ -265,33 +267,35 @@ def _restored(stage: Stage, case: Apart, copy: Path | None) -> Told:
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def run_disturbed(pipeline: Pipeline, verb: str, deed: Deed, *, how: type[Before] = Before) -> Said:
+def run_disturbed(
+    pipeline: Pipeline, verb: str, deed: Deed, *, how: type[Before] = Before
+) -> CommandResult:
     """The command, with that deed when the verb begins; by default the first time."""
     at_verb = how(verb, lambda: deed(at_verb.world))
     with mock.patch.object(run, "run", functools.partial(run.run, around=at_verb)):
         result = pipeline.run()
-    assert at_verb.happened, (
-        f"the run did not come to {verb}: {said_in_short(result)}\n{result.err}"
-    )
+    assert at_verb.happened, f"the run did not come to {verb}: {summary_of(result)}\n{result.err}"
     return result
 
 
-def _disturbed(stage: Stage, case: Apart, verb: str, deed: Deed) -> Told:
+def _disturbed(stage: Stage, case: Apart, verb: str, deed: Deed) -> CaseResult:
     with stage.writing(case.pipeline):
         result = run_disturbed(case.pipeline, verb, deed)
         after = held(case.pipeline)
-        assert result.code in (0, 6), f"{said_in_short(result)}\n{result.err}"
+        assert result.code in (0, 6), f"{summary_of(result)}\n{result.err}"
         assert wait_until(case.server.is_ready, _NOTICED_WITHIN_S)
         next_run = case.pipeline.ran()
     return finish_apart(
         stage,
         case,
         after,
-        f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
+        f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}",
     )
 
 
-def finish_apart(stage: Stage, case: Apart, after: str, next_run: Said | str) -> Told:
+def finish_apart(
+    stage: Stage, case: Apart, after: str, next_run: CommandResult | str
+) -> CaseResult:
     """The check, and that every offset is where the table's rows end."""
     reported = stage.finish(case.pipeline, after=after, next_run=next_run)
     ends: dict[int, int] = {}

@@ -15,8 +15,8 @@ from tests.chaos.cases_zombie import prepare
 from tests.chaos.driver import Driver, send
 from tests.chaos.kept import kept
 from tests.chaos.proxy import Link, ProxiedCluster, Proxy, Spoil
-from tests.chaos.stage import Stage, Told, said_in_short
-from tests.said import Said
+from tests.chaos.stage import CaseResult, Stage, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.system.live_consumers import offsets_of
 
@@ -65,17 +65,19 @@ def signals(driver: Driver, kind: signal.Signals, then: Spoil) -> Spoil:
     return spoil
 
 
-def was_killed(result: Said) -> None:
+def was_killed(result: CommandResult) -> None:
     """It did not end by itself."""
-    assert result.code == -signal.SIGKILL, f"{said_in_short(result)}\n{result.err}"
+    assert result.code == -signal.SIGKILL, f"{summary_of(result)}\n{result.err}"
 
 
-def both(result: Said, next_run: Said) -> str:
+def both(result: CommandResult, next_run: CommandResult) -> str:
     """What the disturbed run came to, and the next one."""
-    return f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}"
+    return f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}"
 
 
-def finish_kept(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | str) -> Told:
+def finish_kept(
+    stage: Stage, pipeline: Pipeline, after: str, next_run: CommandResult | str
+) -> CaseResult:
     """The check, and that each offset is where the table's rows end, in Kafka and where it is kept
     beside that.
     """

@@ -17,8 +17,8 @@ from typing import Self
 
 from etl.testkit.server_process import wait_until
 from tests.chaos.holding import Hold
+from tests.command_result import CommandResult
 from tests.processes import command, is_paused, of_session
-from tests.said import Said
 from tests.system.driving import Pipeline
 
 ENDS_WITHIN_S = 240.0
@@ -78,10 +78,10 @@ class Driver:
         assert self._process is not None, "not started"
         return self._process
 
-    def wait(self) -> Said:
+    def wait(self) -> CommandResult:
         """Until the driver has ended, however it does; the exit code is negative after a signal."""
         out, err = self.process.communicate(timeout=ENDS_WITHIN_S)
-        return Said(self.process.returncode, out, err)
+        return CommandResult(self.process.returncode, out, err)
 
     def wait_for(
         self, what: str, is_so: Callable[[], bool], within_s: float = ENDS_WITHIN_S
@@ -126,7 +126,7 @@ class Driver:
         """SIGKILL for all of them, as a power cut."""
         self.killed()
 
-    def killed(self) -> Said:
+    def killed(self) -> CommandResult:
         """The same, and what was said until then."""
         self.pause_all()  # so that none does anything between two of these signals
         for pid in self.processes():

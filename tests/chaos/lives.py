@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from deltalake import DeltaTable
 
-from tests.chaos.stage import Told, checked, said_in_short
-from tests.said import Said
+from tests.chaos.stage import CaseResult, checked, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row, hash_of
 
@@ -53,17 +53,19 @@ def second_life(rows: Counter[Row], starts: Mapping[int, int]) -> Counter[Row]:
     )
 
 
-def accepted(pipeline: Pipeline, *words: str) -> Said:
+def accepted(pipeline: Pipeline, *words: str) -> CommandResult:
     """What the message tells to do."""
     result = pipeline.accept_log(*words)
     assert result.code == 0, result.err + result.out
     return result
 
 
-def finish(pipeline: Pipeline, *, after: str, next_run: Said, expected: Counter[Row]) -> Told:
+def finish(
+    pipeline: Pipeline, *, after: str, next_run: CommandResult, expected: Counter[Row]
+) -> CaseResult:
     """One more run, the package's own proof, and the check of every life."""
     quiet = pipeline.run()
-    assert quiet.code == 0, f"{said_in_short(quiet)}\n{quiet.err}"
+    assert quiet.code == 0, f"{summary_of(quiet)}\n{quiet.err}"
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err + proof.out
-    return Told(after, said_in_short(next_run), checked(Lives(pipeline), expected))
+    return CaseResult(after, summary_of(next_run), checked(Lives(pipeline), expected))

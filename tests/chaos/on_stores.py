@@ -12,11 +12,17 @@ from collections.abc import Callable
 from functools import partial
 
 from etl.testkit.server_process import wait_until
-from tests.chaos.cases_zombie import overtaken, prepare, short_session, told, two_drivers
+from tests.chaos.cases_zombie import (
+    finish_two_drivers,
+    overtaken,
+    prepare,
+    short_session,
+    two_drivers,
+)
 from tests.chaos.cases_zookeeper import run_disturbed
 from tests.chaos.collected import ALL
 from tests.chaos.driver import Driver
-from tests.chaos.stage import Case, Stage, Told, commits, held, said_in_short
+from tests.chaos.stage import Case, CaseResult, Stage, commits, held, summary_of
 from tests.stores.servers import STORES
 from tests.stores.way import FaultyWay, Rule
 from tests.system.driving import Pipeline
@@ -25,7 +31,7 @@ _SOON_S = 60.0
 _WITHOUT_END = 10_000
 
 
-def killed_at(stage: Stage, *, fault: str, loaded: bool) -> Told:
+def killed_at(stage: Stage, *, fault: str, loaded: bool) -> CaseResult:
     """SIGKILL for the whole group as its commit is put; what is held never arrives, what was done
     was.
     """
@@ -41,7 +47,7 @@ def killed_at(stage: Stage, *, fault: str, loaded: bool) -> Told:
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def arrives_late(stage: Stage, *, loaded: bool) -> Told:
+def arrives_late(stage: Stage, *, loaded: bool) -> CaseResult:
     """The put of a killed run arrives when the next run has done the work."""
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit("late"))
@@ -53,7 +59,7 @@ def arrives_late(stage: Stage, *, loaded: bool) -> Told:
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def arrives_amid_the_next_run(stage: Stage, *, loaded: bool) -> Told:
+def arrives_amid_the_next_run(stage: Stage, *, loaded: bool) -> CaseResult:
     """The put of a killed run arrives when the next run is about to append the same plan."""
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit("late"))
@@ -70,7 +76,7 @@ def arrives_amid_the_next_run(stage: Stage, *, loaded: bool) -> Told:
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def asleep_at(stage: Stage, *, fault: str, loaded: bool) -> Told:
+def asleep_at(stage: Stage, *, fault: str, loaded: bool) -> CaseResult:
     """Paused past its session as its commit is put, a second driver does the work, the put or its
     answer arrives, the first goes on.
     """
@@ -80,10 +86,10 @@ def asleep_at(stage: Stage, *, fault: str, loaded: bool) -> Told:
         _wait_for_the_put(zombie, way, pipeline, fault, version)
         zombie.pause_all()
         after, second, woken = overtaken(zombie, pipeline, lambda: _arrives(way))
-    return told(stage, pipeline, after, second, woken)
+    return finish_two_drivers(stage, pipeline, after, second, woken)
 
 
-def half_of_a_file(stage: Stage) -> Told:
+def half_of_a_file(stage: Stage) -> CaseResult:
     """SIGKILL for the whole group when the store has half of the bytes of a file."""
     pipeline, way, version = _ready(stage, loaded=True)
     way.rules(way.file("half"))
@@ -103,19 +109,19 @@ def disturbed(
     rule: Callable[[FaultyWay], Rule],
     codes: tuple[int, ...] = (0,),
     loaded: bool = True,
-) -> Told:
+) -> CaseResult:
     """The store answers so while a run is at work; then it is well again."""
     pipeline, way, _ = _ready(stage, loaded)
     with stage.writing(pipeline):
         way.rules(rule(way))
         result = pipeline.run()
-        assert sum(way.kept) and result.code in codes, f"{said_in_short(result)}\n{result.err}"
+        assert sum(way.kept) and result.code in codes, f"{summary_of(result)}\n{result.err}"
         way.rules()
         after, next_run = held(pipeline), pipeline.ran()
     return stage.finish(
         pipeline,
         after=after,
-        next_run=f"the run itself: {said_in_short(result)}; the next: {said_in_short(next_run)}",
+        next_run=f"the run itself: {summary_of(result)}; the next: {summary_of(next_run)}",
     )
 
 
@@ -144,7 +150,9 @@ def _arrives(way: FaultyWay) -> None:
     )
 
 
-def _two(name: str, what: str, play: Callable[..., Told], **given: object) -> tuple[Case, ...]:
+def _two(
+    name: str, what: str, play: Callable[..., CaseResult], **given: object
+) -> tuple[Case, ...]:
     """On a new table, and on one with a plan."""
     return (
         Case(40, name, what, partial(play, loaded=False, **given)),

@@ -20,8 +20,8 @@ from kazoo.exceptions import NoNodeError
 from etl.ledger.paths import GroupPaths
 from etl.testkit.server_process import wait_until
 from tests.chaos.sources import between
-from tests.chaos.stage import Stage, Told, said_in_short
-from tests.said import Said
+from tests.chaos.stage import CaseResult, Stage, summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row
 
@@ -155,8 +155,13 @@ class OtherConsumer:
 
 
 def shared(
-    stage: Stage, pipeline: Pipeline, other: OtherConsumer, *, after: str, next_run: Said | str
-) -> Told:
+    stage: Stage,
+    pipeline: Pipeline,
+    other: OtherConsumer,
+    *,
+    after: str,
+    next_run: CommandResult | str,
+) -> CaseResult:
     """The check of a topic that both read: each record is in the table, or the other one read it,
     and none is both.
 
@@ -164,7 +169,7 @@ def shared(
     """
     last = pipeline.ran()
     proof = pipeline.door("verify")
-    assert proof.code == 0, f"{said_in_short(last)}\n{proof.err}{proof.out}"
+    assert proof.code == 0, f"{summary_of(last)}\n{proof.err}{proof.out}"
     return stage.finish(
         pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - other.rows
     )

@@ -268,15 +268,15 @@ class ProxiedCluster(EmbeddedCluster):
     def __init__(self, folder: Path, properties: Mapping[str, str] | None = None) -> None:
         super().__init__(folder=folder)
         self.proxy = Proxy()
-        port, behind = self.brokers[0].port, free_port()
-        self.proxy.target = behind
+        port, direct_port = self.brokers[0].port, free_port()
+        self.proxy.target = direct_port
         self.brokers = [
             Kafka(
                 zookeeper=self.zookeeper.connect,
                 folder=self.folder / "kafka-0",
                 port=port,
                 properties={
-                    "listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{behind}",
+                    "listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{direct_port}",
                     "advertised.listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{self.proxy.port}",
                     "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT",
                     "inter.broker.listener.name": "DIRECT",

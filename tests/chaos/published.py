@@ -15,7 +15,7 @@ from typing import Any
 
 from etl.testkit.brokers import DEFAULT_VERSION
 from etl.testkit.java import spark_jars
-from tests.chaos.stage import Case, Told
+from tests.chaos.stage import Case, CaseResult
 from tests.chaos.writes import WRITES
 
 _HEAD = """\
@@ -72,7 +72,7 @@ class Results:
         """Whether there is a result of that case, and it did not fail."""
         return "checked" in self._results.get(case.name, {})
 
-    def played(self, case: Case, reported: Told | None, failure: str = "") -> None:
+    def played(self, case: Case, reported: CaseResult | None, failure: str = "") -> None:
         """How a case went."""
         went = (
             {**asdict(reported), "checked": asdict(reported.checked)}

@@ -15,8 +15,8 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import TopicAlreadyExistsError
 
 from etl.testkit.server_process import wait_until
-from tests.chaos.stage import said_in_short
-from tests.said import Said
+from tests.chaos.stage import summary_of
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row
 
@@ -25,9 +25,9 @@ Gone = tuple[int, int, int, str]
 _SOON_S = 60.0
 
 
-def stopped(result: Said, code: int, *words: str) -> Said:
+def stopped(result: CommandResult, code: int, *words: str) -> CommandResult:
     """A run that ended as it should, and said so."""
-    assert result.code == code, f"{said_in_short(result)}\n{result.err}"
+    assert result.code == code, f"{summary_of(result)}\n{result.err}"
     assert all(word in result.out for word in words), result.out
     return result
 

@@ -27,7 +27,7 @@ from kafka.errors import KafkaError
 
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.writes import WRITES
-from tests.said import Said
+from tests.command_result import CommandResult
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import StoreServer
 from tests.stores.way import FaultyWay
@@ -59,7 +59,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CaseResult:
     """How a case went, as docs/CRASHES.md shows it."""
 
     after: str
@@ -78,7 +78,7 @@ class Case:
     name: str
     what: str
     """What is done, in one sentence."""
-    play: Callable[[Stage], Told]
+    play: Callable[[Stage], CaseResult]
     """Raises AssertionError when a record is missing or double, or the case did not hit its moment.
     """
     short: bool = False
@@ -167,9 +167,9 @@ class Stage:
         pipeline: Pipeline,
         *,
         after: str,
-        next_run: Said | str,
+        next_run: CommandResult | str,
         expected: Counter[Row] | None = None,
-    ) -> Told:
+    ) -> CaseResult:
         """One more run, with nothing in its way, and then the independent check.
 
         `expected` where the table must hold something else than what the topic holds now (expired,
@@ -177,10 +177,10 @@ class Stage:
         unexpected rows.
         """
         quiet = pipeline.run()
-        assert quiet.code == 0, f"the run after the next one: {said_in_short(quiet)}\n{quiet.err}"
-        return Told(
+        assert quiet.code == 0, f"the run after the next one: {summary_of(quiet)}\n{quiet.err}"
+        return CaseResult(
             after,
-            next_run if isinstance(next_run, str) else said_in_short(next_run),
+            next_run if isinstance(next_run, str) else summary_of(next_run),
             checked(pipeline, expected),
         )
 
@@ -273,7 +273,7 @@ def checked(pipeline: Readable, expected: Counter[Row] | None = None) -> Checked
     return figures
 
 
-def said_in_short(result: Said) -> str:
+def summary_of(result: CommandResult) -> str:
     """A run's exit code and outcomes, or its error."""
     try:
         document = json.loads(result.out)

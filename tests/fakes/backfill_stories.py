@@ -25,7 +25,7 @@ CAPPED = settings_of(starting_offsets="latest", limits={"max_records_per_plan": 
 """The live pipeline begins at the ends, and no plan has more than four offsets."""
 
 
-def asked(
+def backfill_request(
     from_: Any = 0,
     until: Any = 5,
     *names: str,
@@ -60,7 +60,7 @@ def nothing(step: str, when: When) -> None:
 
 def filled(
     outside: Outside,
-    what: BackfillRequest | None = asked(),
+    what: BackfillRequest | None = backfill_request(),
     at: At = nothing,
     *,
     name: str = "old",
@@ -131,6 +131,6 @@ def stored() -> Outside:
                 raise Crash("the third is stored")
 
     with contextlib.suppress(Crash):
-        filled(outside, asked(0, 3), at)
+        filled(outside, backfill_request(0, 3), at)
     assert len(plans) == 3
     return outside

@@ -162,16 +162,16 @@ class FakeLog:
         }
         self.leader_epoch = epoch
 
-    def end_of_epoch(self, asked: int) -> tuple[int, int]:
+    def end_of_epoch(self, wanted: int) -> tuple[int, int]:
         """As a broker answers (LeaderEpochFileCache): the largest epoch at or below the asked one,
         and where the next one begins.
         """
         starts = self.epoch_starts or {self.leader_epoch: self.log_start}
-        if asked == self.leader_epoch:
-            return asked, self.log_end
-        above = [epoch for epoch in starts if epoch > asked]
+        if wanted == self.leader_epoch:
+            return wanted, self.log_end
+        above = [epoch for epoch in starts if epoch > wanted]
         return (
-            (max((e for e in starts if e <= asked), default=asked), starts[min(above)])
+            (max((e for e in starts if e <= wanted), default=wanted), starts[min(above)])
             if above
             else (-1, -1)
         )

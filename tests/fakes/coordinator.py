@@ -123,7 +123,7 @@ class FakeCoordinator(FakeBroker):
         super().__init__(**{**given, "versions": {**WITH_GROUPS, **given.get("versions", {})}})
         self.world.coordinator = self.broker_id
         self.refusals: defaultdict[int, deque[int]] = defaultdict(deque)
-        self.asked: defaultdict[int, list[Any]] = defaultdict(list)
+        self.decoded_requests: defaultdict[int, list[Any]] = defaultdict(list)
         self.group = ClassicGroup()
         self.consumers: dict[str, ConsumerMember] = {}
         self.epoch = 0
@@ -149,7 +149,7 @@ class FakeCoordinator(FakeBroker):
             return super()._answer(key, version, request)
         kind, answer = _GROUP_ANSWERS[key]
         decoded = kind.decode(request, version=version, header=True)
-        self.asked[key].append(decoded)
+        self.decoded_requests[key].append(decoded)
         code = self.refusals[key].popleft() if self.refusals[key] else _NONE
         response = answer(self, decoded, version, code)
         response.API_VERSION = version
@@ -393,7 +393,7 @@ class FakeCoordinator(FakeBroker):
 
     def _consumer(self, request: Any, version: int, code: int) -> Any:
         with self._changed:
-            name = request.member_id or f"made-{len(self.asked[CONSUMER])}"
+            name = request.member_id or f"made-{len(self.decoded_requests[CONSUMER])}"
             if not code and request.member_epoch > 0 and name not in self.consumers:
                 code = _UNKNOWN
             if code:

@@ -24,7 +24,7 @@ from etl.model.partitions import (
 from etl.model.plans import CommitResult, Plan, RunKeyRecord
 from etl.model.snapshot import Claimed, Ledger, LoadedIntervals, Reservation, Reservations
 from tests.fakes.fake_table import receipt_of
-from tests.fakes.outside import Beside, FakeCommit, Outside
+from tests.fakes.outside import BackfillOutside, FakeCommit, Outside
 
 
 def read_ledger(out: Outside) -> Ledger:
@@ -68,7 +68,7 @@ def read_claims(out: Outside) -> Reservations:
 
 
 def read_claim(out: Outside) -> Claimed | None:
-    if not isinstance(out, Beside) or out.claim is None:
+    if not isinstance(out, BackfillOutside) or out.claim is None:
         return None
     return Claimed(parse_claim(out.claim, path="claim"), out.claim_version)
 
@@ -83,7 +83,7 @@ def begin_backfill(out: Outside, claim: Reservation, plan: Plan, fence: int | No
 
 
 def settle_claim(out: Outside, claim: Reservation, version: int) -> None:
-    assert isinstance(out, Beside)
+    assert isinstance(out, BackfillOutside)
     if out.claim_version != version:
         raise Owned("Another command changed the backfill at the same time")
     out.claim, out.claim_version = render_claim(claim), version + 1
@@ -95,7 +95,7 @@ def close_backfill(
     """The plan that closes it and the claim in one transaction; `stored`: the version of the plan
     whose place it takes.
     """
-    assert isinstance(out, Beside)
+    assert isinstance(out, BackfillOutside)
     if out.claim_version != version:
         raise Owned("Another command changed the backfill at the same time")
     if stored is None:
@@ -113,7 +113,7 @@ def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
     """What is written in one transaction with a plan of this pipeline. Raises Owned where somebody
     else wrote it since it was seen.
     """
-    if isinstance(out, Beside):
+    if isinstance(out, BackfillOutside):
         if claims.own is None or out.claim_version != claims.own.version:
             raise Owned("Another command changed the backfill at the same time")
         out.claim_version += 1

@@ -82,13 +82,13 @@ class FakeLog:
             else ()
         )
 
-    def end_of_epoch(self, asked: int) -> EpochEnd | None:
+    def end_of_epoch(self, wanted: int) -> EpochEnd | None:
         """As a leader answers."""
-        above = [epoch for epoch in self.epochs if epoch > asked]
-        if not self.tells_epochs or asked > max(self.epochs):
+        above = [epoch for epoch in self.epochs if epoch > wanted]
+        if not self.tells_epochs or wanted > max(self.epochs):
             return None
-        below = max((epoch for epoch in self.epochs if epoch <= asked), default=asked)
-        return EpochEnd(asked, below, self.epochs[min(above)] if above else self.end)
+        below = max((epoch for epoch in self.epochs if epoch <= wanted), default=wanted)
+        return EpochEnd(wanted, below, self.epochs[min(above)] if above else self.end)
 
     def tail(self, until: int, size: int) -> Tail:
         """What lies before an offset; of physical logs alone anybody asks that."""

@@ -102,12 +102,12 @@ class Guarded:
                 connection = self._context.wrap_socket(connection, server_side=True)
             with (
                 contextlib.closing(connection),
-                socket.create_connection(("127.0.0.1", self._broker.port)) as behind,
+                socket.create_connection(("127.0.0.1", self._broker.port)) as to_broker,
             ):
-                self._open.append(behind)
-                self._speak(connection, behind)
+                self._open.append(to_broker)
+                self._speak(connection, to_broker)
 
-    def _speak(self, connection: socket.socket, behind: socket.socket) -> None:
+    def _speak(self, connection: socket.socket, to_broker: socket.socket) -> None:
         is_in, ends, since = self._users is None, float("inf"), float("inf")
         while True:
             frame = _frame_from(connection)
@@ -160,8 +160,8 @@ class Guarded:
             elif not is_in or self.hangs_up:
                 return
             else:
-                behind.sendall(len(frame).to_bytes(4, "big") + frame)
-                answer = _frame_from(behind)
+                to_broker.sendall(len(frame).to_bytes(4, "big") + frame)
+                answer = _frame_from(to_broker)
                 connection.sendall(len(answer).to_bytes(4, "big") + answer)
 
     def _plain(self, token: bytes) -> tuple[int, bytes, str | None]:

@@ -213,7 +213,7 @@ class ManyBrokers:
     def _list_offsets(self, broker_id: int, body: Reader) -> bytes:
         body.span(5, "replica id and isolation")
 
-        def told_of(asked: Any) -> Any:
+        def answer_of(asked: Any) -> Any:
             reported = numpy.zeros(len(asked), _OFFSETS)
             reported["partition"], reported["epoch"], reported["time"] = (
                 asked["partition"],
@@ -223,12 +223,12 @@ class ManyBrokers:
             reported["offset"] = numpy.where(asked["time"] == -1, self.end_offset, 0)
             return reported
 
-        return b"\0\0\0\0" + _by_topic(body, _ASKED_OFFSETS, told_of) + b"\0"
+        return b"\0\0\0\0" + _by_topic(body, _ASKED_OFFSETS, answer_of) + b"\0"
 
     def _leader_epochs(self, broker_id: int, body: Reader) -> bytes:
         body.span(4, "replica id")
 
-        def told_of(asked: Any) -> Any:
+        def answer_of(asked: Any) -> Any:
             reported = numpy.zeros(len(asked), _EPOCHS)
             reported["partition"], reported["epoch"], reported["end"] = (
                 asked["partition"],
@@ -237,10 +237,10 @@ class ManyBrokers:
             )
             return reported
 
-        return b"\0\0\0\0" + _by_topic(body, _ASKED_EPOCHS, told_of) + b"\0"
+        return b"\0\0\0\0" + _by_topic(body, _ASKED_EPOCHS, answer_of) + b"\0"
 
     def _log_dirs(self, broker_id: int, body: Reader) -> bytes:
-        def told_of(asked: Any) -> Any:
+        def answer_of(asked: Any) -> Any:
             reported = numpy.zeros(len(asked), _SIZES)
             reported["partition"], reported["size"] = (
                 asked["partition"],
@@ -251,7 +251,7 @@ class ManyBrokers:
         folder = (
             struct.pack(">h", 0)
             + _text("/logs")
-            + _by_topic(body, _ASKED_SIZES, told_of)
+            + _by_topic(body, _ASKED_SIZES, answer_of)
             + struct.pack(">qqB", -1, -1, 0)
         )
         return struct.pack(">ih", 0, 0) + _count(1) + folder + b"\0"
@@ -303,14 +303,14 @@ def _asked_name(body: Reader) -> str:
     return name
 
 
-def _by_topic(body: Reader, kind: numpy.dtype[Any], told_of: Callable[[Any], Any]) -> bytes:
+def _by_topic(body: Reader, kind: numpy.dtype[Any], answer_of: Callable[[Any], Any]) -> bytes:
     """The topics of the answer to a question that names partitions topic by topic: a row for each
     of them.
     """
     topics, count = bytearray(), body.unsigned_varint() - 1
     for _ in range(count):
         name, request = _topic_of(body, kind)
-        reported = told_of(request)
+        reported = answer_of(request)
         topics += name + _count(len(reported)) + reported.tobytes() + b"\0"
     return _count(count) + bytes(topics)
 

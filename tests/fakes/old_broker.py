@@ -114,15 +114,15 @@ class OldBroker:
                     continue
                 if instead := self.before_answer.pop(key, None):
                     instead(connection)
-                requested = _Asked(request)
+                requested = _RequestReader(request)
                 requested.take(">hhi")
                 requested.string()
                 answer = struct.pack(">i", number) + _ANSWERS[key](self, requested, version)
                 assert not requested.left, "the request is longer than its version"
                 connection.sendall(struct.pack(">i", len(answer)) + answer)
 
-    def _metadata(self, asked: _Asked, version: int) -> bytes:
-        named = asked.array(asked.string)
+    def _metadata(self, request: _RequestReader, version: int) -> bytes:
+        named = request.array(request.string)
         for topic in named:
             self.log(topic)
         names = named or sorted({topic for topic, _ in self.logs})
@@ -138,24 +138,24 @@ class OldBroker:
         ]
         return _array([_int32(1) + _string("127.0.0.1") + _int32(self.port)]) + _array(topics)
 
-    def _list_offsets(self, asked: _Asked, version: int) -> bytes:
-        asked.take(">i")
+    def _list_offsets(self, request: _RequestReader, version: int) -> bytes:
+        request.take(">i")
 
         def partition(topic: str) -> bytes:
-            number, time_ms, most = asked.take(">iqi")
+            number, time_ms, most = request.take(">iqi")
             log = self.logs.get((topic, number))
             found = [] if log is None else _offsets_before(log, time_ms)[:most]
             return struct.pack(">ih", number, 3 if log is None else 0) + _array(
                 struct.pack(">q", offset) for offset in found
             )
 
-        return _by_topic(asked, partition)
+        return _by_topic(request, partition)
 
-    def _fetch(self, asked: _Asked, version: int) -> bytes:
-        asked.take(">iii")
+    def _fetch(self, request: _RequestReader, version: int) -> bytes:
+        request.take(">iii")
 
         def partition(topic: str) -> bytes:
-            number, offset, max_bytes = asked.take(">iqi")
+            number, offset, max_bytes = request.take(">iqi")
             log = self.logs.get((topic, number))
             is_hidden = log is not None and log.high < offset <= log.end
             code = (
@@ -180,32 +180,32 @@ class OldBroker:
                 ">ihq", number, code, -1 if log is None or code else log.high
             ) + _bytes32(found[:max_bytes])
 
-        return (_int32(self.throttle_ms) if version else b"") + _by_topic(asked, partition)
+        return (_int32(self.throttle_ms) if version else b"") + _by_topic(request, partition)
 
-    def _offset_commit(self, asked: _Asked, version: int) -> bytes:
-        group = asked.string()
+    def _offset_commit(self, request: _RequestReader, version: int) -> bytes:
+        group = request.string()
         if version >= 1:
-            assert asked.take(">i") == (-1,) and asked.string() == "", (
+            assert request.take(">i") == (-1,) and request.string() == "", (
                 "a commit from outside of any membership"
             )
         if version >= 2:
-            asked.take(">q")
+            request.take(">q")
 
         def partition(topic: str) -> bytes:
-            number, offset = asked.take(">iq")
+            number, offset = request.take(">iq")
             if version == 1:
-                asked.take(">q")
-            asked.string()
+                request.take(">q")
+            request.string()
             self.committed[group, topic, number, version == 0] = offset
             return struct.pack(">ih", number, 0)
 
-        return _by_topic(asked, partition)
+        return _by_topic(request, partition)
 
-    def _offset_fetch(self, asked: _Asked, version: int) -> bytes:
-        group = asked.string()
+    def _offset_fetch(self, request: _RequestReader, version: int) -> bytes:
+        group = request.string()
 
         def partition(topic: str) -> bytes:
-            (number,) = asked.take(">i")
+            (number,) = request.take(">i")
             offset = self.committed.get((group, topic, number, version == 0), -1)
             return (
                 struct.pack(">iq", number, offset)
@@ -213,14 +213,14 @@ class OldBroker:
                 + struct.pack(">h", 3 if version == 0 and offset < 0 else 0)
             )
 
-        return _by_topic(asked, partition)
+        return _by_topic(request, partition)
 
-    def _coordinator(self, asked: _Asked, version: int) -> bytes:
-        asked.string()
+    def _coordinator(self, request: _RequestReader, version: int) -> bytes:
+        request.string()
         return struct.pack(">hi", 0, 1) + _string("127.0.0.1") + _int32(self.port)
 
-    def _groups(self, asked: _Asked, version: int) -> bytes:
-        names = asked.array(asked.string)
+    def _groups(self, request: _RequestReader, version: int) -> bytes:
+        names = request.array(request.string)
         return _array(
             struct.pack(">h", 0)
             + _string(name)
@@ -232,7 +232,7 @@ class OldBroker:
         )
 
 
-_ANSWERS: dict[int, Callable[[OldBroker, _Asked, int], bytes]] = {
+_ANSWERS: dict[int, Callable[[OldBroker, _RequestReader, int], bytes]] = {
     FETCH: OldBroker._fetch,
     LIST_OFFSETS: OldBroker._list_offsets,
     METADATA: OldBroker._metadata,
@@ -253,15 +253,15 @@ def _offsets_before(log: OldLog, time_ms: int) -> list[int]:
     return [*([log.high] if time_ms == LATEST else []), *reversed(starts)]
 
 
-def _by_topic(asked: _Asked, partition: Callable[[str], bytes]) -> bytes:
+def _by_topic(request: _RequestReader, partition: Callable[[str], bytes]) -> bytes:
     def topic() -> bytes:
-        name = asked.string()
-        return _string(name) + _array(asked.array(lambda: partition(name)))
+        name = request.string()
+        return _string(name) + _array(request.array(lambda: partition(name)))
 
-    return _array(asked.array(topic))
+    return _array(request.array(topic))
 
 
-class _Asked:
+class _RequestReader:
     """The bytes of a request, front to back."""
 
     def __init__(self, content: bytes) -> None:

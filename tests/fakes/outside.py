@@ -120,7 +120,7 @@ class Outside:
     pauses: tuple[Pause, ...] = ()
     fence: int | None = None
     """The version of its znode."""
-    backfills: dict[str, Beside] = field(default_factory=dict)
+    backfills: dict[str, BackfillOutside] = field(default_factory=dict)
     app_id: str = APP_ID
 
     def commits(self) -> list[tuple[int, FakeCommit]]:
@@ -131,9 +131,9 @@ class Outside:
             if (one.app_id or APP_ID) == self.app_id
         ]
 
-    def beside(self, name: str) -> Beside:
+    def beside(self, name: str) -> BackfillOutside:
         """A backfill beside this pipeline, whether or not somebody began it."""
-        return self.backfills.setdefault(name, Beside(self, name))
+        return self.backfills.setdefault(name, BackfillOutside(self, name))
 
     def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
         """How often the table holds each offset of each log; of a physical one, each message of
@@ -192,7 +192,7 @@ class Outside:
         )
 
 
-class Beside(Outside):
+class BackfillOutside(Outside):
     """What outlives a driver of a backfill: plans of its own, logs and a table that are the live
     pipeline's.
     """
@@ -214,7 +214,7 @@ class Beside(Outside):
         self.claim_version = 0
 
 
-def _accepted(beside: Beside) -> Acknowledgement | None:
+def _accepted(beside: BackfillOutside) -> Acknowledgement | None:
     return accepted_with_backfills(
         Ledger(beside.live.uid, beside.live.newest_plan(), acknowledged=beside.live.acknowledged),
         beside.name,
@@ -242,5 +242,5 @@ for _name in (
     "fence",
     "backfills",
 ):
-    setattr(Beside, _name, _shared(_name))
-setattr(Beside, "acknowledged", property(_accepted))
+    setattr(BackfillOutside, _name, _shared(_name))
+setattr(BackfillOutside, "acknowledged", property(_accepted))

@@ -135,12 +135,12 @@ def _topic(name: str, partitions: int, broker: Broker) -> TopicMetadata:
     return TopicMetadata(name, None if partitions else REFUSALS["gone"], None, False, logs)
 
 
-def _request(letter: str, asked: Any, read: Callable[[memoryview], Any]) -> Request[Any]:
-    return Request(lambda number: _framed(letter, asked), lambda answer: Reply(read(answer)))
+def _request(letter: str, request: Any, read: Callable[[memoryview], Any]) -> Request[Any]:
+    return Request(lambda number: _framed(letter, request), lambda answer: Reply(read(answer)))
 
 
-def _framed(letter: str, asked: Any) -> bytes:
-    content = letter.encode() + json.dumps(asked).encode()
+def _framed(letter: str, request: Any) -> bytes:
+    content = letter.encode() + json.dumps(request).encode()
     return len(content).to_bytes(4, "big") + content
 
 
@@ -163,33 +163,33 @@ class PebbleBroker:
                 if request[:1] not in b"htof":
                     return
                 answer = {
-                    "h": lambda asked: HELLO,
+                    "h": lambda request: HELLO,
                     "t": self._topics,
                     "o": self._offsets,
                     "f": self._fetch,
                 }[chr(request[0])](json.loads(request[1:]))
                 connection.sendall(len(answer).to_bytes(4, "big") + answer)
 
-    def _topics(self, asked: list[str] | None) -> bytes:
-        names = {topic for topic, _ in self.ends} if asked is None else asked
+    def _topics(self, request: list[str] | None) -> bytes:
+        names = {topic for topic, _ in self.ends} if request is None else request
         counts = {name: sum(topic == name for topic, _ in self.ends) for name in names}
         return json.dumps({"host": "127.0.0.1", "port": self.port, "topics": counts}).encode()
 
-    def _offsets(self, asked: list[tuple[str, int, bool]]) -> bytes:
+    def _offsets(self, request: list[tuple[str, int, bool]]) -> bytes:
         return (
             json.dumps(
                 [
                     0 if is_start else self.ends[topic, partition]
-                    for topic, partition, is_start in asked
+                    for topic, partition, is_start in request
                 ]
             )
             .encode()
             .ljust(4)
         )
 
-    def _fetch(self, asked: list[tuple[str, int, int, int]]) -> bytes:
+    def _fetch(self, request: list[tuple[str, int, int, int]]) -> bytes:
         reported, records = [], b""
-        for topic, partition, offset, _ in asked:
+        for topic, partition, offset, _ in request:
             end = self.ends[topic, partition]
             found = b"" if offset >= end else encode(_ten_from(offset // 10 * 10))
             reported.append(["outside" if offset > end else None, end, len(found)])

@@ -51,7 +51,7 @@ from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
 from tests.fakes import fake_group, fake_ledger, fake_table
 from tests.fakes.fake_log import FakeLog
-from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, Beside, Outside, leader_of
+from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, BackfillOutside, Outside, leader_of
 
 _processes = itertools.count(1)
 
@@ -145,11 +145,11 @@ class FakeWorld:
         own = self.claims.own
         lives = (
             incarnations_of(self.outside.live.newest_plan())
-            if isinstance(self.outside, Beside)
+            if isinstance(self.outside, BackfillOutside)
             else {}
         )
         found = replace(
-            found, pauses=() if isinstance(self.outside, Beside) else self.outside.pauses
+            found, pauses=() if isinstance(self.outside, BackfillOutside) else self.outside.pauses
         )
         return replace(
             found,

@@ -107,14 +107,14 @@ def _response(api: Api, version: int) -> Any:
             ],
         )
     if api is Api.OFFSET_FOR_LEADER_EPOCH:
-        told = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+        answer = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
         return OffsetForLeaderEpochResponse(
             throttle_time_ms=0,
             topics=[
-                told(
+                answer(
                     topic="clicks",
                     partitions=[
-                        told.EpochEndOffset(
+                        answer.EpochEndOffset(
                             error_code=0, partition=3, leader_epoch=2, end_offset=17
                         )
                     ],
@@ -277,9 +277,9 @@ def _of_groups_and_folders(api: Api, version: int) -> Any:
     if api in (Api.DESCRIBE_PRODUCERS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_TRANSACTIONS):
         return _of_transactions(api)
     if api is Api.DESCRIBE_CONFIGS:
-        told = DescribeConfigsResponse.DescribeConfigsResult
+        answer = DescribeConfigsResponse.DescribeConfigsResult
         configs = [
-            told.DescribeConfigsResourceResult(
+            answer.DescribeConfigsResourceResult(
                 name=name,
                 value=value,
                 read_only=False,
@@ -299,7 +299,7 @@ def _of_groups_and_folders(api: Api, version: int) -> Any:
         return DescribeConfigsResponse(
             throttle_time_ms=0,
             results=[
-                told(
+                answer(
                     error_code=0,
                     error_message=None,
                     resource_type=2,
@@ -385,8 +385,8 @@ def _of_a_consumer_group() -> Any:
 
 
 SUBSCRIPTIONS = tuple(
-    render_subscription(told)
-    for told in (
+    render_subscription(answer)
+    for answer in (
         Subscription(("a", "b")),
         Subscription(
             ("a",), frozenset({BrokerPartition("a", 0), BrokerPartition("a", 1)}), 6, b"x"
@@ -404,7 +404,7 @@ ASSIGNMENTS = tuple(
 def _of_members(api: Api) -> Any:
     if api is Api.JOIN_GROUP:
         member = JoinGroupResponse.JoinGroupResponseMember
-        told = zip((("m-1", None), ("m-2", "static")), SUBSCRIPTIONS, strict=True)
+        answer = zip((("m-1", None), ("m-2", "static")), SUBSCRIPTIONS, strict=True)
         return JoinGroupResponse(
             throttle_time_ms=0,
             error_code=0,
@@ -416,7 +416,7 @@ def _of_members(api: Api) -> Any:
             member_id="m-1",
             members=[
                 member(member_id=name, group_instance_id=static, metadata=metadata)
-                for (name, static), metadata in told
+                for (name, static), metadata in answer
             ],
         )
     if api is Api.SYNC_GROUP:

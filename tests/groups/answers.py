@@ -20,7 +20,7 @@ PARSERS: Mapping[Api, Callable[[Any], object]] = {
 }
 
 
-def said(api: Api, response: Any) -> Any:
+def plain_answer(api: Api, response: Any) -> Any:
     """What was read of a decoded response."""
     return _plain(PARSERS[api](response))
 

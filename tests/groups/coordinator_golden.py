@@ -21,7 +21,7 @@ from etl.model.partitions import GroupProtocol
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
 from tests.brokers.groups import with_consumer_protocol
-from tests.groups.answers import PARSERS, RELEASES, said
+from tests.groups.answers import PARSERS, RELEASES, plain_answer
 
 FOLDER = Path(__file__).parents[1] / "golden" / "groups"
 _OF_EACH = 3
@@ -35,7 +35,7 @@ def take(version: str) -> list[dict[str, Any]]:
     def decoded(api: Api, version: int, response: memoryview, **place: Any) -> Any:
         found = decode(api, version, response, **place)
         if api in PARSERS and sum(kept is api for kept, _ in answers) < _OF_EACH:
-            message = said(api, found)
+            message = plain_answer(api, found)
             answers[api, json.dumps(message)] = {
                 "api": api.name,
                 "version": version,

@@ -21,10 +21,10 @@ from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.brokers.writing import ForeignPipeline, sent
 from tests.chaos.driver import Driver
 from tests.chaos.holding import ARROW_TRANSFORM, Hold
+from tests.command_result import CommandResult
 from tests.groups.kinds import SESSION_S, Kind
 from tests.groups.others import Others
 from tests.groups.run_at_points import lines_of
-from tests.said import Said
 from tests.system.sessions import session_at
 
 WITHIN_S = 60
@@ -121,7 +121,7 @@ class Shared:
                 run.comes_to(point)
             yield run
 
-    def ran(self) -> Said:
+    def ran(self) -> CommandResult:
         """A run in this process, which must succeed."""
         return self.pipeline.ran()
 
@@ -165,7 +165,7 @@ class Shared:
             self.others.owned()
         )
 
-    def end(self) -> Said:
+    def end(self) -> CommandResult:
         """All leave, a last run, whose words these are, reads what nobody has read, and the law
         holds.
         """
@@ -194,7 +194,7 @@ class Shared:
         assert not twice or reported & {"duplicate_reads", "owner_changed"}, reported
         return twice
 
-    def _all_of_it(self) -> tuple[Said, Counter[Place], Counter[Place], Counter[Place]]:
+    def _all_of_it(self) -> tuple[CommandResult, Counter[Place], Counter[Place], Counter[Place]]:
         """All leave; a last run, and which records are ours, the others', and written. `etl verify`
         has nothing against it.
         """

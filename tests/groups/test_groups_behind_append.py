@@ -46,7 +46,7 @@ KILLS = [
 
 
 @pytest.fixture
-def behind(make: Make) -> Make:
+def after_append(make: Make) -> Make:
     """`make` of such runs."""
     return lambda **given: make(commit_when="after_append", **given)
 
@@ -55,10 +55,12 @@ def behind(make: Make) -> Make:
 def test_whoever_comes_and_goes_while_records_flow_nothing_is_lost_and_the_table_has_each_record_once(
     kind: Kind,
     stage: JafkaStage | KafkaStage,
-    behind: Make,
+    after_append: Make,
     tmp_path: Path,
 ) -> None:
-    shared = behind(**({"rebalance_timeout_s": LONGER_S} if kind is CONSUMER_PROTOCOL else {}))
+    shared = after_append(
+        **({"rebalance_timeout_s": LONGER_S} if kind is CONSUMER_PROTOCOL else {})
+    )
     shared.enter("a")
     with Flow(stage, shared.pipeline.topic, tmp_path / "flow"):
         for number in range(RUNS):
@@ -100,9 +102,9 @@ def a_run_is_overtaken(shared: Shared) -> None:
 
 @in_those_that_let_go
 def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_well_and_says_so(
-    behind: Make,
+    after_append: Make,
 ) -> None:
-    shared = behind()
+    shared = after_append()
     a_run_is_overtaken(shared)
     doctor = shared.pipeline.door("doctor")
     assert doctor.code == 0, doctor.out + doctor.err
@@ -113,9 +115,9 @@ def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_wel
 
 @in_one_that_waits
 def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken_by_the_epoch_of_now(
-    behind: Make,
+    after_append: Make,
 ) -> None:
-    shared = behind(rebalance_timeout_s=LONGER_S)
+    shared = after_append(rebalance_timeout_s=LONGER_S)
     shared.enter("a")
     with shared.held_at("fetched") as run:
         shared.has("a", HALF)
@@ -135,18 +137,18 @@ def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken
 
 @in_one_that_waits
 def test_longer_than_the_rebalance_timeout_nobody_waits_and_the_run_ends_well_and_says_so(
-    behind: Make,
+    after_append: Make,
 ) -> None:
-    shared = behind(rebalance_timeout_s=5)
+    shared = after_append(rebalance_timeout_s=5)
     a_run_is_overtaken(shared)
     assert shared.end_behind_append()
 
 
 @pytest.mark.parametrize(("kind", "point"), KILLS, indirect=["kind"])
 def test_a_run_that_is_killed_at_a_point_loses_nothing_and_the_next_one_finishes_it(
-    behind: Make, point: str
+    after_append: Make, point: str
 ) -> None:
-    shared = behind()
+    shared = after_append()
     shared.send(20)
     shared.enter("a")
     shared.others_read_the_rest()

@@ -550,7 +550,7 @@ RUN, RULE, CLOSING = run, rule, closing_plan
 
 
 @functools.cache
-def told(table: tuple[Commit, ...]) -> tuple[str, bool]:
+def lost_or_double(table: tuple[Commit, ...]) -> tuple[str, bool]:
     """A topic of which the table leaves offsets out, and whether it holds one twice."""
     rows = Counter(
         (topic, offset)
@@ -565,7 +565,7 @@ def told(table: tuple[Commit, ...]) -> tuple[str, bool]:
 
 def broken(scenario: Scenario, s: State) -> str | None:
     """The law that this state breaks."""
-    left_out, is_doubled = told(s.table)
+    left_out, is_doubled = lost_or_double(s.table)
     if left_out:
         return f"offsets of {left_out} are left out"
     heir = scenario.rulings[-1].who if scenario.rulings and not scenario.has_rivals else ""

@@ -23,6 +23,6 @@ def metastore_in(folder: Path) -> dict[str, str]:
     }
 
 
-def said(pipeline: Pipeline, *statements: str, at: str = "") -> None:
+def run_statements(pipeline: Pipeline, *statements: str, at: str = "") -> None:
     """As somebody else than the pipeline says them; `at`: a place in a store that they speak of."""
     finished(pipeline, "tests.networks.statements", str(pipeline.conf), at, *statements, code=0)

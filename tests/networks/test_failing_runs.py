@@ -8,9 +8,9 @@ import re
 
 import pytest
 
+from tests.command_result import refused
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
 from tests.networks.ways_that_fail import FAILING, Failing
-from tests.said import refused
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.networks

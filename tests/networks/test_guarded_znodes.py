@@ -14,9 +14,9 @@ from etl.commands.run import new_run_id
 from etl.io.zookeeper.ledger import DriverLock
 from etl.io.zookeeper.session import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
+from tests.command_result import refused
 from tests.networks.secured import CHROOT, MakePipeline, Secured
 from tests.networks.znodes import EVERYBODY, below, guarded_for, rights
-from tests.said import refused
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.networks

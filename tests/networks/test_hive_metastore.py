@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.networks.commands import command, command_with
-from tests.networks.metastore import NAMED, metastore_in, said
+from tests.networks.metastore import NAMED, metastore_in, run_statements
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 from tests.system.watching import watched_run
 
@@ -31,7 +31,7 @@ def pipeline(
     """
     made = Pipeline(cluster, tmp_path, topic(2), unused_group)
     made.settings |= {**WITHOUT_SPARK, "table": dict(NAMED), "spark": metastore_in(made.folder)}
-    said(made, f"CREATE SCHEMA lake LOCATION '{made.folder}'")
+    run_statements(made, f"CREATE SCHEMA lake LOCATION '{made.folder}'")
     return made
 
 
@@ -93,7 +93,7 @@ def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with
 ) -> None:
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
-    said(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
+    run_statements(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
     assert "No Delta table is at the place" in command(pipeline, "run", code=5)
     assert "the catalog has no table lake.table" in command(
         pipeline, "table", "lookup-path", code=2
@@ -113,9 +113,11 @@ def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_
         pipeline.produce(100, partitions=2)
         command(pipeline, "run")
         if table is not NAMED:
-            said(pipeline, f"CREATE TABLE lake.table USING delta LOCATION '{pipeline.table}'")
+            run_statements(
+                pipeline, f"CREATE TABLE lake.table USING delta LOCATION '{pipeline.table}'"
+            )
     assert pipeline.is_whole()
-    said(
+    run_statements(
         pipeline,
         "DROP TABLE lake.table",
         f"CREATE TABLE lake.table (a int) USING delta LOCATION '{pipeline.folder}/elsewhere'",
@@ -183,7 +185,7 @@ def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_
 
 def test_what_no_run_may_commit_to_by_its_path_is_refused_by_its_name(pipeline: Pipeline) -> None:
     place = pipeline.folder
-    said(
+    run_statements(
         pipeline,
         "CREATE TABLE lake.rows (a int) USING parquet",
         "CREATE TABLE lake.text (a int) STORED AS TEXTFILE",

@@ -19,7 +19,7 @@ from etl.io.brokers.client import SimpleConsumer
 from etl.settings.load import security_of
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import free_port
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline
 
 _PATH = f"{os.environ['PATH']}:/usr/sbin"

@@ -13,7 +13,7 @@ import pytest
 from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.networks.commands import command
-from tests.networks.metastore import NAMED, metastore_in, said
+from tests.networks.metastore import NAMED, metastore_in, run_statements
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import SECRET_VARIABLE, Moto, StoreServer
 from tests.system.driving import WITHOUT_SPARK
@@ -61,7 +61,7 @@ def test_a_first_run_has_the_catalog_make_a_table_in_the_store_that_its_schema_i
     pipeline: NamedInStore, scheme: str
 ) -> None:
     at = f"{scheme}://lake/{pipeline.group}"
-    said(pipeline, f"CREATE SCHEMA lake LOCATION '{at}'", at=at)
+    run_statements(pipeline, f"CREATE SCHEMA lake LOCATION '{at}'", at=at)
     command(pipeline, "run")
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
@@ -82,7 +82,7 @@ def test_a_warehouse_in_a_store_is_reached_by_the_session_that_asks_and_keys_tha
     at = f"s3a://lake/{pipeline.group}"
     pipeline.settings["spark"]["spark.sql.warehouse.dir"] = at
     pipeline.settings["table"] |= {"name": "default.table"}
-    said(pipeline, "SHOW TABLES", at=at)
+    run_statements(pipeline, "SHOW TABLES", at=at)
     with monkeypatch.context() as lacking:
         lacking.delenv(SECRET_VARIABLE)
         assert SECRET_VARIABLE in command(pipeline, "run", code=2)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from etl import Consumer, OffsetRanges
+from tests.command_result import refused, run_etl
 from tests.networks.loading import consume
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
-from tests.said import refused, run_etl
 
 pytestmark = pytest.mark.networks
 

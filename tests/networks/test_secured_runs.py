@@ -14,9 +14,9 @@ from kazoo.exceptions import NoAuthError
 
 from etl.commands.run import run
 from etl.settings.load import load_settings
+from tests.command_result import refused
 from tests.networks.loading import loads, peeks
 from tests.networks.secured import CHROOT, PASSWORD, MakePipeline, Secured
-from tests.said import refused
 from tests.system.driving import Before
 
 WAYS = [

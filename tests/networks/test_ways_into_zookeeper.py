@@ -18,10 +18,10 @@ import yaml
 from etl.errors import EtlError, PermissionDenied, SettingsError, ZooKeeperUnreachable
 from etl.io.zookeeper.session import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
+from tests.command_result import refused, run_etl
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured_zookeeper import USERS
 from tests.networks.zookeepers import Servers, login
-from tests.said import refused, run_etl
 
 pytestmark = pytest.mark.networks
 Way = dict[str, Any]
@@ -114,7 +114,7 @@ def test_a_silent_server_keeps_nobody_from_the_next_one_with_encryption_or_witho
 
 
 @dataclass(frozen=True)
-class Told:
+class Expected:
     """What a refusal says: its kind, a pattern of its text, its key, and the file it names."""
 
     kind: type[EtlError]
@@ -123,10 +123,10 @@ class Told:
     file: Callable[[Servers], object] | None = None
 
 
-_REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
+_REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
     "a wrong password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="WRONG")},
-        Told(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
+        Expected(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
     ),
     "a wrong password, encrypted": (
         lambda s: {
@@ -134,23 +134,23 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": login(variable="WRONG"),
             "tls": s.trusted(),
         },
-        Told(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
+        Expected(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
     ),
     "a wrong password where a login is required": (
         lambda s: {"connect": s.strict.connect, "auth": login(variable="WRONG")},
-        Told(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
+        Expected(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
     ),
     "a name that nobody knows": (
         lambda s: {"connect": s.plain.connect, "auth": login("nobody", variable="WRONG")},
-        Told(PermissionDenied, "rejects the login, sasl user nobody", "zookeeper.auth"),
+        Expected(PermissionDenied, "rejects the login, sasl user nobody", "zookeeper.auth"),
     ),
     "no login": (
         lambda s: {"connect": s.strict.connect},
-        Told(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
+        Expected(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
     ),
     "a login of another scheme": (
         lambda s: {"connect": s.strict.connect, "auth": login(scheme="digest")},
-        Told(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
+        Expected(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
     ),
     "a certificate for a login": (
         lambda s: {
@@ -158,11 +158,11 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": {"scheme": "x509"},
             "tls": s.trusted(cert_file=s.client.both),
         },
-        Told(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
+        Expected(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
     ),
     "no password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="NOWHERE")},
-        Told(
+        Expected(
             SettingsError,
             "zookeeper.auth.password refers to the environment variable NOWHERE, which cannot be read",
             "zookeeper.auth.password",
@@ -170,7 +170,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     ),
     "no certificate of our own": (
         lambda s: {"connect": s.strict.encrypted, "auth": login(), "tls": s.trusted()},
-        Told(
+        Expected(
             PermissionDenied,
             "rejects our certificate, or requires one",
             "zookeeper.tls.cert_file",
@@ -182,15 +182,15 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": login(),
             "tls": s.trusted(cert_file=s.unknown.both),
         },
-        Told(PermissionDenied, "rejects our certificate", "zookeeper.tls.cert_file"),
+        Expected(PermissionDenied, "rejects our certificate", "zookeeper.tls.cert_file"),
     ),
     "one that it does not ask for, and does not trust": (
         lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.unknown.both)},
-        Told(PermissionDenied, "rejects our certificate", "zookeeper.tls.cert_file"),
+        Expected(PermissionDenied, "rejects our certificate", "zookeeper.tls.cert_file"),
     ),
     "an authority that did not sign it": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": str(s.stranger.ca)}},
-        Told(
+        Expected(
             SettingsError,
             "The server's certificate is not signed by a trusted CA",
             "zookeeper.tls.ca_file",
@@ -199,7 +199,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     ),
     "the system's authorities": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"enabled": True}},
-        Told(
+        Expected(
             SettingsError,
             "is not signed by a trusted CA",
             "zookeeper.tls.ca_file",
@@ -208,7 +208,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     ),
     "another host's": (
         lambda s: {"connect": s.elsewhere.encrypted, "tls": s.trusted()},
-        Told(
+        Expected(
             SettingsError,
             "The server's certificate belongs to another host: zookeeper.elsewhere",
             None,
@@ -216,11 +216,11 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     ),
     "an expired one": (
         lambda s: {"connect": s.expired.encrypted, "tls": s.trusted()},
-        Told(SettingsError, "has expired", "zookeeper.tls.ca_file", lambda s: s.authority.ca),
+        Expected(SettingsError, "has expired", "zookeeper.tls.ca_file", lambda s: s.authority.ca),
     ),
     "no file of authorities": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": "/no/ca.pem"}},
-        Told(
+        Expected(
             SettingsError,
             "The file cannot be read: No such file",
             "zookeeper.tls.ca_file",
@@ -229,7 +229,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     ),
     "no file of our own": (
         lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file="/no/cert.pem")},
-        Told(
+        Expected(
             SettingsError,
             "The file cannot be read: No such file",
             "zookeeper.tls.cert_file",
@@ -241,7 +241,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "connect": s.plain.encrypted,
             "tls": s.trusted(cert_file=s.client.cert, key_file="/no/key.pem"),
         },
-        Told(
+        Expected(
             SettingsError,
             "The file cannot be read: No such file",
             "zookeeper.tls.key_file",
@@ -253,7 +253,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "connect": s.plain.encrypted,
             "tls": s.trusted(cert_file=s.client.cert, key_file=s.unknown.key),
         },
-        Told(
+        Expected(
             SettingsError,
             "The key does not belong to the certificate",
             "zookeeper.tls.key_file",
@@ -265,7 +265,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "connect": s.plain.encrypted,
             "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked),
         },
-        Told(
+        Expected(
             SettingsError,
             "The password does not decrypt the key",
             "zookeeper.tls.key_password",
@@ -279,7 +279,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
                 cert_file=s.client.cert, key_file=s.locked, key_password="${env:WRONG}"
             ),
         },
-        Told(
+        Expected(
             SettingsError,
             "The password does not decrypt the key",
             "zookeeper.tls.key_password",
@@ -288,31 +288,31 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     ),
     "encryption that the port does not speak": (
         lambda s: {"connect": s.plain.connect, "tls": s.trusted()},
-        Told(SettingsError, "The port does not use TLS", "zookeeper.tls.enabled"),
+        Expected(SettingsError, "The port does not use TLS", "zookeeper.tls.enabled"),
     ),
     "no encryption": (
         lambda s: {"connect": s.plain.encrypted},
-        Told(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled"),
+        Expected(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled"),
     ),
     "no encryption of a login": (
         lambda s: {"connect": s.plain.encrypted, "auth": login()},
-        Told(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled"),
+        Expected(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled"),
     ),
     "one server's certificate expired, the other one's of elsewhere": (
         lambda s: {"connect": f"{s.expired.encrypted},{s.elsewhere.encrypted}", "tls": s.trusted()},
-        Told(SettingsError, "has expired|belongs to another host", "any"),
+        Expected(SettingsError, "has expired|belongs to another host", "any"),
     ),
     "nobody": (
         lambda s: {"connect": "localhost:1", "tls": s.trusted()},
-        Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
+        Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
     ),
     "nobody who says a word": (
         lambda s: {"connect": s.silent},
-        Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
+        Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
     ),
     "nobody who says a word, encrypted": (
         lambda s: {"connect": s.silent, "tls": s.trusted()},
-        Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
+        Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
     ),
 }
 

@@ -34,7 +34,7 @@ sys.exit(answer.get("code", 0))
 
 
 @dataclass(frozen=True)
-class Asked:
+class Call:
     """One start of one of them."""
 
     words: list[str]
@@ -90,10 +90,10 @@ class StandIn:
         self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
         self.spark_submit({"code": 1})
 
-    def asked(self, who: str = "spark-submit") -> list[Asked]:
+    def calls(self, who: str = "spark-submit") -> list[Call]:
         """What they were asked so far."""
         path = self.folder / "asked"
         found = (
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         )
-        return [Asked(words, environment) for name, words, environment in found if name == who]
+        return [Call(words, environment) for name, words, environment in found if name == who]

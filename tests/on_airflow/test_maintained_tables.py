@@ -25,7 +25,7 @@ def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(
     )
     stand_in.command(WHOLE)
     ran = run("maintain_clicks", datetime(2026, 11, 16, 1, tzinfo=UTC), task="maintain")
-    assert [request.job for request in stand_in.asked()] == [
+    assert [request.job for request in stand_in.calls()] == [
         ["verify", CLICKS, "--json"],
         ["table", "maintain", CLICKS, "--yes", "--json"],
     ]
@@ -42,5 +42,5 @@ def test_a_table_that_lacks_something_is_left_as_it_is(stand_in: StandIn) -> Non
     )
     stand_in.command(WHOLE)
     ran = run("maintain_clicks", datetime(2026, 11, 16, 2, tzinfo=UTC), task="table_gaps")
-    assert [request.job[0] for request in stand_in.asked()] == ["verify"]
+    assert [request.job[0] for request in stand_in.calls()] == ["verify"]
     assert ran.state == "failed" and ran.tasks["maintain"][0] == "upstream_failed"

@@ -51,7 +51,7 @@ def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
 ) -> None:
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
-    [request] = stand_in.asked()
+    [request] = stand_in.calls()
     assert request.job == ["run", CLICKS, "--run-key", KEY, "--until", SIX, "--json"]
     assert str(ROOT / "jobs" / "etl_job.py") in request.words
     assert request.after("--master") == ["local[2]"] and request.after("--packages") == [
@@ -99,7 +99,7 @@ def test_a_run_without_an_interval_fails_in_its_first_try_and_submits_nothing(
         pytest.skip("every run of Airflow 2 has a logical date")
     ran = run("at_once", None)
     assert (ran.state, ran.tasks["load"]) == ("failed", ("failed", 1))
-    assert stand_in.asked() == []
+    assert stand_in.calls() == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_an_interval_that_is_none_fails_in_its_first_try_and_submits_nothing(
 ) -> None:
     ran = run("at_once", now(), params)
     assert (ran.state, ran.tasks["load"]) == ("failed", ("failed", 1))
-    assert stand_in.asked() == []
+    assert stand_in.calls() == []
 
 
 def test_what_may_help_is_tried_again_with_the_same_run_key(stand_in: StandIn) -> None:
@@ -128,8 +128,8 @@ def test_what_may_help_is_tried_again_with_the_same_run_key(stand_in: StandIn) -
     )
     ran = run("at_once", now(), BY_PARAMS)
     assert ran.tasks["load"] == ("success", 3)
-    assert {tuple(request.job) for request in stand_in.asked()} == {tuple(stand_in.asked()[0].job)}
-    assert len(stand_in.asked()) == 3
+    assert {tuple(request.job) for request in stand_in.calls()} == {tuple(stand_in.calls()[0].job)}
+    assert len(stand_in.calls()) == 3
 
 
 def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_done_then(
@@ -155,7 +155,7 @@ def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> 
         )
     )
     assert run("at_once", now(), BY_PARAMS).tasks["load"] == ("failed", 1)
-    assert len(stand_in.asked()) == 1
+    assert len(stand_in.calls()) == 1
 
 
 def test_a_replay_names_the_range_of_its_params_and_says_yes(stand_in: StandIn) -> None:
@@ -167,7 +167,7 @@ def test_a_replay_names_the_range_of_its_params_and_says_yes(stand_in: StandIn) 
         task="replay",
     )
     assert ran.state == "success"
-    assert stand_in.asked()[0].job == [
+    assert stand_in.calls()[0].job == [
         "replay",
         CLICKS,
         "--partition",
@@ -189,7 +189,7 @@ def test_a_backfill_has_a_name_by_which_a_retry_resumes_it(stand_in: StandIn) ->
         "backfill_clicks", now(), {"name": "old", "from": FIVE, "until": SIX}, task="backfill"
     )
     assert ran.state == "success"
-    assert stand_in.asked()[0].job == [
+    assert stand_in.calls()[0].job == [
         "backfills",
         "run",
         CLICKS,
@@ -206,8 +206,8 @@ def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"exit_code": 0}})
     stand_in.command({"document": {"incomplete": [], "message": "whole"}})
     assert run("maintain_clicks", now(), task="verify").state == "success"
-    assert stand_in.asked()[0].job == ["verify", CLICKS, "--json"]
-    [request] = stand_in.asked("python")
+    assert stand_in.calls()[0].job == ["verify", CLICKS, "--json"]
+    [request] = stand_in.calls("python")
     times = [datetime.fromisoformat(*request.after(option)) for option in ("--from", "--until")]
     assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[
         0
@@ -241,7 +241,7 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
         match=f"1 of 168 intervals: {re.escape(FIVE)} to .* \\(1,234 offsets\\)",
     ):
         task.execute(context)
-    assert stand_in.asked("python")[0].words == [
+    assert stand_in.calls("python")[0].words == [
         "-m",
         "etl",
         "table",
@@ -280,7 +280,7 @@ def test_a_missing_connection_is_told_with_the_command_that_makes_it_and_nothing
         "The Airflow connection spark_default does not exist" in reported
         and "airflow connections add spark_default" in reported
     )
-    assert stand_in.asked() == []
+    assert stand_in.calls() == []
 
 
 def test_a_connection_in_deploy_mode_cluster_is_rejected_since_no_report_comes_back(
@@ -291,7 +291,7 @@ def test_a_connection_in_deploy_mode_cluster_is_rejected_since_no_report_comes_b
         '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
     )
     assert "Set deploy-mode to client" in failure({})
-    assert stand_in.asked() == []
+    assert stand_in.calls() == []
 
 
 def test_deploy_mode_cluster_in_spark_conf_is_rejected(stand_in: StandIn) -> None:
@@ -303,7 +303,7 @@ def test_deploy_mode_cluster_in_spark_conf_is_rejected(stand_in: StandIn) -> Non
         AirflowFailException, match="Set deploy-mode to client .* spark.submit.deployMode"
     ):
         task.execute({"params": BY_PARAMS})
-    assert stand_in.asked() == []
+    assert stand_in.calls() == []
 
 
 def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
@@ -320,7 +320,7 @@ def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
     assert ran.tasks["load"][0] == "success" and ran.said["records_read"] == 7
-    [request] = stand_in.asked()
+    [request] = stand_in.calls()
     assert request.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
 
 

@@ -51,7 +51,7 @@ def test_logs_that_are_complete_are_loaded_at_once(stand_in: StandIn) -> None:
     stand_in.command(COMPLETE)
     ran = run("quick", WHEN, BY_PARAMS)
     assert ran.tasks["wait_until_ready"] == ("success", 1) and ran.tasks["load"][0] == "success"
-    assert [request.words for request in stand_in.asked("python")] == [WORDS]
+    assert [request.words for request in stand_in.calls("python")] == [WORDS]
 
 
 def test_logs_that_are_not_complete_are_waited_for_by_a_trigger_also_while_brokers_are_away(
@@ -60,7 +60,7 @@ def test_logs_that_are_not_complete_are_waited_for_by_a_trigger_also_while_broke
     stand_in.command(NOT_YET, AWAY, NOT_YET, COMPLETE)
     ran = run("quick", WHEN.replace(hour=1), BY_PARAMS)
     assert ran.tasks["wait_until_ready"][0] == "success" and ran.tasks["load"][0] == "success"
-    assert [request.words for request in stand_in.asked("python")] == [WORDS] * 4
+    assert [request.words for request in stand_in.calls("python")] == [WORDS] * 4
 
 
 def test_without_a_triggerer_a_worker_looks(stand_in: StandIn) -> None:
@@ -79,13 +79,13 @@ def test_a_conf_that_no_look_can_use_fails_and_nothing_is_loaded(
     assert (
         ran.tasks["wait_until_ready"][0] == "failed" and ran.tasks["load"][0] == "upstream_failed"
     )
-    assert stand_in.asked() == []
+    assert stand_in.calls() == []
 
 
 def test_a_run_without_an_interval_waits_for_nothing_and_fails(stand_in: StandIn) -> None:
     ran = run("quick", WHEN.replace(hour=4), {"until": SIX})
     assert ran.tasks["wait_until_ready"] == ("failed", 1)
-    assert stand_in.asked("python") == []
+    assert stand_in.calls("python") == []
 
 
 def event_of(trigger: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StoryResult:
     """What became of one story."""
 
     tally: Tally
@@ -55,17 +55,17 @@ class Lane:
     first: bool
 
 
-def tell_random(place: Place, seed: int, index: int) -> Told:
+def play_random(place: Place, seed: int, index: int) -> StoryResult:
     """Story `index` of this seed."""
     return _tell(
         place,
         Story(seed, str(index), place.sessions, place.connect, place.folder),
-        Story.tell,
+        Story.play,
         f"--story {index}",
     )
 
 
-def tell_moments(place: Place, seed: int, lane: Lane, first: int) -> Told:
+def tell_moments(place: Place, seed: int, lane: Lane, first: int) -> StoryResult:
     """The lane's moments from `first` on, as many as one story has."""
     name = f"{lane.deed.value}-{'first' if lane.first else 'later'}-{first}"
     story = Story(seed, name, place.sessions, place.connect, place.folder)
@@ -78,9 +78,9 @@ def tell_moments(place: Place, seed: int, lane: Lane, first: int) -> Told:
     )
 
 
-def tell_every_moment(
+def play_every_moment(
     place: Place, seed: int, lane: Lane, *, start: int = 0, step: int = 1
-) -> Told:
+) -> StoryResult:
     """The whole lane, or every `step`-th story of it from `start` on; ends at the first story that
     broke.
     """
@@ -89,22 +89,24 @@ def tell_every_moment(
         reported = tell_moments(place, seed, lane, first)
         total.add(reported.tally)
         if reported.failure:
-            return Told(total, reported.failure)
+            return StoryResult(total, reported.failure)
         first, more = first + step * (1 if lane.first else MOMENTS_IN_A_STORY), reported.more
-    return Told(total)
+    return StoryResult(total)
 
 
 LANES = tuple(Lane(deed, first) for deed, first in itertools.product(Deed, (True, False)))
 
 
-def _tell(place: Place, story: Story, how: Callable[[Story], bool], again: str) -> Told:
+def _tell(place: Place, story: Story, how: Callable[[Story], bool], again: str) -> StoryResult:
     try:
         more = how(story)
     except Exception:  # whatever it is, the seed that brought it up is what matters
         again = f"python -m tests.soak --fast --seed {story.seed} {again}"
-        return Told(story.tally, "\n".join([again, *story.told[-40:], traceback.format_exc()]))
+        return StoryResult(
+            story.tally, "\n".join([again, *story.told[-40:], traceback.format_exc()])
+        )
     shutil.rmtree(place.folder / story.name, ignore_errors=True)
-    return Told(story.tally, None, more)
+    return StoryResult(story.tally, None, more)
 
 
 _place: list[Place] = []
@@ -117,12 +119,12 @@ def _begin(connect: str, folder: Path) -> None:
     _place.append(Place(connect, folder, Sessions(connect)))
 
 
-def _random_here(seed: int, index: int) -> Told:
-    return tell_random(_place[0], seed, index)
+def _random_here(seed: int, index: int) -> StoryResult:
+    return play_random(_place[0], seed, index)
 
 
-def _lane_here(seed: int, lane: Lane) -> Told:
-    return tell_every_moment(_place[0], seed, lane)
+def _lane_here(seed: int, lane: Lane) -> StoryResult:
+    return play_every_moment(_place[0], seed, lane)
 
 
 @contextlib.contextmanager
@@ -141,10 +143,10 @@ def _tellers(jobs: int) -> Iterator[Pool]:
 
 
 def _told(
-    pool: Pool, calls: Iterator[Callable[[Pool], AsyncResult[Told]]], ahead: int
+    pool: Pool, calls: Iterator[Callable[[Pool], AsyncResult[StoryResult]]], ahead: int
 ) -> tuple[Tally, str | None]:
     """All tallies together, and the failure of the first story that broke, which ends the telling."""
-    total, under_way = Tally(), deque[AsyncResult[Told]]()
+    total, under_way = Tally(), deque[AsyncResult[StoryResult]]()
     for call in itertools.chain(calls, itertools.repeat(None)):
         if call is not None:
             under_way.append(call(pool))
@@ -168,7 +170,7 @@ def main(
     in_time = itertools.takewhile(
         lambda _: story is not None or time.monotonic() < began + minutes * 60, stories
     )
-    calls: Iterator[Callable[[Pool], AsyncResult[Told]]]
+    calls: Iterator[Callable[[Pool], AsyncResult[StoryResult]]]
     if every_moment:
         calls = (
             lambda pool, lane=lane: pool.apply_async(_lane_here, (seed, lane))  # type: ignore[misc]

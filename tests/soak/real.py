@@ -32,9 +32,9 @@ from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.session import ZooKeeper
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.driver import Driver, send
-from tests.chaos.stage import Checked, Writer, checked, complete_files, said_in_short
+from tests.chaos.stage import Checked, Writer, checked, complete_files, summary_of
+from tests.command_result import CommandResult
 from tests.processes import command
-from tests.said import Said
 from tests.system.driving import Pipeline
 
 CHECK_EVERY = 10
@@ -206,9 +206,9 @@ class Soak:
             else:
                 self._ended(driver.wait(), _RETRIABLE)
 
-    def _ended(self, result: Said, allowed: tuple[int, ...]) -> None:
-        self.sums.outcomes[said_in_short(result)[:90]] += 1
-        assert result.code in allowed, f"{said_in_short(result)}\n{result.out}\n{result.err}"
+    def _ended(self, result: CommandResult, allowed: tuple[int, ...]) -> None:
+        self.sums.outcomes[summary_of(result)[:90]] += 1
+        assert result.code in allowed, f"{summary_of(result)}\n{result.out}\n{result.err}"
 
     def _stand(self) -> _Stand:
         pipeline = self._pipeline

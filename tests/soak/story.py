@@ -154,7 +154,7 @@ class Story:
             group=group,
         )
 
-    def tell(self) -> bool:
+    def play(self) -> bool:
         """A random story; True. Raises Broken, or whatever a run raised that nothing had happened
         to.
         """

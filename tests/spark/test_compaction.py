@@ -88,7 +88,7 @@ def held_up(spark: Any, three: str, tmp_path: Path) -> Callable[..., Any]:
             while not release.exists():
                 time.sleep(0.005)
 
-        def told() -> None:
+        def run_and_report() -> None:
             try:
                 came.append(do())
             except Exception as error:
@@ -98,7 +98,7 @@ def held_up(spark: Any, three: str, tmp_path: Path) -> Callable[..., Any]:
         holder = threading.Thread(
             target=lambda: context.parallelize(range(slots), slots).foreach(wait)
         )
-        doing = threading.Thread(target=told)
+        doing = threading.Thread(target=run_and_report)
         holder.start()
         until(lambda: sum(info.numActiveTasks for info in stages(context)) == slots)
         doing.start()

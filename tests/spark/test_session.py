@@ -16,7 +16,7 @@ import pytest
 
 from etl.errors import ProcessLost, SettingsError
 from etl.io.spark.session import own_ctrl_c, translating_spark_errors
-from tests.said import restored_logging
+from tests.command_result import restored_logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from etl.run.services import Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.spark import SHORT_RUN
-from tests.said import Said, refused, run_etl
+from tests.command_result import CommandResult, refused, run_etl
 from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of
 from tests.traffic.rows import Row, hash_of
@@ -106,11 +106,11 @@ class Pipeline:
         self.traffic.load(self.cluster, self.topic, self.produced, count, partitions)
         self.produced += count
 
-    def door(self, *words: str, after: Sequence[str] = (), json_too: bool = True) -> Said:
+    def door(self, *words: str, after: Sequence[str] = (), json_too: bool = True) -> CommandResult:
         """The command in this process, which shares its Spark session."""
         return run_etl(*words, str(self.conf), *after, *(["--json"] if json_too else []))
 
-    def accept_log(self, *words: str) -> Said:
+    def accept_log(self, *words: str) -> CommandResult:
         """What an operator says of partitions that were truncated or recreated: `words` are
         partitions, then options.
         """
@@ -121,10 +121,10 @@ class Pipeline:
             *("--reason", "seen", "--json"),
         )
 
-    def run(self) -> Said:
+    def run(self) -> CommandResult:
         return self.door("run")
 
-    def ran(self) -> Said:
+    def ran(self) -> CommandResult:
         """A run that must succeed."""
         result = self.run()
         assert result.code == 0, f"exit {result.code}\n{result.err}{result.out}"

@@ -25,8 +25,8 @@ from etl.commands.run import run
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from etl.testkit.cluster import EmbeddedCluster
+from tests.command_result import CommandResult, entered, run_etl
 from tests.pages import ROOT
-from tests.said import Said, entered, run_etl
 from tests.system.driving import WITHOUT_SPARK, Before, BrokenOff
 from tests.system.sessions import session_at
 
@@ -198,7 +198,7 @@ class PageWorld:
         ]
         return [*words, "--set", f"group={self.groups}-first"] if words[0] == "init" else words
 
-    def type(self, text: str, code: int = 0, answer: str | None = None) -> Said:
+    def type(self, text: str, code: int = 0, answer: str | None = None) -> CommandResult:
         """Type it, at a terminal where something is answered. It ends as the page says."""
         words = self.filled(text)
         result = run_etl(*words) if answer is None else self._at_terminal(words, answer)
@@ -207,7 +207,7 @@ class PageWorld:
         return result
 
     @staticmethod
-    def _at_terminal(words: list[str], answer: str) -> Said:
+    def _at_terminal(words: list[str], answer: str) -> CommandResult:
         out, err = Terminal(), io.StringIO()
         with (
             pytest.MonkeyPatch.context() as patch,
@@ -216,7 +216,7 @@ class PageWorld:
         ):
             patch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
             code = entered(words)
-        return Said(code, out.getvalue(), err.getvalue())
+        return CommandResult(code, out.getvalue(), err.getvalue())
 
     def type_and_interrupt(self, text: str) -> None:
         """While records come, Ctrl-C at the first that is shown: exit 130."""

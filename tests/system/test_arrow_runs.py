@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from etl.io.delta.recover_results import files_of_commit
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before
 
 ARROW = {"table": {"writer": "arrow"}}

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 
 from etl.testkit.server_process import wait_until
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 
 pytestmark = pytest.mark.without_spark

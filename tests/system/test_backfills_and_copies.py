@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.said import Said, refused
+from tests.command_result import CommandResult, refused
 from tests.system.driving import (
     Pipeline,
     backfill_broken_off_before,
@@ -35,15 +35,15 @@ def znodes_below(client: Any, path: str) -> Znodes:
     return found
 
 
-def abandon(pipeline: Pipeline) -> Said:
+def abandon(pipeline: Pipeline) -> CommandResult:
     return pipeline.door("backfills", "delete", after=GIVING_UP)
 
 
-def resume(pipeline: Pipeline) -> Said:
+def resume(pipeline: Pipeline) -> CommandResult:
     return pipeline.door("backfills", "run", after=NAME)
 
 
-def maintain(pipeline: Pipeline) -> Said:
+def maintain(pipeline: Pipeline) -> CommandResult:
     return pipeline.door("table", "maintain", after=("--yes",))
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from deltalake import DeltaTable
 
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 
 pytestmark = pytest.mark.without_spark

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.command_result import refused
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.said import refused
 from tests.system.driving import Pipeline
 
 

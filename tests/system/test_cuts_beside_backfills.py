@@ -19,7 +19,7 @@ from tests.chaos.cases_brokers import wait_for_all
 from tests.chaos.cases_cut_logs import unclean
 from tests.chaos.lives import Lives, second_life
 from tests.chaos.sources import recreate_topic
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 from tests.traffic.rows import Row
 
@@ -83,10 +83,10 @@ def are_all_there(pipeline: Pipeline, first: Counter[Row], starts: Mapping[int, 
 def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_every_record_is_there_once(
     replicated: Pipeline, verb: str, plan: int, more: int
 ) -> None:
-    pipeline, (kept, behind) = replicated, replicated.cluster.brokers
+    pipeline, (kept, after) = replicated, replicated.cluster.brokers
     wait_for_all(pipeline, 2)
     pipeline.produce(240)
-    behind.stop()
+    after.stop()
     wait_for_all(pipeline, 1)
     pipeline.produce(240)
     pipeline.ran()
@@ -95,7 +95,7 @@ def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_
     pipeline.settings["limits"] = {"max_records_per_plan": 160}
     backfill_broken_off_before(verb, pipeline, "old", "0", "120", plan=plan)
     whole = pipeline.in_topic()
-    unclean(pipeline, kept, behind, more)
+    unclean(pipeline, kept, after, more)
     del pipeline.settings["limits"]
     # the pipeline has read no record from before the cut, so that no epoch tells it where that was
     at = [(f"{pipeline.topic}:{partition}", "--truncated-at", "60") for partition in ALL]

@@ -15,7 +15,7 @@ from kazoo.security import make_acl
 
 from etl.testkit.cluster import ZooKeeper
 from etl.testkit.server_process import free_port
-from tests.said import Said
+from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.without_spark
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.without_spark
 Line = dict[str, Any]
 
 
-def lines(result: Said, name: str) -> list[Line]:
+def lines(result: CommandResult, name: str) -> list[Line]:
     """The lines of one check (of one broker: `broker 0`)."""
     found = [line for line in result.document["lines"] if line["name"] == name]
     assert found, f"no line {name}"
     return found
 
 
-def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> Said:
+def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> CommandResult:
     """The doctor's exit code is that of this one failing line, which says all of `words`; every
     other one is fine or not checked.
     """
@@ -46,7 +46,7 @@ def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> Said:
     return result
 
 
-def all_well(pipeline: Pipeline) -> Said:
+def all_well(pipeline: Pipeline) -> CommandResult:
     result = pipeline.door("doctor")
     assert [line for line in result.document["lines"] if line["verdict"] != "ok"] == []
     assert result.code == result.document["exit_code"] == 0
@@ -160,11 +160,11 @@ def test_a_wrong_conf_is_told_as_at_every_door(make_pipeline: Callable[..., Pipe
 def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_checked(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
-    nobody = free_port()
+    unknown_user = free_port()
     pipeline = make_pipeline(
-        zookeeper={"connect": f"127.0.0.1:{nobody}/kafka", "session_timeout_s": 1}
+        zookeeper={"connect": f"127.0.0.1:{unknown_user}/kafka", "session_timeout_s": 1}
     )
-    result = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{nobody}", "zookeeper.connect")
+    result = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{unknown_user}", "zookeeper.connect")
     skipped = {
         line["name"] for line in result.document["lines"] if line["verdict"] == "not checked"
     }
@@ -187,14 +187,14 @@ def test_one_server_of_several_that_does_not_answer_is_advice(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline()
-    nobody, connect = free_port(), pipeline.cluster.zookeeper_connect
+    unknown_user, connect = free_port(), pipeline.cluster.zookeeper_connect
     pipeline.settings = {
-        "zookeeper": {"connect": f"127.0.0.1:{nobody},{connect}", "session_timeout_s": 300}
+        "zookeeper": {"connect": f"127.0.0.1:{unknown_user},{connect}", "session_timeout_s": 300}
     }
     result = pipeline.door("doctor")
     dead, alive = lines(result, "ZooKeeper")
     assert (result.code, dead["verdict"], alive["verdict"]) == (0, "advice", "advice")
-    assert f"127.0.0.1:{nobody}" in dead["found"]
+    assert f"127.0.0.1:{unknown_user}" in dead["found"]
     assert (
         "session timeout 60 s, where 300 s were asked for" in alive["found"]
         and "maxSessionTimeout" in alive["to_do"]
@@ -292,7 +292,7 @@ def test_a_broker_that_is_registered_and_dead_is_named(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline()
-    nobody, chroot = free_port(), f"/doctor-{pipeline.group}"
+    unknown_user, chroot = free_port(), f"/doctor-{pipeline.group}"
     with pipeline.zookeeper() as client:
         alive, _ = client.get("/brokers/ids/0")
         client.chroot = ""
@@ -300,8 +300,8 @@ def test_a_broker_that_is_registered_and_dead_is_named(
             {
                 **json.loads(alive),
                 "host": "127.0.0.1",
-                "port": nobody,
-                "endpoints": [f"PLAINTEXT://127.0.0.1:{nobody}"],
+                "port": unknown_user,
+                "endpoints": [f"PLAINTEXT://127.0.0.1:{unknown_user}"],
             }
         )
         for number, payload in (
@@ -311,7 +311,7 @@ def test_a_broker_that_is_registered_and_dead_is_named(
         ):
             client.create(f"{chroot}/brokers/ids/{number}", payload, makepath=True)
     pipeline.settings = {"zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}{chroot}"}}
-    result = failing(pipeline, "broker 7", 6, f"127.0.0.1:{nobody}", "partitions led: 0")
+    result = failing(pipeline, "broker 7", 6, f"127.0.0.1:{unknown_user}", "partitions led: 0")
     assert lines(result, "broker 0")[0]["verdict"] == "ok"
     assert (
         "1 of 3 brokers" in lines(result, "chroot")[0]["found"]

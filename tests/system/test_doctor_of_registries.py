@@ -50,25 +50,25 @@ def of_jafka(connect: str, zookeeper: ZooKeeper) -> Iterator[Findings]:
         yield found
 
 
-def said(lines: Iterator[Line]) -> list[tuple[Verdict, str]]:
+def verdicts(lines: Iterator[Line]) -> list[tuple[Verdict, str]]:
     return [(line.verdict, line.found) for line in lines]
 
 
 def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_told(of_jafka: Findings) -> None:
-    [(_, chroot)] = said(zookeeper_lines.chroot("chroot", of_jafka))
+    [(_, chroot)] = verdicts(zookeeper_lines.chroot("chroot", of_jafka))
     assert chroot.endswith("registered brokers: 1")
-    assert said(zookeeper_lines.cluster("cluster", of_jafka)) == [
+    assert verdicts(zookeeper_lines.cluster("cluster", of_jafka)) == [
         (Verdict.OK, "id old; brokers: 1, topics: 1")
     ]
-    [(verdict, broker)] = said(zookeeper_lines.each_broker("broker", of_jafka))
+    [(verdict, broker)] = verdicts(zookeeper_lines.each_broker("broker", of_jafka))
     assert (verdict, broker.partition(": ")[2]) == (
         Verdict.OK,
         "Jafka, or Kafka 0.7, partitions led: 1",
     )
-    away, _, there = said(zookeeper_lines.topics("topics", of_jafka))
+    away, _, there = verdicts(zookeeper_lines.topics("topics", of_jafka))
     assert away == (Verdict.ADVICE, "1 partitions are of brokers that are away (2): clicks 2-0")
     assert there == (Verdict.OK, "clicks; partitions: 2")
-    assert said(zookeeper_lines.group("group", of_jafka)) == [
+    assert verdicts(zookeeper_lines.group("group", of_jafka)) == [
         (Verdict.OK, "group: no live consumer, no owner, no driver")
     ]
 
@@ -77,11 +77,11 @@ def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(
     of_jafka: Findings, zookeeper: ZooKeeper
 ) -> None:
     zookeeper.create("/consumers/group/offsets/clicks/0", b"5")
-    assert said(zookeeper_lines.cluster("cluster", of_jafka)) == [
+    assert verdicts(zookeeper_lines.cluster("cluster", of_jafka)) == [
         (Verdict.OK, "id old; brokers: 1, topics: 1")
     ]
-    nobody, left = said(zookeeper_lines.group("group", of_jafka))
-    assert (nobody[0], left[0]) == (Verdict.OK, Verdict.ADVICE)
+    unknown_user, left = verdicts(zookeeper_lines.group("group", of_jafka))
+    assert (unknown_user[0], left[0]) == (Verdict.OK, Verdict.ADVICE)
     assert left[1].startswith(
         "1 of the group's offsets are of the other family of brokers, the first of clicks 0"
     )
@@ -110,7 +110,7 @@ def test_a_partition_of_kafka_without_a_leader_is_told_with_the_brokers_that_hol
     )
     findings.metadata = ClusterMetadata("c", {7: Broker(7, "h", 1)}, {"clicks": reported})
     findings.silent_brokers = {7}
-    (verdict, found), _ = said(zookeeper_lines.topics("topics", findings))
+    (verdict, found), _ = verdicts(zookeeper_lines.topics("topics", findings))
     assert (verdict, found) == (
         Verdict.ADVICE,
         (

@@ -73,13 +73,13 @@ def test_a_second_driver_that_waits_goes_on_when_the_first_ends(
         with ZooKeeper(connect) as second:
             exists = second.client.exists
 
-            def told(path: str, watch: Any = None) -> Any:
+            def exists_and_report(path: str, watch: Any = None) -> Any:
                 found = exists(path, watch=watch)
                 if found and watch:
                     watches.set()
                 return found
 
-            monkeypatch.setattr(second.client, "exists", told)
+            monkeypatch.setattr(second.client, "exists", exists_and_report)
             with lock_of(second).driving("run-2", wait_s=60):
                 drove.append(driver_in(second))
 

@@ -18,8 +18,8 @@ from etl.io.zookeeper.session import ZooKeeper
 from etl.report.metrics import PREFIX
 from etl.settings.schema import SCHEMA_FILE, conf_schema
 from etl.testkit.cluster import EmbeddedCluster
+from tests.command_result import CommandResult, refused, run_etl
 from tests.conftest import TopicFactory
-from tests.said import Said, refused, run_etl
 
 RECORDS = 40
 
@@ -34,7 +34,7 @@ def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
     return name
 
 
-def init(folder: Path, *words: str) -> Said:
+def init(folder: Path, *words: str) -> CommandResult:
     return run_etl(
         "init",
         *words,
@@ -46,7 +46,7 @@ def init(folder: Path, *words: str) -> Said:
     )
 
 
-def loaded_by(conf: Path, table: Path, *words: str) -> Said:
+def loaded_by(conf: Path, table: Path, *words: str) -> CommandResult:
     """The run of a conf that has nothing wrong with it, which loads all records."""
     words = (*words, "--set", f"report.path={conf.parent / 'reports'}")
     checked = run_etl("doctor", str(conf), *words, "--json")

@@ -16,8 +16,8 @@ from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
 from etl.testkit.cluster import EmbeddedCluster
+from tests.command_result import run_etl
 from tests.conftest import TopicFactory
-from tests.said import run_etl
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDS = 80

@@ -268,10 +268,10 @@ def test_behind_an_append_an_offset_that_is_as_we_would_have_left_it_is_ours_whe
 ) -> None:
     plan = behind_the_append(driver)
 
-    def unanswered(asked: list[Any]) -> list[Outcome]:
+    def unanswered(request: list[Any]) -> list[Outcome]:
         monkeypatch.undo()
-        outcomes(asked)
-        return [ConnectionLoss() for _ in asked]
+        outcomes(request)
+        return [ConnectionLoss() for _ in request]
 
     monkeypatch.setattr(group_offsets, "outcomes", unanswered)
     assert move(driver, plan) == {log: plan.moved(log) for log in LOGS}

@@ -42,7 +42,7 @@ from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
-from tests.said import run_etl
+from tests.command_result import run_etl
 
 GONE_WITHIN_S = 20.0
 """A broker's session ends 6 s after its last word."""
@@ -143,16 +143,16 @@ def test_a_table_is_behind_both_brokers_by_bytes_and_of_times_and_limits_nothing
     jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     settings = settings_of(jafka, topic, tmp_path)
-    behind = lag(settings)
+    second = lag(settings)
     assert (
-        behind.totals["lag"] == behind.totals["estimated_bytes"] == preview(settings).lag > 0
-        and len(behind.logs) == 4
+        second.totals["lag"] == second.totals["estimated_bytes"] == preview(settings).lag > 0
+        and len(second.logs) == 4
     )
     assert {
-        behind.totals[name]
+        second.totals[name]
         for name in ("records_at_most", "behind_s", "headroom_s", "headroom_bytes")
     } == {None}
-    assert all(one.unknown.keys() == {"behind_s", "headroom_s"} for one in behind.logs)
+    assert all(one.unknown.keys() == {"behind_s", "headroom_s"} for one in second.logs)
 
 
 def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(

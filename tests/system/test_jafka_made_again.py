@@ -19,7 +19,7 @@ from etl.io.zookeeper.session import ZooKeeper
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline
 
 WITHIN_S = 20.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline
 from tests.system.live_consumers import consuming
 

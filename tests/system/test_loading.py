@@ -33,9 +33,9 @@ from etl.run.services import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
+from tests.command_result import refused
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, as_it_is
-from tests.said import refused
 from tests.system.driving import ROOT, Pipeline, broken_off_before
 
 

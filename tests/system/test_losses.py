@@ -29,7 +29,7 @@ from etl.settings.load import load_settings
 from tests.builders import plain_plan
 from tests.chaos.lives import Lives, second_life
 from tests.chaos.sources import delete_topic, make_topic, recreate_topic
-from tests.said import Said, refused
+from tests.command_result import CommandResult, refused
 from tests.system.driving import Before, Pipeline, broken_off_before
 
 pytestmark = pytest.mark.without_spark
@@ -377,7 +377,7 @@ def stored(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipel
     return pipeline
 
 
-def superseded(pipeline: Pipeline, *words: str) -> Said:
+def superseded(pipeline: Pipeline, *words: str) -> CommandResult:
     return pipeline.door("plans", "supersede", after=("2", "--reason", "it is gone", *words))
 
 
@@ -386,7 +386,7 @@ def planned(pipeline: Pipeline, why: str) -> Rows:
     return [(pipeline.topic, partition, 100, 200, why, 2) for partition in range(4)]
 
 
-def assert_lost_offsets_recorded(result: Said, pipeline: Pipeline, why: str) -> None:
+def assert_lost_offsets_recorded(result: CommandResult, pipeline: Pipeline, why: str) -> None:
     """The command names each stretch that it gives up, for people and for programs."""
     assert result.code == 0, result.err + result.out
     assert result.document["lost"] == [

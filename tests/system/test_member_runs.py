@@ -11,7 +11,7 @@ import pytest
 
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
-from tests.said import Said, refused, run_etl
+from tests.command_result import CommandResult, refused, run_etl
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.without_spark
@@ -82,7 +82,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
         '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
     )
 
-    def setting(log: str, to: str) -> Said:
+    def setting(log: str, to: str) -> CommandResult:
         return run_etl(
             "offsets",
             "set",
@@ -160,7 +160,7 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
     )
     pipeline.settings["pipeline"] = "heir"
 
-    def take_over() -> Said:
+    def take_over() -> CommandResult:
         words = "--from", f"{pipeline.group}/clicks", "--reason", "r", "--json"
         return run_etl("pipelines", "inherit", str(pipeline.conf), *words)
 

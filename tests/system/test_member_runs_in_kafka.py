@@ -18,7 +18,7 @@ from etl.io.brokers.group_offsets import FencedOffsetCommit
 from etl.model.partitions import MemberAssignment
 from etl.run import live
 from etl.settings.load import load_settings
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import BrokenOff, Pipeline, break_off, broken_off_before
 from tests.system.live_consumers import committed_by_another, offsets_of
 from tests.system.other_members import MEMBER, OtherMember, another_member, at_first

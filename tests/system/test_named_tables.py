@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before, take_over
 
 

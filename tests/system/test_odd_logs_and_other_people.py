@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.choices import split_address
 from etl.testkit.server_process import wait_until
+from tests.command_result import refused
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 from tests.traffic.modern import read
 

@@ -13,7 +13,7 @@ from etl.commands.run import run
 from etl.errors import Owned
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.settings.load import load_settings
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Before, BrokenOff, Pipeline, break_off, broken_off_before
 from tests.system.live_consumers import committed_by_another, consuming, forget_group, offsets_of
 

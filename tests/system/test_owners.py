@@ -359,12 +359,12 @@ def test_who_waits_goes_on_when_the_last_owner_goes(
     looks: queue.Queue[set[BrokerPartition]] = queue.Queue()
     look = waiter.owned_of
 
-    def told(logs: Collection[BrokerPartition], changed: threading.Event) -> Any:
+    def observe_and_report(logs: Collection[BrokerPartition], changed: threading.Event) -> Any:
         owned = look(logs, changed)
         looks.put(set(owned))
         return owned
 
-    monkeypatch.setattr(waiter, "owned_of", told)
+    monkeypatch.setattr(waiter, "owned_of", observe_and_report)
     with ZooKeeper(connect) as first, ZooKeeper(connect) as last:
         own(first, LOGS[0])
         own(last, LOGS[1])

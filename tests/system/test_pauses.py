@@ -19,11 +19,11 @@ from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
 from tests.builders import plain_settings
-from tests.said import Said, refused, run_etl
+from tests.command_result import CommandResult, refused, run_etl
 from tests.system.driving import Pipeline
 
 
-def say(pipeline: Pipeline, word: str, *logs: str) -> Said:
+def pause_or_resume(pipeline: Pipeline, word: str, *logs: str) -> CommandResult:
     partitions = [argument for log in logs for argument in ("-p", log)]
     return run_etl(
         *("topics", word, str(pipeline.conf), *partitions),
@@ -37,8 +37,8 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
 ) -> None:
     pipeline = make_pipeline(config={"retention.ms": "315360000000"}, table={"writer": "arrow"})
     topic = pipeline.topic
-    refused(say(pipeline, "pause", f"{topic}:9"), 2, f"There is no partition {topic}:9")
-    assert say(pipeline, "pause", f"{topic}:1").document["changed"], (
+    refused(pause_or_resume(pipeline, "pause", f"{topic}:9"), 2, f"There is no partition {topic}:9")
+    assert pause_or_resume(pipeline, "pause", f"{topic}:1").document["changed"], (
         "before the first run the brokers know the partitions"
     )
     pipeline.produce(80)
@@ -64,7 +64,7 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     )
     assert reported["headroom_s"] > 3600
 
-    again = say(pipeline, "pause", f"{topic}:1", f"{topic}:2")
+    again = pause_or_resume(pipeline, "pause", f"{topic}:1", f"{topic}:2")
     assert (
         again.document["message"][0] == f"{topic}:1 is paused already: its records are broken"
         and again.code == 0
@@ -110,17 +110,17 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
         and f"; 2 partitions more paused, {topic} 1 " in done["message"]
     )
 
-    assert say(pipeline, "resume", topic).code == 0
+    assert pause_or_resume(pipeline, "resume", topic).code == 0
     assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()
     assert (
-        say(pipeline, "resume", topic).document["message"][0]
+        pause_or_resume(pipeline, "resume", topic).document["message"][0]
         == f"{topic} is not paused: there is nothing to resume"
     )
     with (
         ZooKeeper(pipeline.cluster.zookeeper_connect) as session,
         DriverLock(session, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
     ):
-        refused(say(pipeline, "pause", topic), 4)
+        refused(pause_or_resume(pipeline, "pause", topic), 4)
 
 
 A = Pause("clicks", BrokerPartition("clicks", 1), "r" * 40, "kim@h", 5)
@@ -172,11 +172,11 @@ def test_a_partition_that_is_paused_at_the_first_run_under_latest_loads_what_com
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(config={"retention.ms": "-1"}, source={"starting_offsets": "latest"})
-    say(pipeline, "pause", f"{pipeline.topic}:1")
+    pause_or_resume(pipeline, "pause", f"{pipeline.topic}:1")
     pipeline.produce(80)
     pipeline.ran()
     pipeline.produce(80)  # with timestamps from before the first run
-    assert say(pipeline, "resume", f"{pipeline.topic}:1").code == 0
+    assert pause_or_resume(pipeline, "resume", f"{pipeline.topic}:1").code == 0
     assert pipeline.ran().outcomes[-1] == "ingested"
     offsets = sorted((partition, offset) for partition, offset, _ in pipeline.in_table())
     assert offsets == [(partition, offset) for partition in range(4) for offset in range(20, 40)]

@@ -17,7 +17,7 @@ from etl.io.zookeeper.ledger import DriverLock
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger import plan_document
 from etl.settings.load import load_settings
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Before, Pipeline
 
 pytestmark = pytest.mark.without_spark

@@ -27,7 +27,7 @@ from etl.model.columns import arrow_schema
 from etl.run.services import Services
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from etl.commands import operator_decisions
 from etl.model.columns import spark_schema
 from etl.settings.load import load_settings
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before
 
 Shape = Callable[[str], str]

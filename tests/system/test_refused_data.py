@@ -14,10 +14,10 @@ from kafka.admin import KafkaAdminClient
 
 from etl.commands import operator_decisions
 from etl.settings.load import load_settings
+from tests.command_result import refused
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, altered, cut_to, instead
 from tests.fakes.message_sets import Msg, message_bytes
-from tests.said import refused
 from tests.system.driving import Pipeline
 
 # -- committed offsets

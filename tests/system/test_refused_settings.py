@@ -25,9 +25,9 @@ from etl.io.brokers.cluster import Cluster as Brokers
 from etl.model.partitions import BrokerPartition
 from etl.reader.source import OffsetRanges
 from etl.settings.choices import split_address
+from tests.command_result import CommandResult, refused, run_etl
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening
-from tests.said import Said, refused, run_etl
 from tests.system.driving import Pipeline
 
 # -- the size of a fetch
@@ -354,7 +354,7 @@ def _folder_for_everybody() -> Iterator[Path]:
         shutil.rmtree(home)
 
 
-def _as_nobody(pipeline: Pipeline, home: Path) -> Said:
+def _as_nobody(pipeline: Pipeline, home: Path) -> CommandResult:
     """The run with the rights of a user who owns nothing; what it imports was imported before."""
     # noqa: F401
     # noqa: F401

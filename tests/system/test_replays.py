@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from etl.commands import replay as replaying
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Before, BrokenOff, Pipeline
 
 MARKS = """

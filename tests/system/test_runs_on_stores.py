@@ -15,8 +15,8 @@ import pytest
 
 from etl.run import live
 from etl.run.services import now_ms
+from tests.command_result import CommandResult, refused
 from tests.conftest import TopicFactory
-from tests.said import Said, refused
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import SECRET_VARIABLE, STORES, StoreServer
 from tests.stores.way import FaultyWay
@@ -156,7 +156,7 @@ def through(way: FaultyWay | None, pipeline: StoredPipeline) -> StoredPipeline:
     return pipeline
 
 
-def refused_by_name(result: Said, way: FaultyWay) -> None:
+def refused_by_name(result: CommandResult, way: FaultyWay) -> None:
     refused(
         result,
         7,

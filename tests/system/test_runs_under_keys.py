@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
 from etl.model.plans import Request
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before
 
 pytestmark = pytest.mark.without_spark

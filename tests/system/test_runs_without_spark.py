@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 
 from etl.reader import local_workers
 from etl.reader.local_workers import Order
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before
 from tests.system.watching import watched_run
 

@@ -10,13 +10,13 @@ from deltalake import DeltaTable
 from etl.commands.run import new_run_id
 from etl.io.zookeeper.ledger import DriverLock
 from etl.io.zookeeper.session import ZooKeeper
-from tests.said import Said, refused, run_etl
+from tests.command_result import CommandResult, refused, run_etl
 from tests.system.driving import Pipeline, clean_log
 
 pytestmark = pytest.mark.without_spark
 
 
-def set_to(pipeline: Pipeline, log: str, to: str, *more: str) -> Said:
+def set_to(pipeline: Pipeline, log: str, to: str, *more: str) -> CommandResult:
     return run_etl(
         "offsets",
         "set",
@@ -95,7 +95,7 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
         refused(set_to(pipeline, f"{topic}:2", "latest", "--yes"), 4)
 
 
-def restore(pipeline: Pipeline, *more: str) -> Said:
+def restore(pipeline: Pipeline, *more: str) -> CommandResult:
     return run_etl(
         "ledger",
         "restore",

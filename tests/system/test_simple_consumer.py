@@ -74,7 +74,7 @@ class TestRealBroker(BrokerContract):
         ],
     )
     def test_what_the_broker_takes_as_compressed_is_read(
-        self, served: Served, codec: Codec, behind: bytes | None
+        self, served: Served, codec: Codec, after: bytes | None
     ) -> None:
         """The broker looks into what a producer sends with the code of its Java clients."""
         name, records = (
@@ -83,8 +83,8 @@ class TestRealBroker(BrokerContract):
         )
         plain = b"".join(map(record_bytes, records))
         padded = (
-            compress(plain, codec) + behind
-            if behind
+            compress(plain, codec) + after
+            if after
             else compress(plain[:9], codec) + compress(plain[9:], codec)
         )
         with served.consumer() as consumer:

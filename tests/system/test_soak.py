@@ -11,7 +11,7 @@ import pytest
 
 from etl.io.delta import append
 from etl.testkit.cluster import ZooKeeper
-from tests.soak.fast import Lane, Place, Told, tell_every_moment, tell_random
+from tests.soak.fast import Lane, Place, StoryResult, play_every_moment, play_random
 from tests.soak.memory import in_place_of_brokers_and_spark
 from tests.soak.points import Deed
 from tests.soak.story import Sessions
@@ -32,19 +32,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         sessions.close()
 
 
-def is_whole(reported: Told) -> bool:
+def is_whole(reported: StoryResult) -> bool:
     assert reported.failure is None, reported.failure
     return True
 
 
 def test_a_first_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> None:
     # every third one: `python -m tests.soak --fast --every-moment` has them all
-    reported = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=True), step=3)
+    reported = play_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=True), step=3)
     assert is_whole(reported) and reported.tally.counts["kill"] > 20
 
 
 def test_a_later_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> None:
-    reported = tell_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=False), step=3)
+    reported = play_every_moment(place, SEEDS[0], Lane(Deed.KILL, first=False), step=3)
     assert is_whole(reported) and reported.tally.counts["kill"] > 16
 
 
@@ -52,12 +52,12 @@ def test_a_later_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> N
 def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(
     place: Place, seed: int
 ) -> None:
-    reported = tell_random(place, seed, 0)
+    reported = play_random(place, seed, 0)
     assert is_whole(reported) and reported.tally.counts["runs"] > 20
 
 
 @pytest.mark.long
 def test_a_writer_that_does_not_look_before_it_commits_is_found_out(place: Place) -> None:
     with mock.patch.object(append, "holds", lambda plan, table, app_id: False):
-        reported = tell_every_moment(place, SEEDS[0], Lane(Deed.PAUSE, first=False))
+        reported = play_every_moment(place, SEEDS[0], Lane(Deed.PAUSE, first=False))
     assert reported.failure is not None, "the soak finds nothing"

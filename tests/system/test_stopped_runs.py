@@ -18,9 +18,9 @@ from etl.errors import Unreachable
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
 from tests.chaos.zookeeper_proxy import ZooKeeperProxy
+from tests.command_result import refused
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, never
 from tests.processes import command_line, of_session, that_mention
-from tests.said import refused
 from tests.system.driving import Before, Pipeline
 
 # -- 4: somebody else is at work

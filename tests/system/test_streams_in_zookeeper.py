@@ -211,7 +211,7 @@ def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_i
     heard: list[str] = []
     sessions: list[ZooKeeper] = []
 
-    class Told(RebalanceListener):
+    class RebalanceLog(RebalanceListener):
         def assigned(self, logs: Collection[BrokerPartition]) -> None:
             heard.append(f"assigned {len(logs)}")
 
@@ -226,7 +226,7 @@ def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_i
     monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Seen)
     stage.write("clicks")
     with stage.consumer() as consumer:
-        consumer.subscribe(["clicks"], listener=Told())
+        consumer.subscribe(["clicks"], listener=RebalanceLog())
         polled(consumer, 20)
         consumer.commit({LOGS[0]: 3})
         assert len(sessions) == 2

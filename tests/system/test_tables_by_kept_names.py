@@ -23,7 +23,7 @@ from etl.model.snapshot import NamedTable
 from etl.run.services import ALONE
 from etl.run.shell import open_services
 from etl.settings.load import load_settings
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, take_over
 
 pytestmark = pytest.mark.without_spark

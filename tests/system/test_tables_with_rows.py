@@ -16,8 +16,8 @@ from pyarrow import compute, parquet
 from pyspark.sql import SparkSession, functions
 
 from etl.model.columns import COLUMNS
+from tests.command_result import CommandResult, refused, run_etl
 from tests.conftest import TopicFactory
-from tests.said import Said, refused, run_etl
 from tests.system.driving import Pipeline, clean_log
 from tests.traffic.modern import grow_topic
 
@@ -55,11 +55,11 @@ def rows_by_offset(pipeline: Pipeline) -> Counter[tuple[int, int]]:
     return Counter((row["partition"], row["offset"]) for row in rows)
 
 
-def restored(pipeline: Pipeline) -> Said:
+def restored(pipeline: Pipeline) -> CommandResult:
     return pipeline.door("ledger", "restore", after=("--yes", "--reason", "a query wrote them"))
 
 
-def accepted(pipeline: Pipeline) -> Said:
+def accepted(pipeline: Pipeline) -> CommandResult:
     version = str(DeltaTable(str(pipeline.table)).version())
     return pipeline.door(
         "table", "accept-changes", after=(version, "--reason", "of another cluster")

@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
 from etl.ledger.plan_document import parse_commit_metadata, parse_plan
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import Pipeline, broken_off_before
 
 MODULE = "tests.system.zoned_functions"

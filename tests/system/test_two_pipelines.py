@@ -18,7 +18,7 @@ from etl.commands import run
 from etl.errors import LedgersDisagree, NeedsDecision, Owned
 from etl.report.run_state import Outcome
 from etl.settings.load import load_settings
-from tests.said import refused
+from tests.command_result import refused
 from tests.system.driving import (
     Before,
     Pipeline,
@@ -229,7 +229,7 @@ def test_verify_names_the_replay_that_removes_exactly_the_second_copies_of_rows_
 def test_a_driver_that_slept_while_its_pipeline_was_retired_appends_nothing(
     pipeline: Pipeline,
 ) -> None:
-    other = beside(pipeline)
+    other = other_pipeline(pipeline)
     other.produce(8)
     other.ran()
     heir = replace(
@@ -344,7 +344,7 @@ def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_
     assert (proof.code, proof.document["found_rows"]) == (0, 120), proof.err
 
 
-def beside(pipeline: Pipeline) -> Pipeline:
+def other_pipeline(pipeline: Pipeline) -> Pipeline:
     """Another pipeline with a topic of its own, into the same table."""
     other_topic = f"{pipeline.topic}-other"
     pipeline.cluster.create_topic(other_topic, 4)
@@ -354,7 +354,7 @@ def beside(pipeline: Pipeline) -> Pipeline:
 def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their_records_in_their_first_run(
     pipeline: Pipeline,
 ) -> None:
-    other = beside(pipeline)
+    other = other_pipeline(pipeline)
     pipeline.produce(40)
     other.produce(20)
     report = run.run(load_settings(other.conf), around=Before("append", pipeline.ran))
@@ -374,7 +374,7 @@ def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_ow
 ) -> None:
     pipeline.produce(40)
     pipeline.ran()
-    other = beside(pipeline)
+    other = other_pipeline(pipeline)
     other.produce(40)
     assert other.door("doctor").code == 0
     for _ in range(2):

@@ -16,13 +16,13 @@ from kafka.admin import KafkaAdminClient
 from kazoo.client import KazooClient
 
 from etl.testkit.server_process import wait_until
-from tests.said import Said, refused
+from tests.command_result import CommandResult, refused
 from tests.system.driving import Pipeline, broken_off_before
 
 pytestmark = pytest.mark.without_spark
 
 
-def acknowledge(pipeline: Pipeline, version: str) -> Said:
+def acknowledge(pipeline: Pipeline, version: str) -> CommandResult:
     return pipeline.door("table", "accept-changes", after=(version, "--reason", "seen"))
 
 

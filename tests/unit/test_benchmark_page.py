@@ -31,7 +31,7 @@ ABOUT: dict[str, Any] = {
 }
 
 
-def told(part: str, kind: str, **more: Any) -> dict[str, Any]:
+def result_of(part: str, kind: str, **more: Any) -> dict[str, Any]:
     return {"part": part, "workload": "100B-none", "kind": kind, "records": 1_000_000, **more}
 
 
@@ -43,7 +43,7 @@ def test_a_row_has_the_medians_of_its_rounds_and_its_ratios_to_sparks_and_to_the
     page = page_of(
         {"part": "topics", "workload": "100B-none", "records": 1_000_000, "log_bytes": 112_000_000},
         *(
-            told(
+            result_of(
                 "compared",
                 "spark-delta",
                 seconds=s,
@@ -54,10 +54,12 @@ def test_a_row_has_the_medians_of_its_rounds_and_its_ratios_to_sparks_and_to_the
             for s in (4.5, 9.0, 4.0)
         ),
         *(
-            told("compared", "arrow", seconds=s, to_commit=s - 0.5, cpu=1.0, table_bytes=20_000_000)
+            result_of(
+                "compared", "arrow", seconds=s, to_commit=s - 0.5, cpu=1.0, table_bytes=20_000_000
+            )
             for s in (1.0, 0.9, 7.0)
         ),
-        told("compared", "peer", seconds=2.0, to_commit=2.0, cpu=2.0, table_bytes=40_000_000),
+        result_of("compared", "peer", seconds=2.0, to_commit=2.0, cpu=2.0, table_bytes=40_000_000),
     )
     assert "1,000,000 records, 100 MB of values; the topic's segments have 112 MB." in page
     assert (
@@ -111,12 +113,12 @@ def test_growth_and_memory_and_small_runs_and_planning_have_tables_of_their_own(
         "document_bytes": 12_345,
     }
     page = page_of(
-        told("records", "arrow", seconds=1.0, to_commit=0.5),
-        {**told("records", "arrow", seconds=2.0), "records": 2_000_000},
-        told("cores", "arrow", seconds=2.0, cores=1),
-        told("cores", "arrow", seconds=1.0, cores=2),
-        {**told("memory", "arrow", peaks={"worker": 200_000_000}), "records": 50_000},
-        told(
+        result_of("records", "arrow", seconds=1.0, to_commit=0.5),
+        {**result_of("records", "arrow", seconds=2.0), "records": 2_000_000},
+        result_of("cores", "arrow", seconds=2.0, cores=1),
+        result_of("cores", "arrow", seconds=1.0, cores=2),
+        {**result_of("memory", "arrow", peaks={"worker": 200_000_000}), "records": 50_000},
+        result_of(
             "memory",
             "arrow",
             peaks={"jvm": 900_000_000, "driver": 150_000_000, "worker": 210_000_000},
@@ -134,7 +136,9 @@ def test_growth_and_memory_and_small_runs_and_planning_have_tables_of_their_own(
 
 def test_what_failed_is_said_and_counts_nowhere() -> None:
     page = page_of(
-        told("compared", "arrow", failed="Traceback\nValueError: 3 rows of 4 are there", round=1)
+        result_of(
+            "compared", "arrow", failed="Traceback\nValueError: 3 rows of 4 are there", round=1
+        )
     )
     assert "- compared, 100B-none, arrow, 1000000, 1: ValueError: 3 rows of 4 are there" in page
     assert not any(line.startswith("| `etl run`") for line in page)
@@ -145,15 +149,15 @@ def test_what_is_measured_again_takes_the_place_of_what_was_there_and_the_rest_s
 ) -> None:
     first = Document(tmp_path, ["--quick"], codec="zstd")
     for result in (
-        told("compared", "arrow", seconds=1.0),
-        told("compared", "dataframe", seconds=2.0),
+        result_of("compared", "arrow", seconds=1.0),
+        result_of("compared", "dataframe", seconds=2.0),
     ):
-        first.tell(result)
+        first.add_result(result)
     again = Document(
         tmp_path, ["--to", str(tmp_path), "--kinds", "arrow"], codec="zstd", goes_on=True
     )
     for seconds in (3.0, 5.0):
-        again.tell(told("compared", "arrow", seconds=seconds))
+        again.add_result(result_of("compared", "arrow", seconds=seconds))
     kept = json.loads((tmp_path / KEPT).read_text())
     assert [(one["kind"], one["seconds"]) for one in kept["results"]] == [
         ("dataframe", 2.0),

@@ -17,7 +17,7 @@ from tests.chaos.collected import ALL
 from tests.chaos.on_stores import cases_on
 from tests.chaos.published import Published
 from tests.chaos.published_on_stores import PublishedOnStores
-from tests.chaos.stage import Case, Checked, Stage, Told, checked
+from tests.chaos.stage import Case, CaseResult, Checked, Stage, checked
 from tests.stores.servers import STORES
 from tests.traffic.rows import Row
 
@@ -227,12 +227,14 @@ def test_offsets_in_kafka_and_in_both_places_see_the_same() -> None:
 def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> None:
     cases = [Case(row, f"case {row}", f"what is done in {row}", _never_played) for row in (1, 2)]
     first = Published(tmp_path, cases)
-    first.played(cases[0], Told("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
+    first.played(cases[0], CaseResult("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
     first.played(cases[1], None, "AssertionError: it was missed\nmore")
     first.write()
     assert "1 CASES FAILED" in (tmp_path / "CRASHES.md").read_text()
     again = Published(tmp_path, cases)
-    again.played(cases[1], Told("plan 1", "exit 0: replayed | ingested", Checked(7, 7, 0, 0, 0)))
+    again.played(
+        cases[1], CaseResult("plan 1", "exit 0: replayed | ingested", Checked(7, 7, 0, 0, 0))
+    )
     again.write()
     page = (tmp_path / "CRASHES.md").read_text()
     assert "2 cases, 12 records, 12 rows: 0 missing, 0 double.**" in page
@@ -245,7 +247,7 @@ def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> 
 def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
     cases = [Case(row, f"case {row}", f"what is done in {row}", _never_played) for row in (1, 2, 3)]
     some = Published(tmp_path, cases)
-    some.played(cases[1], Told("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
+    some.played(cases[1], CaseResult("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
     some.write()
     page = (tmp_path / "CRASHES.md").read_text()
     assert "1 cases, 5 records, 5 rows: 0 missing, 0 double; 2 more were not played.**" in page
@@ -256,7 +258,7 @@ def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
 def test_the_table_says_when_its_cases_were_played(tmp_path: Path) -> None:
     cases, whole = (
         [Case(1, f"case {n}", "what is done", _never_played) for n in (1, 2, 3)],
-        Told("", "", Checked(5, 5, 0, 0, 0)),
+        CaseResult("", "", Checked(5, 5, 0, 0, 0)),
     )
     (tmp_path / "crashes.json").write_text(
         '{"case 1": {"row": 1, "what": "", "after": "", "next_run": "", "checked": %s}}'
@@ -276,7 +278,7 @@ def test_the_page_of_stores_has_a_line_for_each_store_writer_and_row_and_each_pa
 ) -> None:
     cases, reported = (
         [Case(row, f"case {row}", "", _never_played) for row in (1, 40)],
-        Told("", "", Checked(5, 5, 0, 0, 0)),
+        CaseResult("", "", Checked(5, 5, 0, 0, 0)),
     )
     for store, writer in (("moto", "spark"), ("azurite", "arrow")):
         table = PublishedOnStores(tmp_path, lambda _: cases, store, writer)
@@ -306,5 +308,5 @@ def test_on_stores_the_first_ten_rows_are_played_and_what_stands_between_a_run_a
     assert ("store: commit throttled" in names) == (store != "minidfs")
 
 
-def _never_played(stage: Stage) -> Told:
+def _never_played(stage: Stage) -> CaseResult:
     raise NotImplementedError

@@ -69,7 +69,7 @@ def cluster(brokers: tuple[FakeBroker, FakeBroker]) -> Iterator[Cluster]:
         yield connected
 
 
-def asked(brokers: tuple[FakeBroker, FakeBroker], key: int) -> list[int]:
+def requests_of(brokers: tuple[FakeBroker, FakeBroker], key: int) -> list[int]:
     return [[each for each, _ in broker.requests].count(key) for broker in brokers]
 
 
@@ -85,7 +85,10 @@ def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_bro
     assert {log: leader.broker.id for log, leader in found.leaders.items()} == {
         log: 1 + log.partition % 2 for log in LOGS
     }
-    assert (asked(brokers, METADATA), asked(brokers, LIST_OFFSETS)) == ([1, 0], requests)
+    assert (requests_of(brokers, METADATA), requests_of(brokers, LIST_OFFSETS)) == (
+        [1, 0],
+        requests,
+    )
 
 
 @pytest.mark.parametrize("topics", [["demo"], None])
@@ -113,7 +116,7 @@ def test_a_broker_that_knows_other_topics_is_believed_at_once(
 ) -> None:
     reported = cluster.describe_when_known(["domo"], wait_s=float("inf"))
     assert unknown_topics(reported, ["domo"]) == {"domo"}
-    assert asked(brokers, METADATA) == [2, 0]
+    assert requests_of(brokers, METADATA) == [2, 0]
 
 
 def test_of_a_cluster_without_topics_it_is_believed_in_the_end(
@@ -146,9 +149,9 @@ def test_an_open_transaction_is_named_with_its_start_by_one_request_to_each_lead
         LOGS[3]: OpenTransaction(7, 12, "orders-7", 1_700_000_000_000)
     }
     assert (
-        asked(brokers, PRODUCERS),
-        asked(brokers, TRANSACTION_LIST),
-        asked(brokers, TRANSACTIONS),
+        requests_of(brokers, PRODUCERS),
+        requests_of(brokers, TRANSACTION_LIST),
+        requests_of(brokers, TRANSACTIONS),
     ) == ([0, 1], [1, 1], [1, 1])
 
 
@@ -169,7 +172,7 @@ def test_where_no_transaction_holds_anything_back_nobody_is_asked(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     assert cluster.open_transactions(cluster.extents(LOGS, isolation=COMMITTED)) == {}
-    assert asked(brokers, PRODUCERS) == [0, 0]
+    assert requests_of(brokers, PRODUCERS) == [0, 0]
 
 
 def test_a_log_without_a_leader_is_reported_and_the_others_are_not_held_up(
@@ -235,7 +238,7 @@ def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(
         LOGS[2]: 20,
         LOGS[3]: 30,
     }
-    assert asked(brokers, LIST_OFFSETS) == [3, 3], "the time, the end, and the largest time"
+    assert requests_of(brokers, LIST_OFFSETS) == [3, 3], "the time, the end, and the largest time"
 
 
 def test_a_time_behind_an_open_transaction_is_its_records_offset_and_not_the_end_below_it(
@@ -255,7 +258,7 @@ def test_bytes_per_offset_come_from_one_request_per_broker_and_leave_out_empty_l
     assert cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED)) == {
         log: size / 10 for log in LOGS[1:]
     }
-    assert asked(brokers, LOG_DIRS) == [1, 1]
+    assert requests_of(brokers, LOG_DIRS) == [1, 1]
 
 
 def test_a_broker_too_old_to_tell_sizes_is_left_out(
@@ -311,7 +314,7 @@ def test_how_long_topics_are_kept_takes_one_request(
 ) -> None:
     brokers[0].world.configs["demo"] = configs
     assert cluster.retention({"demo", "of somebody else"}) == {"demo": reported}
-    assert asked(brokers, CONFIGS) == [1, 0]
+    assert requests_of(brokers, CONFIGS) == [1, 0]
 
 
 def test_a_broker_that_cannot_tell_how_long_topics_are_kept_stops_nothing(
@@ -338,11 +341,11 @@ def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_no
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     found = cluster.extents(LOGS, isolation=COMMITTED)
-    before = asked(brokers, LIST_OFFSETS)
+    before = requests_of(brokers, LIST_OFFSETS)
     late = cluster.retained_from(found, {log: 2**50 for log in LOGS[2:]}, isolation=COMMITTED)
     assert late == {LOGS[2]: 20, LOGS[3]: 30}
     assert cluster.retained_from(found, {LOGS[3]: 0}, isolation=COMMITTED) == {LOGS[3]: 0}
-    assert asked(brokers, LIST_OFFSETS) == [before[0] + 1, before[1] + 2]
+    assert requests_of(brokers, LIST_OFFSETS) == [before[0] + 1, before[1] + 2]
     assert cluster.retained_from(found, {}, isolation=COMMITTED) == {}
 
 
@@ -355,7 +358,7 @@ def test_the_end_of_an_epoch_is_asked_of_each_leader_once(
         fill.append("demo", log.partition, encode(Batch(10 * log.partition, [Rec(0)])))
     found = cluster.epoch_ends(dict.fromkeys(LOGS, 0), leaders=cluster.describe(["demo"]).leaders)
     assert found == {log: EpochEnd(0, 0, 10 * log.partition) for log in LOGS}
-    assert asked(brokers, LEADER_EPOCHS) == [1, 1]
+    assert requests_of(brokers, LEADER_EPOCHS) == [1, 1]
     assert cluster.epoch_ends({LOGS[3]: 4}) == {LOGS[3]: EpochEnd(4, 4, 31)}
 
 
@@ -426,9 +429,10 @@ def test_the_members_of_kafkas_own_group_are_told_by_its_coordinator_with_what_e
             "c-3 at 10.0.0.7": None,
         }
     )
-    assert (asked(brokers, GROUPS), asked(brokers, FIND_COORDINATOR)) == ([1, 1], [0, 0]), (
-        "who asks for the coordinator makes a topic"
-    )
+    assert (requests_of(brokers, GROUPS), requests_of(brokers, FIND_COORDINATOR)) == (
+        [1, 1],
+        [0, 0],
+    ), "who asks for the coordinator makes a topic"
     assert members_as_owners(found, LOGS[:2]) == dict.fromkeys(LOGS[:2], "c-3 at 10.0.0.7"), (
         "what is not known may be all"
     )

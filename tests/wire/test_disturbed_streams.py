@@ -172,7 +172,7 @@ def test_what_the_group_takes_while_a_member_only_asks_for_its_epoch_is_told_bef
 ) -> None:
     heard: list[tuple[str, int]] = []
 
-    class Told(RebalanceListener):
+    class RebalanceLog(RebalanceListener):
         def revoked(self, logs: Collection[BrokerPartition]) -> None:
             heard.append(("revoked", len(logs)))
             consumer.commit()
@@ -183,7 +183,7 @@ def test_what_the_group_takes_while_a_member_only_asks_for_its_epoch_is_told_bef
     append(broker, 0, b"0")
     append(broker, 1, b"0")
     with opened(broker, group={"protocol": "consumer", "session_timeout_s": 10.0}) as consumer:
-        consumer.subscribe(["clicks"], listener=Told())
+        consumer.subscribe(["clicks"], listener=RebalanceLog())
         polled(consumer, 2)
         broker.epoch += 1
         member = consumer._group._member
@@ -224,10 +224,10 @@ def test_a_pattern_that_nothing_matches_any_more_leaves_the_group(broker: FakeCo
         assert wait_until(lambda: bool(consumer.poll(0.05)) or bool(consumer.assigned), 20)
         del broker.world.logs["orders", 0]
         assert wait_until(lambda: bool(consumer.poll(0.05)) or not consumer.assigned, 20)
-        joins = len(broker.asked[JOIN])
+        joins = len(broker.decoded_requests[JOIN])
         for _ in range(3):
             assert consumer.poll(0.05) == {}
-        assert not broker.group.members and len(broker.asked[JOIN]) == joins
+        assert not broker.group.members and len(broker.decoded_requests[JOIN]) == joins
 
 
 # Of streams

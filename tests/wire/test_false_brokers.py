@@ -59,7 +59,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
             server.shutdown(socket.SHUT_RDWR)
 
 
-def asked(port: int, sasl: dict[str, str]) -> None:
+def connect(port: int, sasl: dict[str, str]) -> None:
     security = security_of({"protocol": "SASL_PLAINTEXT", "sasl": sasl})
     with SimpleConsumer("127.0.0.1", port, security=security, timeout_s=5) as consumer:
         consumer.topic_metadata(["clicks"])
@@ -83,7 +83,7 @@ def test_few_rounds_of_scram_that_are_written_otherwise_are_few(
         ) as port,
     ):
         with pytest.raises(PermissionDenied, match="rounds"):
-            asked(
+            connect(
                 port.port,
                 {
                     "mechanism": "SCRAM-SHA-256",
@@ -174,7 +174,7 @@ def test_a_module_of_tokens_that_fails_when_it_is_imported_is_told_by_its_line_a
             BrokerUnreachable,
             match=r"raised RuntimeError at tokens_that_fail.py:1, and gave no token",
         ) as error:
-            asked(port.port, {"mechanism": "OAUTHBEARER", "token": "tokens_that_fail:token"})
+            connect(port.port, {"mechanism": "OAUTHBEARER", "token": "tokens_that_fail:token"})
     assert (
         error.value.where["key"] == "source.security.sasl.token"
         and SECRET not in f"{error.value} {error.value.as_json()}"
@@ -189,7 +189,7 @@ def test_a_name_that_is_referred_to_is_masked_in_what_the_broker_says(
     refusing = (WRONG, b"", f"no user {SECRET}")
     with FakeBroker() as broker, Guarded(broker, users={}, answers=lambda token: refusing) as port:
         with pytest.raises(PermissionDenied, match=r"no user \*\*\*"):
-            asked(
+            connect(
                 port.port,
                 {
                     "mechanism": "PLAIN",
@@ -207,7 +207,7 @@ def test_a_variable_of_bytes_that_are_no_text_is_told_by_its_key_and_without_one
         with pytest.raises(
             SettingsError, match="KAFKA_PASSWORD, which cannot be read: it is not UTF-8"
         ) as error:
-            asked(
+            connect(
                 port.port,
                 {"mechanism": "PLAIN", "username": "etl", "password": "${env:KAFKA_PASSWORD}"},
             )

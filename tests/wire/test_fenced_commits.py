@@ -216,11 +216,11 @@ def test_a_topic_that_the_coordinator_was_not_told_of_yet_is_not_gone(
     with pytest.raises(CommitUnknown, match="does not know a topic that other brokers have"):
         hand_over(cluster, [])
 
-    def told(connection: socket, frame: bytes) -> None:
+    def accept_and_send(connection: socket, frame: bytes) -> None:
         broker.world.refused_logs.clear()
         connection.sendall(frame)
 
-    broker.script[OFFSET_COMMIT].append(told)
+    broker.script[OFFSET_COMMIT].append(accept_and_send)
     assert hand_over(cluster, [], tries_for_s=20) is None
     assert stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
 

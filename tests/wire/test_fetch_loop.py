@@ -406,8 +406,8 @@ def test_a_log_that_moved_to_another_broker_is_read_on_from_there() -> None:
 
 def test_a_leader_of_the_plan_that_is_gone_is_looked_up(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        gone = Leader(Broker(9, *nobody.getsockname()))
+    with socket.create_server(("127.0.0.1", 0)) as unknown:
+        gone = Leader(Broker(9, *unknown.getsockname()))
     assert Task(broker, [wanted(0, 0, 10, gone)]).rows() == offsets(0, 0, 10)
 
 

@@ -49,7 +49,7 @@ class TestFakeJafka(JafkaContract):
             yield ServedJafka(running.host, running.port, lambda: f"topic-{next(numbers)}")
 
 
-def asked(broker: JafkaBroker) -> list[int]:
+def requests_of(broker: JafkaBroker) -> list[int]:
     """The kinds of the requests behind the greeting."""
     return [kind for kind, _ in broker.requests[1:]]
 
@@ -92,7 +92,7 @@ def test_the_ends_of_many_logs_are_asked_on_one_connection_and_told_apart_by_the
         assert {log.partition: listed.offset for log, listed in found.items()} == {
             number: len(HELLO) * (number % 5) if number % 7 == 0 else 0 for number in range(logs)
         }
-        assert (asked(broker), broker.connections) == ([OFFSETS] * logs, 1)
+        assert (requests_of(broker), broker.connections) == ([OFFSETS] * logs, 1)
 
 
 def test_answers_are_taken_before_more_is_asked_so_that_never_both_sides_only_send() -> None:
@@ -201,7 +201,7 @@ def test_a_connection_that_broke_in_an_answer_is_not_asked_again(
     broker.script[FETCH].append(reset_after(8))
     with pytest.raises(BrokerUnreachable, match="The connection broke after 4 bytes of 17:"):
         consumer.fetch("demo", 0, 0)
-    assert asked(broker) == [FETCH]
+    assert requests_of(broker) == [FETCH]
 
 
 def test_a_kafka_that_was_told_to_be_a_jafka_is_none() -> None:

@@ -235,7 +235,7 @@ def test_a_group_that_does_not_settle_in_time_is_owned_and_nothing_of_ours_is_le
             ) as raised:
                 stage.member(join_timeout_s=0.3).join()
             assert (raised.value.exit_code, raised.value.retriable) == (4, True)
-            assert wait_until(lambda: len(broker.asked[LEAVE]) == 1, 10)
+            assert wait_until(lambda: len(broker.decoded_requests[LEAVE]) == 1, 10)
             broker.group.members.pop("asleep")
             other.leave()
     else:
@@ -261,7 +261,7 @@ def test_a_coordinator_that_moved_is_looked_up_again_and_the_member_goes_on_ther
         with Stage([(first.host, first.port)], "clicks", TERMS).joined() as (member, share):
             first.refusals[HEARTBEAT].extend([16] * 5)
             world.coordinator = 2
-            assert wait_until(lambda: bool(second.asked[JOIN]), 20), (
+            assert wait_until(lambda: bool(second.decoded_requests[JOIN]), 20), (
                 "nobody knows it there, so it joins"
             )
             assert (
@@ -333,8 +333,8 @@ def test_the_members_thread_beats_while_the_run_waits_for_something_else(
     broker: FakeCoordinator, stage: Stage
 ) -> None:
     with stage.joined() as (member, _):
-        before = len(broker.asked[HEARTBEAT])
-        assert wait_until(lambda: len(broker.asked[HEARTBEAT]) > before + 3, 20), (
+        before = len(broker.decoded_requests[HEARTBEAT])
+        assert wait_until(lambda: len(broker.decoded_requests[HEARTBEAT]) > before + 3, 20), (
             "nobody calls the member"
         )
         assert member.is_current
@@ -365,10 +365,13 @@ def test_a_static_leader_that_comes_back_asks_for_a_rebalance_only_where_partiti
         pass
     with stage.joined(instance_id="static") as (_, back):
         assert (back.logs, back.generation) == (stage.logs, before.generation)
-    assert len(broker.asked[JOIN]) == 2 and not broker.asked[SYNC][-1].assignments
+    assert (
+        len(broker.decoded_requests[JOIN]) == 2
+        and not broker.decoded_requests[SYNC][-1].assignments
+    )
     stage.grow("clicks", PARTITIONS + 1)
     with stage.joined(instance_id="static") as (_, again):
-        assert (len(again.logs), len(broker.asked[JOIN])) == (PARTITIONS + 1, 4)
+        assert (len(again.logs), len(broker.decoded_requests[JOIN])) == (PARTITIONS + 1, 4)
 
 
 def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_the_groups_leader(
@@ -438,8 +441,8 @@ def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_
         thread = threading.Thread(target=join, daemon=True)
         thread.start()
         assert begun.wait(10) and wait_until(lambda: len(broker.consumers) == 2, 20)
-        reported = len(broker.asked[CONSUMER])
-        assert wait_until(lambda: len(broker.asked[CONSUMER]) > reported + 6, 20)
+        reported = len(broker.decoded_requests[CONSUMER])
+        assert wait_until(lambda: len(broker.decoded_requests[CONSUMER]) > reported + 6, 20)
         assert holder.is_current and not found, (
             "the epoch of the holder stays, and so does its commit's fence"
         )
@@ -490,7 +493,7 @@ def test_a_share_that_others_let_go_of_late_is_waited_for(
                 lambda: (
                     sum(
                         request.member_id != share.member_id
-                        for request in [*broker.asked[CONSUMER]]
+                        for request in [*broker.decoded_requests[CONSUMER]]
                     )
                     >= 4
                 ),
@@ -563,4 +566,4 @@ def test_a_strategy_that_is_not_known_is_refused_before_anybody_is_asked_to_take
         match="Assignment strategy random is not supported, and we may become the group's leader",
     ):
         stage.member(strategies=("random",)).join()
-    assert not broker.asked[JOIN]
+    assert not broker.decoded_requests[JOIN]

@@ -47,7 +47,7 @@ def fill(broker: FakeBroker, *times: int, partition: int = 0, size: int = 1) -> 
     return log
 
 
-def asked(broker: FakeBroker, key: int) -> int:
+def requests_of(broker: FakeBroker, key: int) -> int:
     return [each for each, _ in broker.requests].count(key)
 
 
@@ -91,7 +91,7 @@ def test_a_word_is_believed_where_no_record_is_that_late_though_the_last_one_has
     fill(broker, NOON - 9, -1)
     fill(broker, -1, -1, partition=1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 2}
-    assert asked(broker, FETCH) == 0, "nothing is read where the broker tells"
+    assert requests_of(broker, FETCH) == 0, "nothing is read where the broker tells"
 
 
 def test_a_last_message_of_a_format_without_timestamps_bears_nothing_out(
@@ -173,7 +173,7 @@ def test_the_ends_of_many_logs_are_looked_at_in_one_request_and_large_ones_alone
             size=2 * MIB if log.partition in (3, 4) else 9,
         )
     assert cluster.offsets_at(logs) == dict.fromkeys(logs, 1)
-    assert 1 <= asked(broker, FETCH) <= 3
+    assert 1 <= requests_of(broker, FETCH) <= 3
 
 
 def test_ends_are_looked_at_again_where_the_broker_throttles(

@@ -38,7 +38,7 @@ def batch(base_offset: int, *, value: bytes = b"", records: int = 10) -> bytes:
     return encode(Batch(base_offset, found, base_timestamp=AT + 1000 * base_offset))
 
 
-def told(
+def oldest_of(
     broker: FakeBroker | OldBroker,
     unread: dict[BrokerPartition, tuple[int, int]],
     isolation: Isolation = COMMITTED,
@@ -57,7 +57,7 @@ def test_the_time_is_that_of_the_very_record_also_in_the_middle_of_a_record_batc
     broker: FakeBroker, offset: int
 ) -> None:
     broker.append("demo", 0, batch(0), batch(10))
-    assert told(broker, {LOGS[0]: (offset, 20)}) == {LOGS[0]: OldestRecord(AT + 1000 * offset)}
+    assert oldest_of(broker, {LOGS[0]: (offset, 20)}) == {LOGS[0]: OldestRecord(AT + 1000 * offset)}
 
 
 def test_a_time_that_the_broker_set_is_the_time_of_all_records_of_the_batch(
@@ -78,7 +78,7 @@ def test_a_time_that_the_broker_set_is_the_time_of_all_records_of_the_batch(
             )
         ),
     )
-    assert told(broker, {LOGS[0]: (1, 2)}) == {LOGS[0]: OldestRecord(AT + 7)}
+    assert oldest_of(broker, {LOGS[0]: (1, 2)}) == {LOGS[0]: OldestRecord(AT + 7)}
 
 
 def test_all_logs_of_a_broker_are_asked_by_one_request() -> None:
@@ -88,7 +88,7 @@ def test_all_logs_of_a_broker_are_asked_by_one_request() -> None:
             leader = (first, second)[log.partition % 2]
             leader.log(log.topic, log.partition)
             leader.append(log.topic, log.partition, batch(0))
-        assert told(first, {log: (log.partition, 10) for log in LOGS}) == {
+        assert oldest_of(first, {log: (log.partition, 10) for log in LOGS}) == {
             log: OldestRecord(AT + 1000 * log.partition) for log in LOGS
         }
         assert (fetches(first), fetches(second)) == (1, 1)
@@ -99,7 +99,9 @@ def test_record_batches_that_are_larger_than_what_is_asked_for_first_are_asked_f
 ) -> None:
     for log in LOGS:
         broker.append("demo", log.partition, batch(0, value=LARGE))
-    assert told(broker, {log: (0, 10) for log in LOGS}) == dict.fromkeys(LOGS, OldestRecord(AT))
+    assert oldest_of(broker, {log: (0, 10) for log in LOGS}) == dict.fromkeys(
+        LOGS, OldestRecord(AT)
+    )
     assert fetches(broker) == 2
 
 
@@ -110,7 +112,7 @@ def test_what_is_looked_at_of_a_broker_is_bounded_and_what_lies_beyond_is_told_a
     monkeypatch.setattr(times, "_ANSWER_BYTES_MAX", 2 * FIRST_BYTES)
     for log in LOGS:
         broker.append("demo", log.partition, batch(0, value=LARGE))
-    found = told(broker, {log: (0, 10) for log in LOGS})
+    found = oldest_of(broker, {log: (0, 10) for log in LOGS})
     assert found.keys() == set(LOGS) and fetches(broker) <= 3
     unknown = [one for one in found.values() if one.timestamp_ms is None]
     assert 0 < len(unknown) < len(LOGS) and all(one.why for one in unknown)
@@ -124,8 +126,8 @@ def test_records_of_aborted_transactions_and_markers_are_not_the_oldest_ones(
     )
     broker.append("demo", 0, aborted, encode(control(2, 7, kind=0)), batch(3))
     broker.log("demo", 0).aborted = [(7, 0)]
-    assert told(broker, {LOGS[0]: (0, 13)}) == {LOGS[0]: OldestRecord(AT + 3000)}
-    assert told(broker, {LOGS[0]: (0, 13)}, Isolation.READ_UNCOMMITTED) == {
+    assert oldest_of(broker, {LOGS[0]: (0, 13)}) == {LOGS[0]: OldestRecord(AT + 3000)}
+    assert oldest_of(broker, {LOGS[0]: (0, 13)}, Isolation.READ_UNCOMMITTED) == {
         LOGS[0]: OldestRecord(AT)
     }
 
@@ -139,14 +141,14 @@ def test_records_behind_many_bytes_of_aborted_ones_are_found_by_further_requests
         )
     broker.append("demo", 0, encode(control(4, 7, kind=0)), batch(5))
     broker.log("demo", 0).aborted = [(7, 0)]
-    assert told(broker, {LOGS[0]: (0, 15)}) == {LOGS[0]: OldestRecord(AT + 5000)}
+    assert oldest_of(broker, {LOGS[0]: (0, 15)}) == {LOGS[0]: OldestRecord(AT + 5000)}
 
 
 def test_where_nothing_but_markers_is_unread_there_is_no_record_and_no_time(
     broker: FakeBroker,
 ) -> None:
     broker.append("demo", 0, encode(control(0, 7, kind=1)))
-    [one] = told(broker, {LOGS[0]: (0, 1)}).values()
+    [one] = oldest_of(broker, {LOGS[0]: (0, 1)}).values()
     assert one.timestamp_ms is None and one.why and "holds no record" in one.why
 
 
@@ -154,7 +156,7 @@ def test_a_record_that_came_after_the_ends_were_asked_for_is_not_among_the_unrea
     broker: FakeBroker,
 ) -> None:
     broker.append("demo", 0, encode(control(0, 7, kind=1)), batch(1))
-    [one] = told(broker, {LOGS[0]: (0, 1)}).values()
+    [one] = oldest_of(broker, {LOGS[0]: (0, 1)}).values()
     assert one.timestamp_ms is None and one.why and "holds no record" in one.why
 
 
@@ -162,7 +164,9 @@ def test_a_log_that_its_broker_refuses_to_give_hides_no_other_one(broker: FakeBr
     for log in LOGS[:2]:
         broker.append("demo", log.partition, batch(0))
     broker.log("demo", 0).refusals.append(6)
-    refused, other = (told(broker, {log: (0, 10) for log in LOGS[:2]})[log] for log in LOGS[:2])
+    refused, other = (
+        oldest_of(broker, {log: (0, 10) for log in LOGS[:2]})[log] for log in LOGS[:2]
+    )
     assert other == OldestRecord(AT)
     assert refused.timestamp_ms is None and refused.why and "NOT_LEADER" in refused.why
 
@@ -172,7 +176,7 @@ def test_a_damaged_record_is_told_and_hides_no_other_one(broker: FakeBroker) -> 
     damaged[-1] ^= 0xFF
     broker.append("demo", 0, bytes(damaged))
     broker.append("demo", 1, batch(0))
-    found = told(broker, {log: (0, 10) for log in LOGS[:2]})
+    found = oldest_of(broker, {log: (0, 10) for log in LOGS[:2]})
     assert found[LOGS[1]] == OldestRecord(AT)
     assert (found[LOGS[0]].why or "").startswith("its record cannot be read: ")
 
@@ -180,7 +184,7 @@ def test_a_damaged_record_is_told_and_hides_no_other_one(broker: FakeBroker) -> 
 def test_a_log_that_gives_nothing_is_asked_a_few_times_only(broker: FakeBroker) -> None:
     broker.append("demo", 0, batch(0))
     broker.log("demo", 0).withheld = 100
-    assert told(broker, {LOGS[0]: (0, 10)}) == {
+    assert oldest_of(broker, {LOGS[0]: (0, 10)}) == {
         LOGS[0]: OldestRecord(why="the broker gave no record of it")
     }
     assert fetches(broker) <= 4
@@ -193,7 +197,7 @@ def test_a_broker_that_went_away_hides_only_what_it_alone_could_tell() -> None:
             gone.log("demo", 1)
             gone.append("demo", 1, batch(0))
         there.append("demo", 0, batch(0))
-        found = told(there, {log: (0, 10) for log in LOGS[:2]})
+        found = oldest_of(there, {log: (0, 10) for log in LOGS[:2]})
     assert found[LOGS[0]] == OldestRecord(AT)
     assert found[LOGS[1]].timestamp_ms is None and found[LOGS[1]].why
 
@@ -213,5 +217,5 @@ def test_messages_of_brokers_before_0_10_have_no_time(
     monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker:
         broker.log("demo", 0).append(b"one", LARGE)
-        found = told(broker, {LOGS[0]: (0, 2)})
+        found = oldest_of(broker, {LOGS[0]: (0, 2)})
     assert found == {LOGS[0]: OldestRecord(why="the format of its messages has no time")}

@@ -231,9 +231,9 @@ def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(
 ) -> None:
     jafka.append("clicks", 1, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")), entry(b"world!"))
     records, log = peeked(jafka, "3-1")
-    behind = 15 + len(wrapped(entry(b"a"), entry(b"b")))
-    assert records == [(0, b"hello"), (15, b"a"), (15, b"b"), (behind, b"world!")]
-    assert (log.ended, log.position) == (Ended.END, behind + 16)
+    after = 15 + len(wrapped(entry(b"a"), entry(b"b")))
+    assert records == [(0, b"hello"), (15, b"a"), (15, b"b"), (after, b"world!")]
+    assert (log.ended, log.position) == (Ended.END, after + 16)
 
 
 @pytest.mark.parametrize(

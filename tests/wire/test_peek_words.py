@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.builders import conf_beside
+from tests.command_result import CommandResult, refused, run_etl
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.said import Said, refused, run_etl
 
 ROOT = Path(__file__).parents[2]
 AT = "2023-11-14T22:13:20.000+00:00"
@@ -38,11 +38,11 @@ def append(broker: FakeBroker, *records: Rec, **fields: object) -> None:
     broker.append("clicks", 0, encode(Batch(broker.log("clicks").log_end, records, **fields)))  # type: ignore[arg-type]
 
 
-def peek(conf: Path, *words: str) -> Said:
+def peek(conf: Path, *words: str) -> CommandResult:
     return run_etl("records", "show", str(conf), "-p", "clicks:0", *words)
 
 
-def fields(result: Said) -> list[list[str]]:
+def fields(result: CommandResult) -> list[list[str]]:
     return [line.split("\t") for line in result.out.splitlines()]
 
 

@@ -398,13 +398,13 @@ def port_that_says(answer: bytes, *, until: bytes = b"") -> AbstractContextManag
     up.
     """
 
-    def say(connection: socket.socket) -> None:
+    def answer_with(connection: socket.socket) -> None:
         read = connection.recv(100)
         while until not in read:
             read += connection.recv(100)
         connection.sendall(answer)
 
-    return listening(say)
+    return listening(answer_with)
 
 
 def failure_of(port: int) -> EtlError:

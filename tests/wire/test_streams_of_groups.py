@@ -88,7 +88,7 @@ def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
     return found
 
 
-class Told(RebalanceListener):
+class RebalanceLog(RebalanceListener):
     """Keeps what it hears."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ def test_what_came_of_a_log_that_is_taken_is_dropped_and_read_again_by_whoever_h
     broker: FakeCoordinator,
 ) -> None:
     more(broker)
-    listener = Told()
+    listener = RebalanceLog()
     with opened(broker) as consumer:
         consumer.subscribe(["clicks"], listener=listener)
         assert len(polled(consumer, 2, most=2)) == 2
@@ -191,7 +191,7 @@ def test_a_member_that_was_taken_for_gone_hears_so_and_joins_again_where_the_gro
     broker: FakeCoordinator, protocol: str
 ) -> None:
     more(broker)
-    listener = Told()
+    listener = RebalanceLog()
     with opened(broker, protocol) as consumer:
         consumer.subscribe(["clicks"], listener=listener)
         polled(consumer, 20)
@@ -209,7 +209,7 @@ def test_one_that_is_not_polled_leaves_and_its_next_poll_joins_again(
     broker: FakeCoordinator, protocol: str
 ) -> None:
     more(broker)
-    listener = Told()
+    listener = RebalanceLog()
     with opened(broker, protocol, {"max_poll_interval_s": 0.3}) as consumer:
         consumer.subscribe(["clicks"], listener=listener)
         polled(consumer, 20)

@@ -12,9 +12,9 @@ import pytest
 
 from etl.testkit.server_process import wait_until
 from tests.builders import conf_beside
+from tests.command_result import CommandResult, refused, run_etl
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, FakeCoordinator
-from tests.said import Said, refused, run_etl
 
 AT = "2023-11-14T22:13:20.000+00:00"
 
@@ -37,7 +37,7 @@ def conf(broker: FakeCoordinator, tmp_path: Path) -> Path:
     return conf_beside(tmp_path, broker.port)
 
 
-def tail(conf: Path, *words: str) -> Said:
+def tail(conf: Path, *words: str) -> CommandResult:
     return run_etl(
         "records", "consume", str(conf), "--group", "lookers", "--offset-reset", "earliest", *words
     )

@@ -48,7 +48,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 @pytest.fixture
-def asked(broker: FakeBroker) -> tuple[list[Task], Reading]:
+def pool_tasks(broker: FakeBroker) -> tuple[list[Task], Reading]:
     """Five ranges in as many tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
     ranges = [
@@ -78,16 +78,16 @@ def asked(broker: FakeBroker) -> tuple[list[Task], Reading]:
 
 
 @pytest.fixture
-def files(asked: tuple[list[Task], Reading]) -> Iterator[FilesOfWorkers]:
+def files(pool_tasks: tuple[list[Task], Reading]) -> Iterator[FilesOfWorkers]:
     """Two workers for them."""
-    with contextlib.closing(FilesOfWorkers(*asked, None, workers=2)) as found:
+    with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=2)) as found:
         yield found
 
 
 @pytest.fixture
-def of_one(asked: tuple[list[Task], Reading]) -> Iterator[FilesOfWorkers]:
+def of_one(pool_tasks: tuple[list[Task], Reading]) -> Iterator[FilesOfWorkers]:
     """One."""
-    with contextlib.closing(FilesOfWorkers(*asked, None, workers=1)) as found:
+    with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=1)) as found:
         yield found
 
 
@@ -152,12 +152,12 @@ def test_an_answer_that_is_cut_off_is_asked_for_again_and_costs_no_record(
 
 @pytest.mark.parametrize("kind", [Worker, WorkerHere])
 def test_a_worker_gives_back_rows_a_refusal_and_a_bug_with_its_traceback_also_where_tests_have_it_in_their_own_process(
-    asked: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], Reading],
     broker: FakeBroker,
     tmp_path: Path,
     kind: type[Worker] | type[WorkerHere],
 ) -> None:
-    tasks, reading = asked
+    tasks, reading = pool_tasks
     spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
     spoiled[-1] ^= 1
     broker.log("clicks", 3).batches[:] = [bytes(spoiled)]
@@ -198,53 +198,55 @@ def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroke
 
 
 def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
-    asked: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], Reading],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "queue.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
     worker = Worker()
-    tasks, reading = asked
+    tasks, reading = pool_tasks
     order = Order(tasks[0], 0, reading, FileOptions(str(tmp_path), COLUMNS), None)
     assert isinstance(worker.answer(order), Written)
     worker.end()
 
 
 def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_told(
-    asked: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], Reading],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local_workers, "_PROGRAM", "import sys; sys.exit('no module of that name')")
-    again = FilesOfWorkers(*asked, None, workers=2)
+    again = FilesOfWorkers(*pool_tasks, None, workers=2)
     with pytest.raises(
         ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"
     ) as lost:
         again.write(FileOptions(str(tmp_path), COLUMNS))
     assert "transform.record_batch" not in lost.value.action
     shaped = replace(
-        asked[1], transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema())
+        pool_tasks[1], transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema())
     )
     with pytest.raises(ProcessLost) as lost:
-        FilesOfWorkers(asked[0], shaped, None, workers=2).write(FileOptions(str(tmp_path), COLUMNS))
+        FilesOfWorkers(pool_tasks[0], shaped, None, workers=2).write(
+            FileOptions(str(tmp_path), COLUMNS)
+        )
     assert "shaping:decoded (transform.record_batch), which works in it" in lost.value.action
 
 
 def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
-    asked: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], Reading],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
         local_workers, "_PROGRAM", f"print('Tracing enabled', flush=True); {local_workers._PROGRAM}"
     )
-    again = FilesOfWorkers(*asked, None, workers=1)
+    again = FilesOfWorkers(*pool_tasks, None, workers=1)
     assert sum(one.rows for one in again.write(FileOptions(str(tmp_path), COLUMNS))) > 0
 
 
 def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
-    asked: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], Reading],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started, popen = list[Any](), subprocess.Popen
@@ -257,7 +259,7 @@ def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
 
     monkeypatch.setattr(subprocess, "Popen", once)
     with pytest.raises(ProcessLost, match="cannot be started: Resource temporarily unavailable"):
-        FilesOfWorkers(*asked, None, workers=2)
+        FilesOfWorkers(*pool_tasks, None, workers=2)
     assert not is_alive(started[0].pid)
 
 
@@ -303,7 +305,7 @@ def test_files_that_are_closed_while_they_are_written_end_their_workers(
 
 
 def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
-    asked: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], Reading],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -313,7 +315,7 @@ def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
         "_PROGRAM",
         "import os, sys, time; os.write(int(sys.argv[-1]), b'a greeting\\n'); time.sleep(600)",
     )
-    again = FilesOfWorkers(*asked, None, workers=2)
+    again = FilesOfWorkers(*pool_tasks, None, workers=2)
     pids = processes(again)
     with pytest.raises(
         ProcessLost, match=r"A worker process gave an answer that is none, and was ended\."

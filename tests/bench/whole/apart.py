@@ -8,13 +8,13 @@ from dataclasses import asdict
 from tests.bench import encrypted as behind_tls
 from tests.bench import planning as planned
 from tests.bench import small_runs
-from tests.bench.whole.parts import Tell
+from tests.bench.whole.parts import AddResult
 
 _OF_A_BROKER = 100
 _OF_TLS_MIB = 512
 
 
-def small(rounds: int, report: Tell, *, cold: int = 1) -> None:
+def small(rounds: int, report: AddResult, *, cold: int = 1) -> None:
     """See `tests.bench.small_runs`; `cold` rounds are left out."""
     for kind, seconds in small_runs.measured(rounds, cold=cold):
         report(
@@ -22,7 +22,7 @@ def small(rounds: int, report: Tell, *, cold: int = 1) -> None:
         )
 
 
-def planning(sizes: Sequence[int], report: Tell) -> None:
+def planning(sizes: Sequence[int], report: AddResult) -> None:
     """See `tests.bench.planning`."""
     for partitions in sizes:
         for run in planned.measured(partitions, partitions // _OF_A_BROKER):
@@ -30,7 +30,7 @@ def planning(sizes: Sequence[int], report: Tell) -> None:
             report({"part": "planning", "kind": figures.pop("run"), **figures})
 
 
-def encrypted(rounds: int, report: Tell) -> None:
+def encrypted(rounds: int, report: AddResult) -> None:
     """See `tests.bench.encrypted`."""
     for one in behind_tls.measured(_OF_TLS_MIB, rounds):
         report({"part": "encrypted", "mib_s": one.mib_s, **asdict(one)})

@@ -50,7 +50,7 @@ class Document:
         }
         self._replaced = set[tuple[Any, ...]]()
 
-    def tell(self, result: Mapping[str, Any]) -> None:
+    def add_result(self, result: Mapping[str, Any]) -> None:
         """One more; the first of a kind takes the place of those that were there before."""
         about = _about(result)
         if about not in self._replaced:

@@ -15,7 +15,7 @@ from tests.bench.whole.child import Child, Failed, Spent
 from tests.bench.whole.kinds import DRAIN, PEER, RUNS
 from tests.bench.whole.topics import Topic
 
-Tell = Callable[[Mapping[str, Any]], None]
+AddResult = Callable[[Mapping[str, Any]], None]
 """Takes one result: it is printed, and kept on disk."""
 _WARM_RECORDS = 1_000_000
 LONGER = 20
@@ -23,7 +23,7 @@ LONGER = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartOptions:
     """What is asked for on the command line, and where it is done."""
 
     cluster: EmbeddedCluster
@@ -46,8 +46,8 @@ class Warm:
     they are first needed.
     """
 
-    def __init__(self, asked: Asked, cores: int = 2) -> None:
-        self._asked, self._cores = asked, cores
+    def __init__(self, options: PartOptions, cores: int = 2) -> None:
+        self._options, self._cores = options, cores
         self._children: dict[str, Child] = {}
         self._ends = contextlib.ExitStack()
 
@@ -80,7 +80,7 @@ class Warm:
         """Each of them with fewer records, so often as is asked for; what fails is left to what is
         measured.
         """
-        for _ in range(self._asked.cold):
+        for _ in range(self._options.cold):
             for kind in kinds:
                 with contextlib.suppress(Failed):
                     self._done(kind, topic, min(_WARM_RECORDS, topic.workload.records))
@@ -90,7 +90,7 @@ class Warm:
         if self._program(kind) in self._children:
             self._children.pop(self._program(kind)).end()
         self.warm(
-            [other for other in self._asked.kinds if self._program(other) == self._program(kind)],
+            [other for other in self._options.kinds if self._program(other) == self._program(kind)],
             topic,
         )
 
@@ -106,11 +106,11 @@ class Warm:
     def _child(self, kind: str) -> Child:
         program = self._program(kind)
         if program not in self._children:
-            folder = self._asked.folder / f"{program}-{len(list(self._asked.folder.iterdir()))}"
+            folder = self._options.folder / f"{program}-{len(list(self._options.folder.iterdir()))}"
             folder.mkdir()
             bootstrap, zookeeper = (
-                self._asked.cluster.bootstrap,
-                self._asked.cluster.zookeeper_connect,
+                self._options.cluster.bootstrap,
+                self._options.cluster.zookeeper_connect,
             )
             words = {
                 "session": [
@@ -118,10 +118,10 @@ class Warm:
                     zookeeper,
                     str(folder),
                     f"local[{self._cores}]",
-                    self._asked.codec,
-                    self._asked.fetches,
+                    self._options.codec,
+                    self._options.fetches,
                 ],
-                PEER: [bootstrap, str(folder), self._asked.codec],
+                PEER: [bootstrap, str(folder), self._options.codec],
                 DRAIN: [bootstrap],
             }[program]
             self._children[program] = self._ends.enter_context(
@@ -130,38 +130,40 @@ class Warm:
         return self._children[program]
 
 
-def compared(asked: Asked, warm: Warm, topic: Topic, report: Tell) -> None:
+def compared(options: PartOptions, warm: Warm, topic: Topic, report: AddResult) -> None:
     """All kinds in turn, a round of each after the other; the first rounds read less, warm
     everything, and are left out.
     """
-    warm.warm(asked.kinds, topic)
-    for number in range(asked.rounds):
-        for kind in asked.kinds:
+    warm.warm(options.kinds, topic)
+    for number in range(options.rounds):
+        for kind in options.kinds:
             report({"part": "compared", "round": number, **warm.do(kind, topic)})
 
 
-def grown(asked: Asked, warm: Warm, topic: Topic, sizes: Sequence[int], report: Tell) -> None:
+def grown(
+    options: PartOptions, warm: Warm, topic: Topic, sizes: Sequence[int], report: AddResult
+) -> None:
     """The same with more and more of the topic's records, once all is warm."""
-    kinds = asked.only(["arrow", "spark-delta"])
+    kinds = options.only(["arrow", "spark-delta"])
     for kind in kinds:
         warm.do(kind, topic, sizes[0])
-    for number in range(asked.rounds):
+    for number in range(options.rounds):
         for records in sizes:
             for kind in kinds:
                 report({"part": "records", "round": number, **warm.do(kind, topic, records)})
 
 
-def on_cores(asked: Asked, topic: Topic, records: int, report: Tell) -> None:
+def on_cores(options: PartOptions, topic: Topic, records: int, report: AddResult) -> None:
     """The same with one core for Spark's tasks and with two; a session of its own each."""
     some, kinds = (
         min(records, topic.workload.records),
-        asked.only(["arrow", "dataframe", "spark-delta"]),
+        options.only(["arrow", "dataframe", "spark-delta"]),
     )
     for cores in (1, 2):
-        with Warm(asked, cores) as session:
+        with Warm(options, cores) as session:
             for kind in kinds:
                 session.do(kind, topic, min(_WARM_RECORDS, some))
-            for number in range(asked.rounds):
+            for number in range(options.rounds):
                 for kind in kinds:
                     report(
                         {
@@ -173,13 +175,13 @@ def on_cores(asked: Asked, topic: Topic, records: int, report: Tell) -> None:
                     )
 
 
-def remembered(asked: Asked, topic: Topic, kinds: Sequence[str], report: Tell) -> None:
+def remembered(options: PartOptions, topic: Topic, kinds: Sequence[str], report: AddResult) -> None:
     """Peaks of memory, each of one run in new processes: of the whole topic, and of a range so much
     shorter.
     """
-    for kind in asked.only(kinds):
+    for kind in options.only(kinds):
         for records in _lengths(kind, topic.workload.records):
-            with Warm(asked) as new:
+            with Warm(options) as new:
                 report({"part": "memory", **new.do(kind, topic, records, peaks=True)})
 
 

@@ -37,7 +37,7 @@ from etl.testkit.spark import jar_settings, set_spark_environment, spark_setting
 from tests.bench.whole.child import serve
 from tests.bench.whole.tables import Clock, written
 from tests.bench.whole.workloads import PARTITIONS
-from tests.said import run_etl
+from tests.command_result import run_etl
 
 SPARKS_SOURCE = [
     Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0", alone=True),

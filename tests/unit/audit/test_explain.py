@@ -89,9 +89,9 @@ def test_missing_rows_are_told_apart_by_what_their_commit_held(
 def test_only_removals_after_the_commit_are_named() -> None:
     assert blame([origin(10, version=6)], [DELETE, WRITE], frozenset()).by == (WRITE,)
     assert blame([origin(None, version=None)], [DELETE, WRITE], frozenset()).by == (DELETE, WRITE)
-    nobody = blame([origin(10, version=8)], [DELETE, WRITE], frozenset())
-    assert (nobody.by, nobody.allowed) == ((), False)
-    assert nobody.summary == "4 removed later, by a commit that the table's log no longer has"
+    unread = blame([origin(10, version=8)], [DELETE, WRITE], frozenset())
+    assert (unread.by, unread.allowed) == ((), False)
+    assert unread.summary == "4 removed later, by a commit that the table's log no longer has"
 
 
 def test_rows_that_others_removed_are_right_only_where_every_such_commit_was_allowed() -> None:

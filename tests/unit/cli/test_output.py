@@ -196,9 +196,9 @@ def test_what_another_thread_prints_is_not_the_commands_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def printing(**_: object) -> None:
-        beside = threading.Thread(target=lambda: print("TOKEN IS x"))
-        beside.start()
-        beside.join()
+        second = threading.Thread(target=lambda: print("TOKEN IS x"))
+        second.start()
+        second.join()
         show(True, {"a": 1}, lambda: None)
 
     monkeypatch.setattr(app, "app", printing)

@@ -15,21 +15,21 @@ from etl.commands.init import InitFindings, InitRequest, choose, conf_text, firs
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings, parse_change
-from tests.said import refused, run_etl
+from tests.command_result import refused, run_etl
 
 ASKED = InitRequest("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")
 SEEN = InitFindings(BrokerFamily.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None, None)
 
 
-def written(folder: Path, asked: InitRequest = ASKED, seen: InitFindings = SEEN) -> Path:
-    path = folder / asked.path
+def written(folder: Path, prompts: InitRequest = ASKED, seen: InitFindings = SEEN) -> Path:
+    path = folder / prompts.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(conf_text(choose(asked, seen)))
+    path.write_text(conf_text(choose(prompts, seen)))
     return path
 
 
-def why(asked: InitRequest, seen: InitFindings) -> dict[str, str]:
-    return {one.key: one.why for one in choose(asked, seen)}
+def why(prompts: InitRequest, seen: InitFindings) -> dict[str, str]:
+    return {one.key: one.why for one in choose(prompts, seen)}
 
 
 def test_the_conf_is_taken_and_names_places_as_its_own_folder_sees_them(

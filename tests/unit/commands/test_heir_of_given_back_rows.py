@@ -15,7 +15,7 @@ from etl.commands import inherit_pipeline
 from etl.decide.loaded_intervals import take_in
 from etl.model.snapshot import Interval, LoadedIntervals, OtherPipeline
 from tests.fakes import fake_ledger, fake_table
-from tests.fakes.backfill_stories import accept_table, asked, filled, given_up
+from tests.fakes.backfill_stories import accept_table, backfill_request, filled, given_up
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, run, settings_of
@@ -47,7 +47,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
     run(outside, CAPPED)
     outside.logs[LOG].grow(5)
     run(outside, CAPPED)
-    filled(outside, asked(0, 40), name="jan", settings=CAPPED)
+    filled(outside, backfill_request(0, 40), name="jan", settings=CAPPED)
     outside.table = [
         replace(one, replaced=one.replaced | {row for row in one.rows if offset_of(row[1]) < 20})
         if "@jan" in one.app_id
@@ -82,7 +82,7 @@ def test_offsets_that_nobody_has_loaded_since_are_free_to_be_loaded(outside: Out
 
 
 def test_offsets_that_another_backfill_has_loaded_since_are_there_once(outside: Outside) -> None:
-    filled(outside, asked(0, 20), name="feb", settings=CAPPED)
+    filled(outside, backfill_request(0, 20), name="feb", settings=CAPPED)
     found = taken_in(outside)
     assert found == (Interval(0, 45, 45),)
     pieces_of(LOG, found, ())

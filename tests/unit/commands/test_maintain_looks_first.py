@@ -11,7 +11,7 @@ from etl.decide.reservations import reject_table_without_backfill
 from etl.errors import LedgersDisagree
 from etl.model.snapshot import Table
 from tests.fakes import fake_table
-from tests.fakes.backfill_stories import asked, filled, live, nothing
+from tests.fakes.backfill_stories import backfill_request, filled, live, nothing
 from tests.fakes.outside import Outside
 from tests.fakes.stories import SETTINGS, At, crash_at, grow, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
@@ -77,7 +77,7 @@ def backfilled(at: At = nothing) -> Outside:
     """
     outside = live(3, 3, 3)
     with contextlib.suppress(Crash):
-        filled(outside, asked(0, 3), at)
+        filled(outside, backfill_request(0, 3), at)
     return outside
 
 

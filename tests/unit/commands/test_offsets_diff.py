@@ -74,7 +74,7 @@ def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> Sides:
     return sides_of(snapshot, settings, away=AWAY)
 
 
-def told(sides: Sides) -> list[tuple[Any, ...]]:
+def rows_of(sides: Sides) -> list[tuple[Any, ...]]:
     return [
         (r["partition"], r["committed"], r["plan"], r["table"], r["difference"])
         for r in sides.document["rows"]
@@ -153,7 +153,7 @@ def test_all_three_agree_behind_a_run_and_no_row_is_shown_unless_all_are_asked_f
 
 def test_an_offset_that_was_not_moved_after_the_append_is_moved_by_the_next_run() -> None:
     found = diff(with_offsets_not_moved())
-    assert told(found) == [(2, None, 4, 4, "offset not moved")]
+    assert rows_of(found) == [(2, None, 4, 4, "offset not moved")]
     assert next_runs(found) == {"moves the offset to the position"}
     assert (
         found.document["plan"]["stands"] == "in the table, and recorded" and found.refusal is None
@@ -163,19 +163,19 @@ def test_an_offset_that_was_not_moved_after_the_append_is_moved_by_the_next_run(
 def test_a_plan_of_which_nobody_recorded_what_came_of_it_is_told_as_in_the_table() -> None:
     found = diff(crashed("append", When.AFTER, outside_of(5, 3, 4)))
     assert found.document["plan"]["stands"] == "in the table, and not recorded"
-    assert [row[-1] for row in told(found)] == ["offset not moved"] * 3
+    assert [row[-1] for row in rows_of(found)] == ["offset not moved"] * 3
 
 
 def test_a_plan_that_is_stored_and_not_in_the_table_is_ahead_of_both_and_is_executed() -> None:
     found = diff(with_a_stored_plan())
-    assert told(found) == [(0, 5, 7, 5, "plan not appended"), (2, 4, 5, 4, "plan not appended")]
+    assert rows_of(found) == [(0, 5, 7, 5, "plan not appended"), (2, 4, 5, 4, "plan not appended")]
     assert next_runs(found) == {"executes the plan"} and found.refusal is None
     assert found.document["plan"]["stands"] == "stored, and not in the table"
 
 
 def test_a_stored_plan_whose_range_expired_is_said_to_give_way_to_another() -> None:
     found = diff(with_a_plan_that_expired(), settings_of(on_data_loss="skip"))
-    assert [row[-1] for row in told(found)] == ["plan not appended"] * 3
+    assert [row[-1] for row in rows_of(found)] == ["plan not appended"] * 3
     assert next_runs(found) == {
         "puts another plan in its place: clicks 0: its range starts at 0, and the log at 2 by now"
     }
@@ -184,7 +184,7 @@ def test_a_stored_plan_whose_range_expired_is_said_to_give_way_to_another() -> N
 
 def test_a_ledger_that_was_restored_from_an_old_copy_is_behind_the_table_and_written_anew() -> None:
     found = diff(with_an_old_ledger())
-    assert told(found) == [
+    assert rows_of(found) == [
         (0, 5, 5, 7, "ledger behind the table"),
         (2, 4, 4, 5, "ledger behind the table"),
     ]
@@ -197,7 +197,7 @@ def test_a_ledger_that_was_restored_from_an_old_copy_is_behind_the_table_and_wri
 def test_a_ledger_that_was_lost_is_told_by_the_table_alone() -> None:
     found = diff(with_a_lost_ledger())
     assert found.document["plan"] is None
-    assert told(found) == [
+    assert rows_of(found) == [
         (n, None, None, at, "ledger behind the table") for n, at in enumerate((5, 3, 4))
     ]
     assert found.refusal is None
@@ -219,7 +219,7 @@ def test_an_offset_that_another_client_moved_on_is_followed_where_policy_says_so
     grow(outside, 9, 0, 0)
     outside.move_offset(LOGS[0], 8)
     found = diff(outside, FOLLOWING)
-    assert told(found) == [(0, 8, 5, 5, "moved by another client")]
+    assert rows_of(found) == [(0, 8, 5, 5, "moved by another client")]
     assert (
         next_runs(found) == {"goes on at the offset, as group.on_offset_changed says"}
         and found.refusal is None
@@ -240,7 +240,7 @@ def test_an_offset_of_the_group_where_no_plan_was_made_is_where_the_first_run_be
     outside, settings = outside_of(5, 3, 4), SETTINGS
     outside.move_offset(LOGS[1], 2)
     found = diff(outside, settings)
-    assert told(found) == [(1, 2, None, None, "never read")] and found.refusal is None
+    assert rows_of(found) == [(1, 2, None, None, "never read")] and found.refusal is None
     assert next_runs(found) == {"begins the partition at offset 2"}
 
 
@@ -309,7 +309,9 @@ def test_where_a_person_must_decide_it_is_the_error_of_the_run_and_the_rows_are_
 ) -> None:
     outside = situation()
     found = diff(outside)
-    assert told(found) == rows and isinstance(found.refusal, error) and found.refusal.exit_code == 5
+    assert (
+        rows_of(found) == rows and isinstance(found.refusal, error) and found.refusal.exit_code == 5
+    )
     with pytest.raises(error) as stops:
         run(outside)
     assert str(found.refusal) == str(stops.value)
@@ -328,7 +330,7 @@ def test_an_offset_that_moved_beside_a_stored_plan_stops_the_run_that_executes_i
     outside = with_a_stored_plan()
     outside.move_offset(LOGS[0], 6)
     found = diff(outside)
-    assert told(found)[0] == (0, 6, 7, 5, "moved by another client") and isinstance(
+    assert rows_of(found)[0] == (0, 6, 7, 5, "moved by another client") and isinstance(
         found.refusal, OffsetMoved
     )
     assert (
@@ -338,7 +340,7 @@ def test_an_offset_that_moved_beside_a_stored_plan_stops_the_run_that_executes_i
     assert found.document["rows"][1]["next_run"] == "executes the plan"
     with pytest.raises(OffsetMoved):
         run(outside)
-    assert [row[-1] for row in told(diff(outside))].count("plan not appended") == 0, (
+    assert [row[-1] for row in rows_of(diff(outside))].count("plan not appended") == 0, (
         "its rows are in the table by then"
     )
 
@@ -347,7 +349,7 @@ def test_a_table_that_lacks_a_plan_and_was_accepted_is_no_disagreement() -> None
     outside = with_the_table_dropped()
     outside.acknowledged = Acknowledgement(None, None, 1, "it was dropped on purpose", 1)
     found = diff(outside)
-    assert [row[-1] for row in told(found)] == ["not in the table"] * 3 and found.refusal is None
+    assert [row[-1] for row in rows_of(found)] == ["not in the table"] * 3 and found.refusal is None
     assert next_runs(found) == {"goes on behind the plan, and gives up what the table lacks of it"}
 
 
@@ -376,7 +378,7 @@ def test_a_table_whose_log_forgot_our_commit_tells_no_position_and_no_difference
     assert {r["table"] for r in diff(outside, shows_all=True).document["rows"]} == {None}
     outside = with_offsets_not_moved()
     outside.forgotten_commits = True
-    assert told(diff(outside)) == [(2, None, 4, None, "offset not moved")]
+    assert rows_of(diff(outside)) == [(2, None, 4, None, "offset not moved")]
 
 
 # -- where no broker answers
@@ -391,7 +393,7 @@ def test_without_brokers_the_same_rows_are_told_and_what_was_not_looked_at(
 ) -> None:
     outside = situation()
     found = diff_by_ledgers(outside, settings)
-    assert told(found) == told(diff(outside, settings)) and found.refusal is None
+    assert rows_of(found) == rows_of(diff(outside, settings)) and found.refusal is None
     assert found.document["not_looked_at"][0].startswith(
         "no broker answers; so nobody looked at where logs start and end"
     )
@@ -403,7 +405,10 @@ def test_without_brokers_a_person_is_asked_for_what_no_broker_could_change(
 ) -> None:
     outside = situation()
     found, with_brokers = diff_by_ledgers(outside), diff(outside)
-    assert (told(found), str(found.refusal)) == (told(with_brokers), str(with_brokers.refusal))
+    assert (rows_of(found), str(found.refusal)) == (
+        rows_of(with_brokers),
+        str(with_brokers.refusal),
+    )
 
 
 def test_without_brokers_a_stored_plan_is_not_said_to_be_executed_for_sure() -> None:

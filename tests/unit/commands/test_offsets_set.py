@@ -50,18 +50,18 @@ def stands(**changes: Any) -> Standing:
     return Standing(UpToDate(plan, plan.positions), plan.positions)
 
 
-def asked(
+def rows_of(
     world: Rows, standing: Standing, vanished: dict[Any, Any] | None = None
 ) -> dict[BrokerPartition, int]:
     return _rows_of(world, {A: (50, 200), B: (100, 200)}, standing, vanished or {})  # type: ignore[arg-type]
 
 
 def test_a_position_does_not_go_back_over_rows_of_a_log_that_was_cut() -> None:
-    assert asked(Rows(), stands()) == {A: 50, B: 0}
-    assert asked(Rows(), stands(incarnations={A: 1})) == {A: 50, B: 0}, (
+    assert rows_of(Rows(), stands()) == {A: 50, B: 0}
+    assert rows_of(Rows(), stands(incarnations={A: 1})) == {A: 50, B: 0}, (
         "its rows are of the life before"
     )
-    assert asked(Rows(), stands(incarnations={A: 1}), {(A, 0): [(80, 150)]}) == {A: 30, B: 0}, (
+    assert rows_of(Rows(), stands(incarnations={A: 1}), {(A, 0): [(80, 150)]}) == {A: 30, B: 0}, (
         "the records of the others are gone"
     )
 
@@ -70,7 +70,7 @@ def test_rows_that_nobody_can_count_are_taken_for_there() -> None:
     with pytest.raises(
         NeedsDecision, match="It is unknown whether the table holds rows.*no column offset"
     ):
-        asked(Rows(is_counted=False), stands())
+        rows_of(Rows(is_counted=False), stands())
 
 
 def test_an_offset_is_looked_at_in_the_logs_that_are_named_alone() -> None:

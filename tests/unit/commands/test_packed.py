@@ -18,7 +18,7 @@ import pytest
 import etl
 from etl.commands.package import Package, compiled_kernels, write_zip
 from etl.records.kernel_cache import KERNELS
-from tests.said import run_etl
+from tests.command_result import run_etl
 
 ROOT = Path(etl.__file__).parents[1]
 

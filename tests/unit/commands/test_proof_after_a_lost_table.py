@@ -25,7 +25,7 @@ from etl.model.plans import OffsetRange, RangeResult
 from etl.model.snapshot import Acknowledgement, Interval, LoadedIntervals
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger, fake_table
-from tests.fakes.backfill_stories import asked, filled
+from tests.fakes.backfill_stories import backfill_request, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, run, settings_of
@@ -128,7 +128,7 @@ def test_rows_that_a_backfill_loaded_again_are_expected_once(
     assert (before.missing, before.unexpected) == (40, 0), (
         "they are in no table of now, and that is told"
     )
-    filled(outside, asked(0, 40), settings=CAPPED, name="jan")
+    filled(outside, backfill_request(0, 40), settings=CAPPED, name="jan")
     found = proven(outside, expected)
     assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (45, 0, 0, 0)
 
@@ -147,7 +147,7 @@ def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_
 def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_did_not_load_again(
     outside: Outside, expected: Any
 ) -> None:
-    filled(outside, asked(3, 14), settings=CAPPED, name="jan")
+    filled(outside, backfill_request(3, 14), settings=CAPPED, name="jan")
     found = proven(outside, expected)
     assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (16, 29, 0, 0)
     assert [(one.from_offset, one.until_offset, one.missing) for one in found.short] == [
@@ -163,7 +163,7 @@ def test_what_is_left_of_a_range_that_was_loaded_again_in_part_is_told_as_in_the
     expected: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    filled(outside, asked(3, 14), settings=CAPPED, name="jan")
+    filled(outside, backfill_request(3, 14), settings=CAPPED, name="jan")
     found, of_all, reported = proven(outside, expected), expected(), told_by(outside)
     assert reported.table is not None
     monkeypatch.setattr(verify, "_removals", lambda *_: ((), frozenset[int]()))

@@ -36,17 +36,17 @@ def record_of(plan: Plan) -> CommitResult:
 
 
 @dataclass
-class RunsBeside:
+class RunsMeanwhile:
     """Both ledgers, and a run that does something when a certain thing is read."""
 
     newest: int = 3
     pruned: int = 0
     when: str = ""
-    then: Callable[[RunsBeside], None] = lambda beside: None
+    then: Callable[[RunsMeanwhile], None] = lambda during: None
     coverage: LoadedIntervals = field(default_factory=LoadedIntervals)
 
     @property
-    def ledger(self) -> RunsBeside:
+    def ledger(self) -> RunsMeanwhile:
         return self
 
     def _at(self, read: str) -> None:
@@ -103,24 +103,24 @@ def offsets_of(reported: Any) -> list[tuple[int, int]]:
     )
 
 
-def look(beside: RunsBeside) -> Any:
-    return expected_rows.read_both_ledgers(cast(LiveServices, beside))
+def look(during: RunsMeanwhile) -> Any:
+    return expected_rows.read_both_ledgers(cast(LiveServices, during))
 
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "record 2", "coverage"])
 def test_a_plan_that_a_run_prunes_meanwhile_counts_once(when: str) -> None:
-    reported = look(RunsBeside(when=when, then=lambda beside: beside.prune(2)))
+    reported = look(RunsMeanwhile(when=when, then=lambda during: during.prune(2)))
     assert offsets_of(reported) in ([(10, 20), (20, 30), (30, 40)], [(10, 30), (30, 40)])
     assert all(record for _, record in reported.kept), "none of them is counted again"
 
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "coverage"])
 def test_a_run_that_goes_on_and_prunes_meanwhile_is_looked_at_again(when: str) -> None:
-    def go_on_once(beside: RunsBeside) -> None:
-        beside.when = ""
-        beside.go_on()
+    def go_on_once(during: RunsMeanwhile) -> None:
+        during.when = ""
+        during.go_on()
 
-    reported = look(RunsBeside(when=when, then=go_on_once))
+    reported = look(RunsMeanwhile(when=when, then=go_on_once))
     newest = reported.table.transaction_version
     assert offsets_of(reported)[-1][1] == (newest + 1) * 10, (
         "all that the table holds by then, and nothing that came later"
@@ -130,5 +130,5 @@ def test_a_run_that_goes_on_and_prunes_meanwhile_is_looked_at_again(when: str) -
 
 def test_runs_that_never_rest_are_told_and_no_loss_is_invented() -> None:
     with pytest.raises(Owned) as caught:
-        look(RunsBeside(when="plans", then=RunsBeside.go_on))
+        look(RunsMeanwhile(when="plans", then=RunsMeanwhile.go_on))
     assert caught.value.exit_code == 4

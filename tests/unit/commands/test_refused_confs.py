@@ -13,7 +13,7 @@ import yaml
 from etl.commands import run as running
 from etl.errors import SettingsError
 from tests.builders import plain_settings
-from tests.said import refused, run_etl
+from tests.command_result import refused, run_etl
 
 LEAST: dict[str, Any] = {
     "pipeline": "clicks",
@@ -92,10 +92,10 @@ def test_a_run_to_a_store_on_which_nothing_was_ever_tried_says_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def nobody(*_: object, **__: object) -> None:
+    def no_services(*_: object, **__: object) -> None:
         raise SettingsError("there is no world in this test")
 
-    monkeypatch.setattr(running, "open_services", nobody)
+    monkeypatch.setattr(running, "open_services", no_services)
     with pytest.raises(SettingsError, match="no world"):
         running.run(plain_settings(table={"path": path}, report={"path": str(tmp_path)}))
     assert (

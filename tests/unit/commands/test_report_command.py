@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from etl.report.plan_json import as_text
+from tests.command_result import refused, run_etl
 from tests.reports import document_of, loaded, new_report
-from tests.said import refused, run_etl
 
 CONF = """\
 pipeline: clicks

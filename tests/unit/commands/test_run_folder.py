@@ -28,7 +28,7 @@ from etl.errors import (
 )
 from etl.settings.conf_file import confs_in
 from etl.settings.load import parse_change
-from tests.said import refused, run_etl
+from tests.command_result import refused, run_etl
 
 RUN = cast(Any, typer.main.get_command(app)).commands["run"]
 

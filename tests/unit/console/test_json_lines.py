@@ -21,8 +21,8 @@ from etl.cli.app import app
 from etl.cli.progress import FIRST_LINE_S, JsonLines
 from etl.errors import TableUnreachable
 from etl.report.run_state import Doing, Outcome, ReadSoFar, Verb
+from tests.command_result import run_etl
 from tests.reports import failed, loaded, new_report
-from tests.said import run_etl
 
 ALWAYS = {"time", "level", "message", "pipeline", "run_id", "phase", "plan"}
 

@@ -15,7 +15,7 @@ from tests.fakes.stories import outside_of
 DROPPED, MADE_ANEW = with_id(plain_plan(3, table_id="first")), with_id(plain_plan(4))
 
 
-def said(
+def accepted(
     table_id: str | None, plan: Plan, *, was_recorded: bool = True, plan_id: str | None = ""
 ) -> Acknowledgement:
     of = plan.id if plan_id == "" else plan_id
@@ -33,30 +33,33 @@ def heard(word: Acknowledgement | None, newest: Plan) -> Acknowledgement | None:
 @pytest.mark.parametrize(
     ("word", "newest", "is_heard"),
     [
-        pytest.param(said(None, DROPPED), DROPPED, True, id="nothing was planned since"),
+        pytest.param(accepted(None, DROPPED), DROPPED, True, id="nothing was planned since"),
         pytest.param(
-            said(None, DROPPED, plan_id=None),
+            accepted(None, DROPPED, plan_id=None),
             DROPPED,
             True,
             id="a word from before it named its plan",
         ),
         pytest.param(
-            said(None, DROPPED, was_recorded=False),
+            accepted(None, DROPPED, was_recorded=False),
             DROPPED,
             True,
             id="the plan was made for the table that is gone",
         ),
-        pytest.param(said(None, DROPPED), MADE_ANEW, False, id="a run has planned since"),
+        pytest.param(accepted(None, DROPPED), MADE_ANEW, False, id="a run has planned since"),
         pytest.param(
-            said(None, with_id(plain_plan(4, table_id="first"))),
+            accepted(None, with_id(plain_plan(4, table_id="first"))),
             MADE_ANEW,
             False,
             id="another plan took its place since",
         ),
         pytest.param(
-            said(None, MADE_ANEW, was_recorded=False), MADE_ANEW, False, id="the plan makes a table"
+            accepted(None, MADE_ANEW, was_recorded=False),
+            MADE_ANEW,
+            False,
+            id="the plan makes a table",
         ),
-        pytest.param(said("second", DROPPED), MADE_ANEW, True, id="a table that is there"),
+        pytest.param(accepted("second", DROPPED), MADE_ANEW, True, id="a table that is there"),
     ],
 )
 def test_that_there_is_no_table_is_heard_while_none_can_have_been_made_since(

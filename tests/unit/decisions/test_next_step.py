@@ -171,7 +171,7 @@ def of_another_uid() -> Outside:
     return outside
 
 
-def beside(outside: Outside, topic: str) -> Outside:
+def with_other_pipeline(outside: Outside, topic: str) -> Outside:
     plan = loaded().newest_plan()
     assert plan
     log = BrokerPartition(topic, 0)
@@ -319,9 +319,9 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     },
     "any | a topic that another pipeline": {
         "it would be begun": lambda: Situation(
-            beside(outside_of(5, 3, 4), "clicks"), stops=LedgersDisagree
+            with_other_pipeline(outside_of(5, 3, 4), "clicks"), stops=LedgersDisagree
         ),
-        "it is none of ours": lambda: Situation(beside(outside_of(5, 3, 4), "orders")),
+        "it is none of ours": lambda: Situation(with_other_pipeline(outside_of(5, 3, 4), "orders")),
     },
     "any | rows removed, table redefined by": {
         "and policy fails": lambda: Situation(deleted(loaded()), stops=LedgersDisagree),

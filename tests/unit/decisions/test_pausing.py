@@ -171,7 +171,7 @@ def test_pauses_are_read_as_they_were_written() -> None:
     assert parse_pauses(render_pauses(pauses), path="p") == pauses
 
 
-def told(
+def paused_lines(
     pauses: tuple[Pause, ...],
     oldest: OldestRecord | None = None,
     retention: Retention | None = None,
@@ -224,11 +224,11 @@ SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
 def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(
     message: str, given: dict[str, object]
 ) -> None:
-    assert told(**given) == [message]  # type: ignore[arg-type]
+    assert paused_lines(**given) == [message]  # type: ignore[arg-type]
 
 
 def test_of_a_pause_nobody_tells_more_than_is_known() -> None:
-    [result] = told((of(A),))
+    [result] = paused_lines((of(A),))
     assert result.startswith(
         f"clicks 0: {SINCE}r; 9 offsets unread, and their expiry is unknown: the brokers do not tell"
     )

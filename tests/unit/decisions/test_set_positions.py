@@ -267,14 +267,14 @@ def test_a_second_driver_that_sets_a_position_inside_a_run_loses_and_doubles_not
     outside.logs[A].end = 20
     results: list[Any] = []
 
-    def beside(step: str, when: When) -> None:
+    def at_moment(step: str, when: When) -> None:
         if (step, when) == (at, When.AFTER) and not results:
             results.append(step)
             with contextlib.suppress(Exception):  # whatever it is refused with, it stored nothing
                 set_to(outside, LATEST, a=18 if forwards else 10)
 
     with contextlib.suppress(Exception):  # one of the two gives way
-        run(outside, LATEST, at=beside)
+        run(outside, LATEST, at=at_moment)
     assert results
     run(outside, LATEST)
     rows = rows_of(outside)

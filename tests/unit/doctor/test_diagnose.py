@@ -54,7 +54,7 @@ def settings(**sections: object) -> Settings:
     return plain_settings(**{"group": "g", "table": {"path": "table"}, **sections})
 
 
-def said(look: object, **sections: object) -> list[Line]:
+def lines_of(look: object, **sections: object) -> list[Line]:
     """The lines of one check that needs no other."""
     with contextlib.ExitStack() as closing:
         return list(Check("x", look).lines(Findings(settings(**sections), closing)))  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def test_the_packages_and_versions_are_those_of_setup_cfg() -> None:
     for package, tried in doctor_machine.PACKAGES.items():
         pinned = [one.version for one in required[package] if one.operator == "=="]
         assert required[package] == SpecifierSet(tried) or (pinned and tried == between(pinned[0]))
-    assert [line.verdict for line in said(doctor_machine.packages)] == [Verdict.OK]
+    assert [line.verdict for line in lines_of(doctor_machine.packages)] == [Verdict.OK]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_package_that_is_missing_or_of_another_version_is_named(
         "installed_version",
         lambda name: version if name == "delta-spark" else real(name),
     )
-    (line,) = said(doctor_machine.packages)
+    (line,) = lines_of(doctor_machine.packages)
     assert (line.exit_code == 2) == bool(words)
     assert words in line.found
     assert not words or line.to_do == "Run `pip install 'delta-spark>=4.4.0,<4.4.1'`"
@@ -234,7 +234,7 @@ def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
     python.write_text(f"#!{sys.executable}\nimport sys\n{answer}\n")
     python.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    (line,) = said(doctor_machine.workers_python)
+    (line,) = lines_of(doctor_machine.workers_python)
     assert words in line.found
     assert (line.exit_code, "PYSPARK_PYTHON" in line.to_do) == ((2, True) if words else (0, False))
     assert "PYSPARK_PYTHON" in line.found
@@ -242,9 +242,9 @@ def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
 
 def test_a_workers_python_elsewhere_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/not/here/python3")
-    (line,) = said(doctor_machine.workers_python, spark={"spark.master": "spark://h:7077"})
+    (line,) = lines_of(doctor_machine.workers_python, spark={"spark.master": "spark://h:7077"})
     assert line.verdict is Verdict.OK
-    (line,) = said(doctor_machine.workers_python)
+    (line,) = lines_of(doctor_machine.workers_python)
     assert line.exit_code == 2
 
 
@@ -252,11 +252,11 @@ def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (line,) = said(doctor_machine.jars)
+    (line,) = lines_of(doctor_machine.jars)
     assert line.verdict is Verdict.ADVICE
     assert "python -m etl.testkit" in line.to_do
     assert list(tmp_path.iterdir()) == []
-    (line,) = said(doctor_machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
+    (line,) = lines_of(doctor_machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
     assert (line.verdict, line.found) == (Verdict.OK, "spark.jars.packages: io.delta:delta")
 
 
@@ -272,43 +272,49 @@ def test_a_java_of_another_version_is_refused_and_its_place_is_named(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("etl.testkit.java._bundled_java", lambda: None)
-    (line,) = said(doctor_machine.java)
+    (line,) = lines_of(doctor_machine.java)
     assert line.exit_code == 2
     assert "is Java 8" in line.found
 
 
 def test_a_transform_that_cannot_be_imported_is_named() -> None:
-    (line,) = said(doctor_machine.transform, transform="no_such_module:clean")
+    (line,) = lines_of(doctor_machine.transform, transform="no_such_module:clean")
     assert line.exit_code == 2
     assert "no_such_module" in line.found
-    assert said(doctor_machine.transform, transform="os.path:basename")[0].verdict is Verdict.OK
+    assert lines_of(doctor_machine.transform, transform="os.path:basename")[0].verdict is Verdict.OK
 
 
 def test_a_report_folder_is_tried_where_it_is_or_will_be_and_not_made(tmp_path: Path) -> None:
     assert (
         "will be made in"
-        in said(doctor_machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[0].found
+        in lines_of(doctor_machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[
+            0
+        ].found
     )
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    (line,) = said(doctor_machine.report_folder, report={"path": str(tmp_path / "file" / "b")})
+    (line,) = lines_of(doctor_machine.report_folder, report={"path": str(tmp_path / "file" / "b")})
     assert line.exit_code == 2
 
 
 def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to_be_one(
     tmp_path: Path,
 ) -> None:
-    assert said(doctor_machine.metrics_folder) == []
+    assert lines_of(doctor_machine.metrics_folder) == []
     assert (
         "will be made in"
-        in said(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "a" / "b")})[0].found
+        in lines_of(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "a" / "b")})[
+            0
+        ].found
     )
-    assert said(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "own.prom")})[
+    assert lines_of(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "own.prom")})[
         0
     ].found == str(tmp_path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    (line,) = said(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "file" / "b")})
+    (line,) = lines_of(
+        doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "file" / "b")}
+    )
     assert (line.verdict, line.exit_code) == (Verdict.ADVICE, 0), "a run goes on without"
     assert "metrics.path" in line.to_do and str(tmp_path / "file" / "b") in line.found
 
@@ -475,7 +481,7 @@ def test_where_the_pipeline_stands_is_told_in_words(
 def test_a_store_is_judged_by_its_scheme_and_its_log_store(
     path: str, spark: dict[str, str], verdict: Verdict, words: str
 ) -> None:
-    (line,) = said(doctor.store, table={"path": path}, spark=spark)
+    (line,) = lines_of(doctor.store, table={"path": path}, spark=spark)
     assert (line.verdict, line.exit_code) == (verdict, 2 if verdict is Verdict.FAILED else 0)
     assert words in line.found
 
@@ -489,7 +495,7 @@ def test_a_disk_that_is_nearly_full_is_advice(
     monkeypatch.setattr(
         "etl.commands.doctor.shutil.disk_usage", lambda path: Usage(2**40, 2**40, 2**20)
     )
-    (line,) = said(doctor.folder, table={"path": str(tmp_path / "t")})
+    (line,) = lines_of(doctor.folder, table={"path": str(tmp_path / "t")})
     assert line.verdict is Verdict.ADVICE
     assert "0.0 GiB" in line.found
     assert list(tmp_path.iterdir()) == []
@@ -513,5 +519,7 @@ def test_a_disk_that_is_nearly_full_is_advice(
 def test_who_writes_the_files_is_told_before_a_run(
     writer: str, transform: str | None, verdict: Verdict, message: str
 ) -> None:
-    (line,) = said(doctor.writer, table={"path": "table", "writer": writer}, transform=transform)
+    (line,) = lines_of(
+        doctor.writer, table={"path": "table", "writer": writer}, transform=transform
+    )
     assert line.verdict is verdict and message in line.found

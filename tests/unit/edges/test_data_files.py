@@ -56,15 +56,15 @@ def wanted(tmp_path: Path, partition_by: tuple[str, ...] = (), **more: Any) -> F
     return FileOptions(str(tmp_path), columns, partition_by, **more)
 
 
-def written(asked: FileOptions, *batches: pa.RecordBatch) -> tuple[DataFile, ...]:
-    files = DataFiles(asked)
+def written(options: FileOptions, *batches: pa.RecordBatch) -> tuple[DataFile, ...]:
+    files = DataFiles(options)
     for batch in batches:
         files.take(batch)
     return files.end()
 
 
-def read(asked: FileOptions, file: DataFile) -> pa.Table:
-    return parquet.read_table(Path(asked.root, file.path), partitioning=None)
+def read(options: FileOptions, file: DataFile) -> pa.Table:
+    return parquet.read_table(Path(options.root, file.path), partitioning=None)
 
 
 @pytest.mark.parametrize("codec", list(Codec))

@@ -16,7 +16,7 @@ from etl.errors import BrokerUnreachable, SettingsError
 from etl.io.brokers.authentication import called_until
 
 
-class OfNobody(BaseException):
+class NoError(BaseException):
     """No Exception."""
 
 
@@ -45,7 +45,7 @@ def test_what_it_returns_is_returned() -> None:
     "function",
     [
         lambda: sys.exit(0),
-        raising(OfNobody("hunter2")),
+        raising(NoError("hunter2")),
         raising(ConnectionError("hunter2")),
         raising(KeyboardInterrupt()),
     ],

@@ -29,7 +29,7 @@ from etl.kafka.protocol import BrokerProtocol
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition
 from tests.fuzz import seeds
-from tests.groups.answers import said
+from tests.groups.answers import plain_answer
 
 LOGS = frozenset({BrokerPartition("a", 0), BrokerPartition("a", 2), BrokerPartition("b", 1)})
 WANTED = JoinRequest(
@@ -136,7 +136,7 @@ def test_a_heartbeat_of_the_consumer_protocol_says_everything_when_it_joins_and_
         "00000000-0000-0000-0000-0000000000c1",
     )
 
-    def said(beat: ConsumerHeartbeat) -> Any:
+    def plain_answer(beat: ConsumerHeartbeat) -> Any:
         return sent(
             Api.CONSUMER_GROUP_HEARTBEAT,
             version,
@@ -144,7 +144,7 @@ def test_a_heartbeat_of_the_consumer_protocol_says_everything_when_it_joins_and_
             small_messages.ConsumerGroupHeartbeatRequest,
         )
 
-    first = said(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
+    first = plain_answer(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
     assert (first.group_id, first.member_id, first.member_epoch, first.instance_id) == (
         "g",
         "m-1",
@@ -156,13 +156,17 @@ def test_a_heartbeat_of_the_consumer_protocol_says_everything_when_it_joins_and_
         ["a", "b"],
         [],
     )
-    later = said(ConsumerHeartbeat("g", "m-1", 4, None, 60_000, ("a",), {topic: frozenset({2, 1})}))
+    later = plain_answer(
+        ConsumerHeartbeat("g", "m-1", 4, None, 60_000, ("a",), {topic: frozenset({2, 1})})
+    )
     assert (later.rebalance_timeout_ms, later.subscribed_topic_names) == (-1, None)
     assert [(str(each.topic_id), each.partitions) for each in later.topic_partitions] == [
         (topic, [1, 2])
     ]
     assert (
-        said(ConsumerHeartbeat("g", "m-1", LEAVES, None, 60_000, ("a",), None)).topic_partitions
+        plain_answer(
+            ConsumerHeartbeat("g", "m-1", LEAVES, None, 60_000, ("a",), None)
+        ).topic_partitions
         is None
     )
 
@@ -317,7 +321,7 @@ def test_what_real_coordinators_answered_is_read(path: Path) -> None:
     for each in document["answers"]:
         api = Api[each["api"]]
         assert (
-            said(
+            plain_answer(
                 api,
                 small_messages.decode(
                     api, each["version"], memoryview(bytes.fromhex(each["answer"]))

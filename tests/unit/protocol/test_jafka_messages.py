@@ -54,7 +54,7 @@ def behind_size(answer: str | bytes) -> memoryview:
     return memoryview(content)[4:]
 
 
-def told(request: Request[Any], answer: str | bytes) -> Any:
+def answer_of(request: Request[Any], answer: str | bytes) -> Any:
     return request.read(behind_size(answer)).answer
 
 
@@ -91,7 +91,7 @@ def test_a_fetch_of_one_log_is_encoded_byte_for_byte() -> None:
 def test_an_answer_is_the_bytes_from_an_offset_on_wherever_they_are_cut(
     offset: int, max_bytes: int, answer: str, held: bytes
 ) -> None:
-    [fetched] = told(fetch(FetchTarget(DEMO, offset, max_bytes)), answer).partitions
+    [fetched] = answer_of(fetch(FetchTarget(DEMO, offset, max_bytes)), answer).partitions
     assert (fetched.topic, fetched.partition, fetched.broker_id, fetched.layout) == (
         "demo",
         0,
@@ -110,11 +110,11 @@ def test_an_answer_is_the_bytes_from_an_offset_on_wherever_they_are_cut(
 def test_an_offset_beyond_the_end_and_a_partition_beyond_the_last_are_refused_with_their_codes() -> (
     None
 ):
-    assert records(told(fetch(FetchTarget(DEMO, 32, 100)), "00000002 0001")) == [
+    assert records(answer_of(fetch(FetchTarget(DEMO, 32, 100)), "00000002 0001")) == [
         (b"", "OFFSET_OUT_OF_RANGE")
     ]
     assert records(
-        told(fetch(FetchTarget(BrokerPartition("demo", 2), 0, 100)), "00000002 0003")
+        answer_of(fetch(FetchTarget(BrokerPartition("demo", 2), 0, 100)), "00000002 0003")
     ) == [(b"", "WRONG_PARTITION")]
 
 
@@ -129,7 +129,7 @@ def test_several_logs_are_one_multifetch_whose_parts_come_in_the_order_asked_for
         + "000464656d6f 00000007 0000000000000000 00000064"
         + "00066e6f73756368 00000000 0000000000000000 00000064"
     )
-    answer = told(
+    answer = answer_of(
         request,
         "00000039 0000"
         + "00000021 0000"
@@ -149,7 +149,7 @@ def test_the_latest_offsets_of_a_log_are_its_end_and_the_starts_of_its_segments(
     assert request.frame(1) == bytes.fromhex(
         "00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff"
     )
-    assert told(request, "00000016 0000 00000002 000000000000001f 0000000000000000") == {
+    assert answer_of(request, "00000016 0000 00000002 000000000000001f 0000000000000000") == {
         DEMO: ListedOffset(DEMO, None, 31, None, None, boundaries=(0, 31))
     }
 
@@ -159,7 +159,7 @@ def test_the_earliest_offset_is_the_start_of_the_oldest_segment() -> None:
     assert request.frame(1) == bytes.fromhex(
         "00000018 0004 0004 64656d6f 00000000 fffffffffffffffe 7fffffff"
     )
-    assert told(request, "0000000e 0000 00000001 0000000000000007") == {
+    assert answer_of(request, "0000000e 0000 00000001 0000000000000007") == {
         DEMO: ListedOffset(DEMO, None, 7, None, None)
     }
 
@@ -170,14 +170,14 @@ def test_a_topic_is_made_byte_for_byte() -> None:
     assert jafka_family.encode_create("t2", 3, enlarges=False) == bytes.fromhex(
         "0000000b 0005 0002 7432 00000003 00"
     )
-    assert told(request, "0000000a 0000 00000001 00000003") == 3
+    assert answer_of(request, "0000000a 0000 00000001 00000003") == 3
 
 
 def test_a_topic_is_deleted_and_a_wrong_password_refused() -> None:
     request = DIALECT.delete_topic("t2", "pw")
     assert request.frame(1) == bytes.fromhex("0000000a 0006 0002 7432 0002 7077")
-    assert told(request, "0000000a 0000 00000001 00000003") == 3
-    refusal = told(request, "0000000a 0000 00000001 ffffffff")
+    assert answer_of(request, "0000000a 0000 00000001 00000003") == 3
+    refusal = answer_of(request, "0000000a 0000 00000001 ffffffff")
     assert isinstance(refusal, BrokerRefusal) and isinstance(
         refusal.error("delete the topic"), PermissionDenied
     )
@@ -193,7 +193,10 @@ def test_messages_are_appended_byte_for_byte_and_an_offsets_request_behind_them_
         + MESSAGES
         + bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 00000001")
     )
-    assert (request.answers, told(request, "0000000e 0000 00000001 000000000000001f")) == (1, None)
+    assert (request.answers, answer_of(request, "0000000e 0000 00000001 000000000000001f")) == (
+        1,
+        None,
+    )
     assert DIALECT.append(DEMO, MESSAGES, timestamp_ms=0, timeout_ms=0).frame(1) == request.frame(1)
 
 
@@ -232,16 +235,16 @@ def test_a_moment_is_refused_with_the_reason_before_anything_is_sent() -> None:
 
 def test_a_log_that_was_never_written_starts_and_ends_at_0_as_kafka_0_7_says_itself() -> None:
     for answer in ("00000006 0000 00000000", "0000000e 0000 00000001 0000000000000000"):
-        assert told(list_offsets(LATEST), answer) == {
+        assert answer_of(list_offsets(LATEST), answer) == {
             DEMO: ListedOffset(DEMO, None, 0, None, None, boundaries=(0,))
         }
-        assert told(list_offsets(EARLIEST), answer) == {
+        assert answer_of(list_offsets(EARLIEST), answer) == {
             DEMO: ListedOffset(DEMO, None, 0, None, None)
         }
 
 
 def test_the_start_of_an_empty_last_segment_is_the_end_too_and_one_boundary() -> None:
-    listed = told(
+    listed = answer_of(
         list_offsets(LATEST),
         "0000001e 0000 00000003 0000000000000040 0000000000000040 0000000000000008",
     )
@@ -279,7 +282,7 @@ def test_the_answer_is_bounded_by_what_is_asked_for_since_the_broker_knows_no_bo
     )
     part = "00000005 0000 010203"
     assert request.frame(1)[6:8] == b"\0\3"
-    answer = told(request, bytes.fromhex("0000001d 0000" + part * 3))
+    answer = answer_of(request, bytes.fromhex("0000001d 0000" + part * 3))
     assert [
         (each.partition, bytes(each.records), each.proves_empty) for each in answer.partitions
     ] == [(0, b"\1\2\3", True), (1, b"", False), (2, b"\1\2\3", True), (3, b"\1\2\3", True)]
@@ -293,7 +296,7 @@ def test_the_first_log_is_asked_for_whole_however_small_the_bound_is() -> None:
 
 
 def test_a_fetch_of_no_bytes_proves_nothing() -> None:
-    [fetched] = told(fetch(FetchTarget(DEMO, 0, 0)), "00000002 0000").partitions
+    [fetched] = answer_of(fetch(FetchTarget(DEMO, 0, 0)), "00000002 0000").partitions
     assert not fetched.proves_empty
 
 
@@ -382,7 +385,7 @@ def test_bytes_that_are_no_answer_are_named_with_their_place(
     request_: Request[Any], answer: str, match: str
 ) -> None:
     with pytest.raises(CorruptData, match=match) as raised:
-        told(request_, answer)
+        answer_of(request_, answer)
     assert raised.value.where["broker"] == "b:9092"
 
 

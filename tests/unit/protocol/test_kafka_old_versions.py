@@ -315,8 +315,8 @@ def test_find_coordinator_v0_is_encoded_and_read_byte_for_byte() -> None:
     assert request.read(answer("0000 00000007 000162 00002384")).answer.broker == Broker(
         7, "b", 9092
     )
-    nobody = request.read(answer("000f ffffffff 0000 ffffffff")).answer.refusal
-    assert nobody is not None and nobody.is_retriable
+    no_reader = request.read(answer("000f ffffffff 0000 ffffffff")).answer.refusal
+    assert no_reader is not None and no_reader.is_retriable
 
 
 # Records from us, for tests and demos

@@ -24,7 +24,7 @@ A, B, C = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPart
 SETTINGS = plain_settings()
 
 
-def told(
+def labelled_metrics(
     report: Report, per_partition: bool = False, last_success_s: float | None = None
 ) -> dict[str, dict[str, float]]:
     """Metric -> what its labels are besides pipeline and group -> value."""
@@ -68,7 +68,7 @@ def see(report: Report, snapshot: Snapshot) -> None:
 
 
 def test_a_run_that_went_well_tells_what_it_loaded_and_when_and_that_nothing_lags() -> None:
-    found = told(loaded(4, topics=2))
+    found = labelled_metrics(loaded(4, topics=2))
     plain = {name: series[""] for name, series in found.items() if "" in series}
     assert plain == {
         "run_start_timestamp_seconds": BEGAN_MS / 1000,
@@ -92,7 +92,7 @@ def test_a_run_that_went_well_tells_what_it_loaded_and_when_and_that_nothing_lag
 
 
 def test_the_time_of_each_verb_and_each_outcome_has_a_series_whether_or_not_it_came_to_it() -> None:
-    found = told(loaded(1, lost=True))
+    found = labelled_metrics(loaded(1, lost=True))
     assert found["run_phase_duration_seconds"] == {
         verb.value: pytest.approx(SECONDS.get(verb, 0), abs=0.001) for verb in Verb
     }
@@ -106,13 +106,13 @@ def test_the_time_of_each_verb_and_each_outcome_has_a_series_whether_or_not_it_c
 
 
 def test_a_failed_run_keeps_when_one_last_succeeded_and_says_whether_a_retry_may_help() -> None:
-    found = told(failed(TableUnreachable("it is full")), last_success_s=1_600_000_000.5)
+    found = labelled_metrics(failed(TableUnreachable("it is full")), last_success_s=1_600_000_000.5)
     assert found["last_success_timestamp_seconds"] == {"": 1_600_000_000.5}
     assert [found[f"run_{name}"][""] for name in ("success", "exit_code", "retriable")] == [0, 7, 1]
 
 
 def test_what_is_not_known_has_no_sample() -> None:
-    found = told(failed(Owned("another driver")))
+    found = labelled_metrics(failed(Owned("another driver")))
     assert (
         found.keys()
         & {"last_success_timestamp_seconds", "table_version", "lag_records", "partitions"}
@@ -131,7 +131,7 @@ def test_what_lags_is_told_by_topic_with_its_oldest_record_and_the_least_headroo
         B: OldestRecord(NOW_MS - 7_000),
         C: OldestRecord(why="it has none"),
     }
-    found = told(report)
+    found = labelled_metrics(report)
     assert found["lag_records"] == {"clicks": 30, "orders": 3} and found["lag_bytes"] == {
         "clicks": 1200
     }
@@ -145,20 +145,20 @@ def test_what_lags_is_told_by_topic_with_its_oldest_record_and_the_least_headroo
 
 
 def test_what_lags_is_told_by_partition_where_that_is_wanted() -> None:
-    found = told(looked({A: (0, 10), B: (5, 25), C: (0, 3)}), True)
+    found = labelled_metrics(looked({A: (0, 10), B: (5, 25), C: (0, 3)}), True)
     assert found["lag_records"] == {"clicks 0": 10, "clicks 1": 20, "orders 0": 3}
 
 
 def test_a_partition_whose_lag_nobody_knows_is_counted_as_that() -> None:
     report = looked({A: (0, 10)}, leaderless=frozenset({B, C}))
-    found = told(report)
+    found = labelled_metrics(report)
     assert found["partitions_unknown"] == {"clicks": 1, "orders": 1} and found["lag_records"] == {
         "clicks": 10
     }
 
 
 def test_lag_of_physical_logs_is_bytes_and_no_records() -> None:
-    found = told(
+    found = labelled_metrics(
         looked({BrokerPartition("clicks", 0, 1): (0, 10), BrokerPartition("clicks", 0, 2): (0, 5)}),
         True,
     )
@@ -170,7 +170,9 @@ def test_however_many_topics_there_are_series_are_few_and_their_sum_is_right(
     monkeypatch: pytest.MonkeyPatch, per_partition: bool
 ) -> None:
     monkeypatch.setattr(metrics, "MOST_SERIES", 3)
-    found = told(looked({BrokerPartition(f"t{n}", 0): (0, n) for n in range(10)}), per_partition)
+    found = labelled_metrics(
+        looked({BrokerPartition(f"t{n}", 0): (0, n) for n in range(10)}), per_partition
+    )
     named = ["t9 0", "t8 0", "t7 0"] if per_partition else ["t9", "t8", "t7"]
     others = "(others) " if per_partition else "(others)"
     assert found["lag_records"] == {**{name: int(name[1]) for name in named}, others: 21}
@@ -181,7 +183,7 @@ def test_no_name_breaks_the_file() -> None:
     report = new_report(pipeline='cl"i\\cks\nx{} 3')
     see(report, plain_snapshot({BrokerPartition('a"\\\n', 0): (0, 1)}, ledger=Ledger("u", None)))
     report.finished(BEGAN_MS)
-    assert told(report)["lag_records"] == {'a"\\\n': 1}
+    assert labelled_metrics(report)["lag_records"] == {'a"\\\n': 1}
 
 
 def test_what_is_paused_is_told_by_topic_and_beyond_the_bound_together(
@@ -200,7 +202,7 @@ def test_what_is_paused_is_told_by_topic_and_beyond_the_bound_together(
         rests(C, None),
         *(rests(log, 1.0) for log in rows),
     )
-    found = told(report)
+    found = labelled_metrics(report)
     others = f"{metrics.OTHERS}"
     assert (
         found["paused_partitions"] == {"clicks": 2, "orders": 1, others: 2}

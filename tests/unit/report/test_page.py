@@ -57,7 +57,7 @@ class Parsed(HTMLParser):
             self.rows[-1][-1] += data
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         return re.sub(r"\s+", " ", "".join(text for name, text in self.texts if name != "style"))
 
     def count(self, name: str) -> int:
@@ -77,7 +77,7 @@ def test_a_page_of_a_run_says_what_came_of_it_in_a_sentence_and_six_figures() ->
     page = parsed(loaded(4))
     assert (
         "388 records loaded in 22 s. The table holds everything that could be read when the run began."
-        in page.said
+        in page.text
     )
     assert [text for name, text in page.texts if name == "dd"][:6] == [
         "388",
@@ -87,7 +87,7 @@ def test_a_page_of_a_run_says_what_came_of_it_in_a_sentence_and_six_figures() ->
         "0",
         "4",
     ]
-    assert "12 offsets in 4 ranges gave no row: 12 markers of transactions" in page.said
+    assert "12 offsets in 4 ranges gave no row: 12 markers of transactions" in page.text
     assert ("span", {"class": "pill good"}) in page.elements
 
 
@@ -95,7 +95,7 @@ def test_a_page_says_what_time_each_verb_took_and_its_share() -> None:
     page = parsed(loaded(1))
     assert (
         "Starting Spark6.1 s27 %Fetching and writing14 s63 %Commit to the table1.5 s7 %Moving the offsets<0.01 s<1 %"
-        in page.said
+        in page.text
     )
     bars = [
         float(attributes["width"] or 0)
@@ -160,7 +160,7 @@ def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
     seen = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}").replace(
         "\u202e", "\N{REPLACEMENT CHARACTER}"
     )
-    assert page.said.count(seen) >= 8 and "\x00" not in page.said and "\u202e" not in page.said
+    assert page.text.count(seen) >= 8 and "\x00" not in page.text and "\u202e" not in page.text
     assert ("th", {"scope": "row", "title": seen}) in page.elements
 
 
@@ -176,13 +176,13 @@ def test_a_page_of_thousands_of_partitions_tells_the_worst_of_them_and_how_many_
     ]
     assert (
         f"and {5000 - MOST_PARTITIONS:,} partitions more, with 465,600 records in all and a lag of 0 after the run"
-        in page.said
+        in page.text
     )
     assert (
-        f"and {100 - MOST_TOPICS} topics more" in page.said
-        and "5,000 of 5,000 partitions read" in page.said
+        f"and {100 - MOST_TOPICS} topics more" in page.text
+        and "5,000 of 5,000 partitions read" in page.text
     )
-    assert "2 partitions still had something to read when it ended" in page.said
+    assert "2 partitions still had something to read when it ended" in page.text
     assert len(page_of(document_of(loaded(5000)))) < 150_000
 
 
@@ -195,33 +195,33 @@ def test_a_page_of_a_run_that_failed_says_what_where_and_what_to_check_and_what_
     )
     page = parsed(failed(TableUnreachable(what, action=action, path="/warehouse/clicks")))
     assert (
-        "What went wrong" in page.said
-        and "the table cannot be written: no space is left" in page.said
+        "What went wrong" in page.text
+        and "the table cannot be written: no space is left" in page.text
     )
     assert (
-        "What to do: the disk; etl doctor CONF looks" in page.said
+        "What to do: the disk; etl doctor CONF looks" in page.text
         and ("code", "etl doctor CONF") in page.texts
     )
     assert (
-        "path/warehouse/clicks" in page.said
-        and "exit code7 (TableUnreachable)" in page.said
-        and "a retrymay help" in page.said
+        "path/warehouse/clicks" in page.text
+        and "exit code7 (TableUnreachable)" in page.text
+        and "a retrymay help" in page.text
     )
     assert (
-        "The run ended early, and loaded nothing." in page.said
+        "The run ended early, and loaded nothing." in page.text
         and ("span", {"class": "pill bad"}) in page.elements
     )
-    assert page.said.count("no space is left") == 1, "it is told once"
+    assert page.text.count("no space is left") == 1, "it is told once"
 
 
 def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
     page = parsed(new_report())
     assert (
-        "it is still at work, or it was killed" in page.said
-        and "It is process 7 on host-1." in page.said
+        "it is still at work, or it was killed" in page.text
+        and "It is process 7 on host-1." in page.text
     )
     assert (
-        "Where the time went" not in page.said and ("span", {"class": "pill warn"}) in page.elements
+        "Where the time went" not in page.text and ("span", {"class": "pill warn"}) in page.elements
     )
 
 
@@ -231,17 +231,17 @@ def test_a_page_with_many_sentences_says_how_many_more_there_are() -> None:
         report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to somebody")
     page = parsed(report)
     assert (
-        page.said.count("left to somebody") == MOST_SENTENCES - 1
-        and "and 21 sentences more" in page.said
+        page.text.count("left to somebody") == MOST_SENTENCES - 1
+        and "and 21 sentences more" in page.text
     )
 
 
 def test_what_somebody_should_look_at_comes_first_and_marks_the_page() -> None:
     page = parsed(loaded(1, lost=True))
-    assert ("span", {"class": "pill warn"}) in page.elements and "Done, records lost" in page.said
+    assert ("span", {"class": "pill warn"}) in page.elements and "Done, records lost" in page.text
     assert (
-        page.said.index("Records lost") < page.said.index("Ingested")
-        and "40 offsets (0 to 40) lost: expired" in page.said
+        page.text.index("Records lost") < page.text.index("Ingested")
+        and "40 offsets (0 to 40) lost: expired" in page.text
     )
 
 
@@ -251,8 +251,8 @@ def test_lag_of_physical_logs_is_told_in_bytes() -> None:
         one["broker_id"] = 3
     page = Parsed(page_of(document, [past(1)]))
     assert (
-        "100 B" in page.said
-        and "Lag, in bytes" in page.said
+        "100 B" in page.text
+        and "Lag, in bytes" in page.text
         and ["clicks", "3-0"] in [row[:2] for row in page.rows]
     )
 
@@ -266,7 +266,7 @@ def test_the_history_has_a_column_for_each_run_and_the_ones_that_failed_are_mark
     )
     titles = [text for name, text in page.texts if name == "title"][1:]
     assert len(titles) == 8 and titles[1] == "13 Nov, 02:00 UTC: 0 records/s, failed"
-    assert "The last 4 runs" in page.said and "Failed, exit 6" in page.said
+    assert "The last 4 runs" in page.text and "Failed, exit 6" in page.text
     assert (
         sum(
             attributes.get("class") == "fail"
@@ -278,7 +278,7 @@ def test_the_history_has_a_column_for_each_run_and_the_ones_that_failed_are_mark
 
 
 def test_a_first_run_has_no_history_to_show() -> None:
-    assert "The last" not in parsed(loaded(1)).said
+    assert "The last" not in parsed(loaded(1)).text
 
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])

@@ -30,7 +30,7 @@ from etl.report.run_state import Outcome
 from etl.run.replay import replay
 from etl.settings.source import Timestamp
 from tests.fakes import fake_ledger
-from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
+from tests.fakes.backfill_stories import CAPPED, backfill_request, filled, given_up, live
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.stories import (
@@ -95,7 +95,7 @@ def moments_of(story: Any) -> list[tuple[str, When]]:
     return seen
 
 
-MOMENTS = len(moments_of(lambda at: filled(live(3, 3, 3), asked(0, 3), at)))
+MOMENTS = len(moments_of(lambda at: filled(live(3, 3, 3), backfill_request(0, 3), at)))
 STEPS = {
     "observe",
     "count rows",
@@ -112,7 +112,7 @@ STEPS = {
 def test_a_backfill_takes_these_steps() -> None:
     """A new one is in the crash laws below by its number; that it is there should be meant."""
     assert {
-        step for step, _ in moments_of(lambda at: filled(live(3, 3, 3), asked(0, 3), at))
+        step for step, _ in moments_of(lambda at: filled(live(3, 3, 3), backfill_request(0, 3), at))
     } == STEPS
 
 
@@ -120,15 +120,15 @@ def test_a_backfill_takes_these_steps() -> None:
 def test_killed_at_any_change_it_is_resumed_and_loads_each_offset_once(moment: int) -> None:
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at_moment(moment))
+        filled(outside, backfill_request(0, 3), crash_at_moment(moment))
     reject_twice(outside)
     grow(outside, 1, 0, 2)
     run(outside, CAPPED)
     run(outside, CAPPED)
-    filled(outside, asked(0, 3))
+    filled(outside, backfill_request(0, 3))
     reject_lacking(outside)
     report = new_report()
-    filled(outside, asked(0, 3), report=report)
+    filled(outside, backfill_request(0, 3), report=report)
     assert outcomes(report) == [Outcome.ALREADY_LOADED], "a retry after success loads nothing"
 
 
@@ -138,9 +138,9 @@ def test_crashes_one_after_the_other_lose_and_double_nothing_of_a_backfill(first
         outside = live(3, 3, 3)
         for moment in (first, second):
             with contextlib.suppress(Crash):
-                filled(outside, asked(0, 3), crash_at_moment(moment))
+                filled(outside, backfill_request(0, 3), crash_at_moment(moment))
             reject_twice(outside)
-        filled(outside, asked(0, 3))
+        filled(outside, backfill_request(0, 3))
         reject_lacking(outside)
 
 
@@ -157,14 +157,14 @@ def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(
         iter(range(10_000)),
     )
 
-    def beside(step: str, when: When) -> None:
+    def meanwhile(step: str, when: When) -> None:
         if next(at_moment) == moment and not done:
             done.append(1)
             with contextlib.suppress(EtlError):
                 if other == "the same":
-                    filled(outside, asked(0, 3))
+                    filled(outside, backfill_request(0, 3))
                 elif other == "one that overlaps":
-                    filled(outside, asked(1, 3), name="new")
+                    filled(outside, backfill_request(1, 3), name="new")
                 elif other == "set back":
                     set_to(outside, CAPPED, a=1)
                     run(outside, CAPPED)
@@ -173,12 +173,12 @@ def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(
                     run(outside, CAPPED)
 
     with contextlib.suppress(EtlError):
-        filled(outside, asked(0, 3), beside)
+        filled(outside, backfill_request(0, 3), meanwhile)
     reject_twice(outside)
-    for name, what in (("old", asked(0, 3)), ("new", asked(1, 3))):
+    for name, what in (("old", backfill_request(0, 3)), ("new", backfill_request(1, 3))):
         with contextlib.suppress(EtlError):
             filled(outside, what, name=name)
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
         reject_twice(outside)
     assert done
@@ -192,7 +192,7 @@ def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_fr
 ) -> None:
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at(stop, When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at(stop, When.AFTER))
     with contextlib.suppress(Crash):
         given_up(outside, crash_at_moment(moment))
     reject_twice(outside)
@@ -206,8 +206,8 @@ def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_fr
         for at in range(start, until)
     } == in_table
     with pytest.raises(SettingsError, match="was given up: not needed"):
-        filled(outside, asked(0, 3))
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+        filled(outside, backfill_request(0, 3))
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     reject_lacking(outside)
 
 
@@ -223,10 +223,10 @@ def test_a_forgotten_driver_of_a_backfill_that_was_given_up_doubles_nothing(mome
             done.append(1)
             with contextlib.suppress(SettingsError):
                 given_up(outside)
-            filled(outside, asked(0, 3, only_missing=True), name="rest")
+            filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
 
     with contextlib.suppress(EtlError):
-        filled(outside, asked(0, 3), meanwhile)
+        filled(outside, backfill_request(0, 3), meanwhile)
     assert done
     reject_lacking(outside)
 
@@ -235,16 +235,16 @@ def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
     """The copy has an open claim; that it was given up is told by the plan in the table."""
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
     kept = {
         name: copy.deepcopy(getattr(outside.beside("old"), name))
         for name in ("plans", "plan_versions", "applied", "claim")
     }
     given_up(outside)
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     for name, value in kept.items():
         setattr(outside.beside("old"), name, value)
-    for what in (asked(0, 3), None):
+    for what in (backfill_request(0, 3), None):
         with pytest.raises(SettingsError, match="Backfill old was given up: not needed"):
             filled(outside, what)
         reject_lacking(outside)
@@ -261,7 +261,7 @@ def begun_and_given_up_without_a_ledger() -> Outside:
     """The table has the plan that closed it and no row of it, and ZooKeeper knows of no backfill."""
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at("begin", When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at("begin", When.AFTER))
     given_up(outside)
     outside.backfills.clear()
     return outside
@@ -273,10 +273,10 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
         SettingsError,
         match="The table holds plan 1 of a backfill of this name, but ZooKeeper has no ledger of it",
     ) as refused:
-        filled(outside, asked(0, 3))
+        filled(outside, backfill_request(0, 3))
     assert refused.value.action and refused.value.action.startswith("Use another")
     assert outside.beside("old").claim is None and not outside.beside("old").plans
-    filled(outside, asked(0, 3), name="again")
+    filled(outside, backfill_request(0, 3), name="again")
     reject_lacking(outside)
 
 
@@ -287,16 +287,16 @@ def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_n
     outside = begun_and_given_up_without_a_ledger()
     monkeypatch.setattr(FakeWorld, "backfill_in_table", lambda self, name: None)
     with pytest.raises(LedgersDisagree, match="written by another pipeline of the same name"):
-        filled(outside, asked(0, 3))
+        filled(outside, backfill_request(0, 3))
     claim = given_up(outside)
     assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
-    filled(outside, asked(0, 3), name="again")
+    filled(outside, backfill_request(0, 3), name="again")
     reject_lacking(outside)
 
 
 def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
     outside = live(5, 5, 5)
-    filled(outside, asked(1, 3))
+    filled(outside, backfill_request(1, 3))
     wanted = ReplayRequest((parse_named("clicks:0"),), 1, 6)
     with pytest.raises(
         SettingsError, match="Offsets 1 to 3 of it were loaded by backfill old, or will be,"
@@ -306,7 +306,7 @@ def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
 
 def test_what_is_whole_is_not_given_up() -> None:
     outside = live(3, 3, 3)
-    filled(outside, asked(0, 3))
+    filled(outside, backfill_request(0, 3))
     with pytest.raises(
         SettingsError, match="is complete: 9 offsets of 3 partitions. There is nothing to give up"
     ):
@@ -318,7 +318,7 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
     load the first day alone.
     """
     outside = live(3, 3, 3)
-    what = replace(asked(0, 3), asked="from -24h until -1h")
+    what = replace(backfill_request(0, 3), asked="from -24h until -1h")
     filled(outside, what)
     claim, report = fake_ledger.read_claim(outside.beside("old")), new_report()
     assert claim
@@ -334,7 +334,7 @@ def test_another_interval_under_the_same_name_is_refused() -> None:
         SettingsError,
         match=r"Backfill old was begun from 0 until 5 \(\) False, and now it is asked for from 0 until 4",
     ):
-        filled(outside, asked(0, 4))
+        filled(outside, backfill_request(0, 4))
 
 
 def test_one_that_nobody_began_cannot_go_on() -> None:
@@ -354,24 +354,27 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
         match="the pipeline loads this partition from offset 5 on, and the interval is 0 to 9",
     ):
         grow(outside, 2, 2, 2)
-        filled(outside, asked(0, 9))
+        filled(outside, backfill_request(0, 9))
     with pytest.raises(
         SettingsError,
         match="the pipeline loads this partition from offset 5 on, and the interval is 2 to 6",
     ) as refused:
-        filled(outside, asked(2, 6))
+        filled(outside, backfill_request(2, 6))
     assert (
         refused.value.action
         and "`--only-unloaded`, which fills only what nobody else loads (2 to 5);"
         in refused.value.action
     )
-    filled(outside, asked(2, 4))
+    filled(outside, backfill_request(2, 4))
     with pytest.raises(SettingsError, match="backfill old has loaded offsets 2 to 4, or will"):
-        filled(outside, asked(0, 5), name="new")
-    claim = filled(outside, asked(0, 9, only_missing=True), name="new")
+        filled(outside, backfill_request(0, 5), name="new")
+    claim = filled(outside, backfill_request(0, 9, only_missing=True), name="new")
     assert claim and set(claim.stretches.values()) == {((0, 2), (4, 5))}
     report = new_report()
-    assert filled(outside, asked(0, 9, only_missing=True), name="none", report=report) is None
+    assert (
+        filled(outside, backfill_request(0, 9, only_missing=True), name="none", report=report)
+        is None
+    )
     assert outcomes(report) == [Outcome.UP_TO_DATE] and outside.beside("none").claim is None
     run(outside, CAPPED)
     run(outside, CAPPED)
@@ -386,7 +389,7 @@ def test_a_backfill_of_an_interval_that_is_empty_or_runs_backwards_is_refused(
     from_: int, until: int, message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        asked(from_, until)
+        backfill_request(from_, until)
 
 
 def _time(seconds: int) -> Timestamp:
@@ -401,7 +404,7 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         outside.logs[log].later = {n: 10_000 + n for n in range(2, 5)} | {
             n: 90_000 for n in range(5, 9)
         }
-    claim = filled(outside, asked(_time(10), _time(60)))
+    claim = filled(outside, backfill_request(_time(10), _time(60)))
     assert claim and set(claim.stretches.values()) == {((2, 5),)}
     reject_lacking(outside, 2)
 
@@ -410,34 +413,37 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
     ("what", "error", "message"),
     [
         pytest.param(
-            asked(_time(3_000), _time(3_500)),
+            backfill_request(_time(3_000), _time(3_500)),
             SettingsError,
             "No record of these logs lies in the interval",
             id="after-the-end",
         ),
         pytest.param(
-            asked(0, Timestamp.model_validate({"timestamp": "2040-01-01T00:00:00Z"})),
+            backfill_request(0, Timestamp.model_validate({"timestamp": "2040-01-01T00:00:00Z"})),
             NotReady,
             "is not over",
             id="future",
         ),
         pytest.param(
-            asked(0, 99),
+            backfill_request(0, 99),
             SettingsError,
             "The interval ends at 99, and the log at 7",
             id="above-the-end",
         ),
         pytest.param(
-            asked(1_769_817_600_000, 1_769_904_000_000, only_missing=True),
+            backfill_request(1_769_817_600_000, 1_769_904_000_000, only_missing=True),
             SettingsError,
             "the longest log ends at 7",
             id="milliseconds",
         ),
         pytest.param(
-            asked(0, 3, "views"), SettingsError, "The brokers have no views,", id="another-topic"
+            backfill_request(0, 3, "views"),
+            SettingsError,
+            "The brokers have no views,",
+            id="another-topic",
         ),
         pytest.param(
-            asked(0, 3, "clicks:9"),
+            backfill_request(0, 3, "clicks:9"),
             SettingsError,
             "The brokers have no clicks:9,",
             id="another-partition",
@@ -469,8 +475,8 @@ def test_what_lies_before_the_log_start_is_told_and_left_out_on_request(
     for log in LOGS:
         outside.logs[log].later = dict.fromkeys(range(9), 90_000)
     with pytest.raises(DataLoss, match=message):
-        filled(outside, asked(from_, 5))
-    claim = filled(outside, asked(from_, 5, only_retained=True))
+        filled(outside, backfill_request(from_, 5))
+    claim = filled(outside, backfill_request(from_, 5, only_retained=True))
     assert claim and dict(claim.stretches) == {LOGS[0]: ((2, 5),), LOGS[2]: ((0, 5),)}
 
 
@@ -489,7 +495,7 @@ def test_a_partition_that_the_pipeline_has_not_begun_is_refused() -> None:
 def test_a_position_is_not_set_back_into_what_a_backfill_has_claimed() -> None:
     outside = started(5, 5, 5)
     with pytest.raises(Crash):
-        filled(outside, asked(2, 4), crash_at("begin", When.AFTER))
+        filled(outside, backfill_request(2, 4), crash_at("begin", When.AFTER))
     with pytest.raises(
         NeedsDecision, match="would begin at offset 3, and backfill old has claimed 3 to 4"
     ) as refused:
@@ -508,7 +514,7 @@ def test_a_position_is_not_set_back_into_what_a_backfill_has_claimed() -> None:
 def test_a_pipeline_that_begins_inside_of_a_claim_is_refused_before_it_stores_anything() -> None:
     outside = live(5, 5, 5)
     with pytest.raises(Crash):
-        filled(outside, asked(2, 4), crash_at("begin", When.AFTER))
+        filled(outside, backfill_request(2, 4), crash_at("begin", When.AFTER))
     outside.plans.clear()  # ZooKeeper lost the pipeline's ledger, and the table is another one
     outside.applied.clear()
     outside.table, outside.uid, outside.offsets = None, None, {}
@@ -556,11 +562,11 @@ def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill
 def test_a_log_that_was_made_again_is_no_backfills_to_go_on_with() -> None:
     outside = live(5, 5, 5)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at("store plan", When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].cut(1)
     outside.logs[LOGS[0]].grow(9)
     with pytest.raises(EtlError):
-        filled(outside, asked(0, 3))
+        filled(outside, backfill_request(0, 3))
     assert given_up(outside).state is ReservationState.GIVEN_UP
     accept(outside, "clicks:0", settings=CAPPED)
     run(outside, CAPPED)
@@ -571,10 +577,10 @@ def test_a_log_that_was_made_again_is_no_backfills_to_go_on_with() -> None:
 def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_there: bool) -> None:
     outside = live(5, 5, 5)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at("store plan", When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
     outside.table, outside.table_id = ([] if is_there else None), "another"
     with pytest.raises(EtlError):
-        filled(outside, asked(0, 3))
+        filled(outside, backfill_request(0, 3))
     before = outside.beside("old").claim
     with pytest.raises(
         NeedsDecision,
@@ -598,10 +604,10 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
 def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool) -> None:
     outside = live(3, 3, 3)
     if is_whole:
-        filled(outside, asked(0, 3))
+        filled(outside, backfill_request(0, 3))
     else:
         with pytest.raises(Crash):
-            filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+            filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
         given_up(outside)
     plan = outside.newest_plan()
     assert plan and outside.table
@@ -615,8 +621,8 @@ def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool)
     outside.plans[again.number] = render_plan(again)
     if is_whole:
         with pytest.raises(LedgersDisagree, match="The table at this path has id another,"):
-            filled(outside, asked(0, 3))
-    claim = filled(outside, asked(0, 3, only_missing=True), name="rest")
+            filled(outside, backfill_request(0, 3))
+    claim = filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     assert claim and claim.offsets == 9
     assert {offset_of(at) for _, at in outside.rows()} == {0, 1, 2}
     outside.acknowledged = Acknowledgement("another", None, -1, "made again", 1)
@@ -632,7 +638,9 @@ def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> 
     for log in PHYSICAL_LOGS[:2]:
         outside.logs[log].grow(1)
     run(outside, settings)
-    claim = filled(outside, asked(0, ends[PHYSICAL_LOGS[0]], "clicks:1-0"), settings=settings)
+    claim = filled(
+        outside, backfill_request(0, ends[PHYSICAL_LOGS[0]], "clicks:1-0"), settings=settings
+    )
     assert claim and list(claim.stretches) == [PHYSICAL_LOGS[0]]
     assert {place for log, place in outside.rows() if log == PHYSICAL_LOGS[0]} == set(
         outside.logs[PHYSICAL_LOGS[0]].read(0, outside.logs[PHYSICAL_LOGS[0]].end)
@@ -642,12 +650,12 @@ def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> 
 def test_of_two_who_claim_at_one_moment_the_second_is_refused() -> None:
     outside = live(5, 5, 5)
 
-    def beside(step: str, when: When) -> None:
+    def meanwhile(step: str, when: When) -> None:
         if (step, when) == ("begin", When.BEFORE) and not outside.beside("new").plans:
-            filled(outside, asked(1, 3), name="new")
+            filled(outside, backfill_request(1, 3), name="new")
 
     with pytest.raises(Owned, match="offsets were claimed at this moment"):
-        filled(outside, asked(0, 3), beside)
+        filled(outside, backfill_request(0, 3), meanwhile)
     assert outside.beside("old").claim is None
     reject_twice(outside)
 
@@ -659,8 +667,8 @@ def test_what_a_stored_plan_of_the_pipeline_may_still_read_is_its_own() -> None:
         run(outside, CAPPED, crash_at("store plan", When.AFTER))
     assert outside.newest_plan() and outside.transaction_version() == 1
     with pytest.raises(SettingsError, match="the pipeline loads this partition from offset 5 on"):
-        filled(outside, asked(0, 6, "clicks:0"))
-    filled(outside, asked(0, 5))
+        filled(outside, backfill_request(0, 6, "clicks:0"))
+    filled(outside, backfill_request(0, 5))
     run(outside, CAPPED)
     reject_lacking(outside)
 
@@ -678,9 +686,9 @@ def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is
         run(outside, settings, crash_at("supersede", When.AFTER))
     outside.logs[LOGS[0]].lost = set()
     with pytest.raises(Owned, match=r"Plan 2 of the pipeline is stored and not in the table\."):
-        filled(outside, asked(6, 7, "clicks:0"), settings=settings)
+        filled(outside, backfill_request(6, 7, "clicks:0"), settings=settings)
     run(outside, settings)
-    filled(outside, asked(6, 7, "clicks:0"), settings=settings)
+    filled(outside, backfill_request(6, 7, "clicks:0"), settings=settings)
     assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(5, 9))
     reject_twice(outside)
 
@@ -690,9 +698,9 @@ def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
     grow(outside, 4, 4, 4)
     set_to(outside, CAPPED, a=7)
     with pytest.raises(Owned, match=r"Plan 2 of the pipeline is stored and not in the table\."):
-        filled(outside, asked(0, 7, "clicks:0"))
+        filled(outside, backfill_request(0, 7, "clicks:0"))
     run(outside, CAPPED)
-    filled(outside, asked(0, 7, "clicks:0"))
+    filled(outside, backfill_request(0, 7, "clicks:0"))
     while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
         pass
     reject_twice(outside)

@@ -13,7 +13,7 @@ from etl.errors import NeedsDecision, PartitionTruncated
 from etl.model.plans import Plan
 from etl.model.snapshot import ReservationState
 from etl.report.run_state import Outcome
-from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
+from tests.fakes.backfill_stories import CAPPED, backfill_request, filled, given_up, live
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
@@ -55,7 +55,7 @@ def begun(until: int = 5) -> Outside:
     """A backfill has claimed up to there, and one plan of it is in the table."""
     outside = live(9, 9, 9)
     with pytest.raises(Crash):
-        filled(outside, asked(0, until, FIRST), crash_at("tidy", When.AFTER))
+        filled(outside, backfill_request(0, until, FIRST), crash_at("tidy", When.AFTER))
     assert sum(log == LOGS[0] and int(str(at)) < until for log, at in outside.rows()) == 4
     return outside
 
@@ -73,12 +73,13 @@ def test_what_is_left_of_a_log_that_was_cut_is_not_loaded_again_by_a_backfill(
     with pytest.raises(
         NeedsDecision, match="This partition was cut or made again since the pipeline began it,"
     ):
-        filled(outside, asked(0, 3, FIRST, only_missing=only_missing), settings=EARLIEST)
+        filled(outside, backfill_request(0, 3, FIRST, only_missing=only_missing), settings=EARLIEST)
     assert outside.beside("old").claim is None
     reject_doubled(outside)
-    assert filled(outside, asked(0, 2, "clicks:1", only_missing=True), settings=EARLIEST) is None, (
-        "the others are not refused"
-    )
+    assert (
+        filled(outside, backfill_request(0, 2, "clicks:1", only_missing=True), settings=EARLIEST)
+        is None
+    ), "the others are not refused"
 
 
 def test_what_the_pipeline_reads_of_a_log_that_was_cut_is_not_missing() -> None:
@@ -87,7 +88,7 @@ def test_what_the_pipeline_reads_of_a_log_that_was_cut_is_not_missing() -> None:
     accept(outside, FIRST, settings=CAPPED)
     run(outside, CAPPED)
     report = new_report()
-    assert filled(outside, asked(4, 7, FIRST, only_missing=True), report=report) is None
+    assert filled(outside, backfill_request(4, 7, FIRST, only_missing=True), report=report) is None
     assert outcomes(report) == [Outcome.UP_TO_DATE]
 
 
@@ -97,7 +98,7 @@ def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_life_of_the_
 ) -> None:
     outside = live(9, 9, 9)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 8, FIRST), crash_at(step, When.AFTER))
+        filled(outside, backfill_request(0, 8, FIRST), crash_at(step, When.AFTER))
     cut_at(outside, 5, 9)
     accepted_by_an_earlier_version(outside)
     run(outside, CAPPED)
@@ -149,7 +150,7 @@ def test_a_topic_that_was_made_again_is_accepted_once_the_backfill_is_given_up(i
     getattr(outside, ids)["clicks"] = "@1" if ids == "creation_ids" else "first"
     run(outside, CAPPED)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 5), crash_at("store plan", When.AFTER))
+        filled(outside, backfill_request(0, 5), crash_at("store plan", When.AFTER))
     for log in LOGS:
         outside.logs[log] = outside.logs[log].made_again()
         outside.logs[log].grow(7)
@@ -165,7 +166,7 @@ def test_a_topic_that_was_made_again_is_accepted_once_the_backfill_is_given_up(i
 
 def test_a_backfill_that_is_whole_keeps_nobody_from_accepting_a_log() -> None:
     outside = live(9, 9, 9)
-    filled(outside, asked(0, 8, FIRST))
+    filled(outside, backfill_request(0, 8, FIRST))
     cut_at(outside, 5, 9)
     assert accept(outside, FIRST, settings=CAPPED).positions[LOGS[0]] == 5
 

@@ -16,7 +16,7 @@ from etl.model.plans import Plan
 from etl.model.snapshot import Supersede
 from etl.report.run_state import Outcome
 from etl.run.replay import replay
-from tests.fakes.backfill_stories import accept_table, asked, filled, nothing
+from tests.fakes.backfill_stories import accept_table, backfill_request, filled, nothing
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
@@ -64,7 +64,7 @@ def test_what_an_older_copy_of_the_table_lacks_is_missing_as_soon_as_the_copy_is
     if has_gone_on:
         grow(outside, 1)
         run(outside, FROM_THE_START)
-    claim = filled(outside, asked(0, 12, only_missing=True), settings=FROM_THE_START)
+    claim = filled(outside, backfill_request(0, 12, only_missing=True), settings=FROM_THE_START)
     assert claim and dict(claim.stretches) == {LOGS[0]: ((8, 12),)}
     run(outside, FROM_THE_START)
     reject_lacking(outside)
@@ -72,7 +72,7 @@ def test_what_an_older_copy_of_the_table_lacks_is_missing_as_soon_as_the_copy_is
     assert (
         filled(
             outside,
-            asked(0, 12, only_missing=True),
+            backfill_request(0, 12, only_missing=True),
             name="again",
             settings=FROM_THE_START,
             report=report,
@@ -107,7 +107,13 @@ def backfilled(
     outside: Outside, at: At = nothing, *, name: str = "old", only_missing: bool = False
 ) -> None:
     """Of all that the table had before it was lost."""
-    filled(outside, asked(0, 12, only_missing=only_missing), at, name=name, settings=FROM_THE_START)
+    filled(
+        outside,
+        backfill_request(0, 12, only_missing=only_missing),
+        at,
+        name=name,
+        settings=FROM_THE_START,
+    )
 
 
 def reject_twice(outside: Outside) -> None:
@@ -140,7 +146,7 @@ def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_load
 def test_what_was_given_up_and_is_replayed_is_not_missing_any_more() -> None:
     outside = lost(12)
     replayed(outside, 4, 12)
-    claim = filled(outside, asked(0, 12, only_missing=True), settings=FROM_THE_START)
+    claim = filled(outside, backfill_request(0, 12, only_missing=True), settings=FROM_THE_START)
     assert claim and dict(claim.stretches) == {LOGS[0]: ((0, 4),)}
     reject_lacking(outside)
 
@@ -152,14 +158,14 @@ def test_a_replay_beside_which_a_backfill_of_the_same_offsets_is_begun_loads_non
 ) -> None:
     outside, at_moment, done = lost(12), iter(range(10_000)), list[int]()
 
-    def beside(step: str, when: When) -> None:
+    def meanwhile(step: str, when: When) -> None:
         if next(at_moment) == moment:
             done.append(1)
             with contextlib.suppress(EtlError, Crash):
                 backfilled(outside, crash_at(stop, When.AFTER) if stop else nothing)
 
     with contextlib.suppress(EtlError):
-        replayed(outside, 0, 12, beside)
+        replayed(outside, 0, 12, meanwhile)
     assert done
     for only_missing in (False, True):
         with contextlib.suppress(EtlError):
@@ -174,14 +180,14 @@ def test_a_backfill_beside_which_the_same_offsets_are_replayed_loads_none_of_the
 ) -> None:
     outside, at_moment, done = lost(12), iter(range(10_000)), list[int]()
 
-    def beside(step: str, when: When) -> None:
+    def meanwhile(step: str, when: When) -> None:
         if next(at_moment) == moment:
             done.append(1)
             with contextlib.suppress(EtlError):
                 replayed(outside, 0, 12)
 
     with contextlib.suppress(EtlError):
-        backfilled(outside, beside)
+        backfilled(outside, meanwhile)
     assert done
     reject_twice(outside)
     backfilled(outside, name="rest", only_missing=True)

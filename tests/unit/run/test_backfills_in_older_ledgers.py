@@ -11,7 +11,7 @@ import pytest
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.snapshot import Acknowledgement, ReservationState
 from etl.settings.load import settings_of_backfill
-from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
+from tests.fakes.backfill_stories import CAPPED, backfill_request, filled, given_up, live
 from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at, grow, run
 from tests.fakes.world import Crash, FakeWorld, When
@@ -36,23 +36,23 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     """
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at("store plan", When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
     plan, saved = outside.beside("old").newest_plan(), copied(outside)
     assert plan and plan.number == 2
     forgotten = FakeWorld(outside.beside("old"), settings_of_backfill(CAPPED, "old"))
 
-    def beside(step: str, when: When) -> None:
+    def at_moment(step: str, when: When) -> None:
         if (step, when) == ("close", When.AFTER) and outside.beside(
             "old"
         ).transaction_version() == 1:
             forgotten.append(plan, list(plan.ranges))
 
-    claim = given_up(outside, beside)
+    claim = given_up(outside, at_moment)
     assert claim.state is ReservationState.GIVEN_UP and claim.offsets == 8
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     for name, value in saved.items():
         setattr(outside.beside("old"), name, value)
-    for what in (asked(0, 3), None):
+    for what in (backfill_request(0, 3), None):
         with pytest.raises(SettingsError, match="Backfill old was given up: not needed"):
             filled(outside, what)
         reject_twice(outside)
@@ -74,7 +74,7 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     grow(outside, 1, 1, 1)
     run(outside, CAPPED)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at("begin", When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at("begin", When.AFTER))
     plan, before = outside.beside("old").newest_plan(), outside.beside("old").claim
     assert plan and plan.table_id == "another"
     there, outside.table = outside.table, None
@@ -88,6 +88,6 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     FakeWorld(outside.beside("old"), settings_of_backfill(CAPPED, "old")).append(
         plan, list(plan.ranges)
     )
-    filled(outside, asked(0, 3))
+    filled(outside, backfill_request(0, 3))
     assert len(outside.rows()) == 3 + 9
     reject_twice(outside)

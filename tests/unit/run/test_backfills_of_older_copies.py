@@ -15,7 +15,15 @@ from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Reservation, ReservationState
 from etl.report.run_state import Outcome
-from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live, stored
+from tests.fakes.backfill_stories import (
+    CAPPED,
+    accept_table,
+    backfill_request,
+    filled,
+    given_up,
+    live,
+    stored,
+)
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at, crash_at_moment, grow, new_report, outcomes, run
@@ -27,7 +35,7 @@ def begun(each: int = 3) -> Outside:
     of each of three partitions.
     """
     outside = live(each, each, each)
-    load_two(outside, asked(0, each))
+    load_two(outside, backfill_request(0, each))
     return outside
 
 
@@ -47,7 +55,7 @@ def load_two(outside: Outside, what: BackfillRequest | None) -> None:
 
 def whole() -> Outside:
     outside = live(3, 3, 3)
-    filled(outside, asked(0, 3))
+    filled(outside, backfill_request(0, 3))
     return outside
 
 
@@ -115,9 +123,9 @@ def test_before_anybody_accepts_the_copy_nothing_goes_on(begin: Callable[[], Out
 def test_an_earlier_acknowledgement_says_nothing_of_what_a_backfill_has_loaded_since() -> None:
     outside = live(3, 3, 3)
     accept_table(outside)
-    filled(outside, asked(0, 3))
+    filled(outside, backfill_request(0, 3))
     older(outside)
-    for what in (asked(0, 3), None):
+    for what in (backfill_request(0, 3), None):
         with pytest.raises(LedgersDisagree):
             filled(outside, what)
     with pytest.raises(LedgersDisagree):
@@ -130,10 +138,10 @@ def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks
 ) -> None:
     outside = older(begun(), commits)
     accept_table(outside)
-    reject_whole(outside, asked(0, 3))
+    reject_whole(outside, backfill_request(0, 3))
     reject_twice(outside)
     given_up(outside)
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     reject_lacking(outside)
 
 
@@ -153,7 +161,7 @@ def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_
     claim = given_up(outside)
     assert claim.state is ReservationState.GIVEN_UP
     assert offsets_of(claim) == of_backfill(outside)
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     grow(outside, 1, 0, 2)
     while run(outside, CAPPED).outcomes[-1][0] is not Outcome.UP_TO_DATE:
         pass
@@ -170,11 +178,11 @@ def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_r
     accept_table(outside)
     load_two(outside, None)
     assert offsets_of(given_up(outside)) == of_backfill(outside)
-    filled(outside, asked(0, 6, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 6, only_missing=True), name="rest")
     reject_lacking(outside)
 
 
-@pytest.mark.parametrize("what", [None, asked(0, 3)])
+@pytest.mark.parametrize("what", [None, backfill_request(0, 3)])
 @pytest.mark.parametrize("begin", [begun, whole])
 def test_it_is_not_called_whole_where_the_copy_lacks_rows_of_it(
     begin: Callable[[], Outside], what: BackfillRequest | None
@@ -220,7 +228,7 @@ def test_killed_anywhere_on_the_way_out_it_is_said_again(moment: int) -> None:
     reject_twice(outside)
     given_up(outside)
     given_up(outside)
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     reject_lacking(outside)
 
 
@@ -235,14 +243,14 @@ def test_a_forgotten_driver_of_the_plan_that_the_copy_lacks_doubles_nothing(stop
         if (step, when) == (stop, When.AFTER) and not done:
             done.append(1)
             with contextlib.suppress(Crash):
-                filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+                filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
             older(outside)
             accept_table(outside)
             given_up(outside)
-            filled(outside, asked(0, 3, only_missing=True), name="rest")
+            filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
 
     with contextlib.suppress(Exception):
-        filled(outside, asked(0, 3), meanwhile)
+        filled(outside, backfill_request(0, 3), meanwhile)
     assert done
     reject_lacking(outside)
 
@@ -261,20 +269,20 @@ def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_
                 raise Crash("the second is in the table, and not recorded")
 
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), at)
+        filled(outside, backfill_request(0, 3), at)
     older(outside, 2)
     accept_table(outside)
-    reject_whole(outside, asked(0, 3))
+    reject_whole(outside, backfill_request(0, 3))
     reject_twice(outside)
     given_up(outside)
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     reject_lacking(outside)
 
 
 def test_what_was_accepted_is_of_one_moment_of_each_backfill() -> None:
     outside = older(begun())
     accept_table(outside)
-    reject_whole(outside, asked(0, 3))
+    reject_whole(outside, backfill_request(0, 3))
     assert outside.table
     outside.table = [
         one for one in outside.table if not (one.app_id.endswith("@old") and one.number > 1)

@@ -11,7 +11,7 @@ import pytest
 from etl.errors import BrokerUnreachable
 from etl.model.snapshot import ReservationState
 from etl.report.run_state import Outcome
-from tests.fakes.backfill_stories import asked, filled, given_up, live
+from tests.fakes.backfill_stories import backfill_request, filled, given_up, live
 from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at, new_report, outcomes
 from tests.fakes.world import Crash, FakeWorld, When
@@ -29,7 +29,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def whole() -> Outside:
     outside = live(3, 3, 3)
-    filled(outside, asked(0, 3))
+    filled(outside, backfill_request(0, 3))
     return outside
 
 
@@ -37,14 +37,14 @@ def whole() -> Outside:
 def test_it_is_given_up_at_any_moment(stop: str, away: Any) -> None:
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at(stop, When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at(stop, When.AFTER))
     away()
     with pytest.raises(BrokerUnreachable):
-        filled(outside, asked(0, 3))
+        filled(outside, backfill_request(0, 3))
     assert given_up(outside).state is ReservationState.GIVEN_UP
 
 
-@pytest.mark.parametrize("what", [asked(0, 3), None])
+@pytest.mark.parametrize("what", [backfill_request(0, 3), None])
 def test_what_is_whole_is_said_to_be_applied_already(what: Any, away: Any) -> None:
     outside, report = whole(), new_report()
     away()

@@ -13,7 +13,14 @@ import pytest
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import ReservationState
-from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live
+from tests.fakes.backfill_stories import (
+    CAPPED,
+    accept_table,
+    backfill_request,
+    filled,
+    given_up,
+    live,
+)
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
@@ -55,7 +62,7 @@ def deleted(
 
 def whole() -> Outside:
     outside = live(3, 3, 3)
-    filled(outside, asked(0, 3))
+    filled(outside, backfill_request(0, 3))
     return outside
 
 
@@ -63,7 +70,7 @@ def given_up_in_between() -> Outside:
     """It has loaded its first plan: four offsets of partitions 0 and 1."""
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+        filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
     given_up(outside)
     return outside
 
@@ -83,7 +90,7 @@ def test_what_the_table_has_no_row_of_is_given_back_and_another_backfill_loads_i
     deleted(outside, 0, 3)
     claim = given_up(outside)
     assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
-    filled(outside, asked(0, 3), name="new")
+    filled(outside, backfill_request(0, 3), name="new")
     reject_lacking(outside)
 
 
@@ -93,8 +100,8 @@ def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
     claim = given_up(outside)
     assert dict(claim.stretches) == dict.fromkeys(LOGS, ((0, 1), (2, 3)))
     with pytest.raises(SettingsError, match="backfill old has loaded offsets 0 to 1, or will"):
-        filled(outside, asked(0, 2), name="new")
-    found = filled(outside, asked(0, 3, only_missing=True), name="new")
+        filled(outside, backfill_request(0, 2), name="new")
+    found = filled(outside, backfill_request(0, 3, only_missing=True), name="new")
     assert found and dict(found.stretches) == dict.fromkeys(LOGS, ((1, 2),))
     reject_lacking(outside)
     assert given_up(outside) == claim, (
@@ -113,16 +120,16 @@ def test_what_was_given_back_once_is_not_claimed_anew_behind_an_older_copy_of_th
     given_up(outside)
     outside.table = without_old
     accept_table(outside)
-    filled(outside, asked(0, 3, only_missing=True), name="new")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="new")
     assert dict(given_up(outside).stretches) == {}
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     reject_lacking(outside)
 
 
 def test_a_position_may_be_set_back_over_what_was_given_back() -> None:
     outside = outside_of(3, 3, 3)
     run(outside, CAPPED)
-    filled(outside, asked(0, 3))
+    filled(outside, backfill_request(0, 3))
     deleted(outside, 0, 3, LOGS[0])
     with pytest.raises(NeedsDecision, match="backfill old has claimed 1 to 3") as refused:
         set_to(outside, CAPPED, a=1)
@@ -153,7 +160,7 @@ def test_killed_anywhere_it_is_said_again(moment: int) -> None:
     with contextlib.suppress(Crash):
         given_up(outside, crash_at_moment(moment))
     assert dict(given_up(outside).stretches) == dict.fromkeys(LOGS, ((2, 3),))
-    filled(outside, asked(0, 3, only_missing=True), name="new")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="new")
     reject_lacking(outside)
 
 
@@ -161,14 +168,14 @@ def test_of_two_who_give_back_at_one_moment_the_second_is_refused() -> None:
     outside, done = whole(), list[int]()
     deleted(outside, 0, 2)
 
-    def beside(step: str, when: When) -> None:
+    def at_moment(step: str, when: When) -> None:
         if (step, when) == ("settle", When.BEFORE) and not done:
             done.append(1)
             given_up(outside)
-            filled(outside, asked(0, 3, only_missing=True), name="new")
+            filled(outside, backfill_request(0, 3, only_missing=True), name="new")
 
     with pytest.raises(Owned):
-        given_up(outside, beside)
+        given_up(outside, at_moment)
     reject_lacking(outside)
 
 
@@ -182,7 +189,9 @@ def test_of_physical_logs_a_stretch_is_given_back_where_none_of_its_rows_is_left
         outside.logs[log].grow(1)
     run(outside, settings)
     assert ends[one] == ends[other]
-    claim = filled(outside, asked(0, ends[one], "clicks:1-0", "clicks:2-0"), settings=settings)
+    claim = filled(
+        outside, backfill_request(0, ends[one], "clicks:1-0", "clicks:2-0"), settings=settings
+    )
     assert claim and set(claim.stretches) == {one, other}
     deleted(outside, 0, ends[one], one)
     deleted(outside, 0, 1, other)

@@ -45,7 +45,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 Moment = tuple[str, When]
 
 
-def beside(crash: Moment) -> list[Moment]:
+def near(crash: Moment) -> list[Moment]:
     """The same moment again, and those next to it."""
     at = CRASHES.index(crash)
     return CRASHES[max(0, at - 1) : at + 2]
@@ -54,7 +54,7 @@ def beside(crash: Moment) -> list[Moment]:
 followed_by = pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(beside, id="beside"),
+        pytest.param(near, id="beside"),
         pytest.param(lambda crash: CRASHES, id="any", marks=pytest.mark.long),
     ],
 )

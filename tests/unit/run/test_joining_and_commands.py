@@ -46,7 +46,7 @@ from etl.settings.choices import OwnershipMode
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 from tests.builders import with_keys
-from tests.fakes.backfill_stories import asked, filled
+from tests.fakes.backfill_stories import backfill_request, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.members import Others, member_with
 from tests.fakes.outside import Outside
@@ -365,14 +365,14 @@ def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_name
     run(outside, [A, B])
     own = settings_of_backfill(SETTINGS, "old")
 
-    def ahead(asked: BackfillRequest) -> Beginning:
-        return estimate_backfill(FakeWorld(outside, SETTINGS), SETTINGS, own, asked)
+    def ahead(backfill_request: BackfillRequest) -> Beginning:
+        return estimate_backfill(FakeWorld(outside, SETTINGS), SETTINGS, own, backfill_request)
 
-    assert not ahead(asked(0, 9, "clicks:0", only_missing=True)).claim.stretches
-    found = ahead(asked(5, 7, "clicks:0"))
+    assert not ahead(backfill_request(0, 9, "clicks:0", only_missing=True)).claim.stretches
+    found = ahead(backfill_request(5, 7, "clicks:0"))
     assert (found.claim.stretches, found.read_by_others) == ({A: ((5, 7),)}, 2)
     report = new_report()
-    filled(outside, asked(5, 7, "clicks:0"), settings=SETTINGS, report=report)
+    filled(outside, backfill_request(5, 7, "clicks:0"), settings=SETTINGS, report=report)
     assert report.outcomes[0] == (
         Outcome.OFFSETS_LEFT_TO_MEMBERS,
         "2 offsets of these were read by other members of the group; the table gets them, too",

@@ -178,7 +178,7 @@ def test_a_second_driver_in_the_middle_of_a_replay_loses_and_doubles_nothing(
 ) -> None:
     outside, done = loaded(5, 3, 4), list[int]()
 
-    def beside(reached: str, side: When) -> None:
+    def at_moment(reached: str, side: When) -> None:
         if (reached, side) == (step, when) and not done:
             done.append(1)
             grow(outside, 1, 0, 2)
@@ -186,7 +186,7 @@ def test_a_second_driver_in_the_middle_of_a_replay_loses_and_doubles_nothing(
             run(outside)
 
     with contextlib.suppress(EtlError):
-        replayed(outside, at=beside)
+        replayed(outside, at=at_moment)
     reject_broken(outside)
     run(outside)
     reject_unfinished(outside)
@@ -197,7 +197,7 @@ def test_a_second_driver_in_the_middle_of_a_replay_loses_and_doubles_nothing(
 def test_two_replays_at_the_same_time_lose_and_double_nothing(step: str, when: When) -> None:
     outside, done = loaded(5, 3, 4), list[int]()
 
-    def beside(reached: str, side: When) -> None:
+    def at_moment(reached: str, side: When) -> None:
         if (reached, side) == (step, when) and not done:
             done.append(1)
             outside.owners.clear()
@@ -205,7 +205,7 @@ def test_two_replays_at_the_same_time_lose_and_double_nothing(step: str, when: W
                 replayed(outside, wanted(2, 5))
 
     with contextlib.suppress(EtlError):
-        replayed(outside, at=beside)
+        replayed(outside, at=at_moment)
     run(outside)
     reject_unfinished(outside)
     assert len(outside.writers()) == 12

@@ -75,7 +75,7 @@ def grow(out: Outside) -> None:
         out.logs[log].grow(2)
 
 
-def said(report: Report, outcome: Outcome) -> list[str]:
+def messages_of(report: Report, outcome: Outcome) -> list[str]:
     return [sentence for one, sentence in report.outcomes if one is outcome]
 
 
@@ -85,7 +85,7 @@ def test_a_run_up_to_a_time_reads_each_log_to_the_first_record_that_is_as_late_a
     out = outside()
     report = load(out, Request(None, UNTIL))
     assert reached(out) == [3, 2, 4]
-    assert said(report, Outcome.NOT_COMPLETE) == [
+    assert messages_of(report, Outcome.NOT_COMPLETE) == [
         "Plan 1: 1 partition has no record at or after T and was read to the log end. Older records that arrive later are loaded by a later run"
     ]
     assert outcomes(load(out, None)) == [Outcome.INGESTED]
@@ -102,7 +102,7 @@ def test_the_same_key_again_loads_nothing_and_names_the_plan_however_the_logs_gr
     ]
     assert (reached(out), len(out.plans), report.exit_code) == ([3, 2, 4], 1, 0)
     assert outcomes(load(out, Request("the next"))) == [Outcome.INGESTED]
-    assert said(load(out), Outcome.ALREADY_LOADED) == [
+    assert messages_of(load(out), Outcome.ALREADY_LOADED) == [
         f"Run key {K.run_key} was loaded by plan 1 (until T)"
     ]
     assert (reached(out), len(out.plans)) == ([7, 5, 6], 2)
@@ -120,7 +120,7 @@ def test_a_run_that_crashed_is_finished_by_its_key_up_to_the_bound_that_it_froze
     report = load(out)
     assert reached(out) == ([3, 2, 4] if stored else [3, 2, 6])
     if stored:
-        assert said(report, Outcome.ALREADY_LOADED) == [
+        assert messages_of(report, Outcome.ALREADY_LOADED) == [
             f"Run key {K.run_key} was loaded by plan 1 (until T)"
         ]
     assert outcomes(load(out)) == [Outcome.ALREADY_LOADED]
@@ -171,7 +171,7 @@ def test_under_caps_a_key_makes_as_many_plans_as_its_bound_needs_and_is_done_wit
     assert reached(out) == [3, 2, 4]
     assert [one.plan.run_key for one in report.plans] == [K.run_key] * 5
     assert Outcome.LIMIT_REACHED not in outcomes(report)
-    assert said(load(out, settings=capped), Outcome.ALREADY_LOADED) == [
+    assert messages_of(load(out, settings=capped), Outcome.ALREADY_LOADED) == [
         f"Run key {K.run_key} was loaded by plan 5 (until T)"
     ]
 
@@ -238,7 +238,7 @@ def test_a_key_that_had_nothing_to_read_but_a_log_without_a_leader_is_not_kept()
     load(out, None)
     out.logs[LOGS[2]].grow(2)
     out.logs[LOGS[2]].has_leader = False
-    assert said(load(out, settings=skips), Outcome.UP_TO_DATE) == ["No new records"]
+    assert messages_of(load(out, settings=skips), Outcome.UP_TO_DATE) == ["No new records"]
     out.logs[LOGS[2]].has_leader = True
     assert Outcome.INGESTED in outcomes(load(out, settings=skips))
     assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
@@ -255,7 +255,7 @@ def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept()
     load(out, None)
     out.logs[LOGS[2]].grow(2)
     out.owners[LOGS[2]] = "old-consumer"
-    assert said(load(out, settings=leaves), Outcome.UP_TO_DATE) == ["No new records"]
+    assert messages_of(load(out, settings=leaves), Outcome.UP_TO_DATE) == ["No new records"]
     out.owners.clear()
     assert Outcome.INGESTED in outcomes(load(out, settings=leaves))
     assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
@@ -335,7 +335,7 @@ def test_a_plan_under_a_key_that_is_superseded_keeps_key_and_bound() -> None:
     out.logs[LOGS[0]].log_start = 1
     report = load(out, settings=lets_go)
     assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED
-    assert said(report, Outcome.ALREADY_LOADED) == [
+    assert messages_of(report, Outcome.ALREADY_LOADED) == [
         f"Run key {K.run_key} was loaded by plan 1 (until T)"
     ]
     assert {log: max(offset for one, offset in out.rows() if one == log) for log in LOGS} == {
@@ -352,7 +352,7 @@ def test_a_ledger_that_is_lost_with_its_keys_loads_nothing_twice() -> None:
     out.applied.clear()
     out.uid = None
     report = load(out)
-    assert said(report, Outcome.ALREADY_LOADED) == [
+    assert messages_of(report, Outcome.ALREADY_LOADED) == [
         f"Run key {K.run_key} was loaded by plan 1 (until T)"
     ]
     load(out, None)
@@ -457,7 +457,7 @@ def test_a_run_that_fails_under_a_key_leaves_the_key_free() -> None:
 def test_what_caps_left_is_counted_up_to_the_bound_and_not_to_the_end() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     report = load(out, Request(None, UNTIL), capped)
-    assert said(report, Outcome.LIMIT_REACHED) == [
+    assert messages_of(report, Outcome.LIMIT_REACHED) == [
         "limits.max_records_per_plan (2): 7 offsets of 3 partitions remain"
     ]
     assert Outcome.LIMIT_REACHED not in outcomes(load(out, Request(None, UNTIL), SETTINGS))

@@ -17,7 +17,7 @@ from tests.fakes import fake_ledger
 from tests.fakes.backfill_stories import (
     CAPPED,
     accept_table,
-    asked,
+    backfill_request,
     filled,
     given_up,
     live,
@@ -49,7 +49,7 @@ def behind_a_copy() -> Outside:
     outside = live(3, 3, 3)
     for is_copied in (True, False):
         with pytest.raises(Crash):
-            filled(outside, asked(0, 3), crash_at("record", When.AFTER))
+            filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
         if is_copied and outside.table:
             outside.table.pop()
             accept_table(outside)
@@ -66,9 +66,9 @@ def test_what_it_has_loaded_stays_claimed_and_the_rest_is_free(world: type[FakeW
             abandon(world(outside.beside("old"), own, nothing), own, new_report(), "not needed")
         found = fake_ledger.read_claim(outside.beside("old"))
         assert found and (found.claim.state, found.claim.offsets) == (ReservationState.GIVEN_UP, 8)
-    filled(outside, asked(0, 3, only_missing=True), name="rest")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     assert given_up(outside).offsets == 4, "once somebody can count them"
-    filled(outside, asked(0, 3, only_missing=True), name="lacking")
+    filled(outside, backfill_request(0, 3, only_missing=True), name="lacking")
     assert set(outside.rows().values()) == {1}
     assert set(outside.rows()) == {
         (log, at) for log, found in outside.logs.items() for at in range(found.end)

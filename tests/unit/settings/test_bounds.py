@@ -20,7 +20,7 @@ KAFKA, JAFKA = (
 )
 
 
-def asked(
+def request_with(
     until: str | None = None,
     key: str | None = None,
     settings: Settings = KAFKA,
@@ -84,24 +84,24 @@ def test_a_key_for_an_interval_that_is_not_over_waits_for_its_end_and_without_a_
     None
 ):
     with pytest.raises(NotReady, match="in the future by 3,600 s") as refused:
-        asked("2026-01-31T01:00:00Z", key="k")
+        request_with("2026-01-31T01:00:00Z", key="k")
     assert refused.value.retriable
-    assert asked("2026-01-31T00:00:00Z", key="k") and asked("2026-01-31T01:00:00Z")
+    assert request_with("2026-01-31T00:00:00Z", key="k") and request_with("2026-01-31T01:00:00Z")
 
 
 @pytest.mark.parametrize("key", ["", " ", "a\nb", "a" * 201])
 def test_a_run_key_is_a_line_of_text(key: str) -> None:
     with pytest.raises(SettingsError, match="printable"):
-        asked(key=key)
+        request_with(key=key)
 
 
 def test_what_is_not_asked_for_is_no_request() -> None:
-    assert asked() is None
-    assert asked(key=" k ") == Request("k")
+    assert request_with() is None
+    assert request_with(key=" k ") == Request("k")
 
 
 def test_partitions_without_times_have_no_bound_and_the_error_names_the_alternative() -> None:
     with pytest.raises(EtlError) as refused:
-        asked("-1h", settings=JAFKA)
+        request_with("-1h", settings=JAFKA)
     assert refused.value.exit_code == 2 and "--run-key alone" in refused.value.action
-    assert asked(key="k", settings=JAFKA) == Request("k")
+    assert request_with(key="k", settings=JAFKA) == Request("k")

@@ -29,9 +29,9 @@ def document(**source: Any) -> dict[str, Any]:
     }
 
 
-def refusal(asked: dict[str, Any]) -> SettingsError:
+def refusal(request: dict[str, Any]) -> SettingsError:
     with pytest.raises(SettingsError) as caught:
-        parse_settings(asked, path="/some/clicks.yaml")
+        parse_settings(request, path="/some/clicks.yaml")
     assert caught.value.exit_code == 2
     assert caught.value.where["path"] == "/some/clicks.yaml"
     return caught.value

@@ -13,7 +13,7 @@ import yaml
 
 from etl.settings.load import changed, parse_change, parse_settings
 from etl.settings.schema import MEANINGS, SCHEMA_FILE, conf_schema
-from tests.said import run_etl
+from tests.command_result import run_etl
 
 CONF = Path(__file__).parents[3] / "conf"
 LEAST = {

@@ -75,7 +75,7 @@ def test_what_was_let_go_and_what_lies_before_the_start_is_counted_apart_and_onc
     )
 
 
-def told(
+def intervals(
     *incomplete: TableGap,
     let_go: int = 0,
     before: int = 0,
@@ -88,16 +88,16 @@ def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_lo
     None
 ):
     assert (
-        told().summary == "3 intervals: all that the logs hold of them is in the table"
-        and told().refusal is None
+        intervals().summary == "3 intervals: all that the logs hold of them is in the table"
+        and intervals().refusal is None
     )
-    assert told(let_go=2).summary.endswith(
+    assert intervals(let_go=2).summary.endswith(
         ", but 2 offsets that were let go or given up, as the plans tell"
     )
-    assert told(before=1).summary.endswith(
+    assert intervals(before=1).summary.endswith(
         "is in the table; 1 offset more lie before where this pipeline began, or began again after a cut"
     )
-    found = told(unled=(A, B))
+    found = intervals(unled=(A, B))
     assert found.summary == (
         "3 intervals: all that those partitions that have a leader hold of them is in the table; clicks 0 and 1 more "
         "partitions are without a leader, and nobody can tell of them"

@@ -14,7 +14,7 @@ from etl.cli import main
 
 
 @dataclass
-class Said:
+class CommandResult:
     """Exit code and output of a command."""
 
     code: int
@@ -31,12 +31,12 @@ class Said:
         return [one["outcome"] for one in self.document["outcomes"]]
 
 
-def run_etl(*words: str) -> Said:
+def run_etl(*words: str) -> CommandResult:
     """Run an `etl` command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = entered(words)
-    return Said(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())
 
 
 def entered(words: Sequence[str]) -> int:
@@ -55,7 +55,7 @@ def restored_logging() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def refused(result: Said, code: int, *words: str) -> None:
+def refused(result: CommandResult, code: int, *words: str) -> None:
     """The exit code, a message that has all of `words` and says what to do, one document, and no
     traceback.
     """

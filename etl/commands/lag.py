@@ -1,7 +1,10 @@
 """How far has each partition been loaded, by offset and by time, and what is missing?
 
-`etl lag`, `etl offsets show`, `etl topics ready` (can a run up to a time begin?) and `etl table gaps`
-(which time intervals are incomplete in the table?).
+Lives here: `etl offsets show`, `etl lag`, `etl topics ready` (can a run up to a time begin?) and
+`etl table gaps` (which time intervals are incomplete in the table?). None of them stores, moves or
+locks anything.
+Not here: computing the lag of a snapshot (etl/decide/lag.py, etl/report/lag.py), computing gaps
+(etl/decide/loaded_intervals.py).
 """
 
 from __future__ import annotations
@@ -46,60 +49,65 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Offsets of each partition, and why positions are unknown."""
+    """Offsets of each partition, and why loaded-until offsets are unknown."""
 
     rows: list[dict[str, Any]]
     refusal: NeedsDecision | None = None
-    """The error of a run: if ledgers disagree, no row has position or lag; changed partitions have
-    no lag.
+    """The error that a run would raise, else None.
+
+    If the ledgers disagree, no row has a loaded-until offset or a lag. Recreated and truncated
+    partitions have no lag.
     """
 
 
 def offsets(settings: Settings) -> Offsets:
-    """Committed offset, position and lag of each partition."""
+    """Return committed offset, loaded-until offset and lag of each partition."""
     with open_services(settings, ALONE) as services:
         return offsets_of(services.observe(), settings)
 
 
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
-    """Return the same of a snapshot."""
-    so_far, refusal = how_far(snapshot, settings)
-    paused = paused_logs(logs_of(snapshot), snapshot.pauses)
-    rows = [
-        {
+    """Return the offsets of a snapshot."""
+    loaded, refusal = how_far(snapshot, settings)
+    logs = sorted(logs_of(snapshot))
+    paused = paused_logs(logs, snapshot.pauses)
+    rows = []
+    for log in logs:
+        row = {
             **log.place,
             **describe_partition_offsets(snapshot, log),
             **_boundaries(snapshot, log),
             "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset,
-            "loaded_until": so_far.positions.get(log) if so_far else None,
-            "lag": lag_of(log, snapshot, so_far, settings) if so_far else None,
+            "loaded_until": None,
+            "lag": None,
             "paused": describe_pause(paused.get(log)),
         }
-        for log in sorted(logs_of(snapshot))
-    ]
+        if loaded:
+            row["loaded_until"] = loaded.positions.get(log)
+            row["lag"] = lag_of(log, snapshot, loaded, settings)
+        rows.append(row)
     return Offsets(rows, refusal)
 
 
 def how_far(snapshot: Snapshot, settings: Settings) -> tuple[Reached | None, NeedsDecision | None]:
-    """Return what the table holds, None if the ledgers disagree; and the error of a run if
-    something is unknown.
+    """Return what the table holds, and the error of a run if something is unknown.
+
+    The first is None if the ledgers disagree.
     """
     try:
         with naming_table(settings):
-            so_far = reached(
-                compare(snapshot.ledger, snapshot.table, settings.table.place), snapshot
-            )
+            state = compare(snapshot.ledger, snapshot.table, settings.table.place)
+            loaded = reached(state, snapshot)
     except LedgersDisagree as error:
         return None, error
-    with contextlib.suppress(
-        LedgersDisagree, OffsetMoved
-    ):  # then a run begins no plan, and what is in the table is known all the same
-        so_far = reached(where_we_stand(snapshot, settings), snapshot)
-    return so_far, so_far.refusal
+    # on these errors a run makes no plan, and the content of the table is known nevertheless
+    with contextlib.suppress(LedgersDisagree, OffsetMoved):
+        loaded = reached(where_we_stand(snapshot, settings), snapshot)
+    return loaded, loaded.refusal
 
 
 def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]]:
-    """Return where a Jafka partition may be cut: starts of segments and the readable end."""
+    """Return where a range of a Jafka partition may end: segment starts and the readable end."""
     extent = snapshot.extents.get(log)
     if extent is None or extent.boundaries is None:
         return {}
@@ -107,7 +115,7 @@ def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]
 
 
 def lag(settings: Settings) -> Lags:
-    """Return the table's lag; nothing is stored, moved or locked. Raises what a snapshot raises."""
+    """Return the table's lag. Raises what observing raises."""
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
         oldest = ask_oldest(services, snapshot, unread_of(snapshot, settings), settings)
@@ -120,25 +128,27 @@ def ask_oldest(
     unread: Mapping[BrokerPartition, int],
     settings: Settings,
 ) -> Mapping[BrokerPartition, OldestRecord]:
-    """Return the oldest unread record of each partition that has one with a timestamp. Raises as
-    finding brokers does.
+    """Return the oldest unread record of each partition that has one with a timestamp.
+
+    Raises as finding brokers does.
     """
-    wanted = {
-        log: (oldest, snapshot.extents[log].end_offset)
-        for log, oldest in unread.items()
+    intervals = {
+        log: (first, snapshot.extents[log].end_offset)
+        for log, first in unread.items()
         if not log.is_physical
     }
-    if not wanted:
+    if not intervals:
         return {}
     with Discovery(settings, services.zookeeper).open_cluster() as cluster:
         return read_oldest(
-            cluster, wanted, snapshot.leaders, isolation=settings.source.isolation_level
+            cluster, intervals, snapshot.leaders, isolation=settings.source.isolation_level
         )
 
 
 def unread_of(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, int]:
     """Return the first unread offset of each partition that lags."""
-    return unread_from(snapshot, how_far(snapshot, settings)[0], settings)
+    loaded, _ = how_far(snapshot, settings)
+    return unread_from(snapshot, loaded, settings)
 
 
 def lags_of(
@@ -149,8 +159,11 @@ def lags_of(
     now_ms: int,
 ) -> Lags:
     """Return the lag of a snapshot; `oldest`: the oldest unread records."""
-    so_far, refusal = how_far(snapshot, settings)
-    return lags_at(snapshot, so_far, settings, oldest, now_ms=now_ms, refusal=refusal)
+    loaded, refusal = how_far(snapshot, settings)
+    return lags_at(snapshot, loaded, settings, oldest, now_ms=now_ms, refusal=refusal)
+
+
+# -- etl topics ready
 
 
 _NAMED = 5
@@ -158,7 +171,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """The result at one moment. Times are ms since 1970."""
+    """Whether partitions have a record at or after a time; times are ms since 1970."""
 
     until_ms: int
     at_ms: int
@@ -166,50 +179,53 @@ class Complete:
     logs: int
     incomplete: tuple[BrokerPartition, ...]
     unled: tuple[BrokerPartition, ...] = ()
-    """Those of them that have no leader."""
+    """The incomplete partitions that have no leader."""
     paused: tuple[BrokerPartition, ...] = ()
-    """Paused partitions: no run reads them, so nobody waits for them, and they are not complete."""
+    """Paused partitions: no run reads them, so they are neither waited for nor complete."""
 
     @property
     def summary(self) -> str:
-        """One sentence."""
+        """Return a sentence on all partitions."""
         if not self.paused:
-            return self._of_those_read
+            return self._summary_of_read
         return (
-            f"{self._of_those_read}; {counted(len(self.paused), 'partition')} more paused, {self.paused[0]} first, and read by no run: "
-            "`etl lag CONF` says how long retention leaves what waits there"
+            f"{self._summary_of_read}; {counted(len(self.paused), 'partition')} more paused, "
+            f"{self.paused[0]} first, which no run reads: "
+            "`etl lag CONF` shows when their unread records expire"
         )
 
     @property
-    def _of_those_read(self) -> str:
+    def _summary_of_read(self) -> str:
+        """Return a sentence on the partitions that are not paused."""
+        partitions = counted(self.logs, "partition")
         if not self.incomplete:
-            return f"{counted(self.logs, 'partition')} complete up to {at(self.until_ms)}"
+            return f"{partitions} complete up to {at(self.until_ms)}"
         named = ", ".join(f"{log.topic} {log.key}" for log in self.incomplete[:_NAMED])
         if len(self.incomplete) > _NAMED:
-            more = f" and {len(self.incomplete) - _NAMED:,} more"
-        else:
-            more = ""
-        return f"{len(self.incomplete):,} of {counted(self.logs, 'partition')} not complete up to {at(self.until_ms)}: {named}{more}"
+            named += f" and {len(self.incomplete) - _NAMED:,} more"
+        return (
+            f"{len(self.incomplete):,} of {partitions} not complete up to "
+            f"{at(self.until_ms)}: {named}"
+        )
 
     @property
     def refusal(self) -> EtlError | None:
-        """None where all are complete."""
+        """Return the error of the command; None if all are complete."""
         if not self.incomplete:
             return None
-        counts_at = at(self.until_ms + round(self.grace_s * 1000))
         if self.unled:
             log = self.unled[0]
-            action = f"{log.held_by}; or set source.on_no_leader: skip to load the other partitions"
-            return NotYetReadable(
-                f"{self.summary}; {log.topic} {log.key} {log.unled}", action=action
-            )
+            message = f"{self.summary}; {log.topic} {log.key} {log.unled}"
+            action = f"{log.held_by}, or set source.on_no_leader: skip to load the other partitions"
+            return NotYetReadable(message, action=action)
+        complete_at = at(self.until_ms + round(self.grace_s * 1000))
         return NotReady(
             self.summary,
-            action=f"Run this command again later; at {counts_at} all of them count as complete",
+            action=f"Run this command again later. At {complete_at} all of them count as complete",
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl topics ready`."""
+        """Return the document of `etl topics ready`."""
         return {
             "until_at": at(self.until_ms),
             "at": at(self.at_ms),
@@ -223,29 +239,23 @@ class Complete:
 
 
 def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
-    """Ask the leaders of all logs but paused ones for the time; nothing is stored, moved or locked.
-    The logs of Jafka and Kafka 0.7 go by the clock alone.
+    """Ask the leaders of all partitions but paused ones for a record at or after a time.
 
-    Raises what asking brokers raises, and SettingsError for logs that cannot be searched by time,
-    as `moments`.
+    Partitions of Jafka and Kafka 0.7 count as complete by the clock alone. Raises what brokers
+    raise, and SettingsError for partitions that cannot be searched by time, as `moments`.
     """
     source = settings.source
     with open_discovery(settings) as discovery, discovery.open_cluster() as cluster:
-        topics = chosen_topics(
-            discovery.describe(cluster, (), discovery.known_topics()), source.topic_filter
-        ).topics
+        metadata = discovery.describe(cluster, (), discovery.known_topics())
+        topics = chosen_topics(metadata, source.topic_filter).topics
         reject_missing_topics(settings, topics, lambda: names_of_topics(cluster))
-        there = [partition for topic in topics.values() for partition in topic.partitions]
-        paused = paused_logs([one.log for one in there], discovery.pauses())
-        partitions = [one for one in there if one.log not in paused]
-        logs, is_waited_for = (
-            [one.log for one in partitions],
-            source.on_no_leader is OnNoLeader.FAIL and not source.is_physical,
-        )
-        if is_waited_for:
-            unled = tuple(in_order(one.log for one in partitions if one.leader is None))
-        else:
-            unled = ()
+        existing = [partition for topic in topics.values() for partition in topic.partitions]
+        paused = paused_logs([partition.log for partition in existing], discovery.pauses())
+        read = [partition for partition in existing if partition.log not in paused]
+        logs = [partition.log for partition in read]
+        unled: tuple[BrokerPartition, ...] = ()
+        if source.on_no_leader is OnNoLeader.FAIL and not source.is_physical:
+            unled = tuple(in_order(partition.log for partition in read if partition.leader is None))
         now = now_ms()
         if source.is_physical or now >= until_ms + grace_s * 1000:
             first_at = dict[BrokerPartition, int | None].fromkeys(logs)
@@ -259,18 +269,23 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
     return Complete(until_ms, now, grace_s, len(logs), incomplete, unled, tuple(in_order(paused)))
 
 
-LOGS_TOLD = 20
+# -- etl table gaps
+
+
+PARTITIONS_NAMED = 20
+"""How many partitions of an interval the document names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """The request, and the incomplete intervals."""
+    """The intervals that the table does not fully hold."""
 
-    asked: int
+    requested: int
+    """Number of intervals."""
     incomplete: tuple[TableGap, ...]
     excused: Excused
     unled: tuple[BrokerPartition, ...] = ()
-    """Partitions without a leader, whose offsets at a time are unknown."""
+    """Partitions without a leader: their offsets at a time are unknown."""
     waiting: tuple[TableGap, ...] = ()
     """Offsets of the intervals in paused partitions, which the table does not hold."""
     resting: tuple[Resting, ...] = ()
@@ -278,142 +293,139 @@ class Intervals:
 
     @property
     def summary(self) -> str:
-        """One sentence, and what it leaves out."""
-        sentence = (
-            f"{len(self.incomplete):,} of {counted(self.asked, 'interval')} not whole in the table"
-        )
-        if not self.incomplete:
-            of = "those partitions that have a leader" if self.unled else "the logs"
-            sentence = (
-                f"{counted(self.asked, 'interval')}: all that {of} hold of them is in the table"
-            )
+        """Return a sentence, with what it does not cover."""
+        number = counted(self.requested, "interval")
+        if self.incomplete:
+            sentence = f"{len(self.incomplete):,} of {number} not fully in the table"
+        else:
+            partitions = "the partitions"
+            if self.unled:
+                partitions += " with a leader"
+            sentence = f"{number}: the table has every record of them that {partitions} hold"
         if self.excused.let_go:
-            sentence += f", but {counted(self.excused.let_go, 'offset')} that were let go or given up, as the plans tell"
+            lost = counted(self.excused.let_go, "offset")
+            sentence += f", except {lost} that plans record as lost or given up"
         if self.excused.before_start:
-            more = counted(self.excused.before_start, "offset")
+            before = counted(self.excused.before_start, "offset")
             sentence += (
-                f"; {more} more lie before where this pipeline began, or began again after a cut"
+                f"; not counted: {before} before the start of this pipeline, "
+                "or before its new start after a truncation"
             )
         if self.excused.read_by_others:
-            sentence += f"; {counted(self.excused.read_by_others, 'offset')} more were read by other members of the group"
+            by_others = counted(self.excused.read_by_others, "offset")
+            sentence += f"; other members of the group read {by_others} more"
         if self.waiting:
-            waits = sum(one.missing for one in self.waiting)
-            sentence += f"; {counted(waits, 'offset')} more of {counted(len(self.waiting), 'interval')} wait in paused partitions: "
-            sentence += "; ".join(one.summary for one in self.resting)
-        return sentence + (
-            f"; {self._named} without a leader, and nobody can tell of them" if self.unled else ""
-        )
+            waiting = counted(sum(gap.missing for gap in self.waiting), "offset")
+            sentence += (
+                f"; {waiting} more of {counted(len(self.waiting), 'interval')} wait in paused "
+                "partitions: "
+            )
+            sentence += "; ".join(pause.summary for pause in self.resting)
+        if self.unled:
+            sentence += f"; {self._leaderless}, so the offsets at these times are unknown"
+        return sentence
 
     @property
-    def _named(self) -> str:
-        return f"{self.unled[0]}" + (
-            f" and {len(self.unled) - 1:,} more partitions are" if len(self.unled) > 1 else " is"
-        )
+    def _leaderless(self) -> str:
+        if len(self.unled) == 1:
+            return f"{self.unled[0]} has no leader"
+        return f"{self.unled[0]} and {len(self.unled) - 1:,} more partitions have no leader"
 
     @property
     def refusal(self) -> EtlError | None:
-        """Return None if all intervals are loaded, and each partition could be asked."""
+        """Return the error of the command; None if all intervals are loaded and known."""
         if self.unled:
-            return BrokerUnreachable(
-                self.summary,
-                **self.unled[0].place,
-                action=f"{self.unled[0].held_by}, then run this command again",
-            )
+            first = self.unled[0]
+            action = f"{first.held_by}, then run this command again"
+            return BrokerUnreachable(self.summary, **first.place, action=action)
         if self.incomplete:
-            return NotReady(self.summary, action="Run `etl run CONF`, which loads what is missing")
+            action = "Run `etl run CONF`, which loads the missing offsets"
+            return NotReady(self.summary, action=action)
         return None
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl table gaps`. Of each interval the first partitions are named."""
-        unled = [log.place for log in self.unled]
-        excused = {
+        """Return the document of `etl table gaps`, with the first partitions of each interval."""
+        return {
+            "intervals": self.requested,
+            "message": self.summary,
             "let_go": self.excused.let_go,
             "before_start": self.excused.before_start,
             "read_by_others": self.excused.read_by_others,
-            "without_leader": unled,
-            "paused": [one.as_json() for one in self.resting],
-        }
-        return {
-            "intervals": self.asked,
-            "message": self.summary,
-            **excused,
-            "incomplete": list(map(_described, self.incomplete)),
-            "waiting_in_paused": list(map(_described, self.waiting)),
+            "without_leader": [log.place for log in self.unled],
+            "paused": [pause.as_json() for pause in self.resting],
+            "incomplete": [_gap_as_json(gap) for gap in self.incomplete],
+            "waiting_in_paused": [_gap_as_json(gap) for gap in self.waiting],
         }
 
 
-def _described(one: TableGap) -> dict[str, Any]:
+def _gap_as_json(gap: TableGap) -> dict[str, Any]:
+    partitions = [
+        {
+            **missing.log.place,
+            "from": missing.from_offset,
+            "until": missing.until_offset,
+            "missing": missing.count,
+            "gone": missing.gone,
+        }
+        for missing in gap.logs[:PARTITIONS_NAMED]
+    ]
     return {
-        **one.interval.as_json(),
-        "missing": one.missing,
-        "gone": one.gone,
-        "partitions": len(one.logs),
-        "logs": [
-            {
-                **lost.log.place,
-                "from": lost.from_offset,
-                "until": lost.until_offset,
-                "missing": lost.count,
-                "gone": lost.gone,
-            }
-            for lost in one.logs[:LOGS_TOLD]
-        ],
+        **gap.interval.as_json(),
+        "missing": gap.missing,
+        "gone": gap.gone,
+        "partitions": len(gap.logs),
+        "logs": partitions,
     }
 
 
 def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Intervals:
-    """Compare offsets at each time with what the ledger has loaded; nothing is stored, moved or
-    locked. Raises SettingsError for partitions without times and for too many intervals, and what
+    """Compare the offsets at each time with the loaded offsets of the ledger.
+
+    Raises SettingsError for partitions without timestamps and for too many intervals, and what
     reading ledgers and brokers raises.
     """
     if settings.source.is_physical:
         raise SettingsError(
-            "Messages of these brokers have no times, so nobody knows which interval they are of",
+            "Messages of these brokers have no timestamps, so their intervals are unknown",
             key="source.broker_type",
-            action="Run `etl verify CONF` and `etl lag CONF`, which go by offsets",
+            action="Run `etl verify CONF` and `etl lag CONF`, which compare offsets",
         )
     requested = list(divided(whole, every))
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
-        loaded = _loaded(services)
+        loaded = _loaded_offsets(services)
         with Discovery(settings, services.zookeeper).open_cluster() as cluster:
             bounds = _bounds(cluster, list(snapshot.extents), requested)
-    starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
+
     newest = snapshot.ledger.newest
-    of_now = {
-        log: loaded.get(AuditedLog(log, newest.incarnations.get(log, 0) if newest else 0), _NOTHING)
-        for log in bounds
-    }
-    begins = {
-        log: min(
-            [start for start, _ in (*told.there, *told.let_go, *told.of_others)],
-            default=newest.positions[log],
-        )
-        for log, told in of_now.items()
-        if newest and log in newest.positions
-    }
-    settled = {
-        log: [*told.there, *told.let_go, *told.of_others, (0, begins.get(log, 0))]
-        for log, told in of_now.items()
-    }
-    there, let_go, of_others = ({log: told[at] for log, told in of_now.items()} for at in range(3))
+    in_table = {}
+    lost = {}
+    read_by_others = {}
+    begins: dict[BrokerPartition, int] = {}
+    settled = {}
+    for log in bounds:
+        incarnation = newest.incarnations.get(log, 0) if newest else 0
+        known = loaded.get(AuditedLog(log, incarnation), _NO_OFFSETS)
+        in_table[log] = known.in_table
+        lost[log] = known.lost
+        read_by_others[log] = known.read_by_others
+        of_plans = [*known.in_table, *known.lost, *known.read_by_others]
+        if newest and log in newest.positions:
+            begins[log] = min((start for start, _ in of_plans), default=newest.positions[log])
+        settled[log] = [*of_plans, (0, begins.get(log, 0))]
+
     paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)
-    unled = in_order(
-        {*snapshot.leaderless, *(snapshot.extents.keys() - bounds.keys())} - paused.keys()
-    )
-    read, rest = (
-        {log: found for log, found in bounds.items() if (log in paused) is is_paused}
-        for is_paused in (False, True)
-    )
-    incomplete, waiting = (
-        tuple(find_gaps(requested, some, settled, starts)) for some in (read, rest)
-    )
+    without_bounds = snapshot.extents.keys() - bounds.keys()
+    unled = in_order({*snapshot.leaderless, *without_bounds} - paused.keys())
+    bounds_of_read = {log: found for log, found in bounds.items() if log not in paused}
+    bounds_of_paused = {log: found for log, found in bounds.items() if log in paused}
+    starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
     return Intervals(
         len(requested),
-        incomplete,
-        excused(bounds, there, let_go, begins, of_others),
+        tuple(find_gaps(requested, bounds_of_read, settled, starts)),
+        excused(bounds, in_table, lost, begins, read_by_others),
         tuple(unled),
-        waiting,
+        tuple(find_gaps(requested, bounds_of_paused, settled, starts)),
         resting(snapshot, now_ms=now_ms()),
     )
 
@@ -421,34 +433,31 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
 def _bounds(
     cluster: Cluster, logs: Sequence[BrokerPartition], requested: Sequence[TimeInterval]
 ) -> dict[BrokerPartition, list[int]]:
-    """Return an offset for each time, of partitions with a leader."""
-    answers = [
-        cluster.offsets_at(dict.fromkeys(logs, when))
-        for when in (requested[0].start_ms, *(one.end_ms for one in requested))
-    ]
-    return {
-        log: [answer[log] for answer in answers]
-        for log in logs
-        if all(log in answer for answer in answers)
-    }
+    """Return the offset at each bound of the intervals, for partitions with a leader."""
+    times = [requested[0].start_ms, *(interval.end_ms for interval in requested)]
+    answers = [cluster.offsets_at(dict.fromkeys(logs, when)) for when in times]
+    bounds = {}
+    for log in logs:
+        if all(log in answer for answer in answers):
+            bounds[log] = [answer[log] for answer in answers]
+    return bounds
 
 
-class _Told(NamedTuple):
-    """What the ledger says of one incarnation: offsets in the table, and those of which it is
-    unknown.
+class _LedgerOffsets(NamedTuple):
+    """The offsets [from, until) of one incarnation of a partition, by the ledger."""
+
+    in_table: list[tuple[int, int]]
+    lost: list[tuple[int, int]]
+    """Lost or given up. The table may hold rows of the latter: loading them again may double rows.
     """
-
-    there: list[tuple[int, int]]
-    let_go: list[tuple[int, int]]
-    """They were let go, or may be there: who loads the latter may double them."""
-    of_others: list[tuple[int, int]]
+    read_by_others: list[tuple[int, int]]
     """Other members of the group read them."""
 
 
-_NOTHING = _Told([], [], [])
+_NO_OFFSETS = _LedgerOffsets([], [], [])
 
 
-def _loaded(services: LiveServices) -> dict[AuditedLog, _Told]:
+def _loaded_offsets(services: LiveServices) -> dict[AuditedLog, _LedgerOffsets]:
     ledgers = read_both_ledgers(services)
     if ledgers.table is None:
         return {}
@@ -460,17 +469,14 @@ def _loaded(services: LiveServices) -> dict[AuditedLog, _Told]:
     }
 
 
-def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _Told:
-    there = [
+def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _LedgerOffsets:
+    in_table = [
         *((r.from_offset, r.until_offset) for r, _ in found.applied),
-        *((one.from_offset, one.until_offset) for one in found.coverage),
+        *((interval.from_offset, interval.until_offset) for interval in found.coverage),
     ]
-    given_up = [
-        *((one.from_offset, one.until_offset) for one in found.given_up),
+    lost = [
+        *((interval.from_offset, interval.until_offset) for interval in found.given_up),
         *((r.from_offset, r.until_offset) for r, _ in found.elsewhere),
+        *((loss.from_offset, loss.until_offset) for loss in losses),
     ]
-    return _Told(
-        there,
-        sorted([*given_up, *((loss.from_offset, loss.until_offset) for loss in losses)]),
-        list(found.read_by_others),
-    )
+    return _LedgerOffsets(in_table, sorted(lost), list(found.read_by_others))

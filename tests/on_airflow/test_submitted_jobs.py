@@ -219,7 +219,7 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
 ) -> None:
     whole = {
         "intervals": 168,
-        "message": "168 intervals: all that the logs hold of them is in the table",
+        "message": "168 intervals: the table has every record of them that the partitions hold",
         "incomplete": [],
     }
     lost = {"from_time": FIVE, "until_time": SIX, "run_key": KEY, "missing": 1234}

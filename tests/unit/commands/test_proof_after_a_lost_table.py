@@ -138,7 +138,7 @@ def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_
 ) -> None:
     of_all = expected()
     reported = lag._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
-    assert (reported.there, reported.let_go) == (
+    assert (reported.in_table, reported.lost) == (
         [(40, 45)],
         [(0, 10), (10, 20), (20, 30), (30, 40)],
     )

@@ -88,19 +88,19 @@ def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_lo
     None
 ):
     assert (
-        intervals().summary == "3 intervals: all that the logs hold of them is in the table"
+        intervals().summary == "3 intervals: the table has every record of them that the partitions hold"
         and intervals().refusal is None
     )
     assert intervals(let_go=2).summary.endswith(
-        ", but 2 offsets that were let go or given up, as the plans tell"
+        ", except 2 offsets that plans record as lost or given up"
     )
     assert intervals(before=1).summary.endswith(
-        "is in the table; 1 offset more lie before where this pipeline began, or began again after a cut"
+        " hold; not counted: 1 offset before the start of this pipeline, or before its new start after a truncation"
     )
     found = intervals(unled=(A, B))
     assert found.summary == (
-        "3 intervals: all that those partitions that have a leader hold of them is in the table; clicks 0 and 1 more "
-        "partitions are without a leader, and nobody can tell of them"
+        "3 intervals: the table has every record of them that the partitions with a leader hold; clicks 0 and 1 more "
+        "partitions have no leader, so the offsets at these times are unknown"
     )
     assert found.refusal and (found.refusal.exit_code, found.refusal.where) == (
         6,

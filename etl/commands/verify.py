@@ -1,10 +1,12 @@
 """Is every record of every applied plan in the table once?
 
 Expected rows come from the ledgers, actual rows from Spark. If rows are missing, the plan's own
-commit and later commits of other writers explain them. Rows of other pipelines are not judged, but
-topics that they loaded may stop a run.
+commit and later commits of other writers explain them. Rows of other pipelines are not verified,
+but topics that they loaded may stop a run.
 
-Not here: the comparison (etl/audit/audit.py).
+Lives here: reading both sides of the proof, leaving out rows of other pipelines, and the reasons
+for missing rows.
+Not here: the comparison (etl/audit/audit.py), the expected rows (etl/commands/expected_rows.py).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from etl.audit.audit import (
 from etl.audit.explain import LogProof, Origin, UnprovenOffsets, blame, doubt_of, gaps_of, origin_of
 from etl.commands.expected_rows import (
     BothLedgers,
+    ExpectedOfAll,
     Loaded,
     audited_as,
     expected_of_all,
@@ -43,7 +46,7 @@ from etl.decide.table_changes import (
 from etl.errors import LedgersDisagree
 from etl.io.delta.table_state import other_pipelines
 from etl.io.spark.session import translating_spark_errors
-from etl.model.plans import Loss, Plan
+from etl.model.plans import Plan
 from etl.model.snapshot import (
     FirstRun,
     ForeignCommit,
@@ -63,31 +66,43 @@ from etl.settings.sections import Settings
 
 
 def reject_lost_ledger(services: LiveServices) -> None:
-    """Raises LedgersDisagree for a table that this pipeline has loaded while its ledger is missing."""
-    us = f"/{services.settings.group.id}/{services.settings.pipeline}"
+    """Raise LedgersDisagree if this pipeline has loaded the table and its ledger is missing."""
+    own_suffix = f"/{services.settings.group.id}/{services.settings.pipeline}"
     for other in other_pipelines(services.settings.table.path, ""):
-        if other.app_id.endswith(us):
-            message = f"The table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
-            action = "Check that ZooKeeper was not emptied; `etl run CONF --dry-run`: the next run writes the ledger anew from the table"
+        if other.app_id.endswith(own_suffix):
+            message = (
+                f"The table holds plan {other.number} of {name_of(other.app_id)}, "
+                "ZooKeeper knows none"
+            )
+            action = (
+                "Check that ZooKeeper was not emptied, and check with `etl run CONF --dry-run`. "
+                "The next run restores the ledger from the table"
+            )
             raise LedgersDisagree(message, table_version=other.delta_version, action=action)
 
 
 def reject_topics_loaded_by_others(
     services: LiveServices, state: PipelineState, table: Table, ledger: Ledger
 ) -> None:
-    """Stop as a run would if another pipeline has loaded a topic that it would begin. Raises
-    LedgersDisagree. Brokers are asked for their topics only if the table has such a pipeline.
+    """Raise LedgersDisagree, as a run would, if another pipeline loaded a topic that is new here.
+
+    Topics are read from the brokers only if the table has such a pipeline.
     """
     if ledger.retired:
         return
-    plan = None if isinstance(state, FirstRun) else plan_of(state)
-    known = plan.topics if plan and table.transaction_version else frozenset[str]()
-    others = other_pipelines(services.settings.table.path, services.app_id if plan else "")
-    if any(_may_have_loaded(one, plan, known, services) for one in others):
+    plan = None
+    app_id = ""
+    if not isinstance(state, FirstRun):
+        plan = plan_of(state)
+        app_id = services.app_id
+    known = frozenset[str]()
+    if plan and table.transaction_version:
+        known = plan.topics
+    others = other_pipelines(services.settings.table.path, app_id)
+    if any(_may_have_loaded(other, plan, known, services) for other in others):
         snapshot = services.observe()
-        reject_topics_of_other_pipelines(
-            compare(snapshot.ledger, snapshot.table, services.settings.table.place), snapshot
-        )
+        observed_state = compare(snapshot.ledger, snapshot.table, services.settings.table.place)
+        reject_topics_of_other_pipelines(observed_state, snapshot)
 
 
 def _may_have_loaded(
@@ -95,13 +110,12 @@ def _may_have_loaded(
 ) -> bool:
     if other.topics is None:
         return not (known and plan and is_taken(other, plan))
-    return any(
-        services.settings.source.topic_filter.admits(topic) for topic in other.topics - set(known)
-    )
+    topic_filter = services.settings.source.topic_filter
+    return any(topic_filter.admits(topic) for topic in other.topics - set(known))
 
 
 def stops_a_run(found: ForeignCommit, ledger: Ledger) -> bool:
-    """True if other pipelines' loads stop this pipeline: not once it is retired."""
+    """Return whether a run stops at the commit: a retired pipeline ignores other pipelines."""
     return not (found.by and ledger.retired)
 
 
@@ -112,54 +126,63 @@ def without_others(
     expected: Mapping[AuditedLog, Expected],
     found: tuple[LogFindings, ...],
 ) -> tuple[tuple[LogFindings, ...], int]:
-    """Return the findings without rows of other pipelines, and their number: topics that we never
-    knew, and rows beyond our own in topics that are another one's now, since this pipeline was
-    retired, or its conf leaves them out, or in spite of it, at which a run stops.
+    """Return the findings without rows of other pipelines, and the number of these rows.
+
+    Left out are topics that this pipeline never loaded, and rows beyond its own in topics that
+    another pipeline loads now: this pipeline is retired, its conf leaves the topic out, or a run
+    stops at the other's commits.
     """
-    ours = {audited.log.topic for audited in expected} | (
-        ledger.newest.topics if ledger.newest else frozenset()
-    )
-    is_over = bool(ledger.retired) or any(one.by for one in table.foreign)
-    gone = {
-        f.audited.log.topic
-        for f in found
-        if f.unexpected
-        and (is_over or not services.settings.source.topic_filter.admits(f.audited.log.topic))
-    } & ours
-    strange = {f.audited.log.topic for f in found} - ours
-    if strange or gone:
-        others = other_pipelines(services.settings.table.path, services.app_id)
-    else:
-        others = ()
-    theirs = {
-        topic
-        for topic in strange | gone
-        if any(one.topics is None or topic in one.topics for one in others)
-    }
-    kept = [f for f in found if f.audited.log.topic not in theirs - ours]
-    judged = tuple(_without_unexpected(f) if f.audited.log.topic in theirs else f for f in kept)
-    left_out = sum(f.found_rows for f in found if f.audited.log.topic in theirs - ours)
-    return judged, left_out + sum(
-        f.unexpected - one.unexpected for f, one in zip(kept, judged, strict=True)
-    )
+    own_topics = {audited.log.topic for audited in expected}
+    if ledger.newest:
+        own_topics |= ledger.newest.topics
+    topics = {f.audited.log.topic for f in found}
+    foreign = topics - own_topics
+    is_ended = bool(ledger.retired) or any(commit.by for commit in table.foreign)
+    topic_filter = services.settings.source.topic_filter
+    given_away = set()
+    for f in found:
+        topic = f.audited.log.topic
+        if f.unexpected and topic in own_topics and (is_ended or not topic_filter.admits(topic)):
+            given_away.add(topic)
+    if not foreign and not given_away:
+        return found, 0
+
+    others = other_pipelines(services.settings.table.path, services.app_id)
+
+    def is_loaded_by_others(topic: str) -> bool:
+        return any(other.topics is None or topic in other.topics for other in others)
+
+    judged = []
+    left_out = 0
+    for f in found:
+        topic = f.audited.log.topic
+        if topic in foreign and is_loaded_by_others(topic):
+            left_out += f.found_rows
+        elif topic in given_away and is_loaded_by_others(topic):
+            without = _without_unexpected(f)
+            left_out += f.unexpected - without.unexpected
+            judged.append(without)
+        else:
+            judged.append(f)
+    return tuple(judged), left_out
 
 
 def _without_unexpected(found: LogFindings) -> LogFindings:
-    """Return the findings without unexpected rows, except surplus ones inside of what we loaded."""
-    too_many = sum(max(0, one.found_rows - one.expected_rows) for one in found.unequal)
-    return replace(found, unexpected=too_many, unexpected_first=())
+    """Return the findings without unexpected rows, except surplus ones in our loaded offsets."""
+    surplus = sum(max(0, one.found_rows - one.expected_rows) for one in found.unequal)
+    return replace(found, unexpected=surplus, unexpected_first=())
 
 
 _Place = tuple[AuditedLog, int, int]
-"""A range: its log, from, until."""
+"""A range: partition incarnation, from, until."""
 
 
 def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
-    """Compare the table's rows with the ledger: ranges and results of kept plans, loaded intervals
-    of pruned ones. Raises LedgersDisagree if a run would, and for a table ahead of the ledger.
-    """
-    from etl.io.delta.scan import EntryScan, Scan, rows_in_intervals
+    """Compare the table's rows with the ledger.
 
+    The ledger has ranges and results of kept plans, and loaded intervals of pruned ones. Raises
+    LedgersDisagree if a run would, and for a table ahead of the ledger.
+    """
     watch = Stopwatch()
     opened = open_services(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
     with run_context.progress(watch.doing), opened as services, translating_spark_errors():
@@ -167,155 +190,177 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         ledger, table = ledgers.ledger, ledgers.table
         reject_other_broker_type(ledger.newest, settings)
         with naming_table(settings):
-            state = _compared(ledger, table, settings.table.place)
+            state = _compare(ledger, table, settings.table.place)
             if isinstance(state, FirstRun):
                 reject_lost_ledger(services)
             if table is not None:
                 reject_topics_loaded_by_others(services, state, table, ledger)
         if table is None or isinstance(state, FirstRun):
-            return Proof((), (), None, (_nothing_there(state),))
-        by_others = tuple(
-            found
-            for found in unacknowledged(table, ledger.acknowledged)
-            if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed)
+            return Proof((), (), None, (_note_of_no_rows(state),))
+        return _prove(services, ledgers, table)
+
+
+def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
+    """Return the proof of a table with plans of this pipeline."""
+    from etl.io.delta.scan import EntryScan, Scan, rows_in_intervals
+
+    settings = services.settings
+    path = settings.table.path
+    is_physical = settings.source.is_physical
+    ledger = ledgers.ledger
+    by_others = tuple(
+        commit
+        for commit in unacknowledged(table, ledger.acknowledged)
+        if stops_a_run(commit, ledger) and not is_let_pass(commit, settings.table.on_rows_removed)
+    )
+    of_pipeline, led = loaded_plans(services, ledgers, table)
+    of_all = expected_of_all(services, ledgers, table, of_pipeline, led)
+    spark = services.spark()
+    before = rows_before_of(ledger.newest, table, of_all.rows)
+    scan_class = EntryScan if is_physical else Scan
+    scan = scan_class(spark, path, table.version, before=before)
+    found, rows_of_others = without_others(
+        services, ledger, table, of_all.rows, tuple(scan.findings(of_all.rows))
+    )
+    doubles = []
+    spans = {}
+    incarnations = ledger.newest.incarnations if ledger.newest else {}
+    for f in found:
+        doubles += [(f.audited, place, rows) for place, rows in scan.doubles(f)]
+        if incarnations.get(f.audited.log, 0) == f.audited.incarnation:
+            span = scan.doubled_span(f)
+            if span:
+                spans[f.audited] = span
+    logs = tuple(_explain(services, ledgers, table, of_all, found))
+
+    notes = of_all.notes
+    if rows_of_others:
+        notes += (
+            f"{rows_of_others:,} rows are of topics that other pipelines load into this table: "
+            "they are not verified",
         )
-        of_ours, led = loaded_plans(services, ledgers, table)
-        of_all = expected_of_all(services, ledgers, table, of_ours, led)
-        loaded, expected, losses, notes = of_all.loaded, of_all.rows, of_all.losses, of_all.notes
-        spark = services.spark()
-        is_physical = settings.source.is_physical
-        before = rows_before_of(ledger.newest, table, expected)
-        scan = (EntryScan if is_physical else Scan)(
-            spark, settings.table.path, table.version, before=before
+    given_up = sum(f.given_up_rows for f in found)
+    if given_up:
+        notes += (
+            f"{given_up:,} rows are of plans that were given up: none is duplicated, "
+            "and their completeness is not verified",
         )
-        found, others_rows = without_others(
-            services, ledger, table, expected, tuple(scan.findings(expected))
+    rows_of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
+    rows_before = rows_in_intervals(spark, path, table.version, before, physical=is_physical)
+    number_before = sum(rows_before.values())
+    if rows_before:
+        notes += (
+            f"{number_before:,} rows are from before plan 1: they are counted, and not verified",
         )
-        doubles = tuple((f.audited, place, rows) for f in found for place, rows in scan.doubles(f))
-        lives = ledger.newest.incarnations if ledger.newest else {}
-        spans = {
-            f.audited: span
-            for f in found
-            if lives.get(f.audited.log, 0) == f.audited.incarnation
-            and (span := scan.doubled_span(f))
-        }
-        logs = tuple(_explained(services, ledgers, table, loaded, found, expected, losses))
-        if others_rows:
-            notes += (
-                f"{others_rows:,} rows are of topics that other pipelines load into this table: they are not judged",
-            )
-        given_up = sum(f.given_up_rows for f in found)
-        if given_up:
-            notes += (
-                f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",
-            )
-        of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
-        counted = rows_in_intervals(
-            spark, settings.table.path, table.version, before, physical=is_physical
-        )
-        since = more_than_before(ledger.newest, counted)
-        if counted:
-            notes += (
-                f"{sum(counted.values()):,} rows are from before plan 1: they are counted, and not judged",
-            )
     return Proof(
         logs,
-        doubles,
+        tuple(doubles),
         table.version,
         notes,
         settings.transform.function,
         by_others,
         scan.rows_of_no_log,
-        of_no_log,
-        sum(counted.values()),
-        since,
+        rows_of_no_log,
+        number_before,
+        more_than_before(ledger.newest, rows_before),
         double_spans=spans,
     )
 
 
-def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
-    """The state of the pipeline by ledger and table, as a run would see it. Raises LedgersDisagree."""
+def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
+    """Return the state of the pipeline, as a run would. Raises LedgersDisagree."""
     state = compare(ledger, table, place)
     if isinstance(state, RebuildFromTable):
-        knows = ledger.newest.number if ledger.newest else "none"
+        known = ledger.newest.number if ledger.newest else "none"
         message = (
-            f"The table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {knows}"
+            f"The table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {known}"
         )
-        raise LedgersDisagree(
-            message,
-            action="Check with `etl run CONF --dry-run`; the next run writes the ledger anew from the table",
+        action = (
+            "Check with `etl run CONF --dry-run`. The next run restores the ledger from the table"
         )
+        raise LedgersDisagree(message, action=action)
     return state
 
 
-def _nothing_there(state: PipelineState) -> str:
+def _note_of_no_rows(state: PipelineState) -> str:
     if isinstance(state, (FirstRun, Replay)):
-        return "nothing was applied yet"
-    return "there is no table, and that was accepted: what its plans put there is given up"
+        return "no plan was applied yet"
+    return "there is no table, and an operator accepted that: the rows of its plans are given up"
 
 
-def _explained(
+# -- why rows are missing
+
+
+def _explain(
     services: LiveServices,
     ledgers: BothLedgers,
     table: Table,
-    loaded: Sequence[Loaded],
+    of_all: ExpectedOfAll,
     found: Sequence[LogFindings],
-    expected: Mapping[AuditedLog, Expected],
-    losses: Mapping[AuditedLog, set[Loss]],
 ) -> Iterator[LogProof]:
-    """The findings with the reasons; only where rows are missing is anything more read."""
-    short = {(f.audited, s.from_offset, s.until_offset): s for f in found for s in f.short}
-    known = dict(_origins(services, loaded, short)) if short else {}
-    elsewhere = {
-        (audited, r.from_offset, r.until_offset)
-        for audited, known_of in expected.items()
-        for r, _ in known_of.elsewhere
-    }
-    origins = {
-        place: known.get(place, Origin(s, is_elsewhere=place in elsewhere))
-        for place, s in short.items()
-    }
-    removals, allowed = (
-        _removals(services, ledgers.ledger, table, origins.values())
-        if short
-        else ((), frozenset[int]())
-    )
+    """Return the findings with reasons; the table's log is read only if rows are missing."""
+    short: dict[_Place, IncompleteInterval] = {}
     for f in found:
-        is_physical = f.audited.log.is_physical
+        for interval in f.short:
+            short[f.audited, interval.from_offset, interval.until_offset] = interval
+    origins: dict[_Place, Origin] = {}
+    removals: tuple[ForeignCommit, ...] = ()
+    allowed = frozenset[int]()
+    if short:
+        origins = _all_origins(services, of_all, short)
+        removals, allowed = _removals(services, ledgers.ledger, table, origins.values())
+    for f in found:
+        audited = f.audited
         gaps = gaps_of(
-            expected.get(f.audited, Expected()), losses.get(f.audited, ()), is_physical=is_physical
+            of_all.rows.get(audited, Expected()),
+            of_all.losses.get(audited, ()),
+            is_physical=audited.log.is_physical,
         )
-        mine = [origins[f.audited, s.from_offset, s.until_offset] for s in f.short]
-        yield LogProof(
-            f,
-            gaps,
-            blame(mine, removals, allowed),
-            _doubt(ledgers, table, loaded, f) if f.unproven else UnprovenOffsets(),
-        )
+        own_origins = [origins[audited, s.from_offset, s.until_offset] for s in f.short]
+        unproven = UnprovenOffsets()
+        if f.unproven:
+            unproven = _unproven(ledgers, table, of_all.loaded, f)
+        yield LogProof(f, gaps, blame(own_origins, removals, allowed), unproven)
 
 
-def _doubt(
+def _unproven(
     ledgers: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings
 ) -> UnprovenOffsets:
     acknowledgement = ledgers.ledger.acknowledged
+    accepted = 0
     if acknowledgement and acknowledgement.table_id == table.id:
         accepted = acknowledgement.number
-    else:
-        accepted = 0
-    plans = {
-        (r.from_offset, r.until_offset): one.plan.number
-        for one in loaded
-        for r in one.plan.ranges
-        if audited_as(one.plan, r) == found.audited
-    }
-    is_physical = found.audited.log.is_physical
+    plans = {}
+    for one in loaded:
+        for r in one.plan.ranges:
+            if audited_as(one.plan, r) == found.audited:
+                plans[r.from_offset, r.until_offset] = one.plan.number
     return doubt_of(
         found.unproven,
         plans,
         pruned=ledgers.coverage.unproven_through,
         accepted=accepted,
-        is_physical=is_physical,
+        is_physical=found.audited.log.is_physical,
     )
+
+
+def _all_origins(
+    services: LiveServices, of_all: ExpectedOfAll, short: Mapping[_Place, IncompleteInterval]
+) -> dict[_Place, Origin]:
+    """Return the origin of each incomplete range or interval, unknown ones too."""
+    known = dict(_origins(services, of_all.loaded, short))
+    elsewhere = {
+        (audited, r.from_offset, r.until_offset)
+        for audited, expected in of_all.rows.items()
+        for r, _ in expected.elsewhere
+    }
+    origins = {}
+    for place, interval in short.items():
+        if place in known:
+            origins[place] = known[place]
+        else:
+            origins[place] = Origin(interval, is_elsewhere=place in elsewhere)
+    return origins
 
 
 def _origins(
@@ -324,26 +369,23 @@ def _origins(
     """Return whether the commit of an incomplete range held its rows."""
     from etl.io.delta.recover_results import recount_commit
 
+    path = services.settings.table.path
     for one in loaded:
-        ranges, applied = one.plan.ranges, one.applied
-        places = {
-            i: place
-            for i, r in enumerate(ranges)
-            if (place := (audited_as(one.plan, r), r.from_offset, r.until_offset)) in short
-        }
-        if places and not one.is_given_up:
-            path, version = services.settings.table.path, applied.delta_version
-            committed = recount_commit(path, version, ranges, one.plan.incarnations)
-            for i, place in places.items():
-                yield (
-                    place,
-                    origin_of(
-                        short[place],
-                        version,
-                        applied.receipts[i],
-                        committed[i] if committed else None,
-                    ),
-                )
+        if one.is_given_up:
+            continue
+        ranges = one.plan.ranges
+        places = {}
+        for i, r in enumerate(ranges):
+            place = (audited_as(one.plan, r), r.from_offset, r.until_offset)
+            if place in short:
+                places[i] = place
+        if not places:
+            continue
+        version = one.applied.delta_version
+        recounted = recount_commit(path, version, ranges, one.plan.incarnations)
+        for i, place in places.items():
+            committed = recounted[i] if recounted else None
+            yield place, origin_of(short[place], version, one.applied.receipts[i], committed)
 
 
 def _removals(
@@ -352,27 +394,27 @@ def _removals(
     table: Table,
     origins: Iterable[Origin],
 ) -> tuple[tuple[ForeignCommit, ...], frozenset[int]]:
-    """Commits of others that removed rows, and the versions of those that policy or an operator let
-    pass.
+    """Return the commits of other writers that removed rows, and the accepted versions of these.
+
+    They are accepted by policy or by an operator.
     """
     from etl.io.delta.log import open_log, removals_since
     from etl.io.delta.table import rust_path
 
-    settings, acknowledgement = services.settings.table, ledger.acknowledged
+    settings = services.settings.table
     noted = services.ledger.read_loaded_intervals().removals
-    versions = [o.delta_version for o in origins]
+    versions = [origin.delta_version for origin in origins]
     known = [version for version in versions if version is not None]
-    after = min(known) if known and len(known) == len(versions) else None
-    logged = removals_since(
-        open_log(rust_path(settings.path)), table.version, after, services.app_id
-    )
-    found = sorted({*logged, *noted}, key=lambda one: one.delta_version)
-    accepted = accepted_version(acknowledgement, table)
-    allowed = frozenset(
-        one.delta_version
-        for one in found
-        if one in noted
-        or is_let_pass(one, settings.on_rows_removed)
-        or (accepted is not None and one.delta_version <= accepted)
-    )
-    return tuple(found), allowed
+    after = None
+    if known and len(known) == len(versions):
+        after = min(known)
+    log = open_log(rust_path(settings.path))
+    logged = removals_since(log, table.version, after, services.app_id)
+    found = sorted({*logged, *noted}, key=lambda commit: commit.delta_version)
+    accepted = accepted_version(ledger.acknowledged, table)
+    allowed = set()
+    for commit in found:
+        is_accepted = accepted is not None and commit.delta_version <= accepted
+        if is_accepted or commit in noted or is_let_pass(commit, settings.on_rows_removed):
+            allowed.add(commit.delta_version)
+    return tuple(found), frozenset(allowed)

@@ -167,15 +167,7 @@ def test_what_is_left_of_a_range_that_was_loaded_again_in_part_is_told_as_in_the
     found, of_all, reported = proven(outside, expected), expected(), told_by(outside)
     assert reported.table is not None
     monkeypatch.setattr(verify, "_removals", lambda *_: ((), frozenset[int]()))
-    [log] = verify._explained(
-        world_of(outside, CAPPED),
-        reported,
-        reported.table,
-        of_all.loaded,
-        [found],
-        of_all.rows,
-        of_all.losses,
-    )
+    [log] = verify._explain(world_of(outside, CAPPED), reported, reported.table, of_all, [found])
     assert (log.missing.elsewhere, log.missing.unknown, log.is_right) == (29, 0, True), (
         "an operator accepted that the table was lost"
     )

@@ -88,7 +88,8 @@ def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_lo
     None
 ):
     assert (
-        intervals().summary == "3 intervals: the table has every record of them that the partitions hold"
+        intervals().summary
+        == "3 intervals: the table has every record of them that the partitions hold"
         and intervals().refusal is None
     )
     assert intervals(let_go=2).summary.endswith(

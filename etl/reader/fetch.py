@@ -1,15 +1,17 @@
-"""How does a task fetch its ranges, and when does it fail instead of calling them read?
+"""How does a task fetch its ranges, and when does it fail instead of completing them?
 
 `Cursor.feed` moves the position by batch headers alone, so the next fetch is sent before this
-answer is decoded: two buffers, one being decoded, one being filled.
+response is decoded: two buffers, one being decoded, one being filled.
 
 A request contains all partitions of the leader that the task still reads. The broker fills the
-response in order, and only the first is sure to get a batch larger than its part (KIP-74), so
-partitions that got nothing come first next time.
+response in order, and only the first partition is sure to get a batch larger than its part
+(KIP-74), so partitions that got nothing come first next time.
 
 A leader that moved or is silent is looked up again, at most `retry` times and for `deadline_s`
 without a record batch; all other retries are Spark's. The task fails if offsets are missing, the
-partition changed meanwhile, or it returns nothing.
+partition changed meanwhile, or no records come.
+
+Not here: the position and the rows of one range (etl/reader/cursor.py).
 """
 
 from __future__ import annotations
@@ -45,7 +47,15 @@ from etl.kafka.messages import (
     FetchTarget,
     TopicMetadata,
 )
-from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Tail, render_intervals
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    Cleanup,
+    Isolation,
+    Leader,
+    Tail,
+    render_intervals,
+)
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.security import OPEN, Security
 from etl.reader.cursor import (
@@ -69,128 +79,144 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_LONGEST_BACKOFF_S = 5.0
+_MAX_BACKOFF_S = 5.0
 
 
-def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> None:
-    """Look up unknown leaders, after a pause for those that failed. Raises if a range failed too
-    often. A Jafka partition has one broker, whose new address only the driver can learn: it is
-    asked again.
+def find_leaders(ranges: Sequence[RangeProgress], settings: FetchSettings) -> None:
+    """Look up unknown leaders, after a pause for those that failed.
+
+    Raises the error of a range that failed too often. A Jafka partition has one broker, and its new
+    address is known only to the driver: the same broker is requested again.
     """
-    lost = [walk for walk in walks if walk.leader is None]
+    lost = [progress for progress in ranges if progress.leader is None]
     if not lost:
         return
-    for walk in lost:
-        if walk.failure is not None and (
-            walk.attempts > settings.retry or walk.idle_for() > settings.deadline_s
-        ):
-            raise walk.failure
-    attempts = max(walk.attempts for walk in lost)
+    for progress in lost:
+        if progress.failure is None:
+            continue
+        if progress.attempts > settings.retry or progress.idle_for() > settings.deadline_s:
+            raise progress.failure
+    attempts = max(progress.attempts for progress in lost)
     if attempts > 1:
-        time.sleep(min(settings.backoff_s * 2 ** (attempts - 2), _LONGEST_BACKOFF_S))
-    for walk in lost:
-        if walk.log.is_physical:
-            walk.leader = walk.cursor.range.leader
-    lost = [walk for walk in lost if not walk.log.is_physical]
+        time.sleep(min(settings.backoff_s * 2 ** (attempts - 2), _MAX_BACKOFF_S))
+    for progress in lost:
+        if progress.log.is_physical:
+            progress.leader = progress.cursor.range.leader
+    lost = [progress for progress in lost if not progress.log.is_physical]
     if not lost:
         return
     try:
-        with Cluster(
-            settings.bootstrap,
-            timeout_s=settings.timeout_s,
-            generation=settings.generation,
-            idle_connections=IDLE_CONNECTIONS,
-            security=settings.security,
-        ) as cluster:
-            metadata = cluster.describe({walk.log.topic for walk in lost})
-    except BrokerUnreachable as silent:
-        for walk in lost:
-            walk.lose_leader(silent)
+        with _open_cluster(settings) as cluster:
+            metadata = cluster.describe({progress.log.topic for progress in lost})
+    except BrokerUnreachable as unreachable:
+        for progress in lost:
+            progress.lose_leader(unreachable)
         return
     leaders = metadata.leaders
-    for walk in lost:
-        walk.leader = leaders.get(walk.log)
-        if walk.leader is None:
-            topic = metadata.topics.get(walk.log.topic)
-            walk.lose_leader(_leaderless(walk.log, topic))
+    for progress in lost:
+        progress.leader = leaders.get(progress.log)
+        if progress.leader is None:
+            topic = metadata.topics.get(progress.log.topic)
+            progress.lose_leader(_leaderless(progress.log, topic))
+
+
+def _open_cluster(settings: FetchSettings) -> Cluster:
+    return Cluster(
+        settings.bootstrap,
+        timeout_s=settings.timeout_s,
+        generation=settings.generation,
+        idle_connections=IDLE_CONNECTIONS,
+        security=settings.security,
+    )
 
 
 def _leaderless(log: BrokerPartition, topic: TopicMetadata | None) -> EtlError:
     refusal = topic.refusal if topic else None
     if topic is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
         return TopicMissing(
-            "The brokers know no such topic any more",
+            "The topic does not exist any more",
             topic=log.topic,
             action="Check whether it was deleted",
         )
     if refusal and refusal.meaning is Meaning.NOT_ALLOWED:
-        return refusal.error("tell who leads the log", **log.place)
+        return refusal.error("report the leader of the partition", **log.place)
     return BrokerError(
-        "Nobody leads the log", **log.place, action="Check the brokers that hold its replicas"
+        "The partition has no leader",
+        **log.place,
+        action="Check the brokers that host its replicas",
     )
 
 
-def group_by_broker(walks: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress]]:
+def group_by_broker(ranges: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress]]:
+    """Return the ranges with a known leader, by leader."""
     groups: dict[Broker, list[RangeProgress]] = {}
-    for walk in walks:
-        if walk.leader is not None:
-            groups.setdefault(walk.leader.broker, []).append(walk)
+    for progress in ranges:
+        if progress.leader is not None:
+            groups.setdefault(progress.leader.broker, []).append(progress)
     return groups
 
 
 def reject_missing(cursors: Sequence[Cursor]) -> None:
-    """Raise missing offsets once all ranges are read, so that all are reported at once."""
-    found = [(cursor.range.log, *stretch) for cursor in cursors for stretch in cursor.missing]
+    """Raise MissingOffsets once all ranges are read, so that all intervals are reported at once."""
+    found = []
+    for cursor in cursors:
+        for from_offset, until_offset in cursor.missing:
+            found.append((cursor.range.log, from_offset, until_offset))
     if not found:
         return
     for cursor in cursors:
         _reject_many_missing(cursor)
-    count = sum(end - start for _, start, end in found)
-    missing = render_intervals(found)
-    log, first, _ = found[0]
+    count = sum(until_offset - from_offset for _, from_offset, until_offset in found)
+    log, first_offset, _ = found[0]
     cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
-    action = (
-        f"Check the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
+    raise MissingOffsets(
+        f"{count:,} offsets are missing from inside the partition",
+        **log.place,
+        offset=first_offset,
+        missing=render_intervals(found),
+        action=f"Check the broker's disks and log for a lost segment. {_cleanup_to_check(cleanup)}",
     )
-    message = f"{count:,} offsets are missing from inside the log"
-    raise MissingOffsets(message, action=action, **log.place, offset=first, missing=missing)
 
 
 def _reject_many_missing(cursor: Cursor) -> None:
-    """Reject too many gaps: no lost segments look so, and no plan could name them."""
+    """Raise DataLoss for too many gaps: lost segments leave few, and no plan could list these."""
     if cursor.missing_count <= MISSING_MAX:
         return
-    log, message = (
-        cursor.range.log,
-        f"Offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them",
+    raise DataLoss(
+        f"Offsets are missing from inside the partition in {cursor.missing_count:,} places, as"
+        " compaction leaves them",
+        **cursor.range.log.place,
+        offset=cursor.missing[0][0],
+        action=f"{_cleanup_to_check(cursor.cleanup)}."
+        " assume_compacted is for a topic that was compacted before",
     )
-    action = f"{_cleanup_to_check(cursor.cleanup)}; assume_compacted is for a topic that was compacted before"
-    raise DataLoss(message, action=action, **log.place, offset=cursor.missing[0][0])
 
 
-_UNTOLD = (
-    "which the brokers do not tell: before 0.11 they cannot, later it takes the ACL DescribeConfigs on the topic; assume_compacted says it "
-    "instead"
+_UNKNOWN_CLEANUP = (
+    "which the brokers do not report: before 0.11 they cannot, later it needs the ACL"
+    " DescribeConfigs on the topic. assume_compacted sets it instead"
 )
 
 
 def _cleanup_to_check(cleanup: Cleanup) -> str:
     if cleanup.is_compacted is None:
-        return f"whether the topic is compacted, {_UNTOLD}"
-    return "the topic's cleanup.policy, which does not say compact"
+        return f"Check whether the topic is compacted, {_UNKNOWN_CLEANUP}"
+    return "Check the topic's cleanup.policy, which does not include compact"
 
 
 def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
-    """Check that topics are still the planned ones: before version 13 a fetch names topics, not
-    ids. Asked of the broker that served the last records, which learned of a deletion before it
-    could serve the new topic.
+    """Check that topics are still the planned ones. `planned`: topic ids by topic.
+
+    Before version 13 a fetch names topics, not ids. The broker that served the last records is
+    requested: it learned of a deletion before it could serve the new topic. Raises TopicRecreated,
+    BrokerError for a deleted topic.
     """
     topics = consumer.topic_metadata(planned).topics
     for topic, topic_id in sorted(planned.items()):
         found = topics.get(topic)
         if found is None or (found.refusal and found.refusal.meaning is Meaning.UNKNOWN_TOPIC):
             raise BrokerError(
-                "The topic went away while it was read",
+                "The topic disappeared while it was read",
                 topic=topic,
                 broker=consumer.address,
                 action="Check whether it was deleted",
@@ -201,8 +227,9 @@ def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) ->
 def reject_recreated_topic(
     consumer: SimpleConsumer, topic: str, planned: Mapping[str, str]
 ) -> None:
-    """Raise if the broker reports another topic id than planned; a broker that does not know the id
-    yet is asked again.
+    """Raise TopicRecreated if the broker reports another topic id than planned.
+
+    A broker that does not know the id yet passes, since the fetch is retried.
     """
     with contextlib.suppress(BrokerUnreachable):
         found = consumer.topic_metadata([topic]).topics.get(topic)
@@ -212,8 +239,12 @@ def reject_recreated_topic(
 
 def _reject_other_topic(found: TopicMetadata, planned: str) -> None:
     if found.topic_id not in (None, planned):
-        message = f"The topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {planned}"
-        raise TopicRecreated(message, topic=found.topic, action="Check who did it")
+        raise TopicRecreated(
+            f"The topic was deleted and recreated while it was read: its id is {found.topic_id},"
+            f" planned was {planned}",
+            topic=found.topic,
+            action="Check who recreated it",
+        )
 
 
 def reject_changed_partitions(
@@ -222,8 +253,9 @@ def reject_changed_partitions(
     tails: Mapping[BrokerPartition, Tail],
     settings: FetchSettings,
 ) -> None:
-    """Reject partitions that were truncated or recreated since they were planned. Raises
-    PartitionTruncated.
+    """Reject partitions that were truncated or recreated since they were planned.
+
+    Raises PartitionTruncated.
     """
     _reject_truncated_partitions(ranges, leader_epochs, settings)
     _reject_other_bytes(ranges, tails, settings)
@@ -232,9 +264,10 @@ def reject_changed_partitions(
 def _reject_truncated_partitions(
     ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], settings: FetchSettings
 ) -> None:
-    """Check leader epochs once all is read: after an unclean election the leader serves other
-    records at the same offsets. A partition that still reaches the range in its planned epoch did
-    so all the time.
+    """Check leader epochs once all is read.
+
+    After an unclean election the leader serves other records at the same offsets. A partition that
+    still reaches the end of its ranges in its planned epoch did so all the time.
     """
     until: dict[BrokerPartition, int] = {}
     for each in ranges:
@@ -242,13 +275,7 @@ def _reject_truncated_partitions(
             until[each.log] = max(each.until_offset, until.get(each.log, 0))
     if not until:
         return
-    with Cluster(
-        settings.bootstrap,
-        timeout_s=settings.timeout_s,
-        generation=settings.generation,
-        idle_connections=IDLE_CONNECTIONS,
-        security=settings.security,
-    ) as cluster:
+    with _open_cluster(settings) as cluster:
         ends = cluster.epoch_ends(
             {log: planned[log] for log in until}, wait_for_leader_s=settings.deadline_s
         )
@@ -257,25 +284,28 @@ def _reject_truncated_partitions(
             raise Cut(log, until[log], end.end_offset).error()
 
 
-def end_for_backfill(consumer: SimpleConsumer, walk: RangeProgress) -> int | None:
-    """Return the broker's current high watermark, or flushed end; None if it does not report one."""
+def current_end(consumer: SimpleConsumer, progress: RangeProgress) -> int | None:
+    """Return the broker's current high watermark, or flushed end; None if it reports none."""
+    log = progress.log
     with contextlib.suppress(BrokerUnreachable):
-        listed = consumer.list_offsets({walk.log: LATEST}, isolation=Isolation.READ_UNCOMMITTED)[
-            walk.log
-        ]
+        listed = consumer.list_offsets({log: LATEST}, isolation=Isolation.READ_UNCOMMITTED)[log]
         return None if listed.refusal else listed.offset
     return None
 
 
-def reject_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
-    """Check the end of a partition that returns nothing. A flushed end moves back only by
-    truncation, so an end below the range raises at once. Raises RanOutBeforeUntil.
+def reject_ended(consumer: SimpleConsumer, progress: RangeProgress) -> None:
+    """Raise RanOutBeforeUntil if a partition that returns nothing ends below the range.
+
+    A flushed end moves back only by truncation, so the error is raised at once.
     """
-    end, until = end_for_backfill(consumer, walk), walk.cursor.range.until_offset
+    end = current_end(consumer, progress)
+    until = progress.cursor.range.until_offset
     if end is not None and end < until:
-        action = "Check whether the topic was deleted or made anew, or the broker lost what was not yet on its disk"
         raise RanOutBeforeUntil(
-            f"The log ends at {end}, the range at {until}", action=action, **place_of(walk)
+            f"The partition ends at {end}, the range at {until}",
+            **place_of(progress),
+            action="Check whether the topic was deleted or recreated, or the broker lost what was"
+            " not yet on its disk",
         )
 
 
@@ -283,61 +313,63 @@ def _reject_other_bytes(
     ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, Tail], settings: FetchSettings
 ) -> None:
     """Check tail fingerprints of Jafka partitions, which have no epochs."""
-    leaders = {
-        each.log: each.leader
-        for each in ranges
-        if each.leader and each.size and each.log in planned
-    }
+    leaders: dict[BrokerPartition, Leader] = {}
+    for each in ranges:
+        if each.leader and each.size and each.log in planned:
+            leaders[each.log] = each.leader
     if not leaders:
         return
     places = {log: (planned[log].until_offset, planned[log].size) for log in leaders}
-    with Cluster(
-        settings.bootstrap,
-        timeout_s=settings.timeout_s,
-        generation=settings.generation,
-        idle_connections=IDLE_CONNECTIONS,
-        security=settings.security,
-    ) as cluster:
+    with _open_cluster(settings) as cluster:
         found = read_tails(cluster, places, leaders)
     for log, tail in sorted(found.items()):
         if tail != planned[log]:
-            raise Cut(
-                log, tail.until_offset, tail.until_offset - 1, is_known=False, holds_others=True
-            ).error()
+            until = tail.until_offset
+            raise Cut(log, until, until - 1, is_known=False, holds_others=True).error()
 
 
-def check_patience(walk: RangeProgress, settings: FetchSettings) -> None:
-    """Raise after the deadline for a partition that returns nothing."""
-    if walk.idle_for() < settings.deadline_s:
+def check_patience(progress: RangeProgress, settings: FetchSettings) -> None:
+    """Raise after the deadline for a partition that returns nothing.
+
+    Raises NotYetReadable, RanOutBeforeUntil, BrokerUnreachable.
+    """
+    if progress.idle_for() < settings.deadline_s:
         return
-    if walk.cursor.is_held_back:
+    cursor = progress.cursor
+    place = place_of(progress)
+    until = cursor.range.until_offset
+    if cursor.is_held_back:
         raise NotYetReadable(
-            f"The log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
-            action="Check who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry continues",
-            **place_of(walk),
+            f"The partition cannot be read up to {until}: a transaction is open below",
+            **place,
+            action="Check who left the transaction open (kafka-transactions.sh find-hanging)."
+            " Once it ends, a retry continues",
         )
-    if walk.log.is_physical:
-        until = walk.cursor.range.until_offset
-        message = f"The broker gave no message for {settings.deadline_s:g} s, and nothing says that its log ends below {until}"
+    if progress.log.is_physical:
         raise NotYetReadable(
-            message, action="Check the broker's log and its load", **place_of(walk)
+            f"The broker returned no message for {settings.deadline_s:g} s, and did not report an"
+            f" end of the partition below {until}",
+            **place,
+            action="Check the broker's log and its load",
         )
-    if walk.cursor.starved:
+    if cursor.starved:
         raise RanOutBeforeUntil(
-            f"The log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
-            action="Check for a truncated log (unclean leader election), or a topic that was deleted or made anew",
-            **place_of(walk),
+            f"The partition cannot be read up to {until}: its readable end stays below",
+            **place,
+            action="Check for a truncated partition (unclean leader election), or a topic that was"
+            " deleted or recreated",
         )
-    if walk.cursor.silent:
-        until = walk.cursor.range.until_offset
-        message = f"The broker gave no records for {settings.deadline_s:g} s, though the log reaches to {until} or beyond"
+    if cursor.silent:
         raise NotYetReadable(
-            message, action=_silence_to_check(walk.cursor.cleanup), **place_of(walk)
+            f"The broker returned no records for {settings.deadline_s:g} s, though the partition"
+            f" reaches to {until} or beyond",
+            **place,
+            action=_silence_to_check(cursor.cleanup),
         )
     raise BrokerUnreachable(
-        f"The broker gave no records for {settings.deadline_s:g} s",
+        f"The broker returned no records for {settings.deadline_s:g} s",
+        **place,
         action="Check the broker's quotas and load",
-        **place_of(walk),
     )
 
 
@@ -347,14 +379,14 @@ def _silence_to_check(cleanup: Cleanup) -> str:
             "Check the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
         )
     if cleanup.is_compacted is None:
-        return f"Check whether the end was compacted away, {_UNTOLD}"
+        return f"Check whether the end was compacted away, {_UNKNOWN_CLEANUP}"
     return "Check the broker's log. If the topic was compacted before, name it in assume_compacted"
 
 
-_LEAST_SHARE_BYTES = MIB
-_MOST_LOGS_PER_REQUEST = 64
-_LONGEST_PAUSE_S = 1.0
-_SHORTEST_PAUSE_S = 0.05
+_MIN_PARTITION_BYTES = MIB
+_MAX_PARTITIONS_PER_REQUEST = 64
+_MAX_PAUSE_S = 1.0
+_MIN_PAUSE_S = 0.05
 
 
 def read_ranges(
@@ -382,42 +414,44 @@ def read_ranges(
     generation: str | None = None,
     on_read: Callable[[int, int, int, int], None] = lambda index, offsets, rows, size: None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of `ranges` as Arrow batches: in order within a range, ranges in any order and
-    interleaved.
+    """Yield the rows of `ranges` as Arrow batches.
 
-    on_receipt        called as (index in `ranges`, receipt) once all rows of that range were taken
-    from the iterator bootstrap         (host, port) of brokers that know the leaders; the leaders
-    named in `ranges` are asked too fetch_max_bytes   size of one answer; two are held at a time
-    max_batch_bytes what it may grow to for one record batch larger than that columns           of
-    the raw table, None: all incarnations        log -> log epoch of its rows, 0 where not named retry
-    how often in a row a leader is looked up again before its error is raised backoff_s
-    pause before the second of these look-ups; it doubles, up to 5 s deadline_s        how long a
-    log may give nothing before its range counts as out of reach on_read           called as (index
-    in `ranges`, offsets passed, rows, bytes fetched so far) each time that rows of it were taken
-    topic_ids         topic -> the id it had when the ranges were planned (KIP-516): once all is
-    read it must still be that topic leader_epochs     log -> the epoch of the leader that told its
-    end (KIP-320): once all is read, it must still reach up to the ranges cleanups          topic ->
-    what is known of how it is cleaned up, which may explain missing offsets tails
-    physical log -> the bytes by which it was known when the ranges were planned: they must be there
-    once all is read fails_on_loss     offsets that the log does not hold any more, and once all is
-    read missing ones that nothing explains, are an error;
-                      else what there is is read
-    max_record_bytes  a larger record is refused generation        how brokers are to be spoken to
-    that are looked up, None: they are asked; security: how all are entered
+    They are in order within a range; ranges come in any order and interleaved.
+
+        on_receipt        called with (index in `ranges`, result) once all rows of that range were
+                          taken from the iterator
+        on_read           called with (index in `ranges`, offsets passed, rows, bytes fetched so
+                          far) each time that rows of it were taken
+        bootstrap         (host, port) of brokers that know the leaders; the leaders in `ranges`
+                          are requested, too
+        fetch_max_bytes   size of one response; two are in memory at a time
+        max_batch_bytes   limit to which it grows for one larger record batch
+        columns           columns of the raw table; None: all
+        incarnations      incarnation of each partition's rows; 0 where missing
+        retry             leader lookups in a row before the error is raised
+        backoff_s         pause before the second of these lookups; it doubles, up to 5 s
+        deadline_s        time that a partition may return nothing before its range fails
+        topic_ids         topic ids when the ranges were planned (KIP-516): checked at the end
+        leader_epochs     leader epochs when the ends were planned (KIP-320): once all is read, the
+                          partition must still reach the ranges in that epoch
+        tails             tail fingerprints of physical partitions when the ranges were planned:
+                          checked at the end
+        cleanups          cleanup policies of topics, if known: they may explain missing offsets
+        fails_on_loss     offsets that are gone, and at the end missing ones that nothing explains,
+                          are an error; False: read the existing records
+        max_record_bytes  larger records are rejected
+        generation        broker type or release of brokers that are looked up; None: detected
+        security          encryption and authentication of all brokers
 
     Raises RanOutBeforeUntil, DataLoss, ExpiredOffsets, MissingOffsets, CorruptData, RecordTooLarge,
     MessageTooLarge, NotYetReadable, BrokerUnreachable or BrokerError (may pass: run the task
-    again), NotKafka, TopicMissing, PermissionDenied, TopicRecreated, PartitionTruncated. Closing the
-    iterator closes the connections.
+    again), NotKafka, TopicMissing, PermissionDenied, TopicRecreated, PartitionTruncated. Closing
+    the iterator closes the connections.
     """
-    addresses = [
-        *bootstrap,
-        *(
-            (each.leader.broker.host, each.leader.broker.port)
-            for each in ranges
-            if each.leader is not None
-        ),
-    ]
+    addresses = list(bootstrap)
+    for each in ranges:
+        if each.leader is not None:
+            addresses.append((each.leader.broker.host, each.leader.broker.port))
     settings = FetchSettings(
         isolation,
         tuple(dict.fromkeys(addresses)),
@@ -433,46 +467,41 @@ def read_ranges(
         generation,
         security,
     )
-    share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
-    walks = [
-        RangeProgress(
-            index,
-            Cursor(
-                each,
-                isolation=isolation,
-                fetch_max_bytes=share,
-                max_batch_bytes=max_batch_bytes,
-                columns=columns,
-                incarnation=(incarnations or {}).get(each.log, 0),
-                max_record_bytes=max_record_bytes,
-                max_unpacked_bytes=max(MAX_UNPACKED_BYTES, max_record_bytes),
-                cleanup=(cleanups or {}).get(each.log.topic, Cleanup()),
-            ),
-            each.leader,
+    even = max(fetch_max_bytes // max(len(ranges), 1), _MIN_PARTITION_BYTES)
+    progresses = []
+    for index, each in enumerate(ranges):
+        cursor = Cursor(
+            each,
+            isolation=isolation,
+            fetch_max_bytes=min(fetch_max_bytes, even),
+            max_batch_bytes=max_batch_bytes,
+            columns=columns,
+            incarnation=(incarnations or {}).get(each.log, 0),
+            max_record_bytes=max_record_bytes,
+            max_unpacked_bytes=max(MAX_UNPACKED_BYTES, max_record_bytes),
+            cleanup=(cleanups or {}).get(each.log.topic, Cleanup()),
         )
-        for index, each in enumerate(ranges)
-    ]
-    cursors = [walk.cursor for walk in walks]
-    for walk in walks:
-        if walk.cursor.done:
-            on_receipt(walk.index, walk.cursor.receipt)
-    while walks := [walk for walk in walks if not walk.cursor.done]:
-        find_leaders(walks, settings)
-        for broker, group in group_by_broker(walks).items():
+        progresses.append(RangeProgress(index, cursor, each.leader))
+    for progress in progresses:
+        if progress.cursor.done:
+            on_receipt(progress.index, progress.cursor.receipt)
+    while unfinished := [progress for progress in progresses if not progress.cursor.done]:
+        find_leaders(unfinished, settings)
+        for broker, group in group_by_broker(unfinished).items():
             yield from _read_from(broker, group, settings, on_receipt, on_read)
     reject_changed_partitions(ranges, leader_epochs or {}, tails or {}, settings)
     if fails_on_loss:
-        reject_missing(cursors)
+        reject_missing([progress.cursor for progress in progresses])
 
 
 def _read_from(
     broker: Broker,
-    walks: list[RangeProgress],
+    ranges: list[RangeProgress],
     settings: FetchSettings,
     on_receipt: Callable[[int, RangeResult], None],
     on_read: Callable[[int, int, int, int], None],
 ) -> Iterator[pa.RecordBatch]:
-    """Read all of `walks` from their leader, but for those that lose it on the way."""
+    """Read all of `ranges` from their leader, except those that lose it meanwhile."""
     with SimpleConsumer(
         broker.host,
         broker.port,
@@ -482,80 +511,85 @@ def _read_from(
         idle_connections=IDLE_CONNECTIONS,
         security=settings.security,
     ) as consumer:
-        requested, idle_answers, group = _ask(consumer, walks, settings), 0, walks
+        pending = ranges
+        requested = _send_fetch(consumer, pending, settings)
+        idle_responses = 0
         while requested:
             try:
-                answer = consumer.end_fetch()
-            except BrokerUnreachable as silent:
-                lose_leaders(walks, silent)
+                response = consumer.end_fetch()
+            except BrokerUnreachable as unreachable:
+                lose_leaders(pending, unreachable)
                 return
-            moved = _feed_or_fail(consumer, answer, requested, settings)
-            idle_answers = 0 if any(rows is not None for _, rows in moved) else idle_answers + 1
-            _pause(idle_answers)
-            walks = _in_turn(walks, requested, moved)
-            requested = _ask(consumer, walks, settings)
-            for walk, rows in moved:
+            results = _feed_or_fail(consumer, response, requested, settings)
+            if any(rows is not None for _, rows in results):
+                idle_responses = 0
+            else:
+                idle_responses += 1
+            _pause(idle_responses)
+            pending = _in_turn(pending, requested, results)
+            requested = _send_fetch(consumer, pending, settings)
+            for progress, rows in results:
                 if rows is not None:
                     yield from rows
-                    on_read(walk.index, *walk.cursor.read_so_far)
-                    if walk.cursor.done:
-                        on_receipt(walk.index, walk.cursor.receipt)
-        if settings.topic_ids and all(
-            walk.cursor.done for walk in group
-        ):  # who lost its leader comes by here later
+                    on_read(progress.index, *progress.cursor.read_so_far)
+                    if progress.cursor.done:
+                        on_receipt(progress.index, progress.cursor.receipt)
+        # A range that lost its leader is read later, and its topic is checked then.
+        if settings.topic_ids and all(progress.cursor.done for progress in ranges):
             reject_other_topics(consumer, settings.topic_ids)
 
 
-def _ask(
-    consumer: SimpleConsumer, walks: Sequence[RangeProgress], settings: FetchSettings
+def _send_fetch(
+    consumer: SimpleConsumer, pending: Sequence[RangeProgress], settings: FetchSettings
 ) -> list[RangeProgress]:
-    """Send the next fetch; return the ranges in it, none if they are done or the broker is gone."""
+    """Send the next fetch, and return its ranges; none if they are done or the broker is lost."""
     requested: dict[BrokerPartition, RangeProgress] = {}
-    for walk in walks:
-        # Two ranges of one log are read one after the other: a broker refuses to be asked for both
-        # at once.
-        if len(requested) < _MOST_LOGS_PER_REQUEST:
-            requested.setdefault(walk.log, walk)
+    for progress in pending:
+        # Two ranges of one partition are read one after the other: a broker rejects a request with
+        # the same partition twice.
+        if len(requested) < _MAX_PARTITIONS_PER_REQUEST:
+            requested.setdefault(progress.log, progress)
     if not requested:
         return []
-    share = settings.fetch_max_bytes // len(requested)
-    wanted = [
-        FetchTarget(
-            log,
-            walk.cursor.position,
-            max(walk.cursor.max_bytes, share),
-            None if walk.leader is None else walk.leader.epoch,
-            settings.topic_ids.get(log.topic),
+    even = settings.fetch_max_bytes // len(requested)
+    targets = []
+    for log, progress in requested.items():
+        targets.append(
+            FetchTarget(
+                log,
+                progress.cursor.position,
+                max(progress.cursor.max_bytes, even),
+                None if progress.leader is None else progress.leader.epoch,
+                settings.topic_ids.get(log.topic),
+            )
         )
-        for log, walk in requested.items()
-    ]
+    largest = max(progress.cursor.max_bytes for progress in requested.values())
     try:
         consumer.begin_fetch(
-            wanted,
+            targets,
             isolation=settings.isolation,
             max_wait_ms=settings.max_wait_ms,
-            max_bytes=max(
-                settings.fetch_max_bytes, max(walk.cursor.max_bytes for walk in requested.values())
-            ),
+            max_bytes=max(settings.fetch_max_bytes, largest),
         )
-    except BrokerUnreachable as silent:
-        lose_leaders(walks, silent)
+    except BrokerUnreachable as unreachable:
+        lose_leaders(pending, unreachable)
         return []
     return list(requested.values())
 
 
-_Moved = list[tuple[RangeProgress, "Iterator[pa.RecordBatch] | None"]]
+_FeedResults = list[tuple[RangeProgress, "Iterator[pa.RecordBatch] | None"]]
+"""Each range of a response with its rows; None: its position did not move."""
 
 
 def _feed_or_fail(
     consumer: SimpleConsumer,
-    answer: FetchAnswer,
+    response: FetchAnswer,
     requested: Sequence[RangeProgress],
     settings: FetchSettings,
-) -> _Moved:
-    """As `_feed`; if offsets are gone because the topic was recreated, that is raised instead."""
+) -> _FeedResults:
+    """As `_feed`; if offsets are gone because the topic was recreated, raise TopicRecreated."""
     try:
-        return _feed(consumer, answer, requested, settings)
+        return _feed(consumer, response, requested, settings)
     except (DataLoss, RanOutBeforeUntil):
         if settings.topic_ids:
             reject_other_topics(consumer, settings.topic_ids)
@@ -564,116 +598,132 @@ def _feed_or_fail(
 
 def _feed(
     consumer: SimpleConsumer,
-    answer: FetchAnswer,
+    response: FetchAnswer,
     requested: Sequence[RangeProgress],
     settings: FetchSettings,
-) -> _Moved:
-    """Move every cursor by the answer. Rows are None for a walk that stayed where it was."""
-    if not answer.partitions:  # over quota
-        for walk in requested:
-            check_patience(walk, settings)
-        return [(walk, None) for walk in requested]
-    walks = {(walk.log.topic, walk.log.partition): walk for walk in requested}
-    return [
-        (walk, _feed_one(consumer, fetched, walk, settings))
-        for fetched in answer.partitions
-        for walk in [walks[fetched.topic, fetched.partition]]
-    ]
+) -> _FeedResults:
+    """Move every cursor by the response."""
+    results: _FeedResults = []
+    if not response.partitions:  # throttled by a quota
+        for progress in requested:
+            check_patience(progress, settings)
+            results.append((progress, None))
+        return results
+    by_name = {(each.log.topic, each.log.partition): each for each in requested}
+    for fetched in response.partitions:
+        progress = by_name[fetched.topic, fetched.partition]
+        results.append((progress, _feed_one(consumer, fetched, progress, settings)))
+    return results
 
 
 def _feed_one(
     consumer: SimpleConsumer,
     fetched: FetchedPartition,
-    walk: RangeProgress,
+    progress: RangeProgress,
     settings: FetchSettings,
 ) -> Iterator[pa.RecordBatch] | None:
     refusal = fetched.refusal
-    if refusal and refusal.meaning is Meaning.OUT_OF_RANGE:
-        found = _with_log_start(consumer, fetched, walk)
+    meaning = refusal.meaning if refusal else None
+    end: int | None = None
+    if meaning is Meaning.UNSAID:
+        end = current_end(consumer, progress)
+    if meaning is Meaning.OUT_OF_RANGE:
+        found = _with_log_start(consumer, fetched, progress)
         if found is None:
-            if walk.log.is_physical:
+            if progress.log.is_physical:
                 action = "Check the broker's log"
             else:
                 action = "Check the broker's log: its replicas may disagree"
-            message = "The offset is out of range, and yet inside the log"
-            walk.lose_leader(
-                BrokerError(message, broker=consumer.address, action=action, **place_of(walk))
+            progress.lose_leader(
+                BrokerError(
+                    "The offset is out of range, and yet inside the partition",
+                    broker=consumer.address,
+                    **place_of(progress),
+                    action=action,
+                )
             )
             return None
         if not settings.fails_on_loss:
-            return _passed_over(walk, found.log_start_offset or 0)
+            return _skip_lost(progress, found.log_start_offset or 0)
         fetched = found
-    elif (
-        refusal
-        and refusal.meaning is Meaning.UNSAID
-        and (end := end_for_backfill(consumer, walk)) is not None
-        and end < walk.cursor.position
-    ):
-        # brokers before 0.10 say so of an offset above the high watermark, where later ones answer
-        # with nothing
+    elif end is not None and end < progress.cursor.position:
+        # Brokers before 0.10 answer so above the high watermark, later ones with an empty response.
         fetched = replace(fetched, refusal=None, high_watermark=end, last_stable_offset=None)
-    elif refusal and refusal.is_retriable and walk.attempts < settings.retry:
-        if refusal.meaning is Meaning.ANOTHER_TOPIC:
-            reject_recreated_topic(consumer, walk.log.topic, settings.topic_ids)
-        walk.lose_leader(refusal.error("fetch", broker=consumer.address, **place_of(walk)))
+    elif refusal and refusal.is_retriable and progress.attempts < settings.retry:
+        if meaning is Meaning.ANOTHER_TOPIC:
+            reject_recreated_topic(consumer, progress.log.topic, settings.topic_ids)
+        failure = refusal.error("fetch", broker=consumer.address, **place_of(progress))
+        progress.lose_leader(failure)
         return None
-    before = walk.cursor.position
-    rows = walk.cursor.feed(fetched)
-    if walk.cursor.position == before:
+    previous = progress.cursor.position
+    rows = progress.cursor.feed(fetched)
+    if progress.cursor.position == previous:
         try:
             if fetched.high_watermark is None and fetched.proves_empty:
-                reject_ended(consumer, walk)
-            check_patience(walk, settings)
+                reject_ended(consumer, progress)
+            check_patience(progress, settings)
         except RanOutBeforeUntil:
             if settings.fails_on_loss:
                 raise
-            return _passed_over(walk, before)
+            return _skip_lost(progress, previous)
         return None
-    walk.attempts, walk.failure, walk.idle_since = 0, None, None
+    progress.note_progress()
     return rows
 
 
-def _passed_over(walk: RangeProgress, log_start: int) -> Iterator[pa.RecordBatch]:
-    """Continue after lost offsets: at the log start, or done if the log ends below the position."""
-    walk.attempts, walk.failure, walk.idle_since = 0, None, None
-    walk.cursor.pass_over(
-        log_start if log_start > walk.cursor.position else walk.cursor.range.until_offset
-    )
+def _skip_lost(progress: RangeProgress, log_start: int) -> Iterator[pa.RecordBatch]:
+    """Continue after lost offsets: at the log start, or done if it is not above the position."""
+    progress.note_progress()
+    if log_start > progress.cursor.position:
+        progress.cursor.pass_over(log_start)
+    else:
+        progress.cursor.pass_over(progress.cursor.range.until_offset)
     return iter(())
 
 
 def _with_log_start(
-    consumer: SimpleConsumer, fetched: FetchedPartition, walk: RangeProgress
+    consumer: SimpleConsumer, fetched: FetchedPartition, progress: RangeProgress
 ) -> FetchedPartition | None:
-    """Return the error with the log start, which brokers leave out, so that the cursor knows the
-    side. None: the position lies inside the log; a broker that just lost or won the leadership
-    answers so.
+    """Return the response with the log start, which brokers leave out of this error.
+
+    None: the position is inside the partition; a broker that just lost or won the leadership
+    reports it as out of range.
     """
-    bounds = [
-        consumer.list_offsets({walk.log: when}, isolation=Isolation.READ_UNCOMMITTED)[walk.log]
-        for when in (EARLIEST, LATEST)
-    ]
-    start, end = (None if bound.refusal else bound.offset for bound in bounds)
-    if start is None or end is None or start <= walk.cursor.position <= end:
+    log = progress.log
+    bounds = []
+    for timestamp in (EARLIEST, LATEST):
+        listed = consumer.list_offsets({log: timestamp}, isolation=Isolation.READ_UNCOMMITTED)[log]
+        bounds.append(None if listed.refusal else listed.offset)
+    start, end = bounds
+    if start is None or end is None or start <= progress.cursor.position <= end:
         return None
     return replace(fetched, log_start_offset=start)
 
 
 def _in_turn(
-    walks: Sequence[RangeProgress], requested: Sequence[RangeProgress], moved: _Moved
+    pending: Sequence[RangeProgress],
+    requested: Sequence[RangeProgress],
+    results: _FeedResults,
 ) -> list[RangeProgress]:
-    """Return the order of the next request: ranges that got nothing, ranges not requested, then the
-    others.
+    """Return the unfinished ranges in the order of the next request.
+
+    First those that got nothing, then those that were not requested, then the others.
     """
-    fed = {walk.index for walk, rows in moved if rows is not None}
-    tried = {walk.index for walk in requested}
-    left = [walk for walk in walks if walk.leader is not None and not walk.cursor.done]
-    return sorted(
-        left, key=lambda walk: 2 if walk.index in fed else 0 if walk.index in tried else 1
-    )
+    fed = {progress.index for progress, rows in results if rows is not None}
+    tried = {progress.index for progress in requested}
+
+    def turn(progress: RangeProgress) -> int:
+        if progress.index in fed:
+            return 2
+        if progress.index in tried:
+            return 0
+        return 1
+
+    left = [each for each in pending if each.leader is not None and not each.cursor.done]
+    return sorted(left, key=turn)
 
 
-def _pause(idle_answers: int) -> None:
-    """Pause, if the broker answered an empty response at once instead of waiting max_wait_ms."""
-    if idle_answers > 1:
-        time.sleep(min(_SHORTEST_PAUSE_S * 2 ** (idle_answers - 2), _LONGEST_PAUSE_S))
+def _pause(idle_responses: int) -> None:
+    """Pause, if the broker answers with empty responses at once instead of after max_wait_ms."""
+    if idle_responses > 1:
+        time.sleep(min(_MIN_PAUSE_S * 2 ** (idle_responses - 2), _MAX_PAUSE_S))

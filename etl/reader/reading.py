@@ -1,8 +1,10 @@
-"""What is read, from where to where, in which tasks?
+"""Which offset ranges does a query read, and in which tasks?
 
-Options and the brokers' offsets give offset ranges. Missing offsets are an error or left out, by
-`failOnDataLoss`; a start beyond the end is an error where both were given. Tasks are values that
-are sent to executors.
+The ranges follow from the options and the offsets that brokers report. Missing offsets are an
+error or left out, by `failOnDataLoss`. A start beyond the end is an error if both were given.
+
+Lives here: parsed options, their offset ranges, tasks (values that are sent to executors).
+Not here: parsing options (etl/reader/options.py), requests to brokers (etl/reader/source.py).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LogEnd(str, Enum):
-    """One of the two ends of a log."""
+    """One of the two ends of a partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -49,7 +51,7 @@ Bound = LogEnd | FirstAt | int
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """One bound for every log, or one for each of those that are named."""
+    """One bound for every partition, or a bound for each named partition."""
 
     everywhere: Bound | None = None
     by_log: Mapping[BrokerPartition, Bound] = field(default_factory=dict)
@@ -57,38 +59,49 @@ class Bounds:
     """The option that set it."""
 
     def of(self, log: BrokerPartition) -> Bound:
-        """The bound of one log. Raises SettingsError where logs are named and this one is not."""
+        """Return the bound of a partition.
+
+        Raises SettingsError if partitions are named and this one is not.
+        """
         if self.everywhere is not None:
             return self.everywhere
         if log not in self.by_log:
             action = "Name every partition that is read: -2 is its first offset, -1 its end"
             raise SettingsError(
-                "A partition is not named", option=self.option, **log.place, action=action
+                "A partition is not named",
+                option=self.option,
+                **log.place,
+                action=action,
             )
         return self.by_log[log]
 
     @property
     def are_offsets(self) -> bool:
-        """True if all are offsets, which never change."""
-        return self.everywhere is None and all(
-            isinstance(bound, int) for bound in self.by_log.values()
-        )
+        """True if all bounds are offsets, which never change."""
+        if self.everywhere is not None:
+            return False
+        return all(isinstance(bound, int) for bound in self.by_log.values())
 
     def only(self, logs: Collection[BrokerPartition]) -> Bounds:
         """Return the bounds of these partitions only."""
-        return replace(
-            self, by_log={log: bound for log, bound in self.by_log.items() if log in logs}
-        )
+        by_log = {log: bound for log, bound in self.by_log.items() if log in logs}
+        return replace(self, by_log=by_log)
 
     def times(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, int]:
         """Return the times in ms of partitions whose bound is a time."""
-        return {log: bound.ms for log in logs if isinstance(bound := self.of(log), FirstAt)}
+        times: dict[BrokerPartition, int] = {}
+        for log in logs:
+            bound = self.of(log)
+            if isinstance(bound, FirstAt):
+                times[log] = bound.ms
+        return times
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which logs to read: topics by name, by a pattern that is somewhere in their name (as Spark's
-    source has it), or partitions.
+    """The selected partitions: topics by name, topics by pattern, or partitions.
+
+    A pattern matches anywhere in a topic's name, as in Spark's source.
     """
 
     topics: tuple[str, ...] = ()
@@ -97,14 +110,15 @@ class Chosen:
 
     @property
     def asked(self) -> list[str] | None:
-        """Topics to ask the brokers for; None: all."""
+        """Topics to request metadata of. None: all."""
         if self.pattern is not None:
             return None
         return sorted({*self.topics, *(log.topic for log in self.logs)})
 
     def among(self, there: Iterable[BrokerPartition]) -> list[BrokerPartition]:
-        """The chosen ones of the logs that there are, in order. Raises TopicMissing for one that is
-        named and not there.
+        """Return the selected ones of the existing partitions, in order.
+
+        Raises TopicMissing if a named topic or partition does not exist.
         """
         known = sorted(there)
         names = {log.topic for log in known}
@@ -125,12 +139,14 @@ class Chosen:
                     action="Check its name, and that this is the right cluster",
                 )
         reject_missing_partitions(self.logs, known)
-        return list(self.logs) or [log for log in known if log.topic in self.topics]
+        if self.logs:
+            return list(self.logs)
+        return [log for log in known if log.topic in self.topics]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The options, parsed."""
+    """The parsed options of a read."""
 
     bootstrap: tuple[tuple[str, int], ...]
     isolation: Isolation
@@ -146,31 +162,29 @@ class Reading:
     starting: Bounds = Bounds(LogEnd.EARLIEST)
     ending: Bounds = Bounds(LogEnd.LATEST)
     zookeeper: str | None = None
-    """ZooKeeper with the brokers' registry, `host:port,host:port/chroot`; `bootstrap` is empty
-    then.
-    """
+    """ZooKeeper of the brokers, `host:port,host:port/chroot`. If set, `bootstrap` is empty."""
     physical: bool = False
-    """The logs are (`BrokerPartition.is_physical`)."""
+    """Partitions are physical (`BrokerPartition.is_physical`)."""
     late_start_is_latest: bool = False
-    """If no record is as late as a starting time: start at the end instead of failing."""
+    """If no record is as late as a starting time, start at the end instead of failing."""
     compacted: frozenset[str] = frozenset()
-    """Topics whose missing offsets were compacted, whatever brokers report."""
+    """Topics to treat as compacted, independent of what brokers report."""
     fails_on_data_loss: bool = True
     least_tasks: int = 1
     most_offsets: int | None = None
-    """In one Spark partition."""
+    """Upper bound of the offsets in one Spark partition. None: no bound."""
     generation: str | None = None
     """Broker type or release (`Broker.generation`); None: detected."""
     security: Security = OPEN
-    """How the brokers' listeners are entered."""
+    """Encryption and authentication of the brokers' listeners."""
     access: Access = OPEN_ZOOKEEPER
-    """How ZooKeeper is entered."""
+    """Encryption and authentication of ZooKeeper."""
     transform: ArrowTransform | None = None
     """Transform that tasks apply to their rows; it receives all columns."""
 
     @property
     def has_moving_bounds(self) -> bool:
-        """True if the bounds change with the log: `earliest`, `latest` and times."""
+        """True if bounds change with the partition: `earliest`, `latest` and times."""
         return self.ranges is None and not (self.starting.are_offsets and self.ending.are_offsets)
 
     def only(self, logs: Collection[BrokerPartition]) -> Reading:
@@ -181,21 +195,20 @@ class Reading:
 def reject_missing_partitions(
     named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]
 ) -> None:
-    """Raises TopicMissing for the first partition that is named and not there."""
+    """Raise TopicMissing for the first named partition that does not exist."""
     known = set(there)
     for log in named:
-        if log not in known:
-            count = sum(
-                (other.topic, other.broker_id) == (log.topic, log.broker_id) for other in known
-            )
-            on = f" on broker {log.broker_id}" if log.is_physical else ""
-            if count:
-                message = f"The topic has {count} partitions{on}, numbered from 0, and not this one"
-            else:
-                message = f"The topic is not there{on}"
-            raise TopicMissing(
-                message, **log.place, action="Check the option, and that this is the right cluster"
-            )
+        if log in known:
+            continue
+        count = sum((other.topic, other.broker_id) == (log.topic, log.broker_id) for other in known)
+        on = f" on broker {log.broker_id}" if log.is_physical else ""
+        if count:
+            message = f"The topic has {count} partitions{on}, numbered from 0, and not this one"
+        else:
+            message = f"The topic is not there{on}"
+        raise TopicMissing(
+            message, **log.place, action="Check the option, and that this is the right cluster"
+        )
 
 
 T = TypeVar("T")
@@ -204,47 +217,50 @@ NAME = "offset_ranges"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The ranges that one Spark partition reads, and which ranges of the plan they are."""
+    """The ranges that one Spark partition reads."""
 
     indices: tuple[int, ...]
+    """Their indices in the plan."""
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Topic ids when the ranges were planned, if known."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Leader epochs when the ranges were planned."""
     incarnations: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Which life of the log the rows are of, where it is not the first."""
+    """Incarnation of a partition, if it is not the first."""
     cleanups: Mapping[str, Cleanup] = field(default_factory=dict)
-    """How the topics are cleaned up, where that is known."""
+    """Cleanup policies of topics, if known."""
     tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
-    """By which bytes physical logs were known when the ranges were planned."""
+    """Tail fingerprints of physical partitions when the ranges were planned."""
 
     @property
     def number(self) -> int:
-        """Names it among the tasks of its plan: its first range, which no other one reads."""
+        """Identifies the task in its plan: its first range, which no other task reads."""
         return self.indices[0]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTask(Task):
-    """A task of a DataFrame whose bounds change.
+    """A task of a DataFrame with bounds that change.
 
-    Spark plans tasks once, and each query executes them. `ranges` were cut when the tasks were
-    planned. The first range of a partition stands for all offsets below its end, the last for all
-    from its start on: each query resolves them (`reading.pieces_of`).
+    Spark 4.2 plans the tasks of a DataFrame once, and each query executes them. `ranges` were split
+    at that time. The first range of a partition represents all offsets below its end, the last one
+    all offsets from its start on: each query resolves them (`reading.pieces_of`).
     """
 
     planned: Mapping[BrokerPartition, OffsetRange] = field(default_factory=dict)
-    """The whole range of each log when the tasks were planned. An empty one is in `ranges`, too."""
+    """The whole range of each partition at that time. An empty one is in `ranges`, too."""
     brokers: tuple[Broker, ...] = ()
     """All brokers of the cluster when the tasks were planned."""
     others_than: frozenset[BrokerPartition] | None = None
-    """The task also reads every chosen log that is not one of these: it was added later. None:
-    another task does, or none.
+    """The task also reads selected partitions that are not among these: they were added later.
+
+    None: another task reads them, or none does.
     """
 
 
-def of_topics(values: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:
+def select_topics(values: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:
+    """Return the values of these topics, sorted by topic."""
     return {topic: values[topic] for topic in sorted(topics) if topic in values}
 
 
@@ -258,22 +274,23 @@ def tasks_of_ranges(
     cleanups: Mapping[str, Cleanup],
     tails: Mapping[BrokerPartition, Tail],
 ) -> list[Task]:
-    """The tasks as values, each with what concerns it alone."""
-    return [
-        Task(
-            tuple(task),
+    """Return a task for each list of indices, with the values of its partitions only."""
+    result = []
+    for indices in tasks:
+        read = tuple(ranges[i] for i in indices)
+        logs = [r.log for r in read]
+        topics = {log.topic for log in logs}
+        task = Task(
+            tuple(indices),
             read,
-            of_topics(topic_ids, topics),
+            select_topics(topic_ids, topics),
             _of_logs(leader_epochs, logs),
             _of_logs(incarnations, logs),
-            of_topics(cleanups, topics),
+            select_topics(cleanups, topics),
             _of_logs(tails, logs),
         )
-        for task in tasks
-        for read in [tuple(ranges[i] for i in task)]
-        for logs in [[r.log for r in read]]
-        for topics in [{log.topic for log in logs}]
-    ]
+        result.append(task)
+    return result
 
 
 def _of_logs(
@@ -288,39 +305,39 @@ def ranges_of(
     first: Mapping[BrokerPartition, int | None],
     last: Mapping[BrokerPartition, int | None],
 ) -> Iterator[OffsetRange]:
-    """Return the range of each partition. `first`, `last`: offsets of the times of `starting` and
-    `ending`, None without a record that late. Raises SettingsError for impossible bounds, and as
-    `inside` for offsets that the log lacks.
+    """Yield the range of each partition.
+
+    `first`, `last`: the offsets of the times of `starting` and `ending`, None without a record that
+    late. A time is looked up after the partition's end was observed, so a record that arrived in
+    between lies above the end and is not read.
+
+    Raises SettingsError for impossible bounds, and the errors of `inside` for missing offsets.
     """
-    for option, bounds in (
-        (reading.starting.option, reading.starting),
-        (reading.ending.option, reading.ending),
-    ):
-        _reject_others(option, bounds.by_log, extents)
+    for bounds in (reading.starting, reading.ending):
+        _reject_unread(bounds.option, bounds.by_log, extents)
     for log, extent in sorted(extents.items()):
-        starting, ending = reading.starting.of(log), reading.ending.of(log)
-        start, end = (
-            _offset_of(starting, extent, first.get(log)),
-            _offset_of(ending, extent, last.get(log)),
-        )
+        starting = reading.starting.of(log)
+        ending = reading.ending.of(log)
+        start = _offset_of(starting, extent, first.get(log))
+        end = _offset_of(ending, extent, last.get(log))
         if start is None:
-            start = _too_late(log, extent, reading)
+            start = _start_after_last_record(log, extent, reading)
         if end is None:
-            ending, end = LogEnd.LATEST, extent.end_offset
+            ending = LogEnd.LATEST
+            end = extent.end_offset
         _reject_reversed(log, reading, (starting, start), (ending, end))
         if start > end and reading.fails_on_data_loss:
-            raise _not_held(log, start, end, extent)
-        yield inside(
-            OffsetRange(log, start, max(start, end)), extent, fails=reading.fails_on_data_loss
-        )
+            raise _outside(log, start, end, extent)
+        whole = OffsetRange(log, start, max(start, end))
+        yield inside(whole, extent, fails=reading.fails_on_data_loss)
 
 
 def inside(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> OffsetRange:
-    """The range, when the log holds all of it; else, unless it `fails`, the part that the log
-    holds.
+    """Return the range, or without `fails` the part of it that the partition has.
 
-    Raises DataLoss when it starts below the log start, NotYetReadable when it reaches beyond the
-    readable end, RanOutBeforeUntil when it reaches beyond the log's.
+    Raises with `fails`: DataLoss if the range starts below the log start; NotYetReadable if it ends
+    above the readable end, which an open transaction holds back; RanOutBeforeUntil if it ends above
+    the end of the partition.
     """
     place = whole.log.place
     if (
@@ -332,38 +349,43 @@ def inside(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> Offs
         start = min(max(whole.from_offset, extent.log_start_offset), extent.end_offset)
         return OffsetRange(whole.log, start, max(start, min(whole.until_offset, extent.end_offset)))
     if whole.from_offset < extent.log_start_offset:
-        message = f"The log starts at {extent.log_start_offset}, offsets from {whole.from_offset} on are asked for"
-        raise DataLoss(
-            message,
-            **place,
-            action="Check the topic's retention; failOnDataLoss: false reads what is left",
+        message = (
+            f"The partition starts at {extent.log_start_offset},"
+            f" offsets from {whole.from_offset} on are requested"
         )
-    message = f"The log can be read up to {extent.end_offset}, offsets up to {whole.until_offset} are asked for"
+        action = "Check the topic's retention. failOnDataLoss: false reads what is left"
+        raise DataLoss(message, **place, action=action)
+    message = (
+        f"The partition can be read up to {extent.end_offset},"
+        f" offsets up to {whole.until_offset} are requested"
+    )
     if whole.until_offset <= extent.end_offset + extent.held_back:
         raise NotYetReadable(
             message,
             **place,
-            action="Check who left a transaction open there; once it ends, the rest can be read",
+            action="Check who left a transaction open there. Once it ends, the rest can be read",
         )
     raise RanOutBeforeUntil(
-        message, **place, action="Check the offsets; failOnDataLoss: false reads what is there"
+        message, **place, action="Check the offsets. failOnDataLoss: false reads what is there"
     )
 
 
 def pieces_of(task: QueryTask, wholes: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
-    """The part of each whole range that the task reads. All tasks together read each offset of the
-    wholes once.
+    """Yield the part of each whole range that the task reads.
+
+    All tasks together read each offset of the whole ranges once.
     """
     mine: dict[BrokerPartition, list[OffsetRange]] = {}
     for piece in task.ranges:
         mine.setdefault(piece.log, []).append(piece)
     for whole in wholes:
         planned = task.planned.get(whole.log)
-        if planned is None:  # a log that was added later
+        if planned is None:  # added later
             yield whole
             continue
         for piece in mine.get(whole.log, ()):
-            start, end = whole.from_offset, whole.until_offset
+            start = whole.from_offset
+            end = whole.until_offset
             if piece.from_offset > planned.from_offset:
                 start = max(start, piece.from_offset)
             if piece.until_offset < planned.until_offset:
@@ -375,58 +397,73 @@ def pieces_of(task: QueryTask, wholes: Iterable[OffsetRange]) -> Iterator[Offset
 def _reject_reversed(
     log: BrokerPartition, reading: Reading, start: tuple[Bound, int], end: tuple[Bound, int]
 ) -> None:
-    """Reject a start beyond the end if both were given. Raises SettingsError, as Spark's source
-    does.
+    """Raise SettingsError if both bounds were given and the start is beyond the end.
+
+    `start` and `end`: each bound, and its offset. Spark's source rejects the same.
     """
+    starting, start_offset = start
+    ending, end_offset = end
     message = None
-    if isinstance(start[0], FirstAt) and isinstance(end[0], FirstAt) and start[0].ms > end[0].ms:
-        message = f"Reading would start at the time {start[0].ms} and stop at {end[0].ms}"
-    elif start[1] > end[1] and LogEnd.EARLIEST is not start[0] and LogEnd.LATEST is not end[0]:
-        message = f"Reading would start at {start[1]} and stop at {end[1]}"
+    if isinstance(starting, FirstAt) and isinstance(ending, FirstAt) and starting.ms > ending.ms:
+        message = f"Reading would start at the time {starting.ms} and stop at {ending.ms}"
+    elif (
+        start_offset > end_offset
+        and starting is not LogEnd.EARLIEST
+        and ending is not LogEnd.LATEST
+    ):
+        message = f"Reading would start at {start_offset} and stop at {end_offset}"
     if message:
         action = f"Check {reading.starting.option} and {reading.ending.option}"
         raise SettingsError(message, **log.place, action=action)
 
 
-def _not_held(log: BrokerPartition, start: int, end: int, extent: PartitionOffsets) -> EtlError:
-    """The error of a range that lies outside the log: it starts above the readable end, or ends
-    below the log start.
+def _outside(log: BrokerPartition, start: int, end: int, extent: PartitionOffsets) -> EtlError:
+    """Return the error of a range outside the partition.
+
+    The range starts above the readable end, or ends below the log start.
     """
     place = log.place
     if start <= extent.log_start_offset:
-        message = f"The log starts at {extent.log_start_offset}, offsets up to {end} are asked for"
-        return DataLoss(
-            message,
-            **place,
-            action="Check the topic's retention; failOnDataLoss: false reads what is left, here nothing",
+        message = (
+            f"The partition starts at {extent.log_start_offset}, offsets up to {end} are requested"
         )
+        action = (
+            "Check the topic's retention. failOnDataLoss: false reads what is left, here nothing"
+        )
+        return DataLoss(message, **place, action=action)
     message = (
-        f"The log can be read up to {extent.end_offset}, offsets from {start} on are asked for"
+        f"The partition can be read up to {extent.end_offset},"
+        f" offsets from {start} on are requested"
     )
     if start <= extent.end_offset + extent.held_back:
         return NotYetReadable(
             message,
             **place,
-            action="Check who left a transaction open there; once it ends, the rest can be read",
+            action="Check who left a transaction open there. Once it ends, the rest can be read",
         )
-    action = "Check the offsets, and whether the topic was made again; failOnDataLoss: false reads nothing there"
+    action = (
+        "Check the offsets, and whether the topic was recreated."
+        " failOnDataLoss: false reads nothing there"
+    )
     return RanOutBeforeUntil(message, **place, action=action)
 
 
-def _reject_others(
+def _reject_unread(
     option: str, named: Iterable[BrokerPartition], read: Iterable[BrokerPartition]
 ) -> None:
-    """A bound for a log that is not read is a mistake. Raises TopicMissing."""
-    left = sorted(set(named) - set(read))
-    if left:
-        message = "The option names a partition that is not there, or not chosen to be read"
-        raise TopicMissing(
-            message, option=option, **left[0].place, action="Check the option, and the topics read"
-        )
+    """Raise TopicMissing if an option has a bound for a partition that is not read."""
+    unread = sorted(set(named) - set(read))
+    if unread:
+        message = "The option names a partition that does not exist or is not selected"
+        action = "Check the option, and the topics read"
+        raise TopicMissing(message, option=option, **unread[0].place, action=action)
 
 
 def _offset_of(bound: Bound, extent: PartitionOffsets, found: int | None) -> int | None:
-    """Return None if no record is that late. A later record than the observed end is not read."""
+    """Return the offset of a bound, None if no record is that late.
+
+    A time's offset above the observed end becomes the end: later records are not read.
+    """
     if isinstance(bound, LogEnd):
         return extent.log_start_offset if bound is LogEnd.EARLIEST else extent.end_offset
     if isinstance(bound, FirstAt):
@@ -434,11 +471,12 @@ def _offset_of(bound: Bound, extent: PartitionOffsets, found: int | None) -> int
     return bound
 
 
-def _too_late(log: BrokerPartition, extent: PartitionOffsets, reading: Reading) -> int:
+def _start_after_last_record(
+    log: BrokerPartition, extent: PartitionOffsets, reading: Reading
+) -> int:
+    """Return the end of the partition if `late_start_is_latest`. Raises SettingsError."""
     if reading.late_start_is_latest:
         return extent.end_offset
-    message, action = (
-        "No record is as late as the starting time",
-        "Check the time; startingOffsetsByTimestampStrategy: latest reads nothing there",
-    )
+    message = "No record is as late as the starting time"
+    action = "Check the time; startingOffsetsByTimestampStrategy: latest reads nothing there"
     raise SettingsError(message, option=reading.starting.option, **log.place, action=action)

@@ -10,14 +10,15 @@
         .load()
     )
 
-It works without a pipeline. The options (docs/READER.md) are ours and those of Spark's Kafka
+It works without a pipeline. It has options of its own (docs/READER.md) and those of Spark's Kafka
 source, so `format("kafka")` becomes `format("offset_ranges")`.
 
 Spark 4.2 calls `reader` and `partitions` once for a DataFrame and all its queries
-(`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` says how many tasks there are, and
-`read` resolves bounds that are not offsets, each time a query runs.
+(`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` fixes the number of tasks, and `read`
+resolves bounds that are not offsets, each time a query runs.
 
-Not here: tasks of a run (etl/reader/spark_tasks.py).
+Not here: options (etl/reader/options.py), ranges (etl/reader/reading.py), tasks of a run
+(etl/reader/spark_tasks.py).
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ from etl.reader.reading import (
     Reading,
     Task,
     inside,
-    of_topics,
     pieces_of,
     ranges_of,
     reject_missing_partitions,
+    select_topics,
 )
 from etl.reader.task_rows import attempt_number, begin_task, failed, rows_of_task
 
@@ -67,32 +68,36 @@ if TYPE_CHECKING:
 
 
 def tasks_of(reading: Reading) -> list[Task]:
-    """The tasks that the options come to. Where bounds move there is at least one, and all of them
-    are QueryTasks.
+    """Return the tasks of these options.
+
+    If bounds move, all of them are QueryTasks, and there is at least one.
     """
-    wanted = _wanted(reading)
-    ranges, groups = _packed(wanted, reading)
+    request = _request_of(reading)
+    ranges, groups = _packed(request, reading)
     if reading.has_moving_bounds:
-        return list(_query_tasks(wanted, ranges, groups, reading))
-    return [wanted.task(ranges, group) for group in groups]
+        return list(_query_tasks(request, ranges, groups, reading))
+    return [request.task(ranges, group) for group in groups]
 
 
 def _query_tasks(
-    wanted: _Wanted,
+    request: _RequestedRanges,
     ranges: Sequence[OffsetRange],
     groups: Sequence[Sequence[int]],
     reading: Reading,
 ) -> Iterator[QueryTask]:
-    """The planned tasks, with the empty logs among them: later queries may find records there."""
-    empty = [each for each in wanted.ranges if not each.size]
+    """Yield the tasks, with the empty partitions, where later queries may find records."""
+    empty = [each for each in request.ranges if not each.size]
     all_ranges = [*ranges, *empty]
-    of_empty = range(len(ranges), len(all_ranges))
-    planned = {each.log: each for each in wanted.ranges}
+    empty_indices = range(len(ranges), len(all_ranges))
+    planned = {each.log: each for each in request.ranges}
+    may_grow = not reading.physical and not reading.chosen.logs
     count = max(1, len(groups))
     for number in range(count):
-        group = [*(groups[number] if groups else ()), *of_empty[number::count]]
-        task = wanted.task(all_ranges, group)
-        looks_for_others = number == 0 and not reading.physical and not reading.chosen.logs
+        indices = list(groups[number]) if groups else []
+        indices += empty_indices[number::count]
+        task = request.task(all_ranges, indices)
+        # The first task reads partitions that are added later.
+        others_than = frozenset(planned) if may_grow and number == 0 else None
         yield QueryTask(
             task.indices,
             task.ranges,
@@ -100,12 +105,12 @@ def _query_tasks(
             task.leader_epochs,
             cleanups=task.cleanups,
             planned={each.log: planned[each.log] for each in task.ranges},
-            brokers=wanted.brokers,
-            others_than=frozenset(planned) if looks_for_others else None,
+            brokers=request.brokers,
+            others_than=others_than,
         )
 
 
-def bound_now(task: QueryTask, reading: Reading) -> Task:
+def resolve_task(task: QueryTask, reading: Reading) -> Task:
     """Return the task with current offsets and metadata.
 
     Requests: one Metadata, one DescribeConfigs, two or three ListOffsets per leader, one more for
@@ -119,24 +124,21 @@ def bound_now(task: QueryTask, reading: Reading) -> Task:
             topics = reading.chosen.asked
         metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
         _reject_recreated(task, metadata)
-        logs = _logs_now(task, reading, metadata)
-        wanted, found = _bound(cluster, reading.only(set(logs)), logs, metadata)
+        logs = _current_partitions(task, reading, metadata)
+        request, found = _resolve(cluster, reading.only(set(logs)), logs, metadata)
         if reading.fails_on_data_loss:
             _reject_truncated(cluster, task, found)
-    ranges = tuple(pieces_of(task, wanted.ranges))
-    return wanted.task(ranges, range(len(ranges)))
+    ranges = tuple(pieces_of(task, request.ranges))
+    return request.task(ranges, range(len(ranges)))
 
 
 def _cluster_of(task: QueryTask, reading: Reading) -> Cluster:
-    """Open the cluster on an executor, which asks brokers only."""
+    """Open the cluster on an executor, which connects to brokers only, not to ZooKeeper."""
     from etl.io.brokers.cluster import Cluster
     from etl.io.brokers.connection import IDLE_CONNECTIONS
 
-    addresses = list(
-        dict.fromkeys(
-            [*reading.bootstrap, *((broker.host, broker.port) for broker in task.brokers)]
-        )
-    )
+    planned = [(broker.host, broker.port) for broker in task.brokers]
+    addresses = list(dict.fromkeys([*reading.bootstrap, *planned]))
     if not reading.physical:
         return Cluster(
             addresses,
@@ -156,8 +158,9 @@ def _cluster_of(task: QueryTask, reading: Reading) -> Cluster:
 
 
 def _planned_metadata(task: QueryTask) -> ClusterMetadata:
-    """Topics and leaders when the tasks were planned: brokers of Jafka and Kafka 0.7 do not know
-    them.
+    """Return topics and leaders as they were when the tasks were planned.
+
+    Brokers of Jafka and Kafka 0.7 do not report them.
     """
     partitions: dict[str, list[PartitionMetadata]] = {}
     for log, whole in task.planned.items():
@@ -170,39 +173,45 @@ def _planned_metadata(task: QueryTask) -> ClusterMetadata:
 
 
 def _reject_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
-    """Raises TopicRecreated: other tasks of the same query may have read the topic that was
-    deleted.
+    """Raise TopicRecreated for a recreated topic.
+
+    Other tasks of the same query may have read the deleted topic.
     """
     now = metadata.topic_ids
     for topic, planned in sorted(task.topic_ids.items()):
         if now.get(topic, planned) != planned:
-            message = f"The topic was deleted and made again since the DataFrame was made: its id is {now[topic]}, it was {planned}"
-            raise TopicRecreated(message, topic=topic, action="Check who did it")
+            raise TopicRecreated(
+                "The topic was deleted and recreated since the DataFrame was made:"
+                f" its id is {now[topic]}, it was {planned}",
+                topic=topic,
+                action="Check who recreated it",
+            )
 
 
-def _logs_now(
+def _current_partitions(
     task: QueryTask, reading: Reading, metadata: ClusterMetadata
 ) -> list[BrokerPartition]:
-    """Return the task's partitions, with later ones if the task covers them. Raises TopicMissing."""
-    there = _there(metadata, reading)
-    mine = sorted(task.planned)
+    """Return the task's partitions, with later ones if it covers them. Raises TopicMissing."""
+    existing = _existing(metadata, reading)
+    planned = sorted(task.planned)
     if reading.chosen.pattern is not None and not reading.fails_on_data_loss:
-        mine = [log for log in mine if log in there]
-    reject_missing_partitions(mine, there)
+        planned = [log for log in planned if log in existing]
+    reject_missing_partitions(planned, existing)
     if task.others_than is None:
-        return mine
-    return [*mine, *(log for log in reading.chosen.among(there) if log not in task.others_than)]
+        return planned
+    added = [log for log in reading.chosen.among(existing) if log not in task.others_than]
+    return [*planned, *added]
 
 
 def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeaders) -> None:
-    """Raises PartitionTruncated for a partition that lost its end since the tasks were planned; not
-    with an unchanged epoch.
+    """Raise PartitionTruncated for a partition that lost its end since the tasks were planned.
+
+    Partitions with an unchanged leader epoch are not checked.
     """
-    elected = {
-        log: epoch
-        for log, epoch in task.leader_epochs.items()
-        if found.epochs.get(log, epoch) != epoch
-    }
+    elected: dict[BrokerPartition, int] = {}
+    for log, epoch in task.leader_epochs.items():
+        if found.epochs.get(log, epoch) != epoch:
+            elected[log] = epoch
     if not elected:
         return
     ends = cluster.epoch_ends(elected, leaders={log: found.leaders[log] for log in elected})
@@ -213,8 +222,8 @@ def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeader
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The requested ranges with today's leaders and metadata."""
+class _RequestedRanges:
+    """The requested ranges with current leaders and metadata."""
 
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str]
@@ -222,9 +231,9 @@ class _Wanted:
     cleanups: Mapping[str, Cleanup]
     boundaries: Boundaries
     brokers: tuple[Broker, ...]
-    """All of the cluster."""
+    """All brokers of the cluster."""
     bytes_per_offset: Mapping[BrokerPartition, float] = field(default_factory=dict)
-    """For partitions with reported sizes."""
+    """Of partitions with reported sizes."""
 
     def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
         """Return a task of these pieces."""
@@ -234,74 +243,87 @@ class _Wanted:
         return Task(
             tuple(indices),
             read,
-            of_topics(self.topic_ids, topics),
+            select_topics(self.topic_ids, topics),
             epochs,
-            cleanups=of_topics(self.cleanups, topics),
+            cleanups=select_topics(self.cleanups, topics),
         )
 
 
-def _wanted(reading: Reading) -> _Wanted:
-    """Ask the brokers when Spark plans the tasks: one Metadata request, two or three ListOffsets
-    per broker, one more for each side given by time, one DescribeLogDirs, one DescribeConfigs.
+def _request_of(reading: Reading) -> _RequestedRanges:
+    """Resolve the options when Spark plans the tasks.
+
+    Requests: one Metadata, two or three ListOffsets per broker, one more for each side given by
+    time, one DescribeLogDirs, one DescribeConfigs.
     """
-    named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
+    named: list[BrokerPartition] | None = None
+    if reading.ranges is not None:
+        named = sorted({r.log for r in reading.ranges})
     with _open_cluster(reading, named or reading.chosen.logs) as cluster:
-        topics = reading.chosen.asked if named is None else {log.topic for log in named}
+        if named is None:
+            topics: Collection[str] | None = reading.chosen.asked
+        else:
+            topics = {log.topic for log in named}
         metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
-        there = _there(metadata, reading)
-        if named is not None:
-            reject_missing_partitions(named, there)
-        logs = reading.chosen.among(there) if named is None else named
-        wanted, found = _bound(cluster, reading, logs, metadata)
-        return replace(wanted, bytes_per_offset=cluster.bytes_per_offset(found))
+        existing = _existing(metadata, reading)
+        if named is None:
+            logs = reading.chosen.among(existing)
+        else:
+            reject_missing_partitions(named, existing)
+            logs = named
+        request, found = _resolve(cluster, reading, logs, metadata)
+        return replace(request, bytes_per_offset=cluster.bytes_per_offset(found))
 
 
-def _there(metadata: ClusterMetadata, reading: Reading) -> set[BrokerPartition]:
-    """The logs that there are, internal ones only where they are named."""
-    there = metadata.leaders.keys() | metadata.leaderless
-    there -= uncounted(metadata.leaderless, metadata.leaders)
+def _existing(metadata: ClusterMetadata, reading: Reading) -> set[BrokerPartition]:
+    """Return the existing partitions; with a pattern, without those of internal topics."""
+    existing = metadata.leaders.keys() | metadata.leaderless
+    existing -= uncounted(metadata.leaderless, metadata.leaders)
     if reading.chosen.pattern is not None:
-        there = {log for log in there if not metadata.topics[log.topic].is_internal}
-    return there
+        existing = {log for log in existing if not metadata.topics[log.topic].is_internal}
+    return existing
 
 
-def _bound(
+def _resolve(
     cluster: Cluster, reading: Reading, logs: Sequence[BrokerPartition], metadata: ClusterMetadata
-) -> tuple[_Wanted, OffsetsAndLeaders]:
-    """Resolve the options for the current partitions."""
+) -> tuple[_RequestedRanges, OffsetsAndLeaders]:
+    """Return the ranges of the current partitions, and their offsets."""
     found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
     if found.leaderless:
         lost = min(found.leaderless)
-        raise BrokerUnreachable(f"The log {lost.unled}", **lost.place, action=lost.held_by)
+        raise BrokerUnreachable(f"The partition {lost.unled}", **lost.place, action=lost.held_by)
+    ranges: list[OffsetRange] = []
     if reading.ranges is not None:
-        ranges = [
-            inside(r, found.extents[r.log], fails=reading.fails_on_data_loss)
-            for r in reading.ranges
-        ]
+        for whole in reading.ranges:
+            extent = found.extents[whole.log]
+            ranges.append(inside(whole, extent, fails=reading.fails_on_data_loss))
     else:
-        first, last = (
-            cluster.first_at(bounds.times(logs), isolation=reading.isolation)
-            for bounds in (reading.starting, reading.ending)
-        )
+        first = cluster.first_at(reading.starting.times(logs), isolation=reading.isolation)
+        last = cluster.first_at(reading.ending.times(logs), isolation=reading.isolation)
         ranges = list(ranges_of(reading, found.extents, first, last))
-    retention = cluster.retention({r.log.topic for r in ranges})
-    cleanups = {
-        r.log.topic: cleanup_of(
-            retention.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted
-        )
-        for r in ranges
-    }
-    led = tuple(replace(r, leader=found.leaders[r.log]) for r in ranges)
-    epochs = found.epochs if reading.fails_on_data_loss else {}
-    brokers = tuple(metadata.brokers.values())
-    return _Wanted(
-        led, metadata.topic_ids, epochs, cleanups, boundaries_of(found.extents), brokers
-    ), found
+    request = _RequestedRanges(
+        tuple(replace(r, leader=found.leaders[r.log]) for r in ranges),
+        metadata.topic_ids,
+        found.epochs if reading.fails_on_data_loss else {},
+        _cleanups(cluster, {r.log.topic for r in ranges}, reading),
+        boundaries_of(found.extents),
+        tuple(metadata.brokers.values()),
+    )
+    return request, found
+
+
+def _cleanups(cluster: Cluster, topics: Collection[str], reading: Reading) -> dict[str, Cleanup]:
+    """Return the cleanup policies of topics."""
+    retention = cluster.retention(topics)
+    cleanups: dict[str, Cleanup] = {}
+    for topic in topics:
+        is_compacted = topic in reading.compacted
+        cleanups[topic] = cleanup_of(retention.get(topic), said_to_be_compacted=is_compacted)
+    return cleanups
 
 
 @contextlib.contextmanager
 def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
-    """Open the cluster on the driver; only here ZooKeeper is asked."""
+    """Open the cluster on the driver. Only this connects to ZooKeeper."""
     from etl.io.brokers.cluster import Cluster
     from etl.io.clusters import registered_cluster
     from etl.io.zookeeper.session import ZooKeeper
@@ -330,29 +352,27 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
 
 
 def _packed(
-    wanted: _Wanted, reading: Reading
+    request: _RequestedRanges, reading: Reading
 ) -> tuple[Sequence[OffsetRange], Sequence[Sequence[int]]]:
-    """Cut and pack ranges by `target_task_bytes` and the options: the pieces, and their indices by
-    task.
+    """Split and pack ranges by `target_task_bytes` and the options.
+
+    Returns the split ranges, and their indices by task.
     """
-    parallelism, most = (
-        max(os.cpu_count() or 1, reading.least_tasks),
-        _most_offsets(sum(r.size for r in wanted.ranges), reading),
+    parallelism = max(os.cpu_count() or 1, reading.least_tasks)
+    max_offsets = _max_offsets(sum(r.size for r in request.ranges), reading)
+    task_bytes = reading.target_task_bytes
+    split = split_ranges(
+        request.ranges, request.bytes_per_offset, task_bytes, parallelism, request.boundaries
     )
-    cut = split_ranges(
-        wanted.ranges,
-        wanted.bytes_per_offset,
-        reading.target_task_bytes,
-        parallelism,
-        wanted.boundaries,
-    )
-    if most is not None:
-        cut = split_by_offsets(cut, most)
-    packed = pack_tasks(cut, wanted.bytes_per_offset, reading.target_task_bytes, parallelism)
-    return cut, packed if most is None else split_tasks(packed, cut, most)
+    if max_offsets is not None:
+        split = split_by_offsets(split, max_offsets)
+    packed = pack_tasks(split, request.bytes_per_offset, task_bytes, parallelism)
+    if max_offsets is not None:
+        packed = split_tasks(packed, split, max_offsets)
+    return split, packed
 
 
-def _most_offsets(offsets: int, reading: Reading) -> int | None:
+def _max_offsets(offsets: int, reading: Reading) -> int | None:
     """Return the most offsets per task, so that there are at least as many tasks as requested."""
     bounds = [] if reading.most_offsets is None else [reading.most_offsets]
     if reading.least_tasks > 1:
@@ -365,20 +385,19 @@ class OffsetRanges(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Name for `spark.read.format`."""
+        """Return the name for `spark.read.format`."""
         return NAME
 
     def schema(self) -> str | StructType:
-        """The chosen columns of the raw table."""
+        """Return the selected columns of the raw table."""
         reading = parse_options(self.options)
         return spark_schema(reading.columns, physical=reading.physical)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
-        """A reader of the options; `schema` is the one from above, or names the columns that the
-        query's author wants of it.
+        """Return a reader. `schema`: the one of `schema()`, or the columns that the query selects.
 
-        It takes no filters (`pushFilters`): Spark 4.2 keeps what those of one query left, and gives
-        it to others of the same DataFrame.
+        It takes no filters (`pushFilters`): Spark 4.2 keeps the filtered reader of one query, and
+        uses it for others of the same DataFrame.
         """
         return RangesReader(self.options, schema)
 
@@ -387,26 +406,30 @@ class RangesReader(DataSourceReader):
     """Plans in a process of the driver's machine, reads in the executors."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType | None = None) -> None:
-        chosen = parse_options(options)
-        self._names = chosen.columns if schema is None else columns_of_schema(schema, chosen)
-        self._reading = replace(chosen, columns=raw_columns(self._names, physical=chosen.physical))
+        reading = parse_options(options)
+        self._names = reading.columns
+        if schema is not None:
+            self._names = columns_of_schema(schema, reading)
+        columns = raw_columns(self._names, physical=reading.physical)
+        self._reading = replace(reading, columns=columns)
 
     def partitions(self) -> list[InputPartition]:
-        """One Spark partition for each task."""
+        """Return one Spark partition for each task."""
         try:
             return [InputPartition(task) for task in tasks_of(self._reading)]
         except EtlError as error:
             raise in_options(error) from None
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Arrow batches of one task's ranges, none for a task that has none. Spark makes one empty
-        partition where there is no task.
+        """Yield Arrow batches of one task's ranges.
+
+        Without tasks Spark makes one empty partition, of which this yields nothing.
         """
         begin_task()
         task = partition.value
         if isinstance(task, QueryTask):
             try:
-                task = bound_now(task, self._reading)
+                task = resolve_task(task, self._reading)
             except EtlError as error:
                 raise failed(for_options(error)) from error
         if task is None or not task.ranges:
@@ -419,8 +442,8 @@ class RangesReader(DataSourceReader):
             progress=None,
             advise=for_options,
         )
-        yield from (
-            rows
-            if self._names == self._reading.columns
-            else (batch.select(list(self._names)) for batch in rows)
-        )
+        if self._names == self._reading.columns:
+            yield from rows
+            return
+        for batch in rows:
+            yield batch.select(list(self._names))

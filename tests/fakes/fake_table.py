@@ -80,7 +80,7 @@ def reject_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
     ]
     if lost:
         missing = render_intervals((log, at, at + 1) for log, at in lost)
-        raise MissingOffsets("offsets are missing from inside the log", missing=missing)
+        raise MissingOffsets("offsets are missing from inside the partition", missing=missing)
 
 
 def write(

@@ -368,7 +368,7 @@ def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_optio
     assert wait_until(is_made_again, 30)
     fill()
     for reader in (strict, lenient):
-        with pytest.raises(TaskFailed, match="deleted and made again"):
+        with pytest.raises(TaskFailed, match="deleted and recreated"):
             list(reader.read(planned))
 
 

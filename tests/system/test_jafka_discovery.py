@@ -309,5 +309,5 @@ def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(
         )
     assert (type(refused.value), refused.value.message) == (
         RanOutBeforeUntil,
-        f"The log ends at 0, the range at {ranges[0].until_offset}",
+        f"The partition ends at 0, the range at {ranges[0].until_offset}",
     )

@@ -151,7 +151,9 @@ def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
     missing = BrokerPartition("no-such-topic", 0, 1)
-    with pytest.raises(RanOutBeforeUntil, match="The log ends at 0, the range at 10") as refused:
+    with pytest.raises(
+        RanOutBeforeUntil, match="The partition ends at 0, the range at 10"
+    ) as refused:
         read([OffsetRange(missing, 0, 10, leader(missing, brokers))], deadline_s=60)
     assert "deleted" in refused.value.action and "leader" not in refused.value.action
 
@@ -163,7 +165,7 @@ def test_a_log_that_lost_its_end_is_told_at_once_and_read_as_far_as_it_goes_wher
     log.content, log.flushed = log.content[: len(entry(b"b0")) * 3 + 4], len(entry(b"b0")) * 3 + 4
     with pytest.raises(
         RanOutBeforeUntil,
-        match=f"The log ends at {log.flushed}, the range at {request.until_offset}",
+        match=f"The partition ends at {log.flushed}, the range at {request.until_offset}",
     ) as refused:
         read([request], deadline_s=60)
     assert refused.value.where["offset"] == len(entry(b"b0")) * 3
@@ -188,7 +190,7 @@ def test_a_log_that_reaches_far_enough_and_gives_nothing_is_out_of_reach_and_not
 ) -> None:
     brokers[1].script[FETCH].extend([nothing] * 1000)
     receipts: dict[int, RangeResult] = {}
-    with pytest.raises(NotYetReadable, match="gave no message for 0.2 s") as refused:
+    with pytest.raises(NotYetReadable, match="returned no message for 0.2 s") as refused:
         list(
             read_ranges(
                 [whole(TWO, brokers)],

@@ -201,7 +201,7 @@ def test_a_topic_that_is_made_again_between_planning_and_reading_is_noticed(
         [planned] = reader.partitions()
         broker.world.topic_ids["clicks"] = UUID(int=2)
         error = failure_of(reader.read(planned))
-        assert isinstance(error, NeedsDecision) and "made again" in error.message
+        assert isinstance(error, NeedsDecision) and "deleted and recreated" in error.message
         assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 
@@ -215,7 +215,7 @@ def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(
     [planned] = reader.partitions()
     broker.world.topic_ids["clicks"] = UUID(int=2)
     broker.log("clicks", 0).batches[left:] = []
-    assert "made again" in failure_of(reader.read(planned)).message
+    assert "deleted and recreated" in failure_of(reader.read(planned)).message
 
 
 def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the_option_says(

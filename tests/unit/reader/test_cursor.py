@@ -281,7 +281,7 @@ def test_empty_answers_count_only_in_a_row() -> None:
 
 
 def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
-    with pytest.raises(CorruptData, match="all below the offset asked for"):
+    with pytest.raises(CorruptData, match="all below the requested offset"):
         feed(cursor_of(150, 160), encode(TEN))
 
 
@@ -289,8 +289,8 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
     "code, log_start, kind, what",
     [
         (1, 101, ExpiredOffsets, "deleted by retention"),
-        (1, 100, RanOutBeforeUntil, "The log ends at or below 100,"),
-        (1, None, BrokerError, "does not say on which side"),
+        (1, 100, RanOutBeforeUntil, "The partition ends at or below 100,"),
+        (1, None, BrokerError, "does not report on which side"),
         (2, None, CorruptData, "CORRUPT_MESSAGE"),
         (6, None, BrokerError, "NOT_LEADER_OR_FOLLOWER"),
         (-1, None, BrokerError, "UNKNOWN_SERVER_ERROR"),

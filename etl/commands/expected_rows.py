@@ -1,11 +1,11 @@
 """Which rows should the table hold, by the ledgers?
 
-Plans that led to the table, loaded intervals of pruned plans, and lost offsets, of the pipeline and
-its backfills, at one version of the table. A backfill's ledger is read after that version is known:
-each plan is stored before its commit, so all commits up to it are known, and later ones are left
-out.
+Lives here: the plans that led to the table, the loaded intervals of pruned plans and the lost
+offsets, of the pipeline and its backfills, at one version of the table.
+Not here: the rows of the table, and the comparison (etl/commands/verify.py).
 
-Not here: what the table holds and what `verify` makes of it (etl/commands/verify.py).
+A backfill's ledger is read after that version is known. Each plan is stored before its commit, so
+the plans of all commits up to the version are known; later commits are left out.
 """
 
 from __future__ import annotations
@@ -37,52 +37,52 @@ from etl.run.services import ALONE
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 
-_LOOKS_MAX = 3
+_READS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class BothLedgers:
-    """Both ledgers at one moment."""
+    """The ledger in ZooKeeper and the table's state, with the kept plans."""
 
     ledger: Ledger
     table: Table | None
     kept: tuple[tuple[Plan, CommitResult | None], ...]
-    """The kept plans, and the record of each."""
+    """The stored plans that are not pruned, each with its recorded result."""
     coverage: LoadedIntervals
 
 
 def read_both_ledgers(services: LiveServices) -> BothLedgers:
     """Read both ledgers, and again if a run stored or pruned plans meanwhile. Raises Owned."""
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_READS_MAX):
         before = services.ledger.mark()
         ledger = services.ledger.read_ledger()
         table = services.read_table(ledger)
-        kept = tuple(
+        plans = [
             (plan, services.ledger.read_record_of(plan)) for plan in services.ledger.read_plans()
-        )
-        coverage = (
-            services.ledger.read_loaded_intervals()
-        )  # after the plans: one that was pruned meanwhile is in it, and counts once
+        ]
+        # after the plans: it has the plans that are pruned meanwhile, and each counts once
+        coverage = services.ledger.read_loaded_intervals()
         if services.ledger.mark() == before:
-            return BothLedgers(
-                ledger,
-                table,
-                tuple(one for one in kept if one[0].number > coverage.through),
-                coverage,
+            kept = tuple(
+                (plan, recorded) for plan, recorded in plans if plan.number > coverage.through
             )
-    raise Owned("Runs of this pipeline change its ledger while it is read", action="Verify again")
+            return BothLedgers(ledger, table, kept, coverage)
+    raise Owned(
+        "Runs of this pipeline change its ledger while it is read",
+        action="Run this command again",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kept plan and what came of it."""
+    """A kept plan and the result of its commit."""
 
     plan: Plan
     applied: CommitResult
     was_recorded: bool
-    """Else it was counted again."""
+    """False: the ledger had no result, and the rows were counted from the commit's files."""
     is_given_up: bool
-    """It went to another table, or to a state of this one that an old copy replaced, and an
+    """The commit went to another table, or to a state of this one that an old copy replaced, and an
     operator accepted that.
     """
 
@@ -90,52 +90,57 @@ class Loaded:
 def loaded_plans(
     services: LiveServices, ledgers: BothLedgers, table: Table
 ) -> tuple[list[Loaded], Ancestry]:
-    """The kept plans that were applied, and which of all plans led to the table as it is."""
-    led = ancestry(
-        {plan.number: plan.table_transaction_version for plan, _ in ledgers.kept},
-        table.transaction_version or 0,
-    )
+    """Return the kept plans that were applied, and which of all plans led to the table.
+
+    Raises LedgersDisagree if the table holds another plan of the same number.
+    """
+    versions = {plan.number: plan.table_transaction_version for plan, _ in ledgers.kept}
+    led = ancestry(versions, table.transaction_version or 0)
     found = []
     for plan, recorded in ledgers.kept:
         if recorded is None and plan.number not in led.numbers:
             continue
         applied = recorded or services.recount(plan)
         if applied is None:
-            message = f"The table holds another plan {plan.number} than ZooKeeper"
             raise LedgersDisagree(
-                message,
+                f"The table holds another plan {plan.number} than ZooKeeper",
                 path=services.settings.table.path,
-                action="Check with `etl run CONF --dry-run`; the next run takes over the table's",
+                action=(
+                    "Check with `etl run CONF --dry-run`. "
+                    "The next run continues with the table's plan"
+                ),
             )
+        applied = _with_transform(plan, applied, services.settings)
         is_given_up = plan.number not in led.numbers or applied.table_id != table.id
-        found.append(
-            Loaded(
-                plan,
-                _as_known_now(plan, applied, services.settings),
-                recorded is not None,
-                is_given_up,
-            )
-        )
+        found.append(Loaded(plan, applied, recorded is not None, is_given_up))
     return found, led
 
 
-def _covered(coverage: LoadedIntervals, table: Table, led: Ancestry) -> dict[AuditedLog, Expected]:
-    """Return the intervals of pruned plans; if not all of them led to this table, their rows are
-    not required.
+def _expected_of_pruned(
+    coverage: LoadedIntervals, table: Table, led: Ancestry
+) -> dict[AuditedLog, Expected]:
+    """Return the intervals of pruned plans.
+
+    Their rows are required only if all of these plans led to this table.
     """
-    held_through = coverage.through if coverage.held_through is None else coverage.held_through
-    is_judged = coverage.table_id in (None, table.id) and held_through <= led.before
+    held_through = coverage.held_through
+    if held_through is None:
+        held_through = coverage.through
+    is_required = coverage.table_id in (None, table.id) and held_through <= led.before
     expected: dict[AuditedLog, Expected] = {}
-    for intervals, is_held in ((coverage.intervals, is_judged), (coverage.given_up, False)):
-        for log, found in intervals.items():
-            for one in found:
-                audited = AuditedLog(log, one.incarnation)
-                known = expected.get(audited, Expected())
-                expected[audited] = (
-                    replace(known, coverage=(*known.coverage, one))
-                    if is_held
-                    else (replace(known, given_up=(*known.given_up, one)))
-                )
+    for log, intervals in coverage.intervals.items():
+        for interval in intervals:
+            audited = AuditedLog(log, interval.incarnation)
+            known = expected.get(audited, Expected())
+            if is_required:
+                expected[audited] = replace(known, coverage=(*known.coverage, interval))
+            else:
+                expected[audited] = replace(known, given_up=(*known.given_up, interval))
+    for log, intervals in coverage.given_up.items():
+        for interval in intervals:
+            audited = AuditedLog(log, interval.incarnation)
+            known = expected.get(audited, Expected())
+            expected[audited] = replace(known, given_up=(*known.given_up, interval))
     return expected
 
 
@@ -146,67 +151,68 @@ def expected_rows(
     loaded: Sequence[Loaded],
     led: Ancestry,
 ) -> tuple[dict[AuditedLog, Expected], dict[AuditedLog, set[Loss]], tuple[str, ...]]:
-    """Return what the table should hold, the losses, and notes for the reader."""
+    """Return the rows that the table should hold, the losses, and notes for people."""
     from etl.io.delta.losses import read_losses, recorded
 
+    settings = services.settings
     notes: list[str] = []
-    path = services.settings.table.losses_at
-    if services.settings.transform.function:
-        key = names_of_key(physical=services.settings.source.is_physical)
+    path = settings.table.losses_at
+    if settings.transform.function:
+        key = names_of_key(physical=settings.source.is_physical)
         notes.append(
-            f"the pipeline has a transform: the proof holds as long as it keeps {key} and drops no row"
+            "the pipeline has a transform: "
+            f"the proof is valid if the transform keeps {key} and drops no row"
         )
-    if services.settings.source.is_physical:
-        notes.append(
-            describe_jafka_proof(
-                [one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted]
-            )
-        )
-    lost = set(read_losses(path, uid=ledgers.ledger.uid) if ledgers.ledger.uid else ())
-    expected = _covered(ledgers.coverage, table, led)
+    if settings.source.is_physical:
+        recounted = [
+            one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted
+        ]
+        notes.append(describe_jafka_proof(recounted))
+    all_losses = set[Loss]()
+    if ledgers.ledger.uid:
+        all_losses.update(read_losses(path, uid=ledgers.ledger.uid))
+    expected = _expected_of_pruned(ledgers.coverage, table, led)
+    read_by_others = list(ledgers.coverage.read_by_others)
+    vanished = list(ledgers.coverage.vanished)
     for one in loaded:
         plan = one.plan
         if not one.was_recorded:
             notes.append(
-                f"plan {plan.number} has no receipts, so its rows were counted from the commit's files: the next run writes them down"
+                f"plan {plan.number} has no recorded results, so its rows were counted from the "
+                "commit's files: the next run records the results"
             )
         if not recorded(plan, app_id=services.app_id, path=path):
             notes.append(
-                f"what plan {plan.number} let go is not in the losses table: the next run writes it down"
+                f"the lost offsets of plan {plan.number} are not in the losses table: "
+                "the next run records them"
             )
-        lost.update(plan.losses)
-        _expect(expected, one, is_counted=not ledgers.coverage.removals)
-    for hole in merged_holes(
-        (
-            *ledgers.coverage.read_by_others,
-            *(hole for one in loaded for hole in one.plan.read_by_others),
-        )
-    ):
+        all_losses.update(plan.losses)
+        read_by_others += plan.read_by_others
+        vanished += plan.vanished
+        _add_plan(expected, one, is_counted=not ledgers.coverage.removals)
+    for hole in merged_holes(read_by_others):
         audited = AuditedLog(hole.log, hole.incarnation)
         known = expected.get(audited, Expected())
-        expected[audited] = replace(
-            known, read_by_others=(*known.read_by_others, (hole.from_offset, hole.until_offset))
-        )
+        interval = (hole.from_offset, hole.until_offset)
+        expected[audited] = replace(known, read_by_others=(*known.read_by_others, interval))
     losses: dict[AuditedLog, set[Loss]] = {}
-    for loss in lost:
+    for loss in all_losses:
         audited = AuditedLog(loss.log, loss.incarnation)
-        losses.setdefault(audited, set()).update(
-            still_lost(loss, expected.setdefault(audited, Expected()))
-        )
-    notes += describe_vanished(
-        (*ledgers.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished))
-    )
+        known = expected.setdefault(audited, Expected())
+        losses.setdefault(audited, set()).update(still_lost(loss, known))
+    notes += describe_vanished(vanished)
     return expected, losses, tuple(notes)
 
 
 def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
-    """Return the part of a loss that was not loaded later: an operator may have set the position
-    back. At offsets of a truncated partition other records were loaded: the loss stays.
+    """Return the parts of a loss that were not loaded later, after an operator set offsets back.
+
+    At offsets of a truncated partition other records were loaded: the loss stays.
     """
     if loss.why is LossReason.TRUNCATED:
         return [loss]
     loaded = [
-        *((one.from_offset, one.until_offset) for one in expected.coverage),
+        *((interval.from_offset, interval.until_offset) for interval in expected.coverage),
         *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
     ]
     return [
@@ -215,18 +221,19 @@ def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
     ]
 
 
-def _expect(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bool) -> None:
-    """Take the plan's ranges in. Rows of a replay are in the place of those that earlier plans
-    brought, unless it was given up itself.
+def _add_plan(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bool) -> None:
+    """Add the plan's ranges to the expected rows.
+
+    Rows of a replay replace those of earlier plans, unless the replay was given up itself.
     """
-    came: dict[AuditedLog, list[tuple[OffsetRange, RangeResult]]] = {}
+    pairs_of: dict[AuditedLog, list[tuple[OffsetRange, RangeResult]]] = {}
     for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
-        came.setdefault(audited_as(one.plan, r), []).append((r, receipt))
+        pairs_of.setdefault(audited_as(one.plan, r), []).append((r, receipt))
     spans = {
         AuditedLog(span.log, span.incarnation): span
         for span in spans_of(one.plan, is_counted=is_counted)
     }
-    for audited, pairs in came.items():
+    for audited, pairs in pairs_of.items():
         known = expected.get(audited, Expected())
         if one.is_given_up:
             expected[audited] = replace(known, elsewhere=(*known.elsewhere, *pairs))
@@ -237,38 +244,110 @@ def _expect(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bo
 
 
 def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
-    """The life of the log that the range's rows are of."""
+    """Return the incarnation of the partition that the range reads."""
     return AuditedLog(r.log, plan.incarnations.get(r.log, 0))
 
 
-def _as_known_now(plan: Plan, applied: CommitResult, settings: Settings) -> CommitResult:
-    """Return the result, corrected: an older version did not record that it had counted rows of a
-    transform.
+def _with_transform(plan: Plan, applied: CommitResult, settings: Settings) -> CommitResult:
+    """Return the result, marked as counted after a transform if it was.
+
+    An older version did not record that.
     """
     if not may_be_transformed(plan, settings):
         return applied
-    return replace(
-        applied,
-        receipts=tuple(
-            replace(receipt, behind_transform=True) if receipt.fetched_bytes is None else receipt
-            for receipt in applied.receipts
-        ),
-    )
+    receipts = []
+    for receipt in applied.receipts:
+        if receipt.fetched_bytes is None:
+            receipts.append(replace(receipt, behind_transform=True))
+        else:
+            receipts.append(receipt)
+    return replace(applied, receipts=tuple(receipts))
+
+
+# -- the pipeline and its backfills
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOfAll:
-    """What the pipeline and its backfills should have loaded."""
+    """The rows that the pipeline and its backfills should have loaded."""
 
     loaded: tuple[Loaded, ...]
     rows: dict[AuditedLog, Expected]
     losses: dict[AuditedLog, set[Loss]]
-    """Losses, without what was loaded later, also by a backfill."""
+    """Losses, without offsets that were loaded later, also by a backfill."""
     notes: tuple[str, ...]
 
 
+def expected_of_all(
+    services: LiveServices,
+    ledgers: BothLedgers,
+    table: Table,
+    loaded: Sequence[Loaded],
+    led: Ancestry,
+) -> ExpectedOfAll:
+    """Return the expected rows of the pipeline and its backfills. Raises as `expected_rows`."""
+    rows, losses, notes = expected_rows(services, ledgers, table, loaded, led)
+    all_loaded = list(loaded)
+    for reservation in services.claims.beside.read():
+        backfill = LiveServices(
+            settings_of_backfill(services.settings, reservation.name),
+            services.zookeeper,
+            ALONE,
+            services.run_id,
+        )
+        of_backfill = read_both_ledgers(backfill)
+        newer = of_backfill.table
+        if newer is None or newer.id != table.id or is_of_another_era(of_backfill.ledger, newer):
+            continue
+        with _naming_backfill(reservation.name):
+            plans, led_there = _plans_of_backfill(backfill, of_backfill, newer, table)
+        if reservation.state is ReservationState.GIVEN_UP:
+            of_backfill, plans, doubtful = _as_claimed(of_backfill, plans, reservation, table)
+            _add_given_up(rows, doubtful)
+        more_rows, more_losses, _ = expected_rows(backfill, of_backfill, newer, plans, led_there)
+        all_loaded += plans
+        for audited, found in more_rows.items():
+            rows[audited] = together(rows.get(audited, Expected()), found)
+        for audited, lost in more_losses.items():
+            losses[audited] = losses.get(audited, set()) | lost
+    return ExpectedOfAll(
+        tuple(all_loaded),
+        {audited: without_reloaded(found, audited) for audited, found in rows.items()},
+        _never_loaded(losses, rows),
+        notes,
+    )
+
+
+def _plans_of_backfill(
+    backfill: LiveServices, ledgers: BothLedgers, newer: Table, table: Table
+) -> tuple[list[Loaded], Ancestry]:
+    """Return the applied plans of a backfill, without commits after the version of `table`.
+
+    `newer`: the same table at the later moment when the backfill's ledger was read.
+    """
+    newest = ledgers.ledger.newest
+    in_table = newer.transaction_version or 0
+    place = backfill.settings.table.place
+    known = 0
+    if not newest or not is_accepted(ledgers.ledger, newest, newer, place):
+        known = known_in_table(ledgers.ledger, newer)
+    plans, led = loaded_plans(
+        backfill, ledgers, replace(newer, transaction_version=max(in_table, known))
+    )
+    kept = []
+    for one in plans:
+        # versions of a given-up commit belong to another history of the table
+        if (
+            one.is_given_up
+            or one.applied.delta_version <= table.version
+            or in_table < one.plan.number <= known
+        ):
+            kept.append(one)
+    return kept, led
+
+
 @contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
+def _naming_backfill(name: str) -> Iterator[None]:
     """Name the backfill in errors about its plans, which only the backfill can finish."""
     try:
         yield
@@ -280,94 +359,49 @@ def _naming(name: str) -> Iterator[None]:
         ) from error
 
 
-def expected_of_all(
-    services: LiveServices,
-    ledgers: BothLedgers,
-    table: Table,
-    loaded: Sequence[Loaded],
-    led: Ancestry,
-) -> ExpectedOfAll:
-    """Return what all of them should have loaded. Raises as `expected_rows`."""
-    rows, losses, notes = expected_rows(services, ledgers, table, loaded, led)
-    every = list(loaded)
-    for claim in services.claims.beside.read():
-        own = LiveServices(
-            settings_of_backfill(services.settings, claim.name),
-            services.zookeeper,
-            ALONE,
-            services.run_id,
-        )
-        theirs = read_both_ledgers(own)
-        there = theirs.table
-        if there is None or there.id != table.id or is_of_another_era(theirs.ledger, there):
-            continue
-        newest, in_table = theirs.ledger.newest, there.transaction_version or 0
-        is_right = newest and is_accepted(theirs.ledger, newest, there, own.settings.table.place)
-        known = 0 if is_right else known_in_table(theirs.ledger, there)
-        with _naming(claim.name):
-            plans, led_there = loaded_plans(
-                own, theirs, replace(there, transaction_version=max(in_table, known))
-            )
-        plans = [
-            one
-            for one in plans  # the versions of what was given up are those of another history
-            if one.is_given_up
-            or one.applied.delta_version <= table.version
-            or in_table < one.plan.number <= known
-        ]
-        if claim.state is ReservationState.GIVEN_UP:
-            theirs, plans, doubtful = _as_claimed(theirs, plans, claim, table)
-            rows = _with_given_up(rows, doubtful)
-        more, lost, _ = expected_rows(own, theirs, there, plans, led_there)
-        every += plans
-        for audited, found in more.items():
-            rows[audited] = together(rows.get(audited, Expected()), found)
-        for audited, some in lost.items():
-            losses[audited] = losses.get(audited, set()) | some
-    left = {
-        audited: {part for loss in some for part in still_lost(loss, rows.get(audited, Expected()))}
-        for audited, some in losses.items()
-    }
-    return ExpectedOfAll(
-        tuple(every),
-        {audited: without_reloaded(found, audited) for audited, found in rows.items()},
-        left,
-        notes,
-    )
-
-
 def _as_claimed(
-    theirs: BothLedgers,
+    ledgers: BothLedgers,
     plans: Sequence[Loaded],
-    claim: Reservation,
+    reservation: Reservation,
     table: Table,
 ) -> tuple[BothLedgers, list[Loaded], dict[AuditedLog, tuple[Interval, ...]]]:
-    """Without what the backfill gave back of this table, because it has no row of it; another one
-    may have loaded that since.
+    """Leave out the offsets that the backfill released because this table has no row of them.
+
+    Another backfill may have loaded them since. The last result: the other offsets of ranges that
+    were released in part, if their rows are not known one by one.
     """
-    found, doubtful = list[Loaded](), dict[AuditedLog, tuple[Interval, ...]]()
+    found: list[Loaded] = []
+    doubtful: dict[AuditedLog, tuple[Interval, ...]] = {}
     for one in plans:
-        if one.applied.table_id == table.id:
-            plan, applied, more = as_claimed(one.plan, one.applied, claim)
-            one = replace(one, plan=plan, applied=applied)
-            for log, some in more.items():
-                audited = AuditedLog(log, claim.incarnation_of(log))
-                doubtful[audited] = (*doubtful.get(audited, ()), *some)
-        found.append(one)
-    if theirs.coverage.table_id in (None, table.id):
-        theirs = replace(theirs, coverage=covered_as_claimed(theirs.coverage, claim))
-    return theirs, found, doubtful
+        if one.applied.table_id != table.id:
+            found.append(one)
+            continue
+        plan, applied, doubtful_of_plan = as_claimed(one.plan, one.applied, reservation)
+        found.append(replace(one, plan=plan, applied=applied))
+        for log, intervals in doubtful_of_plan.items():
+            audited = AuditedLog(log, reservation.incarnation_of(log))
+            doubtful[audited] = (*doubtful.get(audited, ()), *intervals)
+    if ledgers.coverage.table_id in (None, table.id):
+        ledgers = replace(ledgers, coverage=covered_as_claimed(ledgers.coverage, reservation))
+    return ledgers, found, doubtful
 
 
-def _with_given_up(
-    rows: Mapping[AuditedLog, Expected], more: Mapping[AuditedLog, tuple[Interval, ...]]
-) -> dict[AuditedLog, Expected]:
-    """Return the rows with given-up offsets, of which none is required and none is an error."""
-    return {
-        **rows,
-        **{
-            audited: replace(known, given_up=(*known.given_up, *some))
-            for audited, some in more.items()
-            for known in (rows.get(audited, Expected()),)
-        },
-    }
+def _add_given_up(
+    rows: dict[AuditedLog, Expected], doubtful: Mapping[AuditedLog, tuple[Interval, ...]]
+) -> None:
+    """Add given-up offsets: their rows are neither required nor an error."""
+    for audited, intervals in doubtful.items():
+        known = rows.get(audited, Expected())
+        rows[audited] = replace(known, given_up=(*known.given_up, *intervals))
+
+
+def _never_loaded(
+    losses: Mapping[AuditedLog, set[Loss]], rows: Mapping[AuditedLog, Expected]
+) -> dict[AuditedLog, set[Loss]]:
+    """Return the losses without offsets that the pipeline or a backfill loaded later."""
+    left: dict[AuditedLog, set[Loss]] = {}
+    for audited, lost in losses.items():
+        parts = left.setdefault(audited, set())
+        for loss in lost:
+            parts.update(still_lost(loss, rows.get(audited, Expected())))
+    return left

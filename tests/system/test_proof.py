@@ -154,7 +154,8 @@ def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_
     before = pipeline.door("verify")
     assert (before.code, reasons(before.document, 1)) == (0, {"lost": 50})
     assert any(
-        "plan 2 let go is not in the losses table" in note for note in before.document["notes"]
+        "the lost offsets of plan 2 are not in the losses table" in note
+        for note in before.document["notes"]
     )
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     pipeline.ran()

@@ -1,5 +1,5 @@
-"""Chromium without a window, asked over a pipe in its DevTools protocol: how a page looks there,
-and what the browser says of it.
+"""Headless Chromium over a pipe in its DevTools protocol: the rendering of a page, and the
+browser's messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Browser:
     def __init__(self, send: Any, receive: Any) -> None:
         self._send, self._receive, self._numbers = send, receive, itertools.count(1)
         self.events = list[dict[str, Any]]()
-        """What the browser told of the page that is shown."""
+        """The browser's events for the loaded page."""
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """The answer to one question. Raises RuntimeError where the browser refuses it, or is gone."""
@@ -100,7 +100,7 @@ class Shown:
         self._browser, self._session, self._target = browser, session, target
 
     def value(self, expression: str) -> Any:
-        """What an expression of JavaScript is in the page, beside its policy."""
+        """Evaluate an expression of JavaScript in the page, outside of its policy."""
         answer = self._browser.call(
             "Runtime.evaluate", self._session, expression=expression, returnByValue=True
         )
@@ -118,7 +118,7 @@ class Shown:
 
     @property
     def asked_for(self) -> list[str]:
-        """The addresses that it asked for."""
+        """The requested addresses."""
         return [
             reported["params"]["request"]["url"]
             for reported in self._browser.events

@@ -56,7 +56,7 @@ def restored_logging() -> Iterator[None]:
 
 
 def refused(result: CommandResult, code: int, *words: str) -> None:
-    """The exit code, a message that has all of `words` and says what to do, one document, and no
+    """Check the exit code, a message with all of `words` and an advice, one JSON document, and no
     traceback.
     """
     assert result.code == code, result.err + result.out

@@ -1,5 +1,5 @@
 """Fixtures that several kinds of tests share: one Spark session and one cluster for the whole run,
-started when first asked for.
+started at their first use.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.units_of_work import by_units, turn_of, unit_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The gate tries the same examples each time, enough to find what a change broke; `make fuzz` looks
-# for others, and longer. How quickly examples come says only how busy the machine is.
+# CI runs the same examples each time, enough to find the errors of a change; `make fuzz` searches
+# for others, and longer. The speed of examples only shows the load of the machine.
 settings.register_profile(
     "gate",
     max_examples=40,
@@ -49,13 +49,13 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """As `turn_of` says, and otherwise as they were collected."""
+    """In the order of `turn_of`, else as they were collected."""
     items.sort(key=lambda item: turn_of(item.nodeid))
 
 
 def pytest_collection_finish() -> None:
-    """What was collected, a million objects, stays to the end: Python need not look through it
-    again and again.
+    """The collected tests, a million objects, stay to the end: Python's garbage collector can skip
+    them.
     """
     gc.freeze()
     gc.enable()
@@ -70,7 +70,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 class TopicFactory(Protocol):
-    """Creates a topic nobody else uses and returns its name."""
+    """Create a new topic; return its name."""
 
     def __call__(self, partitions: int = 1, *, config: Mapping[str, str] | None = None) -> str: ...
 

@@ -1,7 +1,7 @@
-"""Builds the jar of `etl/io/spark/log_store` from the source beside it: `python -m
-tests.log_store_build` writes it.
+"""Builds the jar of `etl/io/spark/log_store` from its source: `python -m tests.log_store_build`
+writes it.
 
-The compiler is the pinned one of the tests, so that the same source is the same classes on every
+The compiler is the pinned one of the tests, so that the same source gives the same classes on every
 machine.
 """
 

@@ -1,5 +1,5 @@
-"""Which test runs each command that the pages name: ours are typed section by section, others
-elsewhere, and few by nobody here.
+"""The test of each command that the pages name: our commands are executed section by section,
+others elsewhere, and few nowhere here.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ ELSEWHERE: dict[str, Runs] = {
         _TOOLS,
     ),
 }
-"""Those that another test runs, by what it types, or that need what is not on every machine."""
+"""Commands that another test runs, by its text, or that need tools that not every machine has."""
 NOT_HERE: dict[str, str] = {
     "python -m tests.brokers.golden RELEASE": "it writes what other tests go by anew; done by hand where a release is added",
     **dict.fromkeys(
@@ -181,7 +181,7 @@ NOT_RUN_SECTIONS = {
     "docs/CLUSTER.md: Kubernetes",
     "docs/AIRFLOW.md: Install",
 }
-"""They say so themselves; of the last one it is what the other tables do not have."""
+"""They print it themselves; the last one is the rest of the other tables."""
 _READER = Runs(
     "tests/system/test_typed_pages.py",
     "test_the_programs_of_the_reader_read_what_is_in_the_topic",
@@ -222,8 +222,8 @@ def group_of(one: Written, *, in_line: bool) -> str | None:
 
 
 def typed() -> Iterator[Section]:
-    """The sections of all pages with what is to be typed there: each line, and what sentences name
-    if it was not typed before.
+    """The sections of all pages with their commands: each line, and commands in sentences that no
+    line had before.
     """
     done = set[str]()
     for page in PAGES:

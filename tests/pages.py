@@ -36,7 +36,7 @@ class Written:
     section: str
     """The nearest heading above it."""
     text: str
-    """What is to be typed, in one line; what stands beside it on the page is not part of it."""
+    """Return the command in one line, without the other text of the page."""
 
 
 def place(path: Path) -> str:
@@ -44,7 +44,7 @@ def place(path: Path) -> str:
 
 
 def lines(page: Path) -> Iterator[Written]:
-    """What is to be typed in lines of its own; programs in Python are none."""
+    """Return the commands in lines of their own; Python programs are none."""
     for section, block in _blocks(page):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             if text := re.split(r" {3,}|\s+#\s", line.strip())[0]:
@@ -108,9 +108,7 @@ def meant_by(text: str) -> str:
     """The same for two commands that ask for the same of the same world: reasons, and what the conf
     and its folder are called, aside.
     """
-    if text.startswith(
-        "python -m tests.bench "
-    ):  # the page of its results says with which options they came
+    if text.startswith("python -m tests.bench "):  # the page of its results names their options
         return "python -m tests.bench"
     text = re.sub(r"--reason (\"[^\"]*\"|\.\.\.)", "--reason ...", text)
     return (
@@ -131,7 +129,7 @@ def family(text: str) -> str:
 
 
 def _found(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that words name, and the words behind its name."""
+    """Return the command that words name, and the words after its name."""
     found = COMMAND
     while hasattr(found, "commands"):
         if words and words[0] in found.commands:

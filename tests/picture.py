@@ -19,7 +19,7 @@ from tests.browser import chromium
 
 ROOT = Path(__file__).parents[1]
 WIDTH, HEIGHT = 1100, 1250
-"""What is shown of the page: its width, and as much from its top as says how a run went."""
+"""The visible part of the page: its width, and the top part that shows how a run ended."""
 MOST_BYTES = 300_000
 
 

@@ -1,5 +1,5 @@
-"""The processes of this machine, as Linux tells of them in /proc: for tests of what is left behind,
-and for those who kill.
+"""The processes of this machine by Linux' /proc: for tests of leftover processes, and for those
+that kill.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def command_line(pid: int) -> str:
 
 
 def working_folder(pid: int) -> str:
-    """Where a process works; nothing when it is gone, or somebody else's."""
+    """The working directory of a process; nothing if it has ended, or belongs to another user."""
     try:
         return str(Path(f"/proc/{pid}/cwd").readlink())
     except OSError:

@@ -1,5 +1,5 @@
-"""Which tests stay on one worker of the gate: those of a file; of `tests/brokers`, those on one
-release, whose servers start once.
+"""Which tests stay on one worker of CI: those of a file; of `tests/brokers`, those on one release,
+whose servers start once.
 
 And which come first.
 """
@@ -58,8 +58,8 @@ def turn_of(test: str) -> int:
 
 
 def by_units(config: pytest.Config, log: Any, dist: str, unit: Callable[[str], str]) -> Any:
-    """xdist's scheduler under that `--dist`: what is of one unit comes to one worker; None: xdist's
-    own, under another one.
+    """xdist's scheduler for that `--dist`: all tests of one unit run on one worker; None: xdist's
+    own, for another one.
     """
     if config.getoption("dist") != dist:
         return None

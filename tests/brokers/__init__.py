@@ -1,3 +1,3 @@
-"""Brokers of each release, with producers and consumers that are not ours. A package: so they end
-behind the last of its tests.
+"""Brokers of each release, with producers and consumers of other projects. It is a package so that
+they end after the last of its tests.
 """

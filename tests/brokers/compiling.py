@@ -1,8 +1,8 @@
-"""The Java beside this module as classes for one release's jars, in the cache, by a compiler that
-runs on any Java: many have no `javac`.
+"""The Java classes in this directory, compiled for one release's jars into the cache, by a compiler
+that runs on any Java: many have no `javac`.
 
-`python -m tests.brokers.compiling` makes what the gate needs of it, and fetches the jars; `make
-test` calls it beside its first tests.
+`python -m tests.brokers.compiling` compiles what CI needs, and fetches the jars; `make test` runs
+it together with its first tests.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Seen:
     """One message as a client that is not ours saw it."""
 
     broker: int
-    """0 on logical logs: there it says nothing."""
+    """0 on Kafka, where it has no meaning."""
     partition: int
     offset: int
     index: int
@@ -155,23 +155,22 @@ class JafkaClients(Process):
     def send(
         self, broker: Kafka, topic: str, partition: int, values: Sequence[bytes], codec: int = 0
     ) -> None:
-        """One produce request; with a codec (1 gzip) one compressed entry. It has no answer: `end`
-        says when it was written.
+        """One produce request; with a codec (1 gzip) one compressed entry. It has no answer; `end`
+        is the log end when it is written.
         """
         self.ask("send", *broker.bootstrap.split(":"), topic, partition, codec, *map(_word, values))
 
     def scatter(self, topic: str, values: Sequence[bytes], codec: int = 0) -> None:
-        """A request for each, wherever the producer that asks ZooKeeper sends it."""
+        """One request each, to the broker that the producer finds in ZooKeeper."""
         self.ask("scatter", topic, codec, *map(_word, values))
 
     def read(
         self, broker: Kafka, topic: str, partition: int, fetch_size: int = 1 << 20
     ) -> list[Seen]:
-        """Everything, with the offset of the entry that each message is in, and its number in
-        there.
+        """Return all messages, with the offset of their entry, and their index in it.
 
-        Jafka's consumer tells another: the start of the entry, and for the last message in it its
-        end.
+        Jafka's consumer reports another offset: the start of the entry, and for the last message
+        in it its end.
         """
         found: list[Seen] = []
         start = index = 0

@@ -55,8 +55,8 @@ def with_consumer_protocol(cluster: EmbeddedCluster) -> None:
 
 
 def with_session(cluster: EmbeddedCluster, group: str, seconds: int) -> None:
-    """Have a coordinator wait so long for members of one group of the consumer protocol, which do
-    not say that themselves.
+    """Set the initial rebalance delay of one group of the consumer protocol; its members cannot set
+    it themselves.
     """
     wanted = ConfigResource(
         ConfigResourceType.GROUP, group, {"consumer.session.timeout.ms": str(seconds * 1000)}
@@ -67,9 +67,7 @@ def with_session(cluster: EmbeddedCluster, group: str, seconds: int) -> None:
 
 @dataclass
 class Group:
-    """One group over a topic of PARTITIONS partitions that nobody else uses; all of whom leave in
-    the end.
-    """
+    """A group on a new topic of PARTITIONS partitions; all members leave in the end."""
 
     stage: KafkaStage
     topic: str
@@ -137,8 +135,8 @@ class Group:
         )
 
     def is_half_theirs(self, name: str = "java") -> None:
-        """Wait until the release's own member knows that it owns one half: a moment before it may
-        still tell of what it had.
+        """Wait until the release's own member knows that it owns one half: before that it may still
+        report its old assignment.
         """
         assert wait_until(lambda: len(self.java.owns(name)) == PARTITIONS // 2, WITHIN_S), (
             self.java.owns(name)

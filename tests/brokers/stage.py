@@ -1,5 +1,5 @@
-"""A cluster of one release with the clients of its own version: what writes to it, and what reads
-it beside us.
+"""A cluster of one release with the clients of its version: producers, and consumers that read in
+parallel.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Stage(Protocol):
 
     @property
     def conf(self) -> Mapping[str, Any]:
-        """What a conf says to read from here; `source` among it."""
+        """The conf to read from here, with `source`."""
 
     def new_topic(self) -> str:
-        """A topic of PARTITIONS partitions that nobody else uses."""
+        """A new topic of PARTITIONS partitions."""
 
     def read(self, topic: str) -> list[Seen]:
         """Everything in it, as the release's own simple consumer reads it."""
@@ -175,8 +175,8 @@ class JafkaStage:
 def begin(
     version: str, folder: Path, running: ExitStack, cluster: EmbeddedCluster | None = None
 ) -> KafkaStage | JafkaStage:
-    """Start the clients, and servers where no `cluster` of Kafka runs already; what was started
-    ends with `running`.
+    """Start the clients, and servers if no `cluster` of Kafka runs already; started processes end
+    with `running`.
     """
     return (
         JafkaStage(folder, running)

@@ -1,7 +1,7 @@
-"""A pipeline on each release: foreign producers write, and the table holds what the release's own
+"""A pipeline on each release: foreign producers write, and the table has what the release's own
 consumer reads.
 
-And a member of ours beside that consumer: each follows what the other assigns.
+And a member of ours next to that consumer: each follows the other's assignments.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What else writes to brokers: the console's programs of each release, transactions, and a client
-that is nobody's jar.
+"""Other producers: the console programs of each release, transactions, and a client without any
+jar.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs as members of a group beside consumers that are not ours: nothing is lost, nothing is read
-by two. At length: `tests/groups`.
+"""Runs as members of a group together with other consumers: nothing is lost, nothing is read by
+two. In detail: `tests/groups`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def test_offsets_are_kept_with_their_words_by_every_kafka_and_a_member_of_the_pa
             first: (42, "etl:clicks:7:abc"),
             second: (None, ""),
         }
-        if stage.release >= (0, 9):  # before, whoever commits is believed
+        if stage.release >= (0, 9):  # before that, any commit is accepted
             with pytest.raises(MembershipLost):
                 consumer.commit_offsets(
                     unused_group, {first: 43}, generation=5, member_id="never-joined"

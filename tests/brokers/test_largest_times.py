@@ -1,5 +1,5 @@
-"""What lies at a time where records have no timestamps or are out of order, on brokers that tell
-the largest one of a log (KIP-734).
+"""The offset of a time if records have no timestamps or are out of order, on brokers that report
+the largest timestamp of a partition (KIP-734).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_tim
     times: Sequence[int],
     found: int | None,
 ) -> None:
-    """Of a segment without timestamps it takes the file's own time, and looks at none behind it."""
+    """For a segment without timestamps it uses the file's modification time, and no segment after
+    it.
+    """
     log = BrokerPartition(f"largest-{abs(hash(tuple(times)))}", 0)
     stage.cluster.create_topic(log.topic, config=SEGMENT)
     broker = stage.cluster.brokers[0]

@@ -1,7 +1,7 @@
-"""A run looks at its group from outside on a broker that has groups of both protocols: whoever is
-alive in it is seen.
+"""A run observes its group from outside, on a broker that has groups of both protocols: every live
+member is visible.
 
-And the contract of members on releases that tell a static leader of its return in other ways, or
+And the contract of members on releases that inform a static leader of its return in other ways, or
 not at all.
 """
 
@@ -56,8 +56,8 @@ def test_a_run_stops_for_a_live_member_of_either_protocol_and_goes_on_once_it_ha
     ids=str,
 )
 def release(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedCluster, GroupProtocol]]:
-    """A broker and a protocol that its groups speak. Before 3.2 it does not tell a static leader
-    that it came back.
+    """A broker and a protocol of its groups. Before 3.2 it does not inform a static leader of its
+    return.
     """
     version, protocol = request.param
     with EmbeddedCluster(version=version) as cluster:

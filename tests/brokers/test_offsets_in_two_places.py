@@ -25,7 +25,7 @@ from tests.command_result import CommandResult, refused, run_etl
 
 END = 10
 CASES = tuple(itertools.product((None, 3, 7), repeat=2))
-"""What stands in ZooKeeper and in Kafka, of one partition each."""
+"""The committed offsets in ZooKeeper and in Kafka, of one partition each."""
 of_both = pytest.mark.parametrize("stage", ["0.8.2.2", "3.9.1"], indirect=True)
 
 

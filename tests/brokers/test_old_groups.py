@@ -24,9 +24,7 @@ def test_an_old_consumer_goes_on_where_we_stopped_and_we_where_it_stopped(
     stage: KafkaStage | JafkaStage,
     make_pipeline: Callable[..., ForeignPipeline],
 ) -> None:
-    """So much of what is there is read by them as the group has not read yet; and then the group
-    has read to the end.
-    """
+    """They read the records that the group has not read yet; then the group has read to the end."""
     pipeline = make_pipeline(source={"on_offset_changed": "follow"})
     first = sent(pipeline, 60)
     by_them = joined(stage, pipeline, 25)

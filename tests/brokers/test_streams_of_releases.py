@@ -1,5 +1,5 @@
-"""A consumer on each release: it gives what the release's own consumer reads, and goes on in the
-release's own kind of group.
+"""A consumer on each release: it returns what the release's own consumer reads, and continues in
+the release's own kind of group.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_members_of_a_group_read_each_record_once_while_they_come_and_go(
     stage: KafkaStage | JafkaStage, unused_group: str
 ) -> None:
     if isinstance(stage, JafkaStage):
-        return  # beside its own consumers: test_streams_beside_old_consumers
+        return  # together with its own consumers: test_streams_beside_old_consumers
     it_is_read_once(
         stage,
         Group(

@@ -1,7 +1,7 @@
-"""A member of ours in ZooKeeper beside high-level consumers from the jars of their release: one
-owner each partition, nobody strands.
+"""A member of ours in ZooKeeper together with high-level consumers from the jars of their release:
+one owner per partition, no partition is left.
 
-What they own is read from ZooKeeper, where they write it themselves.
+Their owned partitions are read from ZooKeeper, where they write them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.brokers.zookeeper_groups import BACKOFF_MS, SETTLES_S, Group, of_both_families
 
 FEW = 2
-"""Of their tries, for who is to give up."""
+"""Of the other consumers' attempts, to decide which one gives up."""
 ROOT = Path(__file__).parents[2]
 
 

@@ -20,7 +20,7 @@ _NOT_OF_THESE_PROGRAMS = (
     "slf4j-log4j12",
     "slf4j-reload4j",
 )
-"""What kafka-tools asks for on behalf of others in it."""
+"""Dependencies that kafka-tools has for other projects in it."""
 
 
 def write_lines(stage: KafkaStage, topic: str, codec: str, lines: Sequence[bytes]) -> None:

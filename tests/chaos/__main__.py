@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     request = parser.parse_args(arguments)
     published, cases = _published(request.write_to, request.writer, request.store)
-    published.write()  # cases may have come since, and it names what was not played
+    published.write()  # new cases may exist since, and it lists those that were not played
     chosen = [case for case in cases if not request.rows or case.row in request.rows]
     chosen = [case for case in chosen if any(name in case.name for name in request.name or [""])]
     chosen = [case for case in chosen if not (request.unplayed and published.is_whole(case))]
@@ -94,7 +94,7 @@ def _published(
 
 
 def _played(case: Case, stage: Stage) -> tuple[CaseResult | None, str]:
-    """What the case told, or why it failed: whatever it is, the next case is played."""
+    """The result of the case, or its failure; the next case is played in any event."""
     try:
         return case.play(stage), ""
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Row 32: a backfill is killed at each point of its way, and ten times in a row, while the live
-pipeline runs and a producer keeps writing.
+"""Row 32: a backfill is killed at each point, and ten times in a row, while the live pipeline runs
+and a producer keeps writing.
 
-The live pipeline began at the end of what was there. So what lies below its start is the backfill's
-alone, and in the end each record of the topic is in the table once.
+The live pipeline began at the log ends. So only the backfill loads the offsets below its start, and
+in the end each record of the topic is in the table once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MANY_RECORDS, _PLANS_BEYOND_THE_KILLS = 3200, 80
 """So many plans that they last longer than the kills."""
 NAME = "old"
 _MANY = 20
-"""So many times in a row an outcome is not told one by one."""
+"""From this number of equal outcomes in a row on they are not listed one by one."""
 
 
 def door_of(records: int) -> tuple[str, ...]:
@@ -78,7 +78,9 @@ def many_times(stage: Stage) -> CaseResult:
 def begun_late(
     pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there: bool = False
 ) -> Pipeline:
-    """A pipeline that began behind these records, so that all of them are left, in so many plans."""
+    """A pipeline that began after these records, so that all of them are left, in this number of
+    plans.
+    """
     pipeline.settings["source"] = {
         **pipeline.settings.get("source", {}),
         "starting_offsets": "latest",
@@ -99,12 +101,11 @@ def killed_at_random(
     most_s: float = 20.0,
     each_loads_some: bool = False,
 ) -> tuple[Counter[str], str]:
-    """What came of the kills, and what the last run said. Raises AssertionError where a range was
-    fetched again without a kill.
+    """Describe the kills and the last run. Raises AssertionError if a range was fetched again
+    without a kill.
 
     `each_loads_some`: the moments are counted from a run's first commit on, and the last run loads
-    the rest at once, so that it depends on no machine's speed that kills come amid the work, and
-    that it ends.
+    the rest at once. So kills hit the work and the case ends, at any speed of the machine.
     """
     chance, found, begun = random.Random(11), Counter[str](), list[list[int]]()
     door = (*door_of(records), "--log-format", "json")
@@ -115,7 +116,7 @@ def killed_at_random(
                 driver.wait_for("its first plan", lambda: commits(pipeline) > there)
             time.sleep(
                 chance.uniform(least_s, most_s)
-            )  # the moment of a kill is what is played; nothing waits for anything
+            )  # the moment of a kill is the case itself; nothing waits for anything
             is_killed = driver.process.poll() is None
             result = driver.killed() if is_killed else driver.wait()
         begun.append(plans_begun(result.err))

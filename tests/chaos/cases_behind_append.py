@@ -1,9 +1,9 @@
-"""Row 39: members whose offsets move behind the append (`group.join.commit_when: after_append`), in
+"""Row 39: members with offset commits after the append (`group.join.commit_when: after_append`), in
 ZooKeeper's group and in Kafka's own.
 
-Whoever takes a partition over before that reads the same again, so a record may be in the table and
-read by the other one; none is in the table twice, none is in neither, and in the end the group's
-offsets are where the logs end.
+A member that takes a partition over before the commit reads the same records again, so a record may
+be in the table and read by the other one; none is in the table twice, none is in neither, and in
+the end the group's offsets are at the log ends.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def taken(stage: Stage) -> CaseResult:
 
 
 def taken_in_kafka(stage: Stage) -> CaseResult:
-    """Between append and commit one more consumer joins: the commit is refused, and the next run
-    goes on behind what others read.
+    """Between append and commit one more consumer joins: the commit is rejected, and the next run
+    continues after the records that others read.
     """
     pipeline = stage.pipeline(**_BEHIND_IN_KAFKA)
     with (
@@ -95,7 +95,7 @@ def taken_in_kafka(stage: Stage) -> CaseResult:
 
 
 def is_commit(operation: int, frame: bytes) -> bool:
-    """The request that moves offsets behind the append."""
+    """The request that commits offsets after the append."""
     return operation == MULTI and b"/offsets/" in frame
 
 

@@ -1,8 +1,7 @@
-"""Row 15: brokers die, come back or stay away, and partitions change their leader, while they are
-read.
+"""Row 15: brokers die, return or stay away, and partitions change their leader, during a fetch.
 
-The fetch is made slow by a quota, so that there is a middle of it; a mark of the transform says
-that it has begun.
+A quota makes the fetch slow, so that there is time in the middle of it; a mark of the transform
+shows that it has begun.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _SOON_S = 90.0
 
 
 def three_brokers(folder: Path) -> EmbeddedCluster:
-    """Whose leaders move only when a case says so."""
+    """A cluster whose leaders move only on request of a case."""
     return EmbeddedCluster(
         3,
         folder=folder,
@@ -44,14 +43,14 @@ def three_brokers(folder: Path) -> EmbeddedCluster:
 
 
 def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
-    """Leader (-1: none) and number of replicas in sync of each partition, as the brokers tell."""
+    """Leader (-1: none) and number of in-sync replicas of each partition, as the brokers report."""
     found: dict[int, tuple[int, int]] = {}
 
     def describe_topic() -> bool:
         with (
             contextlib.suppress(KafkaError),
             admin_of(pipeline) as admin,
-        ):  # it may have asked a broker that died just now
+        ):  # its broker may have died just now
             [topic] = admin.describe_topics([pipeline.topic])
             found.update(
                 {
@@ -70,8 +69,8 @@ def leader_of(pipeline: Pipeline, partition: int) -> int:
 
 
 def read_last(pipeline: Pipeline) -> int:
-    """The leader whose partitions a single task comes to last: leaders come in the order of their
-    first partitions.
+    """The leader that a single task fetches from last: leaders are ordered by their first
+    partitions.
     """
     leaders = [leader for _, (leader, _) in sorted(partitions_of(pipeline).items())]
     return max(leaders, key=leaders.index)
@@ -129,10 +128,10 @@ def slow(pipeline: Pipeline) -> Iterator[None]:
 def in_the_middle(
     stage: Stage, pipeline: Pipeline, change: Callable[[], None], *, away_for_good: bool = False
 ) -> CommandResult:
-    """A run during whose fetch `change` happens, while a producer writes.
+    """A run with `change` during its fetch, while a producer writes.
 
-    Not where brokers stay `away_for_good`: a producer that cannot be rid of its records sends them
-    when nobody counts on it any more.
+    Without the producer if brokers stay `away_for_good`: its buffered records would be written
+    later, when they are not expected any more.
     """
     hold = Hold(pipeline.folder / "marks", from_task=1000)
     writing = contextlib.nullcontext() if away_for_good else stage.writing(pipeline)
@@ -252,7 +251,7 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> CaseResult:
     run too.
     """
     pipeline = replicated(stage, 1, on_no_leader=on_no_leader)
-    # one task, which reads one leader after the other, and whose rows are seen as soon as the first
+    # one task, which reads one leader after the other, and whose rows appear as soon as the first
     # of them is read
     pipeline.settings["spark"] = {
         "spark.master": "local[1]",

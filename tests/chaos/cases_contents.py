@@ -138,9 +138,7 @@ def transactions(stage: Stage) -> CaseResult:
 
 
 def open_transaction(stage: Stage, *, commits: bool) -> CaseResult:
-    """The range ends at the last stable offset: what lies behind it waits until the transaction
-    ends.
-    """
+    """The range ends at the last stable offset: later records wait until the transaction ends."""
     pipeline = stage.pipeline(partitions=1)
     with (
         transactional(pipeline) as producer,
@@ -186,7 +184,7 @@ def ends_inside_an_aborted_one(stage: Stage) -> CaseResult:
 
 
 def ends_with_markers(stage: Stage) -> CaseResult:
-    """Ranges whose last offsets are transaction markers, and a next range that holds nothing else."""
+    """Ranges that end with transaction markers, and a next range with nothing else."""
     pipeline = stage.pipeline(partitions=1)
     with transactional(pipeline) as producer:
         transaction(producer, pipeline, "kept", 10, producer.commit_transaction)

@@ -62,7 +62,7 @@ def at_verb(
 
 
 def at_answer(stage: Stage, *, api: int, settings: Mapping[str, Any] = COORDINATED) -> CaseResult:
-    """Killed when the coordinator has done what was asked, before its answer came."""
+    """Killed after the coordinator has executed the request, before its answer."""
     pipeline, cluster = by_proxy(stage, settings)
     with other_member_reading(stage, pipeline, loaded=False) as theirs:
         with Driver(pipeline) as driver:
@@ -140,7 +140,7 @@ def answer_lost(
 def asleep(
     stage: Stage, *, verb: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED
 ) -> CaseResult:
-    """Paused past both its sessions, a second driver does the work, the first goes on."""
+    """Paused past both its sessions, a second driver does the work, the first continues."""
     pipeline = stage.pipeline(**settings)
     with other_member_reading(stage, pipeline, loaded) as theirs:
         with short_session(pipeline), Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
@@ -157,8 +157,8 @@ def asleep(
 
 
 def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> CaseResult:
-    """Killed around the commit, and before the next run others have read all of it and beyond: a
-    person says which it was.
+    """Killed around the commit, and before the next run others have read all of it and beyond: an
+    operator decides.
     """
     pipeline, cluster = by_proxy(stage)
     pipeline.produce(_RECORDS)
@@ -243,8 +243,8 @@ def shared(
     after: str,
     next_run: CommandResult | str,
 ) -> CaseResult:
-    """The check of a topic that all of them read, and have left by then. Under `after_append`
-    others may have read what is ours, too.
+    """The check of a topic that all members read, after they have left. With `after_append` others
+    may have read our records, too.
     """
     pipeline.produce(_RECORDS)
     last = pipeline.ran()

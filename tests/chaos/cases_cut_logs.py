@@ -110,10 +110,10 @@ def elected_between_plan_and_fetch(stage: Stage) -> CaseResult:
 
 
 def tail_lost(stage: Stage) -> CaseResult:
-    """The only broker comes back with half of each log, as after a crash without fsync or from a
-    copy of the disk.
+    """The only broker returns with half of each log, as after a crash without fsync or from a copy
+    of the disk.
 
-    Nobody else was elected, so that nobody tells where the logs were cut: an operator must.
+    No other leader was elected, so no epoch shows the truncation: an operator must name it.
     """
     pipeline, rows, after = loaded_on(stage, stage.another_cluster())
     ends = cut_files(pipeline, pipeline.cluster.brokers[0], _ALL)
@@ -182,9 +182,7 @@ def controller_of(pipeline: Pipeline) -> int:
 
 
 def cut_files(pipeline: Pipeline, broker: Kafka, partitions: Collection[int]) -> dict[int, int]:
-    """What is left of these logs is their first half; the broker finds the rest out for itself.
-    Where they end now.
-    """
+    """Keep the first half of these logs; the broker recovers by itself. Return their new ends."""
     broker.kill()
     data = broker.folder / "data"
     for partition in partitions:
@@ -193,7 +191,7 @@ def cut_files(pipeline: Pipeline, broker: Kafka, partitions: Collection[int]) ->
         with segment.open("r+b") as file:
             file.truncate(
                 segment.stat().st_size // 2
-            )  # in the middle of a record batch: recovery drops what is not whole
+            )  # in the middle of a record batch: recovery drops an incomplete one
         for index in (
             *folder.glob("*.index"),
             *folder.glob("*.timeindex"),

@@ -1,9 +1,7 @@
-"""Row 20: no room on the disk, and a folder that may not be written any more, while files are
-written.
+"""Row 20: no space on the disk, and a directory that becomes read-only, while files are written.
 
-A small file system of its own (tmpfs) lies where the table is, so that it can be full, or turned
-read-only, and nothing else is. Only root may mount: where somebody else plays the matrix, the cases
-that mount are not there.
+The table is on a small file system of its own (tmpfs), so that only it can be full or read-only.
+Only root may mount: for other users the cases that mount are skipped.
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ def remount(folder: Path, options: str) -> None:
 
 
 def lock(folder: Path) -> None:
-    """Nobody makes a file there any more; to root the permission bits mean nothing, but the
-    attribute does.
-    """
+    """No file can be created there any more; root ignores permission bits, but not this attribute."""
     if _MAY_MOUNT:
         subprocess.run(["chattr", "+i", str(folder)], check=True)
     else:

@@ -1,7 +1,7 @@
 """Row 41: a stored plan whose topic is deleted or recreated; the command that gives its offsets up,
-and the run behind it, are killed.
+and the run after it, are killed.
 
-The losses table must hold exactly the offsets of the plan, each once, and the table every other
+The losses table must have exactly the offsets of the plan, each once, and the table every other
 record once.
 """
 
@@ -39,7 +39,7 @@ _RUNS = {
     "tidy": "before it tidies",
 }
 _RECORDED = ("commit", "tidy")
-"""Before these the plan is recorded, and the next run says nothing of it any more."""
+"""Before these the plan is recorded, and the next run does not report it any more."""
 
 
 def with_another_topic(stage: Stage) -> Pipeline:
@@ -61,8 +61,8 @@ def killed(pipeline: Pipeline, verb: str, *door: str) -> CommandResult:
 
 
 def deleted(stage: Stage, *, command: str | None = None, run: str | None = None) -> CaseResult:
-    """The topic is deleted and the plan superseded; at last there is a topic of that name again,
-    which is loaded as another one.
+    """The topic is deleted and the plan superseded; later a topic of that name exists again, which
+    is loaded as another one.
     """
     pipeline = with_another_topic(stage)
     rows = pipeline.in_table()
@@ -98,7 +98,7 @@ def recreated(stage: Stage, *, command: str | None = None, run: str | None = Non
 def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, CommandResult]:
     """Kill the run that gives the offsets up before that verb, then finish it.
 
-    Returns what the table held between, and what the second run said.
+    Returns the table's state in between, and the result of the second run.
     """
     if verb:
         killed(pipeline, verb, "run", "--fail-on-loss")
@@ -112,8 +112,8 @@ def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, Comman
 def _finished(
     pipeline: Pipeline, rows: Counter[Row], after: str, result: CommandResult, why: str
 ) -> CaseResult:
-    """`rows`: what was loaded of the topic before. What is there now is read whole, under its
-    second life.
+    """`rows`: the rows that were loaded of the topic before. The present topic is read completely,
+    as its second incarnation.
     """
     stopped(pipeline.run(), 0)
     reported = finish(

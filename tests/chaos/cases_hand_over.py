@@ -31,7 +31,7 @@ Came = Callable[[Pipeline, OtherConsumer], None]
 
 
 def nobody_owns(pipeline: Pipeline, other: OtherConsumer) -> None:
-    """Somebody deletes an owner node of ours."""
+    """Another client deletes an owner node of ours."""
     other.take_away(_PARTITION)
 
 
@@ -64,8 +64,8 @@ def void(stage: Stage, *, came: Came, why: str, loaded: bool) -> CaseResult:
 
 
 def void_each_time(stage: Stage) -> CaseResult:
-    """At each hand-over of the run somebody has just committed: it gives up, and the next run reads
-    what is left.
+    """Just before each offset commit of the run another client commits: the run gives up, and the
+    next one reads the rest.
     """
     pipeline = joining(stage, loaded=False)
     with OtherConsumer(pipeline) as other:
@@ -80,8 +80,8 @@ def void_each_time(stage: Stage) -> CaseResult:
 
 
 def set_back(stage: Stage, *, to: int | None) -> CaseResult:
-    """At the last moment the offset goes below what is in the table: the run stops, and the offset
-    is set back by hand.
+    """At the last moment the offset goes below the table's rows: the run stops, and the offset is
+    set back by hand.
     """
     pipeline = joining(stage, loaded=True)
     ours = pipeline.committed()[_PARTITION]
@@ -100,8 +100,8 @@ def set_back(stage: Stage, *, to: int | None) -> CaseResult:
 
 
 def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> CaseResult:
-    """At the last moment the session ends, or somebody deletes the driver's node: the run begins
-    anew with another session.
+    """At the last moment the session ends, or another client deletes the driver's node: the run
+    starts again with another session.
     """
     pipeline = joining(stage, loaded=loaded)
 
@@ -156,7 +156,7 @@ def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> CaseResul
 
 
 def voids(pipeline: Pipeline) -> int:
-    """How many hand-overs of the last run were void, by its report, which is there however a run
+    """The number of rejected commits of the last run, by its report, which exists however a run
     ends.
     """
     newest = max(

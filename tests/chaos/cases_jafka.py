@@ -27,8 +27,8 @@ from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.old import OldLog
 
 _FLUSHED, _NOT_FLUSHED = 80, 20
-"""Messages of each log: a broker flushes when as many as the first came since the last time, and
-the rest is a set behind that.
+"""Messages of each log: a broker flushes after the first number of messages since the last flush,
+and the rest is a set after that.
 """
 _NEVER_BY_TIME = {
     "log.default.flush.interval.ms": "3600000",
@@ -44,8 +44,8 @@ _RETENTION_WITHIN_S = 180.0
 
 
 def unflushed(stage: Stage, *, is_lost: bool) -> CaseResult:
-    """A run is killed behind its Delta commit while each log has a tail that is not flushed; then
-    the broker, which may lose that tail.
+    """A run is killed after its Delta commit while each log has an unflushed tail; then the broker,
+    which may lose that tail.
     """
     cluster = stage.at_end.enter_context(
         EmbeddedCluster(
@@ -133,7 +133,7 @@ def _filled(pipeline: Pipeline) -> list[OldLog]:
 
 def _let_expire(log: OldLog) -> int:
     """Make all but the last two files of a log old, wait until the broker has deleted them, and
-    tell where the log starts then.
+    return the new log start.
     """
     files = _files(log)
     assert len(files) > 4, files

@@ -73,8 +73,8 @@ def answer_lost(
 
 
 def killed_behind_the_commit(stage: Stage, *, storage: str) -> CaseResult:
-    """Killed when the coordinator has taken the offsets, before its answer came; of both places
-    ZooKeeper has not been told.
+    """Killed after the coordinator has stored the offsets, before its answer; with `dual` ZooKeeper
+    has not been updated.
     """
     pipeline, proxy = through_proxy(stage, storage)
     with stage.writing(pipeline), Driver(pipeline) as driver:
@@ -110,8 +110,8 @@ def killed_between_the_places(stage: Stage, *, lost: Lost) -> CaseResult:
 
 
 def asleep_between_look_and_commit(stage: Stage, *, storage: str) -> CaseResult:
-    """Paused when it knows what is there and has not committed: a second driver commits further on,
-    and the first one behind it.
+    """Paused after it has read the offsets and before its commit: a second driver commits higher
+    ones, then the first one continues.
     """
     pipeline, proxy = through_proxy(stage, storage)
     with (
@@ -171,7 +171,7 @@ def coordinator_restarted(stage: Stage, *, storage: str) -> CaseResult:
 
 
 def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> CaseResult:
-    """A client from outside commits another offset in Kafka: the run stops, and the table tells
+    """A client from outside commits another offset in Kafka: the run stops, and the table shows
     where the group is set back to.
     """
     pipeline = stage.pipeline(group={"offsets_storage": storage})

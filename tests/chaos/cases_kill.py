@@ -83,7 +83,7 @@ def before_the_commit(stage: Stage, *, ending: Ending, loaded: bool = False) -> 
 
 
 def worker_killed(stage: Stage, *, half: bool) -> CaseResult:
-    """The Python worker of one task is killed; the run goes on, or fails as it should."""
+    """The Python worker of one task is killed; the run continues, or fails as it should."""
     pipeline, files = held_pipeline(stage, loaded=False), stage.writes.tasks // 2 if half else 0
     hold = Hold(pipeline.folder / "marks", files)
     with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
@@ -138,7 +138,7 @@ def stopped_before_the_commit(stage: Stage, driver: Driver, pipeline: Pipeline, 
 
 
 def driver_alone(driver: Driver) -> None:
-    """The driver is killed; its JVM goes on until it notices."""
+    """The driver is killed; its JVM continues until it notices."""
     driver.kill()
     driver.wake_all()
 

@@ -54,7 +54,7 @@ def prepared(
 
 
 def killed_before_the_fetch(pipeline: Pipeline) -> None:
-    """A run whose plan is stored, and nothing of it fetched."""
+    """A run whose plan is stored, with nothing of it fetched."""
     with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
         assert driver.wait().code == -signal.SIGKILL
 
@@ -81,7 +81,7 @@ def expired_before_fetch(
     if on_data_loss == "fail":
         stopped(result, 5, "are gone", "on_data_loss: skip")
         assert held(pipeline) == after
-        pipeline.settings["source"]["on_data_loss"] = "skip"  # what the error tells to do
+        pipeline.settings["source"]["on_data_loss"] = "skip"  # the advice of the error
         stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     else:
         stopped(result, 0, "plan_superseded", "records_lost")
@@ -198,8 +198,8 @@ def expired_between_runs(stage: Stage, *, on_data_loss: str) -> CaseResult:
 def during_fetch(
     stage: Stage, change: Callable[[Pipeline], None], **source: Any
 ) -> tuple[Pipeline, CommandResult]:
-    """A run whose third fetch is answered only when `change` has happened, and that has many more
-    to ask for.
+    """A run whose third fetch is answered only after `change`, and that has many more fetches to
+    send.
     """
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
     pipeline = stage.pipeline(
@@ -226,8 +226,8 @@ def during_fetch(
 def recreated(
     stage: Stage, *, records: int, stored: bool = False, cluster: EmbeddedCluster | None = None
 ) -> CaseResult:
-    """The topic is made again, with fewer or more records than before; nothing of it may be loaded
-    by the old plans.
+    """The topic is recreated, with fewer or more records than before; old plans must not load any
+    of them.
     """
     pipeline = prepared(stage, loaded=True, cluster=cluster)
     if stored:
@@ -259,7 +259,7 @@ def recreated_without_ids(stage: Stage) -> CaseResult:
 
 
 def recreated_during_fetch(stage: Stage) -> CaseResult:
-    """The topic is made again, with more records than before, while a run fetches."""
+    """The topic is recreated, with more records than before, while a run fetches."""
 
     def recreate(pipeline: Pipeline) -> None:
         recreate_topic(pipeline)
@@ -274,8 +274,8 @@ def recreated_during_fetch(stage: Stage) -> CaseResult:
 def _accepted(
     pipeline: Pipeline, rows: Counter[Row], after: str, result: CommandResult
 ) -> CaseResult:
-    """The table still holds what the first topic had; accepted, as the error tells, the second one
-    is read whole under its second life.
+    """The table still has the rows of the first topic; accepted, as the error advises, the second
+    one is read completely as its second incarnation.
     """
     assert (pipeline.in_table() if rows else Counter()) == rows
     accepted(pipeline, pipeline.topic)

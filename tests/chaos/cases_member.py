@@ -1,4 +1,4 @@
-"""Row 34: a run that is a member of its group in ZooKeeper is killed at each step, beside a
+"""Row 34: a run that is a member of its group in ZooKeeper is killed at each step, together with a
 consumer that has the other half of the topic.
 
 Both read on while a producer writes. In the end each record is in the table or was read by the
@@ -56,8 +56,8 @@ def at_verb(
 
 
 def while_it_registers(stage: Stage) -> CaseResult:
-    """Killed when it is registered and owns nothing: the other one, which was alone, has not let go
-    yet.
+    """Killed when it is registered and owns nothing: the other one, which was alone, has not
+    released its partitions yet.
     """
     pipeline = stage.pipeline(group=JOIN)
     with OtherConsumer(pipeline) as other:
@@ -138,8 +138,8 @@ def let_other_read(pipeline: Pipeline, other: OtherConsumer, loaded: bool) -> No
 
 
 def gone_on(pipeline: Pipeline, other: OtherConsumer) -> tuple[str, CommandResult]:
-    """The other one reads on, then the next run does beside it: what the table held before, and
-    what that run said.
+    """The other one reads on, then the next run does at the same time: the table's state before,
+    and the run's result.
     """
     after = held(pipeline)
     other.read(_THEIRS[1], 50)

@@ -1,7 +1,7 @@
-"""Row 14: somebody else moves the group's committed offsets, between two runs and during one.
+"""Row 14: another client moves the group's committed offsets, between two runs and during one.
 
-What an older consumer does when it commits, and what an operator does by hand, is the same: the
-znode is overwritten, whatever it held.
+A commit of an older consumer, and an operator by hand, do the same: they overwrite the znode with
+any content.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def moved_between(
 def moved_during(
     stage: Stage, *, to: int, on_offset_changed: str, follows: bool = False, loaded: bool = False
 ) -> CaseResult:
-    """While the rows of a run are being written, one offset is moved; the run says so, and the next
+    """While the rows of a run are written, one offset is moved; the run reports it, and the next
     one decides by policy.
     """
     pipeline = stage.pipeline(
@@ -79,7 +79,7 @@ def _decided(
         assert let_go(pipeline) == [(_PARTITION, _OURS, _LARGER, "offset moved")], let_go(pipeline)
         return reported
     stopped(result, 5, "Somebody else", f"set it back to {_OURS}")
-    set_offset(pipeline, _PARTITION, _OURS)  # what the error tells to do
+    set_offset(pipeline, _PARTITION, _OURS)  # the advice of the error
     pipeline.ran()
     return stage.finish(pipeline, after=after, next_run=result)
 

@@ -25,8 +25,8 @@ _WRITES = (CREATE, CREATE2, SET_DATA, MULTI)
 
 
 def killed_then_paused(stage: Stage, *, verb: str, then: str, **settings: Any) -> CaseResult:
-    """Killed before a verb, and paused: what is stored is executed whole, and behind it the log
-    rests until it is resumed.
+    """Killed before a verb, and paused: the stored plan is executed completely, and after it the
+    partition rests until it is resumed.
     """
     pipeline = stage.pipeline(**settings)
     prepare(pipeline, loaded=True)
@@ -58,8 +58,8 @@ def paused_then_killed(stage: Stage, *, verb: str, then: str, **settings: Any) -
 
 
 def paused_under_a_sleeper(stage: Stage, *, verb: str) -> CaseResult:
-    """The driver sleeps past its session, a log that its plan reads or would read is paused, a
-    second driver runs, the first goes on.
+    """The driver sleeps past its session, a partition that its plan reads or would read is paused,
+    a second driver runs, the first continues.
     """
     pipeline = stage.pipeline()
     prepare(pipeline, loaded=True)
@@ -82,7 +82,9 @@ def paused_under_a_sleeper(stage: Stage, *, verb: str) -> CaseResult:
 
 
 def answer_lost(stage: Stage, *, word: str, lost: Lost) -> CaseResult:
-    """The connection breaks as the pause, or its end, is written; said again it is as it was said."""
+    """The connection breaks as the pause, or its end, is written; the repeated command has the same
+    result.
+    """
     case, proxy = through_proxy(stage)
     pipeline = case.loaded().pipeline
     if word == "resume":
@@ -108,8 +110,8 @@ def answer_lost(stage: Stage, *, word: str, lost: Lost) -> CaseResult:
 
 
 def ledger_lost(stage: Stage) -> CaseResult:
-    """Everything in ZooKeeper is gone while a log rests: the ledger comes back from the table, the
-    pause does not, and that is said.
+    """All of ZooKeeper's content is lost while a partition is paused: the ledger is restored from
+    the table, the pause is not, and that is reported.
     """
     case, _ = through_proxy(stage)
     pipeline = case.loaded().pipeline
@@ -123,8 +125,8 @@ def ledger_lost(stage: Stage) -> CaseResult:
 
 
 def expired_meanwhile(stage: Stage) -> CaseResult:
-    """Retention takes a part of what a paused log has: no run stops for it, and the one behind the
-    resume lets it go, and says so.
+    """Retention deletes records of a paused partition: no run stops for it, and the one after the
+    resume skips and reports them.
     """
     pipeline = stage.pipeline(source={"on_data_loss": "skip"})
     prepare(pipeline, loaded=True)

@@ -92,7 +92,7 @@ def mapped(stage: Stage, *, mode: str, are_gone: bool) -> CaseResult:
 
 
 def behind_a_transform(stage: Stage) -> CaseResult:
-    """The run goes on, the proof waits for an operator."""
+    """The run succeeds, the proof waits for an operator."""
     pipeline = stage.pipeline(transform="tests.chaos.cases_recount:dropping")
     after = _killed_before_its_record(pipeline)
     result = pipeline.ran()

@@ -1,10 +1,10 @@
-"""Row 31: a replay is killed at each point of its way, and twenty times in a row, while a producer
-keeps writing.
+"""Row 31: a replay is killed at each point, and twenty times in a row, while a producer keeps
+writing.
 
-The pipeline has loaded its topic, and its conf gets a transform that marks each row. So the table
-tells of every row if it is the old one or the new one, and the check is sharper than that of other
-cases: outside of the interval no row is marked, and inside all are or none is, whatever was killed;
-in the end all are.
+The pipeline has loaded its topic, and its conf gets a transform that marks each row. So each row
+shows if it is the old one or the new one, and the check is sharper than that of other cases:
+outside of the interval no row is marked, and inside all are or none is, wherever it was killed; in
+the end all are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def marked(rows: DataFrame) -> DataFrame:
 
 
 def at_verb(stage: Stage, *, verb: str, is_done: bool) -> CaseResult:
-    """Killed before a verb; the next run executes what was stored, and `is_done` says whether that
+    """Killed before a verb; the next run executes the stored plan, and `is_done` is True if that
     replaces the rows.
     """
     pipeline = _loaded(stage)
@@ -84,11 +84,9 @@ def many_times(stage: Stage) -> CaseResult:
 
 
 def _is_killed(pipeline: Pipeline, moment_s: float) -> bool:
-    """Whether a replay was still at work then, and was killed; what the table holds is looked at in
-    either case.
-    """
+    """True if a replay was still running then, and was killed; the table is checked in either case."""
     with Driver(pipeline, door=_door(pipeline)) as driver:
-        time.sleep(moment_s)  # the moment of a kill is what is played; nothing waits for anything
+        time.sleep(moment_s)  # the moment of a kill is the case itself; nothing waits for anything
         is_at_work = driver.process.poll() is None
         if is_at_work:
             driver.kill_all()
@@ -123,7 +121,7 @@ def _are_all_or_none(pipeline: Pipeline) -> bool:
     )
     first = [
         row for row in rows if row["offset"] < 2 * LOADED // PARTITIONS
-    ]  # what was loaded before rows were marked
+    ]  # rows that were loaded before rows were marked
     places = Counter((row["partition"], row["offset"]) for row in first)
     assert len(places) == 2 * LOADED and max(places.values()) == 1, (
         f"{len(places)} places, {places.most_common(1)}"

@@ -1,5 +1,5 @@
-"""Row 43: a table holds rows of the topic from before plan 1; the commands that lead out are
-killed, and so is the run behind them.
+"""Row 43: a table has rows of the topic from before plan 1; the commands that lead out are killed,
+and so is the run after them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _NextLife:
 
 
 def _on_a_table_with_rows(stage: Stage) -> Pipeline:
-    """A new pipeline whose table a stranger has written: the first records of the topic."""
+    """A new pipeline whose table has rows of another writer: the first records of the topic."""
     old = stage.pipeline()
     old.produce(_BEFORE)
     old.ran()
@@ -72,7 +72,7 @@ def _killed_before(heir: Pipeline, verb: str) -> str:
 
 
 def behind_rows(stage: Stage, *, dies_at: str = "", verb: str = "") -> CaseResult:
-    """The pipeline goes on behind the rows that are there."""
+    """The pipeline continues after the existing rows."""
     heir = _on_a_table_with_rows(stage)
     _say(heir, *_RESTORE, dies_at)
     after, next_run = _killed_before(heir, verb), heir.ran()
@@ -81,8 +81,8 @@ def behind_rows(stage: Stage, *, dies_at: str = "", verb: str = "") -> CaseResul
 
 
 def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> CaseResult:
-    """An operator says that the rows are other records; everything is loaded in the next life of
-    the logs.
+    """An operator declares that the rows are other records; everything is loaded as the next
+    incarnation of the partitions.
     """
     heir = _on_a_table_with_rows(stage)
     version = str(DeltaTable(str(heir.table)).version())

@@ -29,7 +29,7 @@ matrix that it belongs to.
 
 
 def stopped_at_verb(stage: Stage, *, method: str, kind: signal.Signals) -> CaseResult:
-    """The run sends itself the signal, and goes on as it may."""
+    """The run sends itself the signal, and continues as far as it can."""
     pipeline = stage.pipeline()
     pipeline.produce(400)
     with stage.writing(pipeline) as writer:
@@ -54,7 +54,7 @@ def stopped_while_writing(stage: Stage, *, kind: signal.Signals, whole_group: bo
 
 
 def _ended(pipeline: Pipeline, driver: Driver) -> tuple[str, str]:
-    """What the table held when the run had stopped, and what that one and the next said."""
+    """The table's state after the run had stopped, and the results of that run and the next."""
     result = driver.wait()
     assert result.code == _STOPPED, f"{summary_of(result)}\n{result.err}"
     assert "Traceback" not in result.err and "nothing is lost" in result.err, result.err

@@ -1,5 +1,5 @@
-"""Row 42: a driver sleeps past its session with a stored plan, its pipeline is taken over or
-retired, and it wakes up behind that.
+"""Row 42: a driver sleeps past its session with a stored plan, its pipeline is inherited or
+retired, and then it wakes up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _renamed_pipeline(old: Pipeline) -> Pipeline:
 
 @contextlib.contextmanager
 def _sleeping(pipeline: Pipeline, verb: str) -> Iterator[Driver]:
-    """A driver that has stopped before `verb` and whose session is gone."""
+    """A driver that has stopped before `verb` and whose session has expired."""
     with short_session(pipeline), Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
         zombie.wait_until_paused()
         wait_for_no_driver(pipeline)
@@ -114,7 +114,7 @@ def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> CaseResult:
     first, or where that loaded nothing.
     """
     old = stage.pipeline()
-    if first_plan:  # the table is there, made by a pipeline with a topic of its own, which is empty
+    if first_plan:  # the table exists, created by a pipeline with another topic, which is empty
         stranger = old.under("stranger", topic=f"{old.topic}-other", produced=0)
         stranger.settings = {**old.settings, **stranger.settings}
         stranger.traffic.create_topic(

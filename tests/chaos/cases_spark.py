@@ -80,8 +80,8 @@ def task_fails(stage: Stage, *, at: str) -> CaseResult:
 
 
 def speculation(stage: Stage, *, at: str) -> CaseResult:
-    """The last task is slow, so a second copy of it runs on the other host, and both go on at the
-    same moment.
+    """The last task is slow, so a second copy of it runs on the other host, and both continue at
+    the same moment.
     """
     pipeline = on_two_hosts(stage, **_SPECULATION)
     hold = Hold(pipeline.folder / "marks", from_task=3, at=at)

@@ -22,8 +22,8 @@ _SOON_S = 90.0
 
 
 def lost_segment(stage: Stage) -> CaseResult:
-    """A broker finds one of its segments gone when it starts: no replica has it, and nobody says a
-    word.
+    """A broker misses one of its segments at its start: no replica has it, and no error is
+    reported.
     """
     cluster = stage.another_cluster()
     pipeline = stage.pipeline(partitions=1, cluster=cluster, config=_SMALL_SEGMENTS)
@@ -126,7 +126,7 @@ def _tiered(storage: Path, classes: Path) -> dict[str, str]:
 
 
 def _compiled(folder: Path) -> Path:
-    """The class beside this module, for the brokers' Java. It takes a Java with a compiler."""
+    """The Java class in this directory, for the brokers' Java. It needs a Java with a compiler."""
     near = find_java().with_name("javac")
     compiler = str(near) if near.exists() else shutil.which("javac")
     assert compiler, "there is no javac on this machine, so this case was not played"

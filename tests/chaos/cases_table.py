@@ -52,15 +52,15 @@ def loaded(stage: Stage, runs: int = 2, **settings: Any) -> Pipeline:
 
 
 def _acknowledge(pipeline: Pipeline, version: str) -> None:
-    """What the error tells to do."""
+    """The advice of the error."""
     assert (
         main(["table", "accept-changes", str(pipeline.conf), version, "--reason", "it was us"]) == 0
     )
 
 
 def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], CaseResult]:
-    """Somebody changes the table after two runs; the next one stops, the rows are put back, the
-    change is acknowledged.
+    """Another writer changes the table after two runs; the next one stops, the rows are restored,
+    the change is accepted.
     """
 
     def play(stage: Stage) -> CaseResult:
@@ -214,7 +214,7 @@ def during_append(
     change: Callable[[Pipeline], None],
     then: Callable[[Stage, Pipeline, CommandResult, str], CaseResult],
 ) -> Callable[[Stage], CaseResult]:
-    """Somebody changes the table while the rows of a run are being written."""
+    """Another writer changes the table while the rows of a run are written."""
 
     def play(stage: Stage) -> CaseResult:
         pipeline = loaded(stage, runs=1, transform=TRANSFORM)
@@ -291,8 +291,8 @@ def _put_back(stage: Stage, pipeline: Pipeline, result: CommandResult, after: st
 
 
 def history_cleaned(stage: Stage) -> CaseResult:
-    """Only checkpoints know of the commit whose offsets were not moved; its record is counted from
-    the rows of today.
+    """Only checkpoints cover the commit whose offsets were not committed; its result is counted
+    from the current rows.
     """
     pipeline = loaded(stage)
     pipeline.produce(80)

@@ -115,8 +115,8 @@ def renamed_twice(stage: Stage, *, verb: str) -> CaseResult:
 
 
 def old_copy(stage: Stage, *, verb: str) -> CaseResult:
-    """An old copy of the table is put back and accepted; the next run is killed; what was given up
-    stays away, and `verify` knows it.
+    """An old copy of the table is restored and accepted; the next run is killed; the given-up rows
+    stay away, and `verify` knows it.
     """
     pipeline = stage.pipeline()
     copy = pipeline.folder / "copy"
@@ -144,7 +144,7 @@ def old_copy(stage: Stage, *, verb: str) -> CaseResult:
 
 
 def made_by_ddl(stage: Stage) -> CaseResult:
-    """Plan 1 is stored, its run is killed, somebody makes the table by hand; once that is accepted
+    """Plan 1 is stored, its run is killed, another writer creates the table; once that is accepted
     the table takes the records.
     """
     pipeline = stage.pipeline()

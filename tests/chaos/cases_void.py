@@ -1,8 +1,8 @@
-"""More of rows 33 and 38: hand-overs that are void where a plan of another kind is in the place,
-where the run dies of it, and each time.
+"""More of rows 33 and 38: rejected offset commits with a plan of another kind in place, with a run
+that dies of it, and every time.
 
-In ZooKeeper a void hand-over leaves nothing; in Kafka it leaves a plan that says so, and a run may
-die before that is written down.
+In ZooKeeper a rejected commit leaves nothing; in Kafka it leaves a plan with that state, and a run
+may die before that is stored.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def in_the_place_of(stage: Stage, *, loaded: bool) -> CaseResult:
 
 
 def refused_and_lost(stage: Stage, *, is_killed: bool) -> CaseResult:
-    """The hand-over reaches ZooKeeper behind another one's commit, and the run never hears that it
-    was refused, or is dead by then.
+    """The offset commit reaches ZooKeeper after another one's, and the run never learns that it was
+    rejected, or is dead by then.
     """
     pipeline, proxy = proxied(stage, group=JOIN)
     prepare(pipeline, loaded=True)
@@ -120,8 +120,8 @@ def refused_and_lost(stage: Stage, *, is_killed: bool) -> CaseResult:
 
 
 def void_each_time(stage: Stage) -> CaseResult:
-    """At each hand-over of the run one consumer goes and another one comes: it gives up, and the
-    next run reads what is left.
+    """At each offset commit of the run one consumer leaves and another one joins: it gives up, and
+    the next run reads the rest.
     """
     pipeline = stage.pipeline(**COORDINATED)
     pipeline.produce(400)

@@ -25,7 +25,7 @@ from tests.system.driving import Pipeline
 _ATTEMPTS = 5
 _SHORT_SESSION = {"session_timeout_s": 2}
 _RETRY = (4, 6)
-"""Exit codes of a run that lost its race and says that a retry may help."""
+"""Exit codes of a run that lost its race and reports that a retry may help."""
 _PERSON = 5
 
 
@@ -98,7 +98,7 @@ def started_together(stage: Stage, *, times: int, fresh: bool) -> CaseResult:
 
 
 def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> CaseResult:
-    """Two drivers that both passed the lock, for the first lost its session, go on at the same
+    """Two drivers that both passed the lock, as the first lost its session, continue at the same
     moment from the same verb.
     """
     pipeline, figures, ends = stage.pipeline(), [], set[str]()
@@ -154,8 +154,8 @@ def short_session(pipeline: Pipeline) -> Iterator[None]:
 def overtaken(
     zombie: Driver, pipeline: Pipeline, behind: Callable[[], None] = lambda: None
 ) -> tuple[str, CommandResult, CommandResult]:
-    """A second driver does the work, then `behind`, then the first goes on: what the table held in
-    between, and what both said.
+    """A second driver does the work, then `behind` is called, then the first continues: the table's
+    state in between, and both results.
     """
     wait_for_no_driver(pipeline)
     after = held(pipeline)
@@ -167,7 +167,7 @@ def overtaken(
 
 
 def wait_for_no_driver(pipeline: Pipeline) -> None:
-    """Until ZooKeeper has forgotten whoever drove."""
+    """Wait until ZooKeeper has dropped the session of the driver."""
     with pipeline.zookeeper() as client:
         path = f"/consumers/{pipeline.group}/etl/clicks/driver"
         assert wait_until(lambda: not client.exists(path), 60), "the session does not end"
@@ -176,7 +176,7 @@ def wait_for_no_driver(pipeline: Pipeline) -> None:
 def finish_two_drivers(
     stage: Stage, pipeline: Pipeline, after: str, second: CommandResult, woken: CommandResult
 ) -> CaseResult:
-    """A woken driver may have found its work done, or say that a retry may help; nothing else."""
+    """A woken driver may have found its work done, or report that a retry may help; nothing else."""
     assert woken.code in (0, *_RETRY), f"the woken driver: {summary_of(woken)}\n{woken.err}"
     message = f"the second driver: {summary_of(second)}; the woken one: {summary_of(woken)}"
     return stage.finish(pipeline, after=after, next_run=message)

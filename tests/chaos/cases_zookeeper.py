@@ -1,9 +1,8 @@
-"""Rows 11 and 12: ZooKeeper restarted, a session expired, an answer lost, the data folder restored
-from an older copy or emptied.
+"""Rows 11 and 12: ZooKeeper restarted, a session expired, an answer lost, the data directory
+restored from an older copy or emptied.
 
-The pipelines of these cases keep their ledger in a ZooKeeper of their own, beside that of the
-brokers, so that what is done to it is done to the ledger alone; one case restarts a ZooKeeper in
-which both live.
+The pipelines of these cases keep their ledger in a separate ZooKeeper, so that changes of it affect
+the ledger alone; one case restarts a ZooKeeper that has both.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Deed = Callable[[LiveServices], None]
 
 @dataclass
 class Apart:
-    """A pipeline whose ledger has a ZooKeeper of its own."""
+    """A pipeline with its ledger in a separate ZooKeeper."""
 
     pipeline: Pipeline
     server: ZooKeeper
@@ -67,7 +66,7 @@ class Apart:
         return kept
 
     def restore(self, copy: Path | None) -> None:
-        """The server goes on from that copy, or from nothing."""
+        """The server continues with that copy, or empty."""
         self.server.stop()
         shutil.rmtree(self.server.folder / "data")
         if copy:
@@ -92,8 +91,8 @@ def apart(
     """
     server = stage.at_end.enter_context(ZooKeeper(stage.folder / "ledger"))
     zookeeper = {"connect": f"{through(server)}/etl", "session_timeout_s": 6}
-    # a session that could not say goodbye keeps the driver's lock until its timeout, and its
-    # process is this one
+    # a session that was not closed keeps the driver lock until its timeout, and its process is this
+    # one
     waiting = {"lock_timeout_s": 30}
     pipeline = stage.pipeline(
         partitions,
@@ -122,8 +121,8 @@ def restarted(stage: Stage, *, verb: str) -> CaseResult:
 
 
 def expired(stage: Stage, *, verb: str) -> CaseResult:
-    """The driver's session is ended by somebody who knows its id and password; the driver has heard
-    of it when the verb begins.
+    """A client that knows its id and password ends the driver's session; the driver has noticed it
+    when the verb begins.
     """
     case = apart(stage).loaded()
     return _disturbed(stage, case, verb, partial(end_session, case.server.connect))
@@ -203,8 +202,8 @@ def lost(
 
 
 def end_session(connect: str, world: LiveServices) -> None:
-    """Whoever knows a session's id and password can end it; its owner has heard of it when this
-    returns.
+    """Any client that knows a session's id and password can end it; its owner has noticed it when
+    this returns.
     """
     session: Session = world.zookeeper
     lose_session(session, connect)
@@ -230,8 +229,8 @@ def creates(what: bytes) -> Chosen:
 def older_copy(
     stage: Stage, *, taken_when_killed_before: str | None, runs_after: int = 2
 ) -> CaseResult:
-    """The copy is taken after a run, or where a run was killed; more runs go on from there, and
-    then the copy comes back.
+    """The copy is made after a run, or after a run was killed; more runs follow, and then the copy
+    is restored.
     """
     case = apart(stage).loaded()
     if taken_when_killed_before:

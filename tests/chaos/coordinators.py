@@ -1,5 +1,5 @@
-"""Pipelines whose group's offsets are in Kafka: who keeps them there, how to come between, and the
-check of where they are in the end.
+"""Pipelines with offsets in Kafka: other clients' commits, interruptions, and the check of the
+final offsets.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def both(result: CommandResult, next_run: CommandResult) -> str:
 def finish_kept(
     stage: Stage, pipeline: Pipeline, after: str, next_run: CommandResult | str
 ) -> CaseResult:
-    """The check, and that each offset is where the table's rows end, in Kafka and where it is kept
-    beside that.
+    """The check, and that each committed offset is at the end of the table's rows, in Kafka and in
+    ZooKeeper if it is kept there, too.
     """
     reported = stage.finish(pipeline, after=after, next_run=next_run)
     ends: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""One `etl run` as a process of its own with its JVM and its Python workers, and all that can be
-done to them from outside.
+"""One `etl run` as a process with its JVM and its Python workers, and all interruptions from
+outside.
 
-Processes are found by their session: pyspark's daemon leaves the process group, nobody leaves the
-session.
+Processes are found by their session: pyspark's daemon leaves the process group, no process leaves
+the session.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Driver:
     def wait_for(
         self, what: str, is_so: Callable[[], bool], within_s: float = ENDS_WITHIN_S
     ) -> None:
-        """Until something can be seen from outside. Raises AssertionError with what the run said
-        when it ended before.
+        """Wait until something is visible from outside. Raises AssertionError with the run's output
+        if it ended before.
         """
         wait_until(lambda: self.process.poll() is not None or is_so(), within_s)
         if not is_so():
@@ -127,7 +127,7 @@ class Driver:
         self.killed()
 
     def killed(self) -> CommandResult:
-        """The same, and what was said until then."""
+        """The same, with the output until then."""
         self.pause_all()  # so that none does anything between two of these signals
         for pid in self.processes():
             send(pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from etl.cli import main
 
 
 def kill_at(place: str) -> None:
-    """Replace the named function by one that ends this process, before its first call or behind it."""
+    """Replace the named function by one that ends this process, before its first call or after it."""
     when, _, named = place.partition(":") if place.startswith("after:") else ("", "", place)
     module_name, _, name = named.partition(":")
     owner: Any = importlib.import_module(module_name)

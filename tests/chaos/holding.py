@@ -1,10 +1,10 @@
-"""Transforms that change nothing, and through which a case sees how far the tasks of a run are, and
-holds them there.
+"""Transforms that change nothing, and show a case how far the tasks of a run are, and hold them
+there.
 
-`transform: tests.chaos.holding:held`, or `transform.record_batch: tests.chaos.holding:held_batch` where
-tasks write files: that one sees batches alone, and no end of a task. They are told by the
-environment of the run's process alone, so that the next run, without these variables, has the same
-transform and goes through.
+`transform: tests.chaos.holding:held`, or `transform.record_batch: tests.chaos.holding:held_batch`
+if tasks write files: that one gets only batches, and no end of a task. Only the environment of the
+run's process configures them, so that the next run, without these variables, has the same transform
+and is not held.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Hold:
         return {_FOLDER: str(self.folder), _FROM_TASK: str(self.from_task), _WHERE: self.at}
 
     def workers(self) -> list[int]:
-        """The Python workers whose tasks are held, or passed that place, by now."""
+        """The Python workers whose tasks are held, or have passed that place."""
         return [int(mark.read_text()) for mark in self.folder.glob(f"{self.at}-*[0-9]")]
 
     def release(self) -> None:
-        """Let everybody go on."""
+        """Release all of them."""
         (self.folder / "go").touch()
 
 

@@ -41,8 +41,8 @@ class Lives:
 
 
 def second_life(rows: Counter[Row], starts: Mapping[int, int]) -> Counter[Row]:
-    """The topic's rows from these offsets on, under the second life of their logs; those before are
-    nobody's.
+    """The topic's rows from these offsets on, as the second incarnation of their partitions; the
+    rows before belong to no incarnation.
     """
     return Counter(
         {
@@ -54,7 +54,7 @@ def second_life(rows: Counter[Row], starts: Mapping[int, int]) -> Counter[Row]:
 
 
 def accepted(pipeline: Pipeline, *words: str) -> CommandResult:
-    """What the message tells to do."""
+    """The advice of the message."""
     result = pipeline.accept_log(*words)
     assert result.code == 0, result.err + result.out
     return result

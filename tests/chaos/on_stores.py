@@ -1,8 +1,8 @@
-"""What is played where the table lies in a store: rows 1 to 10, the two drivers fewer times, and
-row 40, which stores alone have.
+"""The cases for a table in a store: rows 1 to 10, the two drivers fewer times, and row 40, which
+only stores have.
 
-Row 40 stands between a run and its store (`tests.stores.way`): a put comes late, in part, or is not
-answered, and whoever sent it is killed or paused meanwhile. Whatever a run was told, each record is
+Row 40 is a proxy between a run and its store (`tests.stores.way`): a put arrives late, in part, or
+without an answer, and its sender is killed or paused meanwhile. Whatever the answer, each record is
 in the table once.
 """
 
@@ -32,8 +32,8 @@ _WITHOUT_END = 10_000
 
 
 def killed_at(stage: Stage, *, fault: str, loaded: bool) -> CaseResult:
-    """SIGKILL for the whole group as its commit is put; what is held never arrives, what was done
-    was.
+    """SIGKILL for the whole group during the put of its commit; a held put never arrives, an
+    executed one was.
     """
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit(fault))
@@ -77,8 +77,8 @@ def arrives_amid_the_next_run(stage: Stage, *, loaded: bool) -> CaseResult:
 
 
 def asleep_at(stage: Stage, *, fault: str, loaded: bool) -> CaseResult:
-    """Paused past its session as its commit is put, a second driver does the work, the put or its
-    answer arrives, the first goes on.
+    """Paused past its session during the put of its commit, a second driver does the work, the put
+    or its answer arrives, the first continues.
     """
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit(fault))
@@ -143,7 +143,7 @@ def _wait_for_the_put(
 
 
 def _arrives(way: FaultyWay) -> None:
-    """What was held is let go, and answered."""
+    """Held requests are released, and answered."""
     way.let_go()
     assert wait_until(lambda: way.answered == 1, _SOON_S), (
         "the store does not answer what comes late"

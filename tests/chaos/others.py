@@ -1,8 +1,8 @@
-"""Another consumer of a pipeline's group in ZooKeeper, which is not ours: it owns, reads and
-commits as a case says.
+"""Another consumer of a pipeline's group in ZooKeeper: it owns, reads and commits on request of a
+case.
 
-It is as little of a consumer of Kafka 0.8 as a run can see: a registration, owner nodes, and
-offsets that it overwrites whatever they hold.
+It has only those parts of a Kafka 0.8 consumer that a run can observe: a registration, owner nodes,
+and offsets that it overwrites in any state.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OtherConsumer:
         )
 
     def claim(self, *partitions: int) -> None:
-        """Own these, and take them from whoever owns them."""
+        """Own these, and take them from any other owner."""
         for partition in partitions:
             self.take_away(partition)
             self._client.create(
@@ -90,7 +90,7 @@ class OtherConsumer:
         self._client.set(self._owner(partition), f"{self._id}-0".encode())
 
     def take_away(self, partition: int) -> None:
-        """Let nobody own it."""
+        """Remove the owner."""
         with contextlib.suppress(NoNodeError):
             self._client.delete(self._owner(partition))
 
@@ -100,7 +100,9 @@ class OtherConsumer:
             self._client.delete(self._owner(partition))
 
     def let_go_behind_us(self, partition: int) -> None:
-        """Own it until nobody owns anything else of the topic: until ours has let go of its share."""
+        """Own it until no other partition of the topic has an owner: until our run has released its
+        assignment.
+        """
 
         def wait() -> None:
             if wait_until(lambda: self.owned() == [partition], _SOON_S):
@@ -124,7 +126,7 @@ class OtherConsumer:
                 self._client.delete(path)
 
     def read(self, partition: int, count: int) -> None:
-        """The next records of a partition, from the group's offset on, which is behind them then."""
+        """Read the next records of a partition from the group's offset on, and commit after them."""
         path = f"{self._paths.offsets_of(self._pipeline.topic)}/{partition}"
         self._client.ensure_path(path)
         start = int(self._client.get(path)[0] or b"0")
@@ -132,7 +134,7 @@ class OtherConsumer:
         self._read.append((partition, start, start + count))
 
     def owned(self) -> list[int]:
-        """The partitions that somebody owns."""
+        """The partitions with an owner."""
         with contextlib.suppress(NoNodeError):
             return sorted(
                 int(key.rpartition("-")[2])
@@ -141,7 +143,7 @@ class OtherConsumer:
         return []
 
     def members(self) -> list[str]:
-        """Everybody who is registered beside it."""
+        """All other registered members."""
         with contextlib.suppress(NoNodeError):
             return sorted(set(self._client.get_children(self._paths.consumer_ids)) - {self._id})
         return []

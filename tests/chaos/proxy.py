@@ -1,10 +1,10 @@
-"""A small TCP proxy in front of a real broker, which spoils some of its answers on the way.
+"""A small TCP proxy in front of a real broker, which damages some of its answers.
 
-It cuts what passes into Kafka's frames (four bytes of length, then that many; a request starts with
-its api key), so that a case can say which answers are spoiled, how, and how often. Who talks to it
-must wait for each answer before it asks again, as `SimpleConsumer` does. `ProxiedCluster` is a
-cluster whose broker has a second listener that is known by the proxy's address only: the pipeline
-is given that one, everybody else goes straight to the broker.
+It splits the traffic into Kafka's frames (four bytes of length, then that many; a request starts
+with its api key), so that a case can choose which answers are damaged, how, and how often. A client
+must wait for each answer before its next request, as `SimpleConsumer` does. `ProxiedCluster` is a
+cluster whose broker has a second listener, known by the proxy's address only: the pipeline uses
+that one, all other clients connect to the broker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, LEAVE_GR
 _LINGER_NOT = struct.pack("ii", 1, 0)
 
 Spoil = Callable[["Link", bytes], bool]
-"""Passes on (or not) one whole answer, length included; whether the connection may go on."""
+"""Forwards (or not) one whole answer, length included; returns True if the connection stays open.
+"""
 
 
 class Proxy:
@@ -83,7 +84,7 @@ class Proxy:
             self._spoiling = _Spoiling(spoil, api, after, times)
 
     def heal(self) -> None:
-        """Spoil nothing any more, and hang up on whoever still waits for an answer that was."""
+        """Damage nothing any more, and close connections that still wait for a damaged answer."""
         with self._order:
             self._spoiling, links = None, list(self._links)
         for link in links:
@@ -125,7 +126,7 @@ class Link:
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self._proxy, self.client = proxy, client
         self.closed = threading.Event()
-        """Set when nobody waits for an answer here any more."""
+        """Set when no client waits for an answer here any more."""
         self._broker: socket.socket | None = None
 
     def run(self) -> None:
@@ -174,7 +175,7 @@ class Link:
 
 @dataclass
 class _Spoiling:
-    """What `Proxy.spoil` was told, and how far it is."""
+    """A request of `Proxy.spoil`, and its progress."""
 
     spoil: Spoil
     api: int | None
@@ -229,7 +230,7 @@ def gated(go: threading.Event) -> Spoil:
 
 
 def stalled(part: float) -> Spoil:
-    """The first part of it (0 to 1), and then nothing for as long as somebody waits."""
+    """Send the first part of it (0 to 1), and then nothing as long as the client waits."""
 
     def spoil(link: Link, answer: bytes) -> bool:
         link.client.sendall(answer[: int(len(answer) * part)])

@@ -1,5 +1,5 @@
-"""The published table: a page for people, with its figures in a JSON file beside it, so that single
-rows can be played again.
+"""The published table: a page for people, with its figures in a JSON file, so that single rows can
+be played again.
 """
 
 from __future__ import annotations

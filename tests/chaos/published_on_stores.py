@@ -1,6 +1,6 @@
-"""The page of what was played on stores: a line for each store, writer and row. Each store and
-writer have their figures in a file of their own, case by case, so that several may be played at the
-same time, and each be continued.
+"""The page of the cases on stores: a line for each store, writer and row. Each store and writer
+have a separate file of figures, case by case, so that several may be played at the same time, and
+each be continued.
 """
 
 from __future__ import annotations

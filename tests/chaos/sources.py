@@ -1,5 +1,5 @@
-"""What others do to a topic and to a group's offsets, and what the losses table says of it, without
-the package's own clients.
+"""Changes of a topic and of a group's offsets by other clients, and the rows of the losses table,
+without the package's own clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SOON_S = 60.0
 
 
 def stopped(result: CommandResult, code: int, *words: str) -> CommandResult:
-    """A run that ended as it should, and said so."""
+    """Check that a run ended with this code and these words."""
     assert result.code == code, f"{summary_of(result)}\n{result.err}"
     assert all(word in result.out for word in words), result.out
     return result
@@ -150,9 +150,7 @@ def stored_plans(pipeline: Pipeline) -> list[int]:
 
 
 def slow_down(pipeline: Pipeline, client_id: str, bytes_per_s: int | None) -> None:
-    """A quota on what a client may fetch (KIP-13), as brokers with ZooKeeper are told of it; None
-    takes it away.
-    """
+    """Set a quota on a client's fetches (KIP-13) for brokers with ZooKeeper; None removes it."""
     config = {} if bytes_per_s is None else {"consumer_byte_rate": str(bytes_per_s)}
     with pipeline.zookeeper() as client:
         client.ensure_path(f"/config/clients/{client_id}")

@@ -1,10 +1,10 @@
-"""What a case of the crash matrix is, the stage it is played on, and the check that believes
-neither the package nor its ledger.
+"""The cases of the crash matrix: their stage, and the check, which trusts neither the package nor
+its ledger.
 
-A case does something bad to a pipeline and lets the next run do its work. It is then right when
-every readable record of the topic, as others read it (`tests.traffic`), is a row of the table, as
-delta-rs reads it, exactly once: same log, same offset, same value. Cases live in the `cases_*`
-modules beside this one; what a process of `etl run` can be made to do is in `driver`.
+A case does something bad to a pipeline and lets the next run do its work. It passes if every
+readable record of the topic, as other clients read it (`tests.traffic`), is a row of the table, as
+delta-rs reads it, exactly once: same partition, same offset, same value. Cases are in the `cases_*`
+modules of this directory; the interruptions of a process of `etl run` are in `driver`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Checked:
     """The figures of the independent check, all counted in records or rows."""
 
     records: int
-    """Readable records of the topic, or as many as the case says that the table must hold."""
+    """Readable records of the topic, or the number that the table must have by the case."""
     rows: int
     missing: int
     double: int
-    """Rows beyond the first of one place: (partition, offset), or what `Traffic.place` says."""
+    """Rows beyond the first of one place: (partition, offset), or as `Traffic.place` defines it."""
     unexpected: int
     """Rows that no record stands for, or with another value than their record's."""
 
@@ -77,7 +77,7 @@ class Case:
     """Of the matrix."""
     name: str
     what: str
-    """What is done, in one sentence."""
+    """The case in one sentence."""
     play: Callable[[Stage], CaseResult]
     """Raises AssertionError when a record is missing or double, or the case did not hit its moment.
     """
@@ -86,12 +86,12 @@ class Case:
 
 
 class Stage:
-    """`with Stage(cluster, folder) as stage: case.play(stage)`: what one case needs, all of it
-    ended with the case.
+    """`with Stage(cluster, folder) as stage: case.play(stage)`: the resources of one case, all of
+    them released with it.
 
-    `cluster` is shared by all cases and must stay as it is; who breaks servers asks for
-    `another_cluster`. Runs in this process (`Pipeline.run` and its like) share the one Spark
-    session that whoever made the stage has started.
+    `cluster` is shared by all cases and must not change; a case that breaks servers uses
+    `another_cluster`. Runs in this process (`Pipeline.run` and similar) share the one Spark session
+    that the creator of the stage has started.
     """
 
     def __init__(

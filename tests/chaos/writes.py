@@ -1,4 +1,4 @@
-"""Who writes the rows of a case: the settings that say so, and the page on which it is published."""
+"""The writers of a case's rows: their settings, and the page of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Writes:
     """One way of writing; the whole matrix is played with each."""
 
     page: str
-    """Its page in docs, without the ending; the figures lie beside it in lower case."""
+    """Its page in docs, without the extension; the figures have the same name in lower case."""
     said: str
     """The sentence of the page's head."""
     settings: Mapping[str, Any]

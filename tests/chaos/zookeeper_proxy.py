@@ -31,7 +31,7 @@ class Lost(str, Enum):
 
     REQUEST = "request"
     ANSWER = "answer"
-    """The server has done what was asked."""
+    """The server has executed the request."""
 
 
 Chosen = Callable[[int, bytes], bool]
@@ -76,7 +76,7 @@ class ZooKeeperProxy:
         self.cut()
 
     def cut(self) -> None:
-        """Hang up on everybody, and let nobody in any more."""
+        """Close all connections, and accept no more."""
         _hang_up(self._listening, *self._open)
 
     def _accept(self) -> None:
@@ -129,8 +129,8 @@ def proxied(stage: Stage, **settings: Any) -> tuple[Pipeline, ZooKeeperProxy]:
     proxy = stage.at_end.enter_context(ZooKeeperProxy(cluster.zookeeper.port))
     _, _, chroot = cluster.zookeeper_connect.partition("/")
     zookeeper = {"connect": f"{proxy.connect}/{chroot}", "session_timeout_s": 6}
-    # a session that could not say goodbye keeps the driver's lock until its timeout, and its
-    # process may be this one
+    # a session that was not closed keeps the driver lock until its timeout, and its process may be
+    # this one
     return stage.pipeline(zookeeper=zookeeper, ledger={"lock_timeout_s": 30}, **settings), proxy
 
 
@@ -140,7 +140,7 @@ class _Pair:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
         self.broken_at: int | None = None
-        """The xid whose answer is not passed on."""
+        """The xid whose answer is dropped."""
 
     def answers(self) -> None:
         """Pass answers on until the one that is lost."""

@@ -1,4 +1,4 @@
-"""Backfills beside a pipeline on the fake world: begun, loaded, given up."""
+"""Backfills of a pipeline on the fake cluster: begun, loaded, given up."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def given_up(
 
 
 def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:
-    """What `etl table accept-changes` says of the table as it is, for the pipeline and for each
-    backfill of that table.
+    """The decision of `etl table accept-changes` on the present table, for the pipeline and for
+    each backfill of that table.
     """
     beside = {
         name: _acknowledged(one, settings)

@@ -29,7 +29,7 @@ class Codec(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rec:
-    """One record: where it lies behind the base offset and base timestamp, and what it holds."""
+    """One record: its distance from base offset and base timestamp, and its content."""
 
     delta: int
     value: bytes | None = b""
@@ -148,7 +148,7 @@ def compress(plain: bytes, codec: Codec, *, xerial: bool = True) -> bytes:
 
 
 def _xerial(plain: bytes, block_bytes: int = 32 * 1024) -> bytes:
-    """Blocks of 32 KiB behind a header, as snappy-java's output stream writes them."""
+    """Blocks of 32 KiB after a header, as snappy-java's output stream writes them."""
     framed = bytes.fromhex("82534e41505059000000000100000001")
     for start in range(0, len(plain), block_bytes):
         block = bytes(pa.compress(plain[start : start + block_bytes], "snappy", asbytes=True))

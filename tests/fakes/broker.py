@@ -1,9 +1,9 @@
-"""A small honest broker on a real socket: it keeps logs, speaks the modern dialect, and misbehaves
-when told to.
+"""A small correct broker on a real socket: it keeps logs, speaks the modern protocol, and
+misbehaves on request.
 
 Requests are decoded and responses encoded with kafka-python, so that our own codec is checked by
-somebody else's. Several brokers may share one `World`: then a log that another one leads is refused
-with code 6, as it should be.
+another one. Several brokers may share one `World`: then a request for a partition of another leader
+gets code 6, as it should.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class FakeLog:
     """The open transaction: its producer's id, and its first offset here."""
     leader_epoch: int = 0
     epoch_starts: dict[int, int] = field(default_factory=dict)
-    """At which offset each epoch began; the current one at the log start where nothing is said."""
+    """The first offset of each epoch; by default the current one at the log start."""
     finds_no_time: bool = False
     """A search by time finds nothing, as where the one segment that is searched has records without
     timestamps.
@@ -163,8 +163,8 @@ class FakeLog:
         self.leader_epoch = epoch
 
     def end_of_epoch(self, wanted: int) -> tuple[int, int]:
-        """As a broker answers (LeaderEpochFileCache): the largest epoch at or below the asked one,
-        and where the next one begins.
+        """As a broker answers (LeaderEpochFileCache): the largest epoch at or below the requested
+        one, and the start of the next one.
         """
         starts = self.epoch_starts or {self.leader_epoch: self.log_start}
         if wanted == self.leader_epoch:
@@ -190,7 +190,7 @@ class World:
         self.topic_ids: dict[str, UUID] = {}
         self.internal: set[str] = set()
         self.refused_leaders: dict[tuple[str, int], int] = {}
-        """Logs of which Metadata names no leader, and the code that is told of each."""
+        """Partitions without a leader in Metadata, with their error codes."""
         self.kept_from_us: set[str] = set()
         """Topics that our ACLs do not let us describe."""
         self.configs: dict[str, dict[str, str]] = {}
@@ -198,12 +198,12 @@ class World:
         self.transactions: dict[int, tuple[str, int]] = {}
         """Producer id -> transactional id and start; every broker coordinates all of them."""
         self.coordinator: int | None = None
-        """Of all groups; None: nobody, as long as there never was a group."""
+        """Of all groups; None: no members, as long as there never was a group."""
         self.committed_epochs: dict[tuple[str, str, int], int] = {}
         self.untold_logs: dict[tuple[str | None, int], int] = {}
         """Error codes of logs in answers to OffsetFetch."""
         self.refused_logs: dict[tuple[str | None, int], int] = {}
-        """Logs of which no offset is stored, and the code that is told of each."""
+        """Partitions without a stored offset, with their error codes."""
         self.generation: int | None = None
         """Of all groups that have members; None: no group has any."""
         self.group_error = 0
@@ -211,10 +211,10 @@ class World:
         """Api key -> error codes for the next questions about a group's offsets, one each."""
         self.group_state, self.group_type = "Stable", "consumer"
         self.members: dict[str, bytes] = {}
-        """Id and assignment of each member of whatever group is asked for."""
+        """Id and assignment of each member, for any requested group."""
         self.consumer_members: dict[str, tuple[list[tuple[str, int]], list[tuple[str, int]]]] = {}
-        """Of whatever group is asked for, which is one of the consumer protocol then: what each
-        member has, and what it is to have.
+        """For any requested group, which has the consumer protocol then: current and target
+        assignment of each member.
         """
         self.no_consumer_group = 69
         """The code of the answer where there is none."""
@@ -295,7 +295,7 @@ class FakeBroker:
             thread.join(5)
 
     def hang_up_on_everybody(self) -> None:
-        """Close what is open, as a broker does with idle connections."""
+        """Close open connections, as a broker does with idle ones."""
         for connection in self._sockets:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
@@ -330,7 +330,7 @@ class FakeBroker:
                         return
                     self.connections += (
                         not has_asked
-                    )  # one that asks nothing is of somebody who looks for a free port
+                    )  # a connection without a request comes from a search for a free port
                     has_asked = True
                     key, version = struct.unpack_from(">hh", request)
                     self.requests.append((key, version))
@@ -1021,7 +1021,7 @@ def _offset_at(log: FakeLog, when: int, isolation: int) -> int:
     found = next((_base_offset(batch) for batch in log.batches if _time_of(batch) >= when), -1)
     return (
         found if found < log.readable_end(isolation) else -1
-    )  # as Kafka does: "none" for a record behind an open transaction
+    )  # as Kafka does: "none" for a record after the start of an open transaction
 
 
 def _segments_before(log: FakeLog, when: int, offset: int) -> list[int]:

@@ -45,7 +45,7 @@ class Stage(Protocol):
         """Who owns which log now."""
 
     def own(self, log: BrokerPartition) -> None:
-        """Somebody else, `FOREIGN`, becomes the owner."""
+        """Another client, `FOREIGN`, becomes the owner."""
 
 
 class ClaimContract:

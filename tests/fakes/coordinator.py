@@ -1,10 +1,10 @@
-"""A group coordinator on a real socket: a fake broker that keeps groups too, of both protocols, and
-refuses what it is told to refuse.
+"""A group coordinator on a real socket: a fake broker with groups of both protocols, and with
+prepared errors.
 
 Requests are decoded and responses encoded with kafka-python, and the state machine is Kafka's as
-far as members see it: a join waits for all members, a static member that comes back causes no
-rebalance, and in the consumer protocol a log goes to its next owner when the last one said that it
-let go. Sessions do not expire by themselves: a test says `forget`.
+far as members observe it: a join waits for all members, a static member that returns causes no
+rebalance, and in the consumer protocol a partition goes to its next owner after the last one
+reported its release. Sessions do not expire by themselves: a test calls `forget`.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ _NONE, _ILLEGAL_GENERATION, _UNKNOWN, _REBALANCE, _ID_REQUIRED, _FENCED, _STALE 
 )
 _BEHIND_JOINING_TWICE = 4
 _SKIPS_ASSIGNMENT = 9
-"""The first version of JoinGroup that tells a static leader which comes back that it leads
-(KIP-814).
-"""
+"""The first version of JoinGroup that informs a returning static leader that it leads (KIP-814)."""
 _EVERY_MS = 100
 """Between heartbeats of the consumer protocol, as the coordinator wants them."""
 
@@ -80,7 +78,7 @@ class ClassicGroup:
     is_synced: bool = True
 
     def rebalance(self) -> None:
-        """Whoever was in the last generation has to join again."""
+        """Members of the last generation have to join again."""
         if not self.is_rebalancing:
             self.is_rebalancing = True
             for member in self.members.values():
@@ -115,8 +113,8 @@ class ConsumerMember:
 class FakeCoordinator(FakeBroker):
     """`with FakeCoordinator() as broker:` is the coordinator of all groups.
 
-    refusals    api key -> error codes for the next questions, one each
-    asked       api key -> the decoded requests, in order
+    refusals           api key -> error codes of the next answers, one each
+    decoded_requests   api key -> the decoded requests, in order
     """
 
     def __init__(self, **given: Any) -> None:
@@ -230,7 +228,7 @@ class FakeCoordinator(FakeBroker):
         )
 
     def _is_known_follower(self, member_id: str, reported: dict[str, bytes]) -> bool:
-        """Whether a join changes nothing: a stable group goes on, unless its leader asks for a
+        """True if a join changes nothing: a stable group continues, unless its leader requests a
         rebalance.
         """
         group = self.group
@@ -246,7 +244,7 @@ class FakeCoordinator(FakeBroker):
     def _returned(
         self, before: Member, member_id: str, reported: dict[str, bytes], version: int
     ) -> Any:
-        """A static member that comes back: the generation stays, and nobody notices. Its new
+        """A static member that returns: the generation stays, without a rebalance. Its new
         subscription is stored.
         """
         group = self.group
@@ -480,7 +478,7 @@ _GROUP_ANSWERS: dict[int, tuple[Any, Callable[[FakeCoordinator, Any, int, int], 
 
 @contextlib.contextmanager
 def coordinator_of_clicks(partitions: int) -> Iterator[FakeCoordinator]:
-    """One with the topic clicks, empty and with an id, as the consumer protocol asks for it."""
+    """One with the topic clicks, empty and with an id, as the consumer protocol needs it."""
     with FakeCoordinator() as broker:
         for number in range(partitions):
             broker.log("clicks", number)

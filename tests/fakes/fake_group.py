@@ -1,5 +1,5 @@
-"""A group in Kafka's coordinator, in memory: who is a member in which generation, and commits that
-are fenced by that.
+"""A group in Kafka's coordinator, in memory: members and generations, and commits that are fenced
+by them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FakeGroup:
-    """One group. Every rebalance is another generation; a member that nobody ends is one for ever."""
+    """One group. Every rebalance is another generation; a member stays until it is removed."""
 
     generation: int = 0
     members: set[str] = field(default_factory=set)
@@ -61,9 +61,7 @@ def commit_fenced(out: Outside, plan: Plan) -> RejectedCommit | None:
 def commit_of_member(
     out: Outside, plan: Plan, logs: Sequence[BrokerPartition]
 ) -> list[BrokerPartition]:
-    """The same behind an append, by the membership that the plan was made with: which of them were
-    moved.
-    """
+    """The same after an append, by the membership of the plan: return the committed partitions."""
     assert plan.share
     if out.group.fences(plan.share):
         return []
@@ -96,5 +94,5 @@ def mark(out: Outside, plan: Plan) -> None:
 
 
 def void(plan: Plan) -> Plan:
-    """The plan whose commit was refused."""
+    """The plan whose commit was rejected."""
     return replace(plan, is_void=True)

@@ -58,7 +58,7 @@ def store_uid(out: Outside, uid: str) -> None:
 
 
 def read_claims(out: Outside) -> Reservations:
-    """The fence, and behind it what backfills claim."""
+    """The reservation lock, then the reservations of backfills."""
     claimed = [read_claim(one) for _, one in sorted(out.backfills.items())]
     return (
         Reservations(out.fence, tuple(one for one in claimed if one))
@@ -92,8 +92,8 @@ def settle_claim(out: Outside, claim: Reservation, version: int) -> None:
 def close_backfill(
     out: Outside, claim: Reservation, plan: Plan, version: int, *, stored: int | None
 ) -> None:
-    """The plan that closes it and the claim in one transaction; `stored`: the version of the plan
-    whose place it takes.
+    """The closing plan and the reservation in one transaction; `stored`: the version of the plan
+    that it replaces.
     """
     assert isinstance(out, BackfillOutside)
     if out.claim_version != version:
@@ -110,8 +110,8 @@ def _moved(version: int | None) -> int:
 
 
 def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
-    """What is written in one transaction with a plan of this pipeline. Raises Owned where somebody
-    else wrote it since it was seen.
+    """The writes in one transaction with a plan of this pipeline. Raises Owned if another writer
+    changed them since they were observed.
     """
     if isinstance(out, BackfillOutside):
         if claims.own is None or out.claim_version != claims.own.version:
@@ -173,8 +173,8 @@ def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> No
 
 
 def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, RunKeyRecord | None]:
-    """The newest plan under the key before that number, and what is kept of it; as it is asked of
-    ZooKeeper, in this order.
+    """The newest plan with the key before that number, and the key's record; read in the order in
+    which ZooKeeper is read.
     """
     plans = (
         plan_document.parse_plan(out.plans[number], path="plans")
@@ -287,7 +287,7 @@ def commit_owned(
     is_ours: Callable[[str], bool],
 ) -> list[BrokerPartition]:
     """As `OwnedOffsets.move`: those whose owner node is one of ours, and whose offset is as the
-    plan saw it.
+    plan observed it.
     """
     there = out.committed()
     moved = [
@@ -300,8 +300,8 @@ def commit_owned(
 
 
 def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
-    """As `StoredOffsets.move`: what is there is read first, and nothing is written where somebody
-    else wrote.
+    """As `StoredOffsets.move`: the offset is read first, and nothing is written if another client
+    wrote it.
     """
     after = {log: plan.moved(log).in_kafka for log in logs}
     now = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from etl.model.partitions import EpochEnd, LookedAt, PartitionOffsets, Tail
 
 Place = int | tuple[int, int]
-"""What tells a row of a log from its others: its offset; in a physical log the entry's, and the
-message's index in it.
+"""The place of a row in its partition: its offset; on Jafka the entry's offset, and the message's
+index in it.
 """
 
 
@@ -24,7 +24,7 @@ class FakeLog:
     log_start: int = 0
     missing: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
-    """Missing as well, and nothing explains it: whoever reads them is told."""
+    """Missing without any explanation: runs that read them report it."""
     has_leader: bool = True
     later: dict[int, int] = field(default_factory=dict)
     """Milliseconds of the records that are not from 1970."""
@@ -36,7 +36,7 @@ class FakeLog:
     """
     tells_epochs: bool = True
     held_back: int = 0
-    """How many of the last offsets lie behind an open transaction."""
+    """The number of last offsets after the start of an open transaction."""
 
     def grow(self, count: int) -> None:
         """So many more records."""
@@ -58,7 +58,7 @@ class FakeLog:
 
     @property
     def extent(self) -> PartitionOffsets:
-        """As a leader tells it under read_committed."""
+        """As a leader reports it under read_committed."""
         return PartitionOffsets(
             self.log_start, self.end - self.held_back, self.end if self.held_back else None
         )
@@ -91,7 +91,7 @@ class FakeLog:
         return EpochEnd(wanted, below, self.epochs[min(above)] if above else self.end)
 
     def tail(self, until: int, size: int) -> Tail:
-        """What lies before an offset; of physical logs alone anybody asks that."""
+        """The bytes before an offset, for Jafka only."""
         return Tail(until, size, f"{self.incarnation_of(until - 1)}-{until}")
 
     def read(self, start: int, until: int) -> list[Place]:
@@ -106,11 +106,11 @@ class FakeLog:
         return {offset for offset in range(start, until) if offset not in self.missing | self.lost}
 
     def look_at(self, offset: int) -> LookedAt:
-        """What a look at a byte position tells; here any offset will do."""
+        """The verification of a byte offset; here any offset is valid."""
         return LookedAt(offset, True)
 
     def late_at(self, moment: int) -> int | None:
-        """The first offset whose record is that late; None where none is."""
+        """The first offset with a record that late; None without one."""
         return next(
             (
                 offset
@@ -121,7 +121,7 @@ class FakeLog:
         )
 
     def first_at(self, moment: int) -> int:
-        """The first offset whose record is that late, the end where none is."""
+        """The first offset with a record that late, the end without one."""
         return next(
             (
                 offset

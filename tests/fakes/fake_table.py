@@ -190,7 +190,7 @@ def _rows_of_today(out: Outside, plan: Plan) -> list[Row]:
 
 
 def results_from_table(out: Outside, plan: Plan) -> list[RangeResult]:
-    """Of each range, with its gaps; of byte positions nobody can tell any."""
+    """Of each range, with its gaps; gaps of byte offsets are unknown."""
     rows = _rows_of_today(out, plan)
     found = []
     for r in plan.ranges:
@@ -209,7 +209,7 @@ def results_from_table(out: Outside, plan: Plan) -> list[RangeResult]:
 
 
 def as_read(out: Outside, applied: CommitResult) -> CommitResult:
-    """Whoever has read the ranges knows the bytes and the epochs; rows alone do not tell them."""
+    """A reader of the ranges knows the bytes and the epochs; rows do not have them."""
     epochs = next(commit.epochs for commit in out.table or () if commit.plan_id == applied.plan_id)
     return replace(
         applied,
@@ -226,7 +226,7 @@ def as_read(out: Outside, applied: CommitResult) -> CommitResult:
 
 
 def receipt_of(r: OffsetRange, rows: Collection[Row]) -> RangeResult:
-    """Counted again from rows. Nobody can tell of byte positions which of them are missing."""
+    """Counted again from rows. Missing byte offsets are unknown."""
     count = sum(
         log == r.log and r.from_offset <= offset_of(place) < r.until_offset for log, place in rows
     )

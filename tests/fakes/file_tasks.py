@@ -1,5 +1,5 @@
 """Plans and the files of their tasks, without brokers: two ranges, a task for each, and rows that
-nobody read.
+were never read.
 """
 
 from __future__ import annotations

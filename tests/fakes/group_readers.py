@@ -27,7 +27,7 @@ class GroupReader(RebalanceListener):
         """Log and offset of each record, in the order in which they came."""
         self.values: list[bytes | None] = []
         self.owned: frozenset[BrokerPartition] = frozenset()
-        """As it was told."""
+        """The configured value."""
         self.lost_logs: list[BrokerPartition] = []
         self._is_over = threading.Event()
         self._error: BaseException | None = None
@@ -36,7 +36,7 @@ class GroupReader(RebalanceListener):
         self._thread.start()
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:
-        """Whoever has them next begins behind what was read."""
+        """The next owner begins after the read records."""
         assert self.owned.issuperset(logs), "only what was given is taken"
         self.consumer.commit()
         self.owned -= set(logs)

@@ -32,11 +32,11 @@ REFUSED = "Authentication failed: Invalid username or password"
 
 
 class Guarded:
-    """`with Guarded(broker, users={"etl": "secret"}) as port:`; without `users` nobody logs in,
-    without `context` nothing is encrypted.
+    """`with Guarded(broker, users={"etl": "secret"}) as port:`; without `users` there is no login,
+    without `context` no encryption.
 
-    lifetime_ms   of a login: behind it the connection is closed with the next request, as a
-    broker's is (KIP-368) answers       a login's tokens are answered by it instead
+    lifetime_ms   of a login: after it the connection is closed with the next request, as a broker does (KIP-368)
+    answers       a function that answers a login's tokens instead
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class JafkaLog:
         return len(self.content)
 
     def roll(self) -> None:
-        """A new segment, from the end on; what is before it is flushed."""
+        """A new segment, from the end on; the data before it is flushed."""
         self.flushed = self.end
         if self.starts[-1] != self.end:
             self.starts.append(self.end)
@@ -75,8 +75,8 @@ class JafkaLog:
         known = self.starts + ([self.flushed] if self.end > self.starts[-1] else [])
         if time == -2:
             return known[:1][:most]
-        # Its search by time steps one entry too far; every segment is younger than any time that is
-        # asked here.
+        # Its search by time goes one entry too far; every segment is younger than any requested
+        # time.
         return known[::-1][:most] if time == -1 else []
 
     def read(self, offset: int, size: int) -> tuple[int, bytes]:
@@ -88,12 +88,12 @@ class JafkaLog:
 
 @dataclass
 class JafkaBroker:
-    """Topics with so many partitions each; what it was asked is in `requests`, how it answers next
-    may be scripted.
+    """Topics with a number of partitions each; its requests are in `requests`, its next answers may
+    be scripted.
     """
 
     partitions: int = 1
-    """Of a topic that nobody configured."""
+    """Of a topic without configuration."""
     flush_every: int = 1
     """Messages."""
     max_message_bytes: int = 1 << 20

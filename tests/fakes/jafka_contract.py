@@ -32,7 +32,7 @@ EXAMPLE = bytes.fromhex("0000000b 01 00 3610a686 68656c6c6f 0000000c 01 00 5a09e
 
 @dataclass(frozen=True, slots=True)
 class ServedJafka:
-    """A broker that runs, and a name for a topic that nobody had."""
+    """A running broker, and a new topic name."""
 
     host: str
     port: int

@@ -61,7 +61,7 @@ class LedgerContract:
         assert stage.plans() == {1: another(plan).id}
 
     def test_who_supersedes_by_the_plan_that_is_there_is_not_refused(self, stage: Stage) -> None:
-        """As a driver does whose answer was lost."""
+        """As a driver does after a lost answer."""
         world = stage.world()
         plan = stored(world, {stage.logs[0]: 5})
         seen = world.observe().ledger

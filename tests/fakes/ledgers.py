@@ -1,5 +1,5 @@
-"""What ZooKeeper and the table say of one pipeline, in agreement: plans of three logs, their
-records, the commits that hold them.
+"""The ledger and the table of one pipeline, in agreement: plans of three partitions, their results,
+and their commits.
 """
 
 from __future__ import annotations

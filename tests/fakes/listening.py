@@ -1,4 +1,4 @@
-"""A port that is no broker: whatever a test wants said to whoever speaks first."""
+"""A port that is no broker: it sends any answer to the first request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 def listening(
     answer: Callable[[socket.socket], None], *, side_by_side: bool = False
 ) -> Iterator[int]:
-    """A port of this machine on which `answer` is given to whoever says something, to one after the
-    other or to all side by side.
+    """A port of this machine that sends `answer` to each client, one after the other or in
+    parallel.
     """
     server = socket.create_server(("127.0.0.1", 0))
     served: list[socket.socket] = []

@@ -1,12 +1,13 @@
-"""A cluster of very many brokers and logs in one thread: each listens on a port of its own and
+"""A cluster of very many brokers and partitions in one thread: each listens on its own port and
 answers Kafka's bytes, written by hand.
 
-`FakeBroker` is the honest one, with records and every question; this one knows as much as planning
-asks, and is cheap: one selector for all connections, numpy for the logs of an answer. All logs of a
-topic are led in turn (`leader_of`), start at 0 and end at `end_offset`; each record is younger than
-any time that is asked for.
+`FakeBroker` is the complete one, with records and every request; this one has only what planning
+needs, and is cheap: one selector for all connections, numpy for the partitions of an answer. All
+partitions of a topic are led in turn (`leader_of`), start at 0 and end at `end_offset`; each record
+is younger than any requested time.
 
-    python -m tests.fakes.many_brokers BROKERS TOPICS PARTITIONS    prints the first port; a line of input is the new end of all logs
+`python -m tests.fakes.many_brokers BROKERS TOPICS PARTITIONS` prints the first port; a line of
+input is the new end of all partitions.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class ManyBrokers:
     """`with ManyBrokers(brokers=3, topics=2, partitions=4) as cluster:` brokers 1 to 3 listen on
     127.0.0.1 at `ports`.
 
-    asked      how many requests of each kind every broker got: (broker, api key) -> count
-    most_open  how many connections there were at once
-    silent     brokers that read requests and answer none
+    asked       the number of requests of each kind to every broker: (broker, api key) -> count
+    most_open   the largest number of open connections
+    silent      brokers that read requests and answer none
     """
 
     def __init__(self, *, brokers: int, topics: int, partitions: int, end_offset: int = 0) -> None:
@@ -316,7 +317,7 @@ def _by_topic(body: Reader, kind: numpy.dtype[Any], answer_of: Callable[[Any], A
 
 
 def _topic_of(body: Reader, kind: numpy.dtype[Any]) -> tuple[bytes, Any]:
-    """The name as it came, and the logs that are asked for."""
+    """The name as in the request, and the requested partitions."""
     name = bytes(body.span(body.unsigned_varint() - 1, "topic"))
     count = body.unsigned_varint() - 1
     request = numpy.frombuffer(body.span(count * kind.itemsize, "partitions"), kind)
@@ -352,7 +353,7 @@ def main(brokers: int, topics: int, partitions: int) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (most, most)
-    )  # two files for each broker, whatever whoever asks them may open
+    )  # two files for each broker, plus the clients' own files
     with ManyBrokers(brokers=brokers, topics=topics, partitions=partitions) as cluster:
         print(*cluster.ports, flush=True)
         _ends(iter(sys.stdin), cluster)

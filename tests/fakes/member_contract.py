@@ -61,14 +61,14 @@ def logs_of(topic: str, partitions: int) -> frozenset[BrokerPartition]:
 
 
 def new_group() -> str:
-    """One that nobody else uses."""
+    """A new one."""
     return f"members-{next(_numbers)}-{time.time_ns()}"
 
 
 def eventually(
     member: CoordinatedMember, is_so: Callable[[MemberAssignment], bool]
 ) -> MemberAssignment:
-    """The share once it is so: a member of ours looks again whenever it is told."""
+    """The assignment once it has this form: our member observes again after each event."""
     deadline = time.monotonic() + _WITHIN_S
     share = member.rejoin()
     while not is_so(share):
@@ -79,7 +79,7 @@ def eventually(
 
 
 class MemberContract:
-    """The sentences. Whoever runs them has a fixture `stage`."""
+    """The laws of the contract. Each suite provides a fixture `stage`."""
 
     def test_alone_in_a_group_a_member_owns_every_log_and_whoever_comes_behind_its_leave_owns_them_all(
         self, stage: Stage

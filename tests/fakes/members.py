@@ -1,4 +1,4 @@
-"""The others of a group in memory, and a driver that is a member beside them."""
+"""The other members of a group in memory, and a driver that is a member with them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ OTHERS = "group_consumer-1-0"
 
 @dataclass
 class Others:
-    """Consumers of the group that are not ours: what nobody of ours owns is theirs, and they read
-    it as far as they are told.
+    """Other consumers of the group: they own every partition that ours do not own, and read as far
+    as the test requests.
     """
 
     outside: Outside
@@ -91,7 +91,7 @@ class FakeMember:
         """See Member."""
         self.said.append("leave")
         if isinstance(sys.exception(), Crash):
-            return  # who is dead says nothing
+            return  # a dead member sends nothing
         self._let_go()
         if self._member_id:
             self._world.outside.group.end(self._member_id)

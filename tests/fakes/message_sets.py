@@ -30,7 +30,7 @@ class Msg:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """Messages in a wrapper, their offsets as they are in the log. What is None follows from them."""
+    """Messages in a wrapper, with their offsets in the log. None is computed from them."""
 
     messages: Sequence[Msg]
     codec: Codec = Codec.GZIP
@@ -100,7 +100,7 @@ def _sized(content: bytes | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of Kafka 0.7 or Jafka: a payload, or (`inside`) what is compressed in it."""
+    """One entry of Kafka 0.7 or Jafka: a payload, or (`inside`) a compressed message set."""
 
     payload: bytes = b""
     magic: int = 1
@@ -108,7 +108,7 @@ class Entry:
     codec: Codec = Codec.GZIP
     xerial: bool = True
     attributes: int = 0
-    """Bits beside the codec's."""
+    """Attribute bits other than the codec's."""
 
 
 def encode_physical(entries: Sequence[Entry]) -> bytes:
@@ -129,9 +129,7 @@ def entry_bytes(entry: Entry) -> bytes:
 
 
 def physical_rows(entries: Sequence[Entry], position: int) -> list[tuple[int, int, bytes]]:
-    """(offset, message_index, payload) of every message, as a plain loop over what was encoded has
-    them.
-    """
+    """(offset, message_index, payload) of every message, by a plain loop over the encoded entries."""
     rows = []
     for entry in entries:
         rows += [(position, index, payload) for index, payload in enumerate(_payloads(entry))]

@@ -89,7 +89,7 @@ class OldBroker:
     """
     throttle_ms: int = 0
     fails: bool = False
-    """Fetches are answered with the error that says nothing."""
+    """Fetches are answered with the error without details."""
     port: int = 0
     connections: int = 0
 

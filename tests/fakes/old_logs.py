@@ -17,7 +17,7 @@ from tests.fakes.logs import contents, record_lists
 from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, physical_answer
 
 OldEntry = tuple[int, Msg | Wrapper | Batch]
-"""Magic, and what is of it."""
+"""Magic, and the records of that format."""
 OLD_CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 DEMO = BrokerPartition("demo", 0, 3)
 times = st.sampled_from([-1, -1, 0, 1_700_000_000_000, -5, 2**60])

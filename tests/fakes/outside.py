@@ -29,7 +29,7 @@ GROUP, PIPELINE = "group", "clicks"
 
 
 def leader_of(log: BrokerPartition) -> Leader:
-    """A physical log is on its own broker, which tells no epochs."""
+    """A Jafka partition is on its own broker, which reports no epochs."""
     return (
         Leader(BROKER, 0)
         if log.broker_id is None
@@ -48,7 +48,7 @@ class FakeCommit:
     rows: tuple[tuple[BrokerPartition, Place], ...]
     run_id: str = "run-1"
     app_id: str = ""
-    """Whose it is; the live pipeline's, where nobody says otherwise."""
+    """Its pipeline; by default the live one."""
     lives: tuple[int, ...] = ()
     """Of each row's record, which life of its log it was of."""
     epochs: tuple[tuple[tuple[int, int], ...], ...] = ()
@@ -110,7 +110,7 @@ class Outside:
     others: tuple[OtherPipeline, ...] = ()
     """The other pipelines that have loaded into the table."""
     tells: str | None = None
-    """The cluster id that the brokers tell; None: they are from before 0.10.1, and the conf names
+    """The cluster id that the brokers report; None: they are from before 0.10.1, and the conf names
     the cluster.
     """
     live_consumers: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class Outside:
         ]
 
     def beside(self, name: str) -> BackfillOutside:
-        """A backfill beside this pipeline, whether or not somebody began it."""
+        """A backfill of this pipeline, begun or not."""
         return self.backfills.setdefault(name, BackfillOutside(self, name))
 
     def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
@@ -167,7 +167,7 @@ class Outside:
         return max((commit.number for _, commit in self.commits()), default=0)
 
     def move_offset(self, log: BrokerPartition, offset: int) -> None:
-        """Somebody else writes an offset."""
+        """Another client writes an offset."""
         self.offsets[log] = offset, self.offsets[log][1] + 1 if log in self.offsets else 0
 
     def committed(self) -> dict[BrokerPartition, Committed]:
@@ -222,7 +222,7 @@ def _accepted(beside: BackfillOutside) -> Acknowledgement | None:
 
 
 def _shared(name: str) -> property:
-    """What is the live pipeline's."""
+    """The state of the live pipeline."""
     return property(
         lambda self: getattr(self.live, name), lambda self, value: setattr(self.live, name, value)
     )

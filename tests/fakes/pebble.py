@@ -1,7 +1,7 @@
-"""Pebble, a generation of brokers that there never was, and one such broker: what a generation must
-bring, and nothing else.
+"""Pebble, an invented broker type, and one such broker: the minimum that a broker type must
+implement.
 
-A request is a letter and JSON behind its size, nothing is numbered, answers come in order. Records
+A request is a letter and JSON after its size, without numbers, and answers come in order. Records
 are record batches v2.
 """
 
@@ -53,7 +53,7 @@ class Pebble(Generation):
 
 
 class PebbleDialect(BrokerProtocol):
-    """The five things that every generation can say."""
+    """The five operations that every broker type has."""
 
     def introduction(self) -> str:
         return "a pebble"
@@ -146,7 +146,7 @@ def _framed(letter: str, request: Any) -> bytes:
 
 @dataclass
 class PebbleBroker:
-    """Keeps logs of record batches of ten; hangs up on whoever speaks something else."""
+    """Keeps logs of record batches of ten; closes the connection of a client with another protocol."""
 
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     port: int = 0

@@ -1,5 +1,5 @@
-"""One log of the fake brokers whose offsets are byte positions (0.7 family): entries of several
-messages, cut where segments begin.
+"""One partition of the fake brokers with byte offsets (0.7 family): entries of several messages,
+split at segments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PhysicalLog(FakeLog):
     entries: list[tuple[int, int]] = field(default_factory=list)
     """Where each begins, and how many messages it unpacks to."""
     alike: bool = False
-    """All of its messages say the same, in every life."""
+    """All of its messages have the same content, in every incarnation."""
 
     def grow(self, count: int) -> None:
         """So many more entries, flushed: of several sizes, and of one to three messages."""
@@ -66,7 +66,7 @@ class PhysicalLog(FakeLog):
         return PhysicalLog(lives=super().made_again().lives, alike=self.alike)
 
     def tail(self, until: int, size: int) -> Tail:
-        """What lies before an offset."""
+        """The bytes before an offset."""
         content = b"".join(
             (b"." if self.alike else f"{self.incarnation_of(at)}-{at};".encode()) * 16
             for at, _ in self.entries

@@ -1,6 +1,4 @@
-"""The sentences of `world_contract` on run keys: who asks under one is told what the ledger has of
-it.
-"""
+"""The laws of `world_contract` for run keys: a run with a key gets the ledger's record of it."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ K = Request("2026-01-31T00")
 
 
 class RunKeyContract:
-    """What a run may rely on of the keys that were asked for before."""
+    """What a run may rely on for keys of earlier runs."""
 
     def test_of_a_key_that_nobody_asked_for_the_ledger_has_nothing(self, stage: Stage) -> None:
         stored(stage.world(), {stage.logs[0]: 2}, run_key="another")

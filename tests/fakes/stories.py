@@ -68,7 +68,7 @@ CRASHES = [(step, when) for step in STEPS for when in When]
 
 
 def settings_of(**source: Any) -> Settings:
-    """A pipeline over topics whose name starts with `clicks`."""
+    """A pipeline over topics with names that start with `clicks`."""
     limits, table = source.pop("limits", {}), source.pop("table", {})
     group = {}
     if "on_offset_changed" in source:
@@ -92,7 +92,7 @@ def outside_of(*ends: int) -> Outside:
 
 
 def physical_outside_of(*entries: int) -> Outside:
-    """The same of logs whose offsets are byte positions, each with so many entries."""
+    """The same for partitions with byte offsets, each with this number of entries."""
     return Outside(
         {log: physical_log(count) for log, count in zip(PHYSICAL_LOGS, entries, strict=False)}
     )

@@ -1,8 +1,8 @@
-"""A worker of a run without Spark that is no process of its own: what it needs was loaded long ago,
-a second for each run otherwise.
+"""A worker of a run without Spark in this process: its libraries are loaded already, which
+otherwise takes a second per run.
 
-`tests/wire/test_worker_pool.py` says that both give back the same; with
-`tests/system/test_runs_without_spark.py` it has what processes do.
+`tests/wire/test_worker_pool.py` shows that both return the same; together with
+`tests/system/test_runs_without_spark.py` it covers real processes.
 """
 
 from __future__ import annotations

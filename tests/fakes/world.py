@@ -1,8 +1,8 @@
-"""The outside of a run in memory, as one driver's hands reach it.
+"""The services of a run in memory, as one driver uses them.
 
-Honest where it matters, as `world_contract` says: `outside` is what is there and is shared,
-`fake_ledger` and `fake_table` are how it changes. Before and after each single change the driver
-calls `at`, where a test may crash it or let something else happen.
+Their behaviour is that of `world_contract`: `outside` is the shared state, `fake_ledger` and
+`fake_table` change it. Before and after each single change the driver calls `at`, in which a test
+may crash it or change something.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class FakeWorld:
         return fake_table.read_table(self.outside)
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
-        """See World; owners go while `at` is told that the waiting begins, or not at all."""
+        """See World; owners disappear during `at` when the waiting begins, or never."""
         self._do("wait for owners", lambda: self._reject_owned(logs))
 
     def _reject_owned(self, logs: Collection[BrokerPartition]) -> None:
@@ -273,7 +273,7 @@ class FakeWorld:
 
     @property
     def name(self) -> str:
-        """What our owner nodes say."""
+        """The content of our owner nodes."""
         return self._name
 
     def member(self) -> Member | None:
@@ -344,7 +344,7 @@ class FakeWorld:
             self._do("write what was found out", lambda: fake_group.mark(self.outside, known))
 
     def adopt(self, plan: Plan) -> Ledger:
-        """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""
+        """See World; oldest first, so that after a crash the ledger is only older than the table."""
         self._record_losses(plan)
         self._do("store uid", lambda: fake_ledger.store_uid(self.outside, plan.uid))
         for version, commit in fake_ledger.commits_to_adopt(self.outside):
@@ -365,8 +365,8 @@ class FakeWorld:
 
     @contextmanager
     def claiming(self, plan: Plan) -> Iterator[None]:
-        """See World. A crashed driver gives nothing back; the next one takes over what stands there
-        under our pipeline's name.
+        """See World. A crashed driver releases nothing; the next one takes over the owner nodes
+        with our pipeline's name.
         """
         logs = {r.log for r in plan.ranges}
         if not logs or self._group.mode is not OwnershipMode.CLAIM:

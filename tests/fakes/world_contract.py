@@ -1,9 +1,8 @@
-"""The sentences that hold for the fake world of a run, for the soak's and for the real one; each
-suite brings a `stage` fixture of its own.
+"""The laws that hold for the fake services of a run, for the soak's and for the real ones; each
+suite has a `stage` fixture of its own.
 
-What crash laws say of a run in memory is worth as much as the memory is like the real thing: a fake
-that lies fails here. Where rows are not the question a plan has no ranges, and then the real world
-needs no Spark.
+Crash tests on fake services are worth as much as the fakes are like the real services: a wrong fake
+fails here. Where rows do not matter a plan has no ranges, and then the real services need no Spark.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The outside that the sentences of `world_contract` are said of, and short words for what a driver
-does in it.
+"""The state on which the laws of `world_contract` are checked, and short names for a driver's
+actions.
 """
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ from etl.model.snapshot import ForeignCommit, Table
 from etl.run.services import Services
 
 GROUP_OWNER = "host-1-0"
-"""What another consumer of the group is called behind the group's name."""
+"""The suffix of another consumer's id after the group's name."""
 SIZES = (5, 3, 4)
 """How many records each of the stage's logs has. The third is for what cannot be undone."""
 
 
 class Stage(Protocol):
-    """One ZooKeeper, three logs and a place for a table, real or not; nobody has planned anything
-    yet.
-    """
+    """One ZooKeeper, three partitions and a path for a table, real or not; without any plan."""
 
     @property
     def logs(self) -> tuple[BrokerPartition, ...]:
-        """Three logs of one topic, as large as `SIZES` says."""
+        """Three partitions of one topic with the sizes of `SIZES`."""
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> Services:
-        """A driver, with a session of its own; all of them drive the one pipeline. `request`: what
-        its run is asked for beside the conf.
+        """A driver with its own session; all of them drive the same pipeline. `request`: the run's
+        bounds and key in addition to the conf.
         """
 
     def backfill(self, name: str, run_id: str = "run-1") -> Services:
-        """A driver of a backfill beside that pipeline, whether or not somebody has begun it."""
+        """A driver of a backfill of that pipeline, begun or not."""
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
         """Log and offset of each row of the table, in order."""
@@ -59,17 +57,17 @@ class Stage(Protocol):
         """Another consumer of the group, `GROUP_OWNER`, becomes the owner."""
 
     def expire(self, log: BrokerPartition, until: int) -> None:
-        """Retention deletes what is before `until`."""
+        """Retention deletes the records before `until`."""
 
     def replace_table(self) -> None:
-        """Where the table is or will be, somebody makes another one of the same columns."""
+        """Another writer creates a table with the same columns at the table's path."""
 
     def clean_up_log(self) -> None:
-        """The table's log forgets what its commits said; what is in the table stays."""
+        """The table's log loses the commits' metadata; the rows stay."""
 
 
 def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
-    """The next plan, up to there, of a driver who looks now. Nobody has stored it."""
+    """The next plan, up to these offsets, of a driver that observes now. It is not stored."""
     seen = world.observe()
     newest, table = seen.ledger.newest, seen.table
     positions = {**(newest.positions if newest else {log: 0 for log in until}), **until}

@@ -38,7 +38,7 @@ class Search:
 
 
 def main() -> int:
-    """Run what the command line says; 0, or 1 when something was found, or 2 when it cannot begin."""
+    """Run the requested searches; 0, or 1 after a finding, or 2 if it cannot start."""
     if importlib.util.find_spec("atheris") is not None and "--repeat" not in sys.argv:
         import tests.fuzz.guided  # noqa: F401  before anything else imports what it watches
     from tests.fuzz.targets import BY_NAME
@@ -117,7 +117,7 @@ def _search(name: str, seconds: float) -> Search:
 
 
 def _one_process(name: str, folder: Path, seconds: int) -> tuple[int | None, str]:
-    """How a search ended, and what libFuzzer said."""
+    """The end of a search, and libFuzzer's output."""
     (folder / "found").mkdir(parents=True, exist_ok=True)
     log = folder / "log"
     process = multiprocessing.get_context("fork").Process(
@@ -152,7 +152,7 @@ def _findings(folder: Path) -> set[Path]:
 
 
 def _inputs(text: str) -> int:
-    """How many inputs ran, as libFuzzer says at its end, or last said when it was killed."""
+    """The number of inputs, as libFuzzer prints it at its end, or last before it was killed."""
     final = re.search(r"stat::number_of_executed_units:\s*(\d+)", text)
     return (
         int(final[1])

@@ -29,7 +29,7 @@ PROCESS_GROWTH_BYTES = 512 << 20
 
 
 class Found(Exception):
-    """A target did what it may not; the text says what, with which bytes, and what to add to the
+    """A target broke its rules; the text has the rule, the bytes, and the lines to add to the
     tests.
     """
 
@@ -66,8 +66,8 @@ def check(target: Target, content: bytes, *, hang_s: float = HANG_S) -> None:
 
 @cache
 def _read_examples(name: str) -> None:
-    """Once a process, so that what is loaded for the first of all inputs (compiled kernels: 50 MB)
-    is not counted as the input's.
+    """Once per process, so that code loaded for the first of all inputs (compiled kernels: 50 MB)
+    does not count as the input's memory.
     """
     for seed in BY_NAME[name].seeds if name in BY_NAME else ():
         BY_NAME[name].read(seed)
@@ -82,7 +82,7 @@ def attempt(target: Target, content: bytes) -> None:
             raise Found(
                 _told(target, content, f"{type(named).__name__} is narrower than what it names")
             ) from named
-        str(named), repr(named.args)  # an error that cannot be told is none
+        str(named), repr(named.args)  # an error without a printable text is a finding
     except Exception as other:
         raise Found(_told(target, content, f"{type(other).__name__}: {other}"[:300])) from other
 

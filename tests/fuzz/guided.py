@@ -1,10 +1,10 @@
-"""One target under atheris, in a process of its own: libFuzzer looks for inputs that reach new
-places of the code that is watched.
+"""One target under atheris, in a new process: libFuzzer searches inputs that reach new places of
+the instrumented code.
 
-What the target may not raise is saved and looked for no further; only what ends the process (a
-hang, memory, a crash of compiled code) ends the search too, and libFuzzer saves that input itself.
-The kernels stay compiled and unwatched: a counter in them would not compile. Importing this module
-imports what is watched, with counters in it: once, and each search is a fork of that.
+A forbidden exception is saved and not searched for again; only an end of the process (a hang,
+memory, a crash of compiled code) ends the search, too, and libFuzzer saves that input itself. The
+kernels stay compiled and are not instrumented: a counter in them would not compile. Importing this
+module imports the instrumented code: once, and each search is a fork of that.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def search(name: str, folder: Path, seconds: int) -> None:
 
 
 def _place_of(found: BaseException) -> str:
-    """Type and innermost place of what was raised: two inputs that end there are one finding."""
+    """Type and innermost place of the exception: two inputs with the same ones are one finding."""
     cause = found.__cause__ or found
     frames = traceback.extract_tb(cause.__traceback__)
     return f"{type(cause).__name__} at {Path(frames[-1].filename).name}:{frames[-1].lineno}"

@@ -1,4 +1,4 @@
-"""Answers of a Jafka, by the requests that they belong to: the first byte says which."""
+"""Answers of a Jafka, by their requests: the first byte selects one."""
 
 from __future__ import annotations
 

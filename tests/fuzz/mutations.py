@@ -132,7 +132,7 @@ def _wrap_value(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
 
 
 def _edited(content: bytes, choose: Random, edit: Callable[[Any, Any], object]) -> bytes:
-    """One line of JSON with one place of it edited; what is no JSON stays."""
+    """One line of JSON with one place of it edited; other text stays unchanged."""
     lines: list[bytes] = content.split(b"\n")
     at = choose.randrange(len(lines))
     try:

@@ -38,7 +38,7 @@ PLAIN_RECORDS = b"".join(record_bytes(record) for record in seeds.RECORDS)
 
 
 def streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
-    """One stream, one with padding behind it where that may be, and two of them."""
+    """One stream, one with padding after it if that is allowed, and two of them."""
     one = compress(PLAIN_RECORDS, codec)
     padding = {Codec.ZSTD: b"", Codec.SNAPPY: b"\0"}.get(codec, bytes(20))
     return (
@@ -49,7 +49,9 @@ def streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
 
 
 def message_streams() -> list[bytes]:
-    """What wrappers of both formats hold, compressed, behind the byte that `message_payload` wants."""
+    """The content of wrappers of both formats, compressed, after the byte that `message_payload`
+    needs.
+    """
     return [
         bytes([magic | which << 1])
         + (with_wrong_checksum(stream) if codec is Codec.LZ4 and not magic else stream)
@@ -120,8 +122,8 @@ def rows(
 
 
 def sealed(content: bytes) -> bytes:
-    """The same record batches and messages with the CRCs that belong to them, so that what lies
-    behind the check is reached.
+    """The same record batches and messages with correct CRCs, so that the code after the check is
+    reached.
     """
     found, at = bytearray(content), 0
     while at + 26 <= len(found):
@@ -176,7 +178,7 @@ def message_payload(content: bytes) -> None:
 
 
 def physical_sets(content: bytes) -> None:
-    """The first byte is how many of the bytes behind it lie beyond the range; its high bit: let the
+    """The first byte is how many of the following bytes are beyond the range; its high bit: let the
     CRCs be wrong.
     """
     mark = content[0] if content else 0
@@ -200,8 +202,8 @@ def entry_payload(content: bytes) -> None:
 
 
 def one_at_a_time(content: bytes) -> None:
-    """The first byte says whether offsets are byte positions, the second what was asked for; the
-    rest is given as to `etl records show`.
+    """The first byte selects byte offsets or not, the second the requested offset; the rest is
+    given as to `etl records show`.
     """
     is_physical, request = (
         (content[0] & 1 if content else 0),
@@ -233,7 +235,7 @@ def one_at_a_time(content: bytes) -> None:
 
 
 def physical_fetch(fetched: FetchedPartition, *, is_sealed: bool) -> None:
-    """What a fetch of 0.7 says of one log, to rows."""
+    """The answer of a fetch of 0.7 for one partition, as rows."""
     found = bytes(fetched.records)
     physical_feed(
         replace(

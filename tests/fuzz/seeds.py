@@ -1,5 +1,5 @@
-"""Valid examples for the targets, written by somebody else's encoder where there is one:
-kafka-python's for responses, the tests' own (`tests.fakes.batches`) for record batches.
+"""Valid examples for the targets, by another encoder if possible: kafka-python's for responses, the
+tests' own (`tests.fakes.batches`) for record batches.
 """
 
 from __future__ import annotations
@@ -504,7 +504,7 @@ FETCHED = FetchTarget(
 
 
 def fetches() -> tuple[bytes, ...]:
-    """The version as one byte, then a Fetch response behind its correlation id: two partitions, the
+    """The version as one byte, then a Fetch response after its correlation id: two partitions, the
     second out of range.
     """
     records = (transactions(), *record_sets()[:2])
@@ -578,7 +578,7 @@ def record_sets() -> tuple[bytes, ...]:
 
 
 def transactions() -> bytes:
-    """Offsets 0 to 3 aborted, 4 to 7 committed, one behind a codec, and their markers."""
+    """Offsets 0 to 3 aborted, 4 to 7 committed, one in a compressed batch, and their markers."""
     first = Batch(0, [Rec(d, b"a") for d in range(3)], producer_id=PRODUCER, transactional=True)
     second = replace(first, base_offset=4, codec=Codec.ZSTD)
     return b"".join(

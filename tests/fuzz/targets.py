@@ -1,9 +1,8 @@
-"""Everything of the product that reads bytes somebody else wrote, in one table: how it is called,
-valid examples, what it may raise.
+"""All parsers of foreign bytes in one table: the call, valid examples, allowed exceptions.
 
-A target that raises nothing answers None for what is not its own. The memory that one input may
-take is `floor_bytes` plus `multiple` bytes for each byte of the input; what a document of Python
-objects takes for one byte of JSON or YAML decides the multiple.
+A target without exceptions returns None for invalid input. The memory limit of one input is
+`floor_bytes` plus `multiple` bytes for each byte of the input; the multiple depends on the memory
+of Python objects for one byte of JSON or YAML.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class Target:
     multiple: int = 400
     floor_bytes: int = 4 * MIB
     bad: Sequence[bytes] = ()
-    """Further starting points, which are refused."""
+    """Further starting points, which are rejected."""
 
 
 # Responses
@@ -177,7 +176,7 @@ def _about_logs(
 
 
 def _numbers(content: bytes) -> object:
-    """The first byte says how many reads the rest is for, each by its own first byte."""
+    """The first byte is the number of reads of the rest, each with its own first byte."""
     reader = Reader(memoryview(content), broker="b:9092")
     calls: list[Callable[[], object]] = [
         reader.int8,
@@ -251,8 +250,8 @@ def _partition_key(content: bytes) -> object:
 
 
 def _registration(content: bytes) -> None:
-    """What is read as a consumer's registration is written so that it means the same, in the form
-    of its family.
+    """A parsed consumer registration is rendered with the same meaning, in the form of its broker
+    type.
     """
     found = parse_registration(content, path="/consumers/g/ids/c")
     if found.dialect is BrokerFamily.JAFKA and isinstance(found.reads, FilteredTopics):
@@ -262,7 +261,7 @@ def _registration(content: bytes) -> None:
 
 
 def _owner(content: bytes) -> None:
-    """What is read as ours is written the same again: nobody else's claim may be taken for one of
+    """A parsed owner of ours is rendered the same: another client's owner must never be parsed as
     ours.
     """
     owner = _text(content)
@@ -272,7 +271,7 @@ def _owner(content: bytes) -> None:
 
 
 def _signed(content: bytes) -> None:
-    """A plan whose id is right whatever it says, so that what lies behind the hash is reached."""
+    """A plan with a correct id for any content, so that the code after the hash is reached."""
     hashed = plan_document.plan_id
 
     def its_own(plan: Any, *more: Any) -> str:

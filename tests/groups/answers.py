@@ -1,4 +1,4 @@
-"""What a coordinator's answer says, as a value that JSON keeps: for golden bytes."""
+"""A coordinator's answer as a JSON value: for golden bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from etl.kafka import group_messages
 from etl.kafka.versions import Api
 
 RELEASES = ("0.9.0.1", "2.8.2", "3.9.1", "4.1.0")
-"""Those whose groups differ most."""
+"""The releases whose groups differ most."""
 PARSERS: Mapping[Api, Callable[[Any], object]] = {
     Api.JOIN_GROUP: group_messages.parse_join,
     Api.SYNC_GROUP: group_messages.parse_sync,
@@ -21,7 +21,7 @@ PARSERS: Mapping[Api, Callable[[Any], object]] = {
 
 
 def plain_answer(api: Api, response: Any) -> Any:
-    """What was read of a decoded response."""
+    """Return the parsed values of a decoded response."""
     return _plain(PARSERS[api](response))
 
 

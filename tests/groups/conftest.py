@@ -22,8 +22,8 @@ _KIND = re.compile(
 
 
 def servers_of(nodeid: str) -> str:
-    """What is tried by the same ones has the same name. Marks of `xdist_group` tell xdist 3.8
-    nothing under pytest 9.2.
+    """Tests with the same members have the same group name. Marks of `xdist_group` do not work with
+    xdist 3.8 and pytest 9.2.
     """
     found = _KIND.search(nodeid)
     return found[1] if found else nodeid
@@ -39,7 +39,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """Whoever uses it says which."""
+    """The user of the fixture selects it."""
     assert isinstance(request.param, Kind)
     return request.param
 

@@ -25,7 +25,7 @@ from tests.groups.answers import PARSERS, RELEASES, plain_answer
 
 FOLDER = Path(__file__).parents[1] / "golden" / "groups"
 _OF_EACH = 3
-"""Answers of one kind that say different things."""
+"""Answers of one kind with different content."""
 
 
 def take(version: str) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""Answers of the classes themselves to the first of the random groups and patterns, kept for tests
-that start no Java.
+"""Answers of the original classes to the first of the random groups and patterns, for tests that
+start no Java.
 
-`python -m tests.groups.golden` asks them again and writes `golden.json`; who changes the random
-groups or patterns calls it.
+`python -m tests.groups.golden` computes them again and writes `golden.json`; run it after a change
+of the random groups or patterns.
 """
 
 from __future__ import annotations

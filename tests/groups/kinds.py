@@ -1,5 +1,5 @@
-"""The kinds of groups in which our runs are tried: whose consumers are beside them, and where the
-group is kept.
+"""The kinds of groups in which our runs are tested: the other consumers, and the storage of the
+group.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Consumers by librdkafka, which is nobody's jar: each in a thread of this process, reads, commits
-and tells what it read.
+"""Consumers of librdkafka, which needs no jar: each in a thread of this process, reads, commits and
+reports its records.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Member(threading.Thread):
                 ]
                 self._commit()
                 self.owned = len(self._consumer.assignment())
-        except BaseException as failed:  # raised by whoever asks it to leave
+        except BaseException as failed:  # raised in the thread that stops it
             self.failed = failed
         finally:
             self._consumer.close()

@@ -1,8 +1,8 @@
 """`python -m tests.groups.lone_member PORT GROUP TOPIC PROTOCOL INSTANCE`: a member of ours that
-says each share, for tests that kill it.
+prints each assignment, for tests that kill it.
 
-A line for each share: the number of its logs, its generation, and how often the membership was lost
-so far.
+A line for each assignment: the number of its partitions, its generation, and how often the
+membership was lost so far.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from etl.testkit.server_process import HOST
 
 
 def main(port: str, group: str, topic: str, protocol: str, instance: str) -> None:
-    """Follow until somebody ends the process."""
+    """Follow the group until the process ends."""
     terms = MemberTerms(
         group,
         (topic,),

@@ -1,5 +1,5 @@
-"""The classes of Kafka and Jafka that divide a group, asked in a process of Java; and what we say
-of the same group in the same words.
+"""The classes of Kafka and Jafka that assign partitions, in a process of Java; and our assignment
+of the same group in the same format.
 """
 
 from __future__ import annotations

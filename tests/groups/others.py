@@ -1,5 +1,5 @@
-"""Consumers that are not ours in a group of ours, wherever the group is kept: each reads and
-commits, and tells what it read.
+"""Other consumers in a group of ours, with any storage of the group: each reads and commits, and
+reports its records.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class OldConsumers:
         )
 
     def exit(self, name: str) -> list[Seen]:
-        """See Others. Jafka's consumer tells no offsets: the place of a value is where its simple
-        consumer finds it.
+        """See Others. Jafka's consumer reports no offsets: the place of a value is the one at which
+        its simple consumer finds it.
         """
         clients = self.clients
         if isinstance(clients, ScalaClients):

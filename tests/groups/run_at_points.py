@@ -1,9 +1,9 @@
-"""`python -m tests.groups.run_at_points FOLDER CONF`: an `etl run` that says which point of its
-membership it came to, and waits there.
+"""`python -m tests.groups.run_at_points FOLDER CONF`: an `etl run` that reports each point of its
+membership, and waits there.
 
-FOLDER has a file for each point that it came to, with a line for each time: the ZooKeeper session
-in which it was. Where there is a file `hold-<point>` it goes no further than that point, unless
-`go-<point>` has as many lines. Behind the hand-over a thread of it may come to `registered` again.
+FOLDER has a file for each reached point, with a line for each time: the ZooKeeper session at that
+time. If there is a file `hold-<point>`, the run waits at that point until `go-<point>` has as many
+lines. After the offset commit one of its threads may reach `registered` again.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ BEHIND_APPEND = (
     "appended",
     "leaving",
 )
-"""In the order in which a run comes to them that moves its offsets behind the append: it is
-recorded behind that.
+"""In the order in which a run reaches them that commits its offsets after the append: its result is
+stored after that.
 """
 
 
 class Watched:
-    """A world that says which verb is next."""
+    """Services that report the next verb."""
 
     def __init__(self, world: Any, at: Callable[[str, str], None]) -> None:
         self._world, self._at = world, at

@@ -36,7 +36,7 @@ JOINED: Mapping[str, Any] = {
     "ledger": {"lock_timeout_s": 30},
     "transform": {"record_batch": ARROW_TRANSFORM},
 }
-"""What a conf has of a run that is a member, reads without Spark, and whose tasks can be held."""
+"""The conf of a run that is a member, reads without Spark, and whose tasks can be held."""
 Place = tuple[int, int, int, int]
 _numbers = itertools.count(1)
 
@@ -70,7 +70,7 @@ class Run(Driver):
 
 @dataclass
 class Shared:
-    """`with Shared(...) as shared`: what is in the group at the end leaves it."""
+    """`with Shared(...) as shared`: all members leave at the end."""
 
     pipeline: ForeignPipeline
     others: Others
@@ -147,7 +147,7 @@ class Shared:
         return sum(self.others.count(name) for name in self.inside)
 
     def are_owned(self, within_s: float = WITHIN_S, **owners: int) -> None:
-        """Wait until the partitions are owned so; nobody named: all of them by those inside."""
+        """Wait until the partitions are owned so; without names: all of them by the members inside."""
 
         def are_so() -> bool:
             found = self.others.owned()
@@ -166,9 +166,7 @@ class Shared:
         )
 
     def end(self) -> CommandResult:
-        """All leave, a last run, whose words these are, reads what nobody has read, and the law
-        holds.
-        """
+        """All leave, a last run (with these arguments) reads the unread rest, and the law holds."""
         last, ours, theirs, written = self._all_of_it()
         both = ours + theirs
         assert both == written, (
@@ -177,8 +175,8 @@ class Shared:
         return last
 
     def end_behind_append(self) -> Counter[Place]:
-        """The same where offsets move behind the append: nothing is lost, our table has each record
-        once, each is read once by others, too; and what is in both, which is told by the reports.
+        """The same for commits after the append: nothing is lost, our table has each record once,
+        others read each once, too; records in both are listed in the reports.
         """
         _, ours, theirs, written = self._all_of_it()
         assert max((*ours.values(), *theirs.values())) == 1
@@ -230,8 +228,8 @@ def sharing(
     others: Mapping[str, Any] | None = None,
     **join: Any,
 ) -> Shared:
-    """A new topic, a pipeline that joins a new group of it, and others for it, set up as `others`
-    says; `join` is our conf's `group.join`.
+    """A new topic, a pipeline that joins a new group of it, and its other members, set up by
+    `others`; `join` is our conf's `group.join`.
     """
     number = next(_numbers)
     topic, group = stage.new_topic(), f"shared-{number}-{time.time_ns()}"

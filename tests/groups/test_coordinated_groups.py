@@ -1,7 +1,7 @@
-"""Members of ours beside each release's own consumer, for as long as a night: rebalances, deaths,
-sleeps and static members.
+"""Members of ours together with each release's own consumer, for as long as a night: rebalances,
+crashes, pauses and static members.
 
-Not in the gate, whose short form of it is `tests/brokers/test_every_generation.py`.
+Not in CI, which has the short form `tests/brokers/test_every_generation.py`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Alone:
         os.kill(self.process.pid, number)
 
     def owns(self, count: int, behind: int = 0) -> tuple[int, ...]:
-        """Its newest share, once it is one of so many logs behind the first so many shares."""
+        """Return its newest assignment, once it has so many partitions and follows so many
+        assignments.
+        """
         assert wait_until(
             lambda: len(self.shares) > behind and self.shares[-1][0] == count, WITHIN_S
         ), self.shares

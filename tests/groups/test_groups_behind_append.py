@@ -1,9 +1,9 @@
-"""Our runs beside consumers that are not ours where our offsets move behind the append: what is
-promised then, and what is not.
+"""Our runs together with other consumers, with offset commits after the append: the guarantees and
+their limits.
 
-Nothing is lost, and our table has each record once. But who takes a log over amid our work begins
-where our plan did, and reads the same. Where a share is held until the commit (KIP-848) nobody
-does, for as long as the rebalance time-out.
+Nothing is lost, and our table has each record once. But a member that takes a partition over during
+our work begins at the start of our plan, and reads the same records. With KIP-848 a partition is
+held until the commit, so no member does that within the rebalance timeout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.groups.shared import WITHIN_S, Shared
 
 HALF = PARTITIONS // 2
 EACH = 40 // PARTITIONS
-"""What is written into each partition while a run is held."""
+"""Records that are written into each partition while a run is held."""
 RUNS = 6
 LONGER_S = 300
 """Than any run takes here, on whatever machine."""
@@ -90,7 +90,7 @@ def one_of_ours_is_read_by_another(shared: Shared) -> None:
 
 
 def a_run_is_overtaken(shared: Shared) -> None:
-    """Amid its work another member reads what it reads; it ends well and says so."""
+    """During its work another member reads the same records; the run succeeds and reports it."""
     shared.enter("a")
     with shared.held_at("fetched") as run:
         shared.has("a", HALF)

@@ -1,5 +1,5 @@
-"""Runs that nobody else may change the ledger of, beside high-level consumers of Jafka and 0.8.2.2,
-which know neither logins nor ACLs.
+"""Runs with a protected ledger, together with high-level consumers of Jafka and 0.8.2.2, which
+support neither logins nor ACLs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs that nobody in the group notices: of a static member, and for as long as one of them is at
-work.
+"""Runs without any effect on the group's other members: of a static member, and while one of them
+runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ with_java = pytest.mark.parametrize("kind", BY_JAVA, ids=lambda kind: kind.name,
 
 
 def changes(shared: Shared) -> int:
-    """How often the consumer beside us was given something, or lost it."""
+    """The number of rebalances of the other consumer."""
     assert isinstance(shared.others, JavaConsumers)
     return shared.others.clients.changes("a")
 

@@ -1,4 +1,4 @@
-"""Our runs beside Kafka's own consumers: what only groups of a coordinator have."""
+"""Our runs together with Kafka's own consumers: situations that only groups of a coordinator have."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with_static = pytest.mark.parametrize(
     ids=lambda kind: kind.name,
     indirect=True,
 )
-"""By the consumer protocol nobody takes the name of a member that is there (111)."""
+"""In the consumer protocol the name of a live member cannot be used again (111)."""
 of_each = pytest.mark.parametrize("kind", BY_JAVA, ids=lambda kind: kind.name, indirect=True)
 of_classic = pytest.mark.parametrize("kind", CLASSIC, ids=lambda kind: kind.name, indirect=True)
 
@@ -134,8 +134,8 @@ def of_little_patience(pipeline: ForeignPipeline) -> ForeignPipeline:
 def test_a_run_that_waits_for_a_consumer_in_vain_ends_with_exit_4_and_leaves_the_group_to_it(
     make: Make,
 ) -> None:
-    """One that stands still and whose session is not over keeps a classic group from dividing its
-    logs.
+    """A member that is suspended within its session keeps a classic group from reassigning its
+    partitions.
     """
     shared = make()
     shared.enter("a")

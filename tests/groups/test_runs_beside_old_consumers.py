@@ -1,5 +1,5 @@
-"""Our runs beside high-level consumers of Jafka and 0.8.2.2: what only groups in ZooKeeper have,
-and who is left without a reader.
+"""Our runs together with high-level consumers of Jafka and 0.8.2.2: situations that only groups in
+ZooKeeper have, and partitions without a reader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HALF = PARTITIONS // 2
 FEW = 4
 """Tries of a consumer that may give up."""
 GIVEN_UP_S = 2 * FEW * BACKOFF_MS / 1000
-"""Twice what it takes for all its tries: longer nobody is without a reader."""
+"""Twice the time of all its attempts: no partition is without a reader for longer."""
 Make = Callable[..., Shared]
 pytestmark = pytest.mark.parametrize("kind", OLD, ids=lambda kind: kind.name, indirect=True)
 
@@ -90,7 +90,7 @@ def registered(shared: Shared, dialect: BrokerFamily, name: str) -> Iterator[Zoo
 def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_nobody_without_a_reader(
     stage: JafkaStage | KafkaStage, make: Make
 ) -> None:
-    """Of three members `zz` owns what is to be ours, and never lets go."""
+    """Of three members `zz` owns a part of our assignment, and never releases it."""
     shared = make(others={"tries": FEW}, join_timeout_s=3)
     shared.enter("a")
     group, log = shared.pipeline.group, log_of(stage, shared.pipeline.topic, HALF)
@@ -112,7 +112,7 @@ def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_nobody_without_a_r
 def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_over(
     make: Make,
 ) -> None:
-    """Until it has handed over a run lets go of nothing. No event comes from outside behind that."""
+    """A run releases nothing before its offset commit. No event comes from outside after that."""
     shared = make(others={"tries": FEW})
     shared.enter("a")
     with shared.held_at("storing", "fetched") as run:
@@ -123,7 +123,7 @@ def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_ove
         shared.are_owned(GIVEN_UP_S, a=2, c=1, etl=1)
         run.goes_on("fetched")
         assert run.wait().code == 0
-    shared.exit("c")  # it owns its share, and nobody reads from it since it gave up
+    shared.exit("c")  # it owns its assignment, which has no reader since it gave up
     shared.are_owned(GIVEN_UP_S)
     shared.others_read_the_rest()
     shared.end()
@@ -132,8 +132,8 @@ def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_ove
 def test_a_membership_that_ends_behind_the_hand_over_is_told_and_the_run_goes_on(
     stage: JafkaStage | KafkaStage, make: Make
 ) -> None:
-    """Somebody takes what is ours and never lets go: the run leaves the group, and its plan is
-    executed.
+    """Another client takes our partitions and never releases them: the run leaves the group, and
+    its plan is executed.
     """
     shared = make(join_timeout_s=2)
     shared.enter("a")

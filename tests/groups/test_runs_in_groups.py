@@ -1,7 +1,7 @@
-"""Our runs beside consumers that are not ours: each record is in our table or read by one of them,
-whatever happens to whom.
+"""Our runs together with other consumers: each record is in our table or read by one of them,
+whichever process is killed or paused.
 
-Runs are processes of their own, and are killed and stopped at each point of a member's life.
+Runs are processes, and are killed and stopped at each point of a member's life.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ in_each = pytest.mark.parametrize(
     "kind", [*OLD, *BY_JAVA], ids=lambda kind: kind.name, indirect=True
 )
 SOME_POINTS = ("claimed", *IN_TWO_STEPS, "handed-over", "fetched", "appended")
-"""At which a run is killed beside librdkafka's consumers, which ask a coordinator what Java's do.
+"""Points at which a run is killed in a group with librdkafka's consumers, which send a coordinator
+the same requests as Java's.
 """
 KILLS = [
     *(
@@ -116,8 +117,8 @@ def test_a_run_that_is_killed_at_a_point_is_finished_by_the_next_one_and_the_oth
 
 
 def decided(shared: Shared, point: str) -> None:
-    """The next run. Where it died between the two steps of a hand-over and others have read on
-    since, a person says what became of it.
+    """The next run. If it died between the two steps of an offset commit and others have read on
+    since, an operator decides.
     """
     result = shared.pipeline.run()
     if result.code == 5 and point in IN_TWO_STEPS:
@@ -174,8 +175,8 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
 def test_a_run_that_stood_still_behind_the_hand_over_goes_on_and_says_so(
     make: Make, point: str
 ) -> None:
-    """Behind its record it has nothing to ask anybody any more, and may end before it hears that
-    the session did.
+    """After its result it sends no request any more, and may end before it notices the end of the
+    session.
     """
     shared = make()
     shared.enter("a")

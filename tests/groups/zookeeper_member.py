@@ -1,11 +1,11 @@
-"""A member of ours in a process of its own: it joins, says what it owns, follows, and leaves when
-it is told to.
+"""A member of ours in a process: it joins, prints its owned partitions, follows the group, and
+leaves on request.
 
     python -m tests.groups.zookeeper_member CONNECT GROUP TOPIC DIALECT STOP-AT
 
-It prints a line for each point that it comes to, `registered`, `claimed 0,1`, `leaving`; at
-STOP-AT, if it is one of them, it does nothing more, so that it can be killed there. `leave` on its
-standard input makes it leave, and end.
+It prints a line for each point, `registered`, `claimed 0,1`, `leaving`; at STOP-AT, if it is one of
+them, it waits for ever, so that it can be killed there. `leave` on its standard input makes it
+leave, and end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SESSION_S = 6.0
 
 
 def main(connect: str, group: str, topic: str, dialect: str, stop_at: str) -> None:
-    """Until somebody says `leave`."""
+    """Wait until standard input has `leave`."""
 
     def at(point: str, more: str = "") -> None:
         print(point, more, flush=True)

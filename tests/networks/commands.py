@@ -10,17 +10,17 @@ _WITHIN_S = 400
 
 
 def command(pipeline: Pipeline, *words: str, code: int = 0) -> str:
-    """What `etl` with these words says on standard error and output."""
+    """Return standard error and output of `etl` with these words."""
     return finished(pipeline, "etl", *words, str(pipeline.conf), code=code)
 
 
 def command_with(pipeline: Pipeline, words: tuple[str, ...], *options: str, code: int = 0) -> str:
-    """The same with options behind the conf."""
+    """The same with options after the conf."""
     return finished(pipeline, "etl", *words, str(pipeline.conf), *options, code=code)
 
 
 def finished(pipeline: Pipeline, *words: str, code: int) -> str:
-    """What a module says that is run with these words, and ends so."""
+    """Return the output of a module that runs with these words and ends with this code."""
     child: subprocess.Popen[str] = pipeline.start(*words)
     out, err = child.communicate(timeout=_WITHIN_S)
     assert child.returncode == code, (words, out, err)

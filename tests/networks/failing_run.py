@@ -1,5 +1,5 @@
-"""`python -m tests.networks.failing_run CONF VERB`: an `etl run` in which a bug comes up where it
-would begin VERB, told in full.
+"""`python -m tests.networks.failing_run CONF VERB`: an `etl run` with a bug at the start of VERB,
+and a complete traceback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.system.driving import Before
 
 
 def broken() -> None:
-    """What nobody expects."""
+    """An unexpected exception."""
     raise RuntimeError("a bug of this test's")
 
 

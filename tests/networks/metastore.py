@@ -8,11 +8,11 @@ from tests.networks.commands import finished
 from tests.system.driving import Pipeline
 
 NAMED = {"path": None, "name": "lake.table", "writer": "auto"}
-"""`table` of a conf whose table is called so."""
+"""`table` of a conf with this name of a table."""
 
 
 def metastore_in(folder: Path) -> dict[str, str]:
-    """`spark` of a conf whose catalog lies there."""
+    """`spark` of a conf with its catalog there."""
     return {
         "spark.master": "local[1]",
         "spark.sql.catalogImplementation": "hive",
@@ -24,5 +24,5 @@ def metastore_in(folder: Path) -> dict[str, str]:
 
 
 def run_statements(pipeline: Pipeline, *statements: str, at: str = "") -> None:
-    """As somebody else than the pipeline says them; `at`: a place in a store that they speak of."""
+    """Execute them in another Spark than the pipeline's; `at`: a place in a store that they use."""
     finished(pipeline, "tests.networks.statements", str(pipeline.conf), at, *statements, code=0)

@@ -32,8 +32,9 @@ both.
 
 
 class SecuredZooKeeper(ZooKeeper):
-    """`port` is in the clear and `tls_port` encrypted. Who is not logged in is let in as well;
-    clients' certificates are taken, and not required."""
+    """`port` is plain and `tls_port` encrypted. Clients without a login are accepted, too; client
+    certificates are checked, and not required.
+    """
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class SecuredZooKeeper(ZooKeeper):
     def entered(
         self, user: str | None = None, *, chroot: str = ""
     ) -> contextlib.AbstractContextManager[KazooClient]:
-        """A session of kazoo's, of that user of SASL's, or of nobody."""
+        """A session of kazoo, with that SASL user or without a login."""
         login = (
             {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": USERS[user]}}
             if user
@@ -84,7 +85,7 @@ class SecuredZooKeeper(ZooKeeper):
 
 
 def broker_options(folder: Path) -> list[str]:
-    """What has a broker log in as `kafka`."""
+    """The settings with which a broker logs in as `kafka`."""
     return [
         logged_in(
             folder,

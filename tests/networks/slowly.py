@@ -12,7 +12,7 @@ _begun: list[float] = []
 
 
 def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, later; says in a file how long its process has worked."""
+    """Return the same rows, later; write to a file how long this process has worked."""
     if batch.num_rows:
         _begun.append(time.monotonic())
         if time.monotonic() - _begun[0] < _MOST_S:

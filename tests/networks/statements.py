@@ -1,5 +1,5 @@
-"""SQL by a Spark of its own, as somebody else than a pipeline says it: `python -m
-tests.networks.statements CONF AT STATEMENT...`.
+"""SQL in a Spark session that is not the pipeline's: `python -m tests.networks.statements CONF AT
+STATEMENT...`.
 """
 
 from __future__ import annotations

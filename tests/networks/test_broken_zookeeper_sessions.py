@@ -1,5 +1,5 @@
-"""What becomes of a run whose ZooKeeper session breaks or ends, with a login and encryption: the
-same as without.
+"""A run whose ZooKeeper session breaks or ends, with a login and encryption: the same results as
+without.
 """
 
 from __future__ import annotations

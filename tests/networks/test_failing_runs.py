@@ -1,4 +1,4 @@
-"""What is wrong with a way in, told by whole commands: the exit code, the key and the file, by `etl
+"""Errors of connection security, by whole commands: the exit code, the key and the file, for `etl
 run` and `etl doctor`.
 """
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.networks
 
 
 def failing_pipeline(failing: Failing, secured: Secured, piped: MakePipeline) -> Pipeline:
-    """By the address: a listener that ZooKeeper does not tell of is refused before anybody
-    connects.
+    """By the address: a listener that ZooKeeper does not register is rejected before any
+    connection.
     """
     way, address = failing.entered(secured)
     pipeline = piped(way, source={"listener": None, "bootstrap_servers": address})

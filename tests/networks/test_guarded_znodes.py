@@ -1,5 +1,5 @@
-"""Who may change what a pipeline keeps: nobody else under `acl: creator`; and how one conf becomes
-another.
+"""Write access to a pipeline's znodes: only its own login with `acl: creator`; and the change from
+one conf to the other.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.networks]
 def pipeline(
     cluster: EmbeddedCluster, topic: TopicFactory, unused_group: str, tmp_path: Path
 ) -> Pipeline:
-    """One whose table is called so in a schema `lake`, in a metastore of its own; the schema's
-    folder is the pipeline's.
+    """A pipeline with a table of that name in a schema `lake`, in a metastore of its own; the
+    schema's directory is the pipeline's.
     """
     made = Pipeline(cluster, tmp_path, topic(2), unused_group)
     made.settings |= {**WITHOUT_SPARK, "table": dict(NAMED), "spark": metastore_in(made.folder)}
@@ -81,7 +81,7 @@ def test_a_run_by_a_name_that_is_killed_is_finished_by_the_next_one(
     pipeline: Pipeline, verb: str
 ) -> None:
     pipeline.produce(100, partitions=2)
-    if verb == "append":  # by Spark: one JVM asks the catalog, the next one writes
+    if verb == "append":  # by Spark: one JVM reads the catalog, the next one writes
         pipeline.settings |= {"table": {**NAMED, "writer": "spark"}, "limits": {}}
     assert pipeline.killed_before(verb) == -signal.SIGKILL
     command(pipeline, "run")

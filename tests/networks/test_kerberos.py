@@ -133,7 +133,7 @@ def pipeline(kerberized: tuple[EmbeddedCluster, int], tmp_path: Path) -> Pipelin
 
 
 def ours(kdc: Path, empty: Path, variable: str | None) -> dict[str, str]:
-    """The environment of whoever has a ticket, or a keytab, or neither."""
+    """The environment of a user with a ticket, with a keytab, or with neither."""
     ticket = f"{kdc}/ticket" if variable == "KRB5CCNAME" else str(empty / "none")
     keytab = f"{kdc}/etl.keytab" if variable == "KRB5_CLIENT_KTNAME" else str(empty / "no.keytab")
     return {"KRB5_CONFIG": f"{kdc}/krb5.conf", "KRB5CCNAME": ticket, "KRB5_CLIENT_KTNAME": keytab}
@@ -190,7 +190,7 @@ def test_tasks_of_spark_get_tickets_of_the_keytab_that_their_environment_names(
     pipeline.produce(40, partitions=2)
     found_by = os.pathsep.join(
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
-    )  # the library may lie beside the environment
+    )  # the library may be outside of the environment
     child = pipeline.start(
         "etl",
         "run",

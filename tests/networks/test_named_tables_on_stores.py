@@ -1,5 +1,5 @@
-"""Tables that a Hive metastore names and that lie in a store: the session that asks the catalog has
-to reach it to make one.
+"""Tables in a store that a Hive metastore names: the session that reads the catalog needs the
+store's access to create one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.networks]
 
 @dataclass
 class NamedInStore(StoredPipeline):
-    """Its table is called `table`, in a schema whose folder is its group's."""
+    """Its table is called `table`, in a schema with the group's directory."""
 
     @property
     def url(self) -> str:

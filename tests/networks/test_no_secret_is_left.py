@@ -1,4 +1,4 @@
-"""What runs that fail leave behind, wherever it lies: no secret is in it."""
+"""Files, logs and znodes of runs that fail: no secret is in them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
     mechanism: str,
     scheme: str,
 ) -> None:
-    """It says all that it can say: kazoo, too, at DEBUG."""
+    """The most verbose output: kazoo, too, at DEBUG."""
     for variable in ("KAFKA_PASSWORD", *map(variable_of, USERS)):
         monkeypatch.delenv(variable)
     secret, of_zookeeper, of_key, events = (
@@ -113,7 +113,7 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
 
 
 def failed_at(pipeline: Pipeline, verb: str) -> bytes:
-    """All that the run says which fails there, with every traceback."""
+    """All output of the run that fails there, with every traceback."""
     child = pipeline.start("tests.networks.failing_run", str(pipeline.conf), verb)
     out, err = child.communicate(timeout=240)
     assert child.returncode != 0, out
@@ -175,8 +175,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "pipelines resume": ("clicks", *_ONE),
     "pipelines retire": ("clicks", *_ONE),
 }
-"""What is said behind CONF to each command that takes one; the last ones leave no pipeline to go on
-with.
+"""The arguments after CONF of each command that takes one; the last ones leave no usable pipeline.
 """
 _ASK_NO_BROKER = {  # as things stand here: the backfill is whole, and each row of the table is counted
     "verify",

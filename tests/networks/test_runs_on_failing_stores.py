@@ -27,8 +27,7 @@ _SMALL: Mapping[str, Any] = {
         "spark.hadoop.fs.s3a.retry.limit": "2",
     }
 }
-"""What Hadoop's client itself asks again for other than throttling is another matter, and takes
-minutes.
+"""Retries of Hadoop's client for other errors than throttling are another matter, and take minutes.
 """
 _WRITERS: Mapping[str, Mapping[str, Any]] = {
     "spark": {**_SMALL, "table": {"writer": "spark"}},
@@ -55,7 +54,7 @@ def pipeline(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[StoredPipeline]:
-    """A pipeline whose table holds a plan, and that has more to read."""
+    """A pipeline with one plan in its table, and with more records to read."""
     way[0].give_secrets(monkeypatch)
     made = StoredPipeline(
         cluster,  # type: ignore[arg-type]
@@ -107,7 +106,7 @@ def test_what_a_store_never_answers_well_ends_a_run_and_the_next_one_finishes_th
     writer: str,
     fault: str,
 ) -> None:
-    """At the commit. Where the answer is lost it is done, and the table says so."""
+    """At the commit. If the answer is lost, the commit succeeded, and the table shows it."""
     pipeline.settings = dict(_WRITERS[writer])
     way[1].rules(way[1].commit(fault, 10_000))
     ran = run(pipeline)

@@ -32,7 +32,7 @@ WAYS = [
 def test_a_pipeline_behind_encryption_and_a_login_loads_each_record_once(
     secured: Secured, piped: MakePipeline
 ) -> None:
-    """At its brokers and at its ZooKeeper, where nobody else changes what it keeps."""
+    """At its brokers and at its ZooKeeper, where no other login changes its znodes."""
     zookeeper = secured.zookeeper_by("sasl", encrypted=True, acl="creator")
     pipeline = piped(secured.security("SASL_SSL", "PLAIN"), partitions=1, zookeeper=zookeeper)
     pipeline.produce(20, partitions=1)

@@ -1,5 +1,5 @@
-"""Pipelines, consumers and the data source whose ZooKeeper is entered with encryption and a login:
-by every command, each record once.
+"""Pipelines, consumers and the data source with encryption and a login to ZooKeeper: every command
+works, each record once.
 """
 
 from __future__ import annotations

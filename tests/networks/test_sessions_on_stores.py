@@ -1,6 +1,4 @@
-"""Sessions that write to another store than the pipeline's table is in, or that somebody made
-before us.
-"""
+"""Sessions that write to another store than the pipeline's table, or that existed before the run."""
 
 from __future__ import annotations
 

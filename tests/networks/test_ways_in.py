@@ -1,5 +1,5 @@
-"""Every way into a real broker, and every way to fail there: which error, which exit code, which
-key, and what it says besides.
+"""Every connection security of a real broker, and every way to fail there: class, exit code, key,
+and message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.networks
 def entered(
     secured: Secured, way: Way, listener: str | None = None, host: str = "localhost"
 ) -> SimpleConsumer:
-    """A connection by that way, on which something was asked."""
+    """A connection with that security, after one request."""
     name = listener or way["listener"]
     port = secured.plain_port if name == "PLAINTEXT" else secured.ports[name]
     consumer = SimpleConsumer(host, port, security=security_of(way["security"]), timeout_s=20)
@@ -112,7 +112,7 @@ def test_a_login_that_ended_unnoticed_costs_a_connect_and_nothing_else(secured: 
     with entered(secured, secured.security("SASL_PLAINTEXT", "PLAIN"), "SHORT") as consumer:
         opened = consumer._exchange._open
         assert opened is not None
-        opened[0].renew_at = float("inf")  # as if the broker had not said it
+        opened[0].renew_at = float("inf")  # as if the broker had not reported it
         time.sleep(REAUTH_MS / 1000 + 0.5)
         assert consumer.topic_metadata(()).brokers
 

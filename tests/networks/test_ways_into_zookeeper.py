@@ -27,8 +27,8 @@ pytestmark = pytest.mark.networks
 Way = dict[str, Any]
 WRONG = "opens-nothing-at-all"
 _LONG_S = 120
-"""No refusal waits so long: whoever is refused is told at once, or after seconds where the server
-only hangs up.
+"""No rejection takes so long: it comes at once, or after seconds if the server only closes the
+connection.
 """
 
 
@@ -47,7 +47,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def entered(way: Way, *, connect_timeout_s: float = 5.0) -> None:
-    """A session by that way, in which something was asked."""
+    """A session with that security, after one request."""
     settings = ZooKeeperSettings(**way, session_timeout_s=6)
     session = ZooKeeper(
         settings.connect,
@@ -109,13 +109,13 @@ def test_a_silent_server_keeps_nobody_from_the_next_one_with_encryption_or_witho
         {"connect": f"{servers.silent},{servers.plain.connect}"},
         {"connect": f"{servers.silent},{servers.plain.encrypted}", "tls": servers.trusted()},
     ):
-        for _ in range(4):  # kazoo asks them in an order of its own
+        for _ in range(4):  # kazoo connects to them in random order
             entered(way)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a refusal says: its kind, a pattern of its text, its key, and the file it names."""
+    """An expected error: its class, a pattern of its text, its key, and its file."""
 
     kind: type[EtlError]
     text: str
@@ -324,9 +324,7 @@ def test_there_is_none_with(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A session is refused with the key and the file, and nothing else is written on our screen or
-    tells a secret.
-    """
+    """A session is rejected with the key and the file; nothing else is printed, and no secret."""
     way, reported = _REFUSED[case]
     caplog.set_level("DEBUG")
     begun = time.monotonic()

@@ -12,7 +12,7 @@ TOKEN_S = 5.0
 
 
 def unsecured_token(lifetime_s: float = 3600.0, subject: str = USER) -> str:
-    """A token that nobody signed, as the broker of these tests takes them."""
+    """An unsigned token, which the broker of these tests accepts."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + lifetime_s})
     return ".".join(
@@ -27,9 +27,7 @@ def unsecured_token(lifetime_s: float = 3600.0, subject: str = USER) -> str:
 
 
 def token() -> str:
-    """One that holds for an hour; it also says in a file that it was asked, where a test wants to
-    know.
-    """
+    """Return a token that is valid for an hour; count the calls in a file if a test sets one."""
     if counted := os.environ.get("TOKENS_ASKED"):
         with open(counted, "a", encoding="utf-8") as file:
             file.write("1")
@@ -43,7 +41,7 @@ def short_token() -> str:
 
 
 def failing() -> str:
-    """Says its secret in what it fails with."""
+    """Raise an error with its secret in the text."""
     raise ConnectionError("no answer to hunter2-of-all")
 
 

@@ -1,5 +1,5 @@
-"""Each way to fail at a real broker's listeners: whose keys of `source` lead there, which error it
-is, and what it says.
+"""Each way to fail at a real broker's listeners: the keys of `source`, the class of the error, and
+its message.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Of = Callable[[Secured], str]
 
 @dataclass(frozen=True)
 class Failing:
-    """One of them. `said` is an expression for what is wrong; `where` what the error names besides
-    its key.
+    """One of them. `said` is a pattern of the message; `where` the places of the error in addition
+    to its key.
     """
 
     way: Callable[[Secured], Way]

@@ -1,6 +1,4 @@
-"""ZooKeepers without a broker, by which it is tried who is let in: what they want, and what their
-certificates prove, differs.
-"""
+"""ZooKeepers without a broker, to test logins: their requirements and their certificates differ."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ class Servers:
 
 @contextlib.contextmanager
 def _listening() -> Iterator[str]:
-    """Where connections are taken and nobody says a word."""
+    """A port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"localhost:{listening.getsockname()[1]}"
 

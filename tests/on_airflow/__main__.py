@@ -51,7 +51,7 @@ def requirements() -> list[str]:
 
 
 def made(version: str) -> Path:
-    """The interpreter of that version's environment, which is made where it is not there yet."""
+    """Return the interpreter of that version's environment, which is created if missing."""
     constraints, wanted = HERE / f"constraints-{version}.txt", requirements()
     content = hashlib.sha256(
         "\n".join([sys.version, *wanted, constraints.read_text()]).encode()
@@ -106,8 +106,8 @@ def ended(process: subprocess.Popen[str]) -> int:
 
 
 def tested(pythons: Mapping[str, Path], arguments: Sequence[str]) -> int:
-    """The worst exit code of pytest on each version, all at a time, for half of it is waiting. What
-    they print is told in turn.
+    """Return the worst exit code of pytest on all versions. They run in parallel, as half of it is
+    waiting; their output is printed in turn.
     """
     with ExitStack() as kept:
         outputs = {
@@ -129,7 +129,7 @@ def tested(pythons: Mapping[str, Path], arguments: Sequence[str]) -> int:
 
 
 def main() -> int:
-    """0 where the tests pass on each version that was asked for."""
+    """Return 0 if the tests pass on each requested version."""
     asking = argparse.ArgumentParser(prog="python -m tests.on_airflow")
     asking.add_argument(
         "--airflow", choices=VERSIONS, action="append", help="this version; all by default"

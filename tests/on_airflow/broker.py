@@ -1,14 +1,15 @@
 """`python -m tests.on_airflow.broker FOLDER`: a real cluster for tests in Airflow's environment,
-which has no client of Kafka.
+which has no Kafka client.
 
-It runs in the environment with Spark. Each line of standard input is one question in JSON, each line
+It runs in the environment with Spark. Each line of standard input is one request in JSON, each line
 of standard output its answer:
 
-    {"do": "topic", "name": ..., "partitions": 4}                     makes a topic
-    {"do": "produce", "name": ..., "times": [[0, ms], ...]}           a record each, of a partition and a time, in that order
-    {"do": "flow", "name": ..., "partitions": 4, "every_s": 0.05}     records of now, one after another, until `still`
-    {"do": "still"}                                                   how many that were
-    {"do": "records", "name": ...} and {"do": "rows", "table": ...}   [partition, offset, value] of each, by Kafka's client and by delta-rs
+    {"do": "topic", "name": ..., "partitions": 4} creates a topic
+    {"do": "produce", "name": ..., "times": [[0, ms], ...]} a record for each partition and time
+    {"do": "flow", "name": ..., "partitions": 4, "every_s": 0.05} records of now until `still`
+    {"do": "still"} the number of these records
+    {"do": "records", "name": ...} [partition, offset, value] of each, by Kafka's client
+    {"do": "rows", "table": ...} the same by delta-rs
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from etl.testkit.spark import SHORT_RUN, jar_settings, set_spark_environment
 
 
 class Broker:
-    """What is asked of it."""
+    """Its requests."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.cluster = cluster

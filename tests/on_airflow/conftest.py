@@ -27,9 +27,7 @@ def database() -> None:
 
 @pytest.fixture
 def stand_in() -> Iterator[StandIn]:
-    """The environment with Spark, as scripts that do as they are told and remember what they were
-    asked.
-    """
+    """The environment with Spark, as scripts with prepared answers that record their calls."""
     ENVIRONMENT.forget()
     yield ENVIRONMENT
     ENVIRONMENT.forget()

@@ -1,5 +1,5 @@
-"""The environment with Spark on a worker that is lost: its spark-submit is the real one, and is
-killed when the test says so.
+"""The environment with Spark on a worker that is lost: its spark-submit is the real one, and the
+test kills it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ exit $code
 
 
 class LostWorkers:
-    """`python` and `spark-submit` in a folder, which are those of the environment that
-    ETL_REAL_PYTHON names.
+    """`python` and `spark-submit` in a directory, which call those of the environment in
+    ETL_REAL_PYTHON.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +51,7 @@ class LostWorkers:
         (self._folder / "after").touch()
 
     def lose_the_next_one_before_its_driver_ends(self) -> None:
-        """The next spark-submit is killed when it has started its driver, which goes on."""
+        """The next spark-submit is killed when it has started its driver, which continues."""
         (self._folder / "before").touch()
 
     def left_behind(self) -> int:

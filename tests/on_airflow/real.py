@@ -1,5 +1,5 @@
-"""The real environment beside Airflow: an embedded cluster in its own process, and a conf, for DAGs
-that start real Spark.
+"""The real environment next to Airflow: an embedded cluster in its own process, and a conf, for
+DAGs that start real Spark.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Real:
             "spark.sql.shuffle.partitions": "1",
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-        }  # VACUUM lists by so many tasks: 10,000 unless told
+        }  # number of VACUUM's listing tasks: 10,000 by default
         return {"ETL_REAL_CONF": str(self.conf), "ETL_REAL_SUBMIT": json.dumps({"conf": spark})}
 
 

@@ -1,5 +1,5 @@
-"""A stand-in for the environment with Spark: a `python` and a `spark-submit` that keep what they
-were asked, and answer as they are told.
+"""A stand-in for the environment with Spark: a `python` and a `spark-submit` that record their
+calls, and return prepared answers.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Call:
 
 
 class StandIn:
-    """Answers are given in turn, the last one from then on: `code`, `document`, or `signal`, by
-    which it then ends.
+    """Answers are given in turn, the last one repeatedly: `code`, `document`, or `signal`, which
+    then ends the process.
 
-    A spark-submit that was told nothing answers as a job that was done.
+    A spark-submit without a prepared answer succeeds.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,7 +91,7 @@ class StandIn:
         self.spark_submit({"code": 1})
 
     def calls(self, who: str = "spark-submit") -> list[Call]:
-        """What they were asked so far."""
+        """The calls so far."""
         path = self.folder / "asked"
         found = (
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import Any, Self
 
 HEARTBEAT_S = 15
-"""A task whose worker is silent for so long is tried again; 300 unless told otherwise."""
+"""A task is retried after its worker was silent for so long; the default is 300."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def wait_for(what: str, found: Callable[[], Any], within_s: float) -> Any:
-    """The first answer that is true; TimeoutError names what was waited for."""
+    """Return the first true result; TimeoutError names the awaited event."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if answer := found():
@@ -103,7 +103,7 @@ class StandaloneAirflow:
             )
         try:
             wait_for("Airflow's health page", self._is_well, 240)
-        except BaseException:  # also Ctrl-C: nobody else knows of it yet
+        except BaseException:  # also Ctrl-C: only this function knows the process yet
             self._end()
             raise
         return self
@@ -117,8 +117,8 @@ class StandaloneAirflow:
         self._end()
 
     def _end(self) -> None:
-        """It ends what it has started, but for tasks and their drivers, which are in sessions of
-        their own.
+        """It ends all processes that it has started, except tasks and their drivers, which are in
+        sessions of their own.
         """
         assert self._process
         self._process.send_signal(signal.SIGINT)

@@ -1,5 +1,5 @@
-"""`make airflow-demo` as somebody plays it: it opens, a run of its DAG ends well, and Ctrl-C ends
-all of it.
+"""`make airflow-demo` as a user runs it: it starts, a run of its DAG succeeds, and Ctrl-C ends all
+of it.
 """
 
 from __future__ import annotations

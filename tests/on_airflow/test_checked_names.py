@@ -1,4 +1,4 @@
-"""`python -m etl.airflow check`, and whom a failure is told: on Airflow's own database."""
+"""`python -m etl.airflow check`, and the recipients of a failure: on Airflow's own database."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("database")
 FOUR = datetime(2026, 1, 10, 4, tzinfo=UTC)
 FIVE, SIX, SEVEN, EIGHT = (FOUR + timedelta(hours=n) for n in (1, 2, 3, 4))
 BEFORE_FIVE = 40
-"""Offsets of each partition; the pipeline begins behind them."""
+"""Offsets of each partition; the pipeline begins after them."""
 A_PLAN = 80
 """Offsets, at most."""
 WHEN = datetime(2026, 11, 17, tzinfo=UTC)

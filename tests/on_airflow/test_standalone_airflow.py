@@ -130,7 +130,7 @@ def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_rec
     airflow.cli("dags", "unpause", DAG)
     wait_for("a first load", lambda: any(state == "success" for _, state, _ in loads(airflow)), 300)
 
-    # the worker of the next load is lost while its Spark driver goes on
+    # the worker of the next load is lost while its Spark driver continues
     driver, worker = wait_for(
         "a driver at work", lambda: next(iter(drivers(real).items()), None), 300
     )
@@ -173,7 +173,7 @@ def _is_done(airflow: StandaloneAirflow, kind: str) -> bool:
 
 
 def _is_loaded_after(airflow: StandaloneAirflow, when: datetime) -> bool:
-    """Whether a run of an interval that ends behind that moment is done."""
+    """Return True if a run of an interval that ends after that time is done."""
     found = airflow.rows(
         "select data_interval_end from dag_run where dag_id = ? and state = 'success' and run_type = 'scheduled'",
         DAG,

@@ -1,5 +1,5 @@
-"""What the operator submits, and what it makes of the answer: with a spark-submit that does as it
-is told, and a run of the real DAG.
+"""The operator's command line, and its reaction to the answer: with a prepared spark-submit, and a
+run of the real DAG.
 """
 
 from __future__ import annotations
@@ -257,8 +257,8 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
     ]
 
 
-# -- what is not there
-# ------------------------------------------------------------------------------------------------------
+# -- missing files and programs
+# ------------------------------------------------------------------------------------------
 
 
 def failure(context: dict[str, Any]) -> str:
@@ -313,7 +313,7 @@ def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
 
     monkeypatch.setattr(
         hook, "kube_client", object(), raising=False
-    )  # asked for, and used only to stop what was started
+    )  # required, and used only to stop started processes
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "k8s://https://127.0.0.1:1"}'
     )

@@ -1,5 +1,5 @@
-"""The sensor that waits for the logs: in a real run, deferred and not, with a command that answers
-as it is told.
+"""The sensor that waits for complete topics: in a real run, deferred and not, with a command that
+returns prepared answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The fast soak: thousands of interrupted runs a minute, on real ZooKeeper and Delta, without
 brokers and without Spark.
 
-Owns handing stories to processes, the clock, and what is printed. `tests.soak.story` is what is
-told.
+It distributes stories to processes, and owns the clock and the output. `tests.soak.story` plays
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoryResult:
 
     tally: Tally
     failure: str | None = None
-    """How to tell it again, what happened last, and where it broke."""
+    """How to repeat it, its last events, and its error."""
     more: bool = False
     """There may be later moments than those tried."""
 
@@ -129,7 +129,7 @@ def _lane_here(seed: int, lane: Lane) -> StoryResult:
 
 @contextlib.contextmanager
 def _tellers(jobs: int) -> Iterator[Pool]:
-    """Processes that tell stories on one ZooKeeper. The folder stays only where something broke."""
+    """Processes that play stories on one ZooKeeper. The directory stays only after an error."""
     folder = Path(tempfile.mkdtemp(prefix="etl-soak-"))
     with ZooKeeper() as server:
         pool = multiprocessing.get_context("spawn").Pool(jobs, _begin, (server.connect, folder))
@@ -163,7 +163,7 @@ def _told(
 def main(
     *, seed: int, minutes: float, story: int | None, every_moment: bool, jobs: int | None
 ) -> int:
-    """Print the seed, tell, and print what happened. 1 when a story broke."""
+    """Print the seed, play, and print the events. 1 if a story failed."""
     print(f"seed {seed}", flush=True)
     began, count = time.monotonic(), jobs or os.cpu_count() or 1
     stories: Sequence[int] = [story] if story is not None else range(10**9)

@@ -1,9 +1,9 @@
-"""The outside that is not real in the fast soak: logs in memory in place of the brokers, and a
-writer on delta-rs in place of Spark.
+"""The simulated outside of the fast soak: logs in memory in place of the brokers, and a writer on
+delta-rs in place of Spark.
 
-Everything else of a run is the product's own: `live.LiveServices` with its ledger, group, lock,
-and the reading of the table. The writer commits as `EmptyCommit` does: application transaction and
-metadata, on the very object that was looked at.
+Everything else of a run is the product's own: `live.LiveServices` with its ledger, group, lock, and
+the reading of the table. The writer commits as `EmptyCommit` does: application transaction and
+metadata, on the same table object that was read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SCHEMA = arrow_schema()
 _places: dict[str, dict[BrokerPartition, MemoryLog]] = {}
 """The logs that a bootstrap host stands for."""
 alive: set[str] = set()
-"""Run ids of drivers whose process is there, paused or not."""
+"""Run ids of drivers with a live process, paused or not."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class MemoryCluster:
         return through("list offsets", ask)
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
-        """These brokers do not tell."""
+        """These brokers do not report it."""
         return {}
 
     def retained_from(
@@ -147,7 +147,7 @@ class MemoryCluster:
         return {}
 
     def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
-        """Nobody is in it."""
+        """It has no members."""
         return KafkaGroup()
 
     def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, float]:
@@ -163,7 +163,7 @@ class MemoryCluster:
 
 
 class Rows:
-    """The rows of a plan, read when the append asks for them; the receipts come with them."""
+    """The rows of a plan, read when the append needs them, together with the results."""
 
     last_came = None
 
@@ -240,7 +240,7 @@ class MemoryWorld(live.LiveServices):
         self._uid, self._clock = uid, now_ms
 
     def new_uid(self) -> str:
-        """Told beforehand, so that a seed repeats a story exactly."""
+        """Drawn in advance, so that a seed repeats a story exactly."""
         return self._uid
 
     def now_ms(self) -> int:

@@ -1,13 +1,12 @@
-"""Where a driver may be interrupted: every call to the outside, ZooKeeper's requests, delta-rs's
-calls and fetches alike.
+"""Points at which a driver may be interrupted: every call to the outside, ZooKeeper's requests,
+delta-rs's calls and fetches alike.
 
-Owns counting those moments and doing to the driver what was decided for one of them. What is
-decided, and what another driver does meanwhile, is the story's (`tests.soak.story`).
+It counts those points and interrupts the driver at the chosen one. The choice, and other drivers
+meanwhile, belong to the story (`tests.soak.story`).
 
-A call that changes something has a moment before and one after it, any other call only the one
-before: after it nothing has happened that the next moment would not find. A driver that was killed
-reaches nothing any more: whatever its `finally` blocks try is refused, as with a process that is
-gone.
+A call that changes something has a point before and one after it, any other call only the one
+before: after it nothing has changed that the next point would not find. A killed driver reaches
+nothing any more: the calls of its `finally` blocks fail, as with a process that has ended.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Deed(str, Enum):
 
     KILL = "kill"
     PAUSE = "pause"
-    """It stands still while others do whole runs, and goes on where it was: a zombie."""
+    """It is suspended while others do whole runs, and continues at the same point: a zombie."""
     LOSE = "lose"
     """Its connection to ZooKeeper breaks: before a request the request is lost, after it the
     answer. Elsewhere nothing happens.
@@ -68,7 +67,7 @@ class Fate:
 
 @dataclass
 class Driver:
-    """One driver as this room sees it: the moments it has passed, and what is to become of it."""
+    """One driver in this process: the points that it has passed, and its interruption."""
 
     run_id: str
     fate: Fate | None = None

@@ -1,9 +1,9 @@
 """The real soak: `etl run` as its own process, killed by SIGKILL at random moments, while producers
 keep writing.
 
-Owns the draw of the moments, the kills and the table at the end. What becomes of the rows is
-checked by `tests.chaos.stage.checked`, which uses neither the package nor its ledger; the ledger is
-read here only to say which verb a kill hit.
+It draws the moments, kills, and checks the table at the end by `tests.chaos.stage.checked`, which
+uses neither the package nor its ledger; the ledger is read here only to report which verb a kill
+hit.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sums:
     """What happened."""
 
     kills: Counter[str] = field(default_factory=Counter)
-    """Who was killed."""
+    """The killed process."""
     hit: Counter[str] = field(default_factory=Counter)
     """How far the run had come."""
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -121,7 +121,7 @@ class TransactionsWriter:
                     if self._end.wait(0.5):
                         return
                     self._transaction(producer, number)
-        except Exception as error:  # of a thread: told by whoever waits for it
+        except Exception as error:  # of a thread: reported by the waiting thread
             self._failure = error
 
     def _transaction(self, producer: KafkaProducer, number: int) -> None:
@@ -175,8 +175,8 @@ class Soak:
             print(f"{self.sums.kills.total()} kills: {self.sums.checks[-1]}", flush=True)
 
     def _quiet_runs(self) -> None:
-        """Runs that nothing happens to, up to the end of the topic; the first one tells how long a
-        run is now.
+        """Undisturbed runs up to the end of the topic; the first one shows how long a run takes
+        now.
         """
         lengths, result = [], None
         while result is None or "up_to_date" not in result.outcomes:
@@ -201,7 +201,7 @@ class Soak:
                 after = self._stand()
                 self.sums.hit[_come_to(before, after)] += 1
                 print(f"  {found} after {delay_s:.1f} s: {_come_to(before, after)}", flush=True)
-                if found == _WORKER:  # the run goes on without it
+                if found == _WORKER:  # the run continues without it
                     self._ended(driver.wait(), _RETRIABLE)
             else:
                 self._ended(driver.wait(), _RETRIABLE)

@@ -1,9 +1,9 @@
 """One story of the fast soak: a new pipeline, drivers that are killed, paused or cut off at one
 moment each, and an independent check.
 
-Owns what happens in which order, drawn from the story's own seed, so that a story can be told
-again; and the check, which uses neither the package's ledger nor its reading: the logs in memory
-against the table's rows by delta-rs.
+The order of events is drawn from the story's seed, so that a story can be repeated. The check uses
+neither the package's ledger nor its reading: it compares the logs in memory with the table's rows
+by delta-rs.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Sessions:
         return session
 
     def end_one(self) -> None:
-        """An idle session ends, and what is ephemeral goes with it."""
+        """An idle session ends, and its ephemeral znodes with it."""
         if self._idle:
             self._idle.pop(0).close()
 
@@ -112,7 +112,7 @@ class Sessions:
 
 
 class Story:
-    """A pipeline of its own on the shared ZooKeeper. `seed` and `name` say all that happens."""
+    """A new pipeline on the shared ZooKeeper. `seed` and `name` determine all events."""
 
     def __init__(
         self, seed: int, name: str, sessions: Sessions, connect: str, folder: Path
@@ -121,7 +121,7 @@ class Story:
         self.seed, self.name = seed, f"soak-{seed}-{name}"
         self.tally = Tally()
         self.told: list[str] = []
-        """What happened, in order, for whoever has to find out why it broke."""
+        """The events in order, to find the reason of an error."""
         self._sessions, self._folder = sessions, folder / self.name
         self._runs = itertools.count(1)
         self._forgets, self._goes_back = self.random.random() < 0.4, self.random.random() < 0.4
@@ -332,7 +332,7 @@ class Story:
             wrong += sorted(found - set(there.records(0, there.end)))
             until = there.end if whole else max(found, default=-1) + 1
             missing = set(there.records(0, until)) - found - gone
-            if not whole:  # what was let go is written down after the rows are in the table
+            if not whole:  # losses are recorded after the rows are in the table
                 missing -= set(range(there.log_start))
             if wrong or missing or found & gone:
                 raise Broken(
@@ -368,7 +368,7 @@ class Story:
 
 
 def read_znodes(client: KazooClient, root: str) -> Znodes:
-    """A copy of what a ZooKeeper that is restored would bring back; what is ephemeral is not in it."""
+    """A copy of a ZooKeeper as a restore would bring it back, without ephemeral znodes."""
     found, paths = [], [root] if client.exists(root) else []
     for path in paths:
         payload, stat = client.get(path)

@@ -21,7 +21,7 @@ LOG = BrokerPartition("clicks", 0)
 
 @pytest.fixture(scope="session")
 def make_plan() -> Callable[..., Plan]:
-    """Plan N of one pipeline: it reads ten offsets of one log, as long as it is not told otherwise."""
+    """Plan N of one pipeline: by default it reads ten offsets of one partition."""
 
     def make(
         number: int,

@@ -1,4 +1,4 @@
-"""What an audit finds in a real table, and what is counted again from a commit's files."""
+"""The findings of an audit in a real table, and rows that are counted again from a commit's files."""
 
 from __future__ import annotations
 
@@ -157,7 +157,9 @@ def test_rows_of_no_log_are_counted_apart_and_named_and_in_nobodys_way(
 def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(
     spark: SparkSession, path: str
 ) -> None:
-    """Spark answers a plain count from the log, which only repeats what the writer of a file said."""
+    """Spark answers a plain count from the log, which only repeats the statistics of the file's
+    writer.
+    """
     write_deltalake(path, rows_of_others([("clicks", 0, 0), ("clicks", 0, 1)]))
     log = Path(path, "_delta_log", f"{0:020d}.json")
     text = log.read_text()

@@ -74,7 +74,7 @@ def three(tmp_path: Path) -> str:
 
 @pytest.fixture
 def held_up(spark: Any, three: str, tmp_path: Path) -> Callable[..., Any]:
-    """Inside, no task of Spark's begins: all its slots wait. What is to be done has looked at the
+    """Context manager: no Spark task starts, as all slots are busy. The compaction has read the
     table, and its first job waits, too.
     """
     DeltaTables.forPath(spark, three).toDF().collect()  # so that the look itself takes no job
@@ -180,8 +180,8 @@ def test_who_takes_the_same_files_out_while_they_are_put_together_wins_and_it_is
 
 
 def test_delta_rs_still_doubles_rows_where_two_put_the_same_files_together(three: str) -> None:
-    """Why it is Spark that does it here. Once this fails, delta-rs looks at what others put
-    together, and can be asked.
+    """The reason why Spark compacts here. If this test fails, delta-rs detects other compactions,
+    and can be used.
     """
     looked_at = DeltaTable(three)
     DeltaTable(three).optimize.compact()

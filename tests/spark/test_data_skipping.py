@@ -1,5 +1,5 @@
-"""What the log says of files that tasks wrote, as Spark uses it: a filter finds the same rows
-whether files are passed over or not.
+"""Statistics of files that tasks wrote, as Spark uses them: a filter finds the same rows with and
+without data skipping.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ MOST_TELLING = [
     "money is null",
     "inner is null",
 ]
-"""Each finds rows of a file that bounds which are a little too tight, or wrong counts of nulls,
-would pass over.
+"""Each filter finds rows of a file that slightly too tight bounds, or wrong null counts, would
+skip.
 """
 
 

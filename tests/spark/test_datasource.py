@@ -60,7 +60,7 @@ def planned(
 
 
 def reading_at(bootstrap: str, transform: str | None = None) -> Reading:
-    """What a run says of how to read."""
+    """The read options of a run."""
     host, port = bootstrap.split(":")
     return Reading(
         ((host, int(port)),),

@@ -47,7 +47,7 @@ def append(
 
 @pytest.fixture
 def append_by_spark(rows_of: Callable[[Plan], Any], path: str) -> Callable[..., Outcome]:
-    """For what is so of Spark's writer alone."""
+    """For properties of Spark's writer only."""
     return appending(SPARK, rows_of, path)
 
 

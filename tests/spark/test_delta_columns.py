@@ -1,5 +1,5 @@
-"""What Delta's own writer takes of columns, and that `etl.io.delta.table` says the same before
-anything is written.
+"""The columns that Delta's own writer accepts, and that `etl.io.delta.table` decides the same
+before a write.
 """
 
 from __future__ import annotations

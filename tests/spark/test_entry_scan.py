@@ -1,5 +1,5 @@
-"""What an audit finds of physical logs in a real table: Spark counts the messages of each entry,
-and what is wrong is found where it is.
+"""The findings of an audit of Jafka partitions in a real table: Spark counts the messages of each
+entry, and errors are found at their offsets.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def ranges(*bounds: tuple[int, int, int]) -> tuple[OffsetRange, ...]:
 
 @pytest.fixture
 def put(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome]:
-    """Append or replace these ranges as the next plan; `value` tells who wrote a row."""
+    """Append or replace these ranges as the next plan; `value` identifies the writer of a row."""
     path, made = str(tmp_path / "table"), list[Plan]()
 
     def do(

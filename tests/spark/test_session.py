@@ -1,5 +1,5 @@
-"""The session that a run builds: what of pyspark's own manners is changed, and what is said when
-Spark loses a process.
+"""The session of a run: changes of pyspark's own behaviour, and the errors if Spark loses a
+process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             logging.getLogger(), "handlers", []
-        )  # where nobody has set up a log, Python itself prints errors
+        )  # without a configured log Python itself prints errors
         logging.getLogger("somebody else's").error("this one is seen")
         hang_up()
     reported = capfd.readouterr()
@@ -83,7 +83,7 @@ def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> No
 
 
 def test_a_second_ctrl_c_while_spark_starts_ends_what_was_started() -> None:
-    """As in `launch_gateway`, which is left with the JVM in its hands."""
+    """As in `launch_gateway`, which holds the JVM at that moment."""
     held = list[subprocess.Popen[bytes]]()
 
     def launch() -> None:

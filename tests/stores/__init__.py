@@ -1,3 +1,3 @@
-"""Stores that tests put tables into: real servers that speak S3, Azure's protocol and HDFS, and a
-way to them that fails when told to.
+"""Stores for the tables of tests: real servers with the protocols of S3, Azure and HDFS, and a
+proxy that fails on request.
 """

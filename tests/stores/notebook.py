@@ -1,7 +1,7 @@
-"""`python -m tests.stores.notebook EVENTS URL [REGEX]`: a session that somebody made before us,
-into which a table's store is entered.
+"""`python -m tests.stores.notebook EVENTS URL [REGEX]`: a session that existed before, which then
+gets access to a table's store.
 
-Its event log lies in the folder EVENTS. The key of the store is in the variable of the tests'
+Its event log is in the directory EVENTS. The key of the store is in the variable of the tests'
 stores.
 """
 

@@ -1,4 +1,4 @@
-"""One pipeline under test whose table lies in a store."""
+"""One pipeline under test with its table in a store."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Racers:
         return DeltaTable(self.path, storage_options=self._options)
 
     def by_delta_rs(self, table: DeltaTable) -> bool:
-        """One try at the version behind that of the table that was opened."""
+        """One attempt to commit the next version of the opened table."""
         properties = CommitProperties(
             custom_metadata={"userMetadata": BY_DELTA_RS}, max_commit_retries=0
         )
@@ -99,8 +99,8 @@ class Racers:
         return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(iterator)
 
     def begun_before(self) -> bool:
-        """Whether the log store says that it committed what delta-rs committed while its file was
-        open.
+        """Return True if the log store reports success for a version that delta-rs committed while
+        its file was open.
         """
         table = self.table()
         line, opened = self.jvm.java.io.PipedWriter(), threading.Event()
@@ -111,7 +111,9 @@ class Racers:
             writing = pool.submit(self.by_spark, table.version() + 1, self.of_java(lines))
             opened.wait(
                 0.5
-            )  # the file is begun before the first line is asked for; were it not, this would be an easy race, and no fault
+                # the file is created before its first line is read; otherwise this would be an easy
+                # race, and no fault
+            )
             assert self.by_delta_rs(table)
             line.write(LINE + "\n")
             line.close()

@@ -24,7 +24,7 @@ _SOON_S = 60.0
 
 
 class _Link:
-    """One client's connection, and ours to the name node behind it."""
+    """One client's connection, and ours to the name node."""
 
     def __init__(self, client: socket.socket, store_port: int, kept: Kept) -> None:
         self._client, self._kept = client, kept
@@ -34,7 +34,7 @@ class _Link:
         self._is_answered = threading.Event()
 
     def calls(self) -> None:
-        """Pass on what the client asks, until one of them ends it."""
+        """Forward the client's requests until one side closes."""
         with self._ending():
             self._store.sendall(exactly(self._client, _HEADER_BYTES))
             threading.Thread(target=self._answers, daemon=True).start()
@@ -54,7 +54,8 @@ class _Link:
                 if fault == "late":
                     self._is_answered.wait(
                         _SOON_S
-                    )  # its client may be gone, and the name node answers nobody who hangs up
+                        # its client may be gone, and the name node does not answer a closed connection
+                    )
 
     def _answers(self) -> None:
         with self._ending():
@@ -70,7 +71,7 @@ class _Link:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """Whoever ends ends both sides."""
+        """The end of one side ends both."""
         with contextlib.suppress(OSError, EOFError):
             yield
         for end in (self._client, self._store):

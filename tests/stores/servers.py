@@ -1,8 +1,7 @@
-"""Servers of stores on this machine, each with a bucket or container that is there, and what a conf
-says of them.
+"""Servers of stores on this machine, each with an existing bucket or container, and their conf.
 
-None is a cloud: moto looks at no credentials, versitygw does, Azurite has no hierarchical
-namespace. `python -m tests.stores.servers` fetches what the gate has of them.
+None is a cloud: moto checks no credentials, versitygw does, Azurite has no hierarchical namespace.
+`python -m tests.stores.servers` fetches those that CI uses.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class StoreServer(Server):
     way: type[FaultyWay] = FaultyWay
     """What may stand before it."""
     stop_within_s = 0.5
-    """Nobody looks at what it has afterwards, and Azurite does not end when it is asked to."""
+    """Its data is not used afterwards, and Azurite does not end on SIGTERM."""
 
     def __init__(self, folder: Path | str | None = None, port: int | None = None) -> None:
         super().__init__(self.kind, folder, port)
@@ -67,7 +66,7 @@ class StoreServer(Server):
 
     @abstractmethod
     def options(self) -> dict[str, str]:
-        """What delta-rs needs, said in another way than the package says it."""
+        """delta-rs' options, written independently of the package."""
 
     @abstractmethod
     def make_bucket(self) -> None:
@@ -267,7 +266,7 @@ class MiniDfs(StoreServer):
         return self._details.exists()
 
     def make_bucket(self) -> None:
-        """Whoever writes makes folders."""
+        """Writers create directories."""
 
     @property
     def _details(self) -> Path:
@@ -327,6 +326,6 @@ def _installed(name: str, command: Any) -> Path:
     return folder
 
 
-if __name__ == "__main__":  # what `make test` needs of it, beside its first tests
+if __name__ == "__main__":  # what `make test` needs of it, in parallel with its first tests
     if shutil.which("npm"):
         azurite()

@@ -1,9 +1,9 @@
-"""The way to a store, which fails as it is told: a process between a client and the store's server,
-and the rules that it keeps.
+"""A proxy to a store that fails on request: a process between a client and the store's server, with
+rules.
 
-In a process of its own, because delta-rs may hold Python's lock while it waits for an answer. The
-rules are a file with a JSON list, read anew for each request; files beside it count how often each
-was kept, and let go what is held.
+It is a process, because delta-rs may hold Python's lock while it waits for an answer. The rules are
+a file with a JSON list, read again for each request; other files count how often each rule applied,
+and release held requests.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ class Rule:
     part: str
     times: int
     fault: str
-    """`slow`: 503 SlowDown, and the store is not asked; `away`, `denied`, `unknown`: the same with
-    other codes; `lose`: the store does it, and the connection ends without an answer; `late`: it is
-    held, and then goes on to the store; `late_answer`: its answer is; `half`: the store gets half
-    of its body, then nothing until it is let go, and the connection ends."""
+    """`slow`: 503 SlowDown without a request to the store; `away`, `denied`, `unknown`: the same
+    with other codes; `lose`: the store executes it, and the connection ends without an answer;
+    `late`: it is held, and then forwarded to the store; `late_answer`: its answer is held; `half`:
+    the store gets half of its body, then nothing until it is released, and the connection ends.
+    """
 
 
 class FaultyWay(Server):
-    """The way to a store that speaks HTTP. `rules` are kept from then on; none are at first.
+    """A proxy to a store with HTTP. `rules` apply from then on; at first there are none.
 
-    `without`: a header that no request has behind it. Without If-None-Match it is the way to a
-    store that ignores the condition.
+    `without`: a header that is removed from each request. Without If-None-Match it is a store
+    that ignores the condition.
     """
 
     program = "tests.stores.faults"
@@ -79,7 +80,7 @@ class FaultyWay(Server):
         _write(self.folder / "rules.json", [asdict(rule) for rule in rules])
 
     def let_go(self) -> None:
-        """What is held goes on."""
+        """Release held requests."""
         (self.folder / _LET_GO).touch()
 
     @property
@@ -104,7 +105,7 @@ class FaultyWay(Server):
 
 
 class RpcWay(FaultyWay):
-    """The way to a name node of HDFS: rules go by the name of a call, and by what stands in it."""
+    """A proxy to a name node of HDFS: rules match the name of a call, and text in it."""
 
     program = "tests.stores.rpc_faults"
     faults = frozenset({"lose", "late", "late_answer", "half"})

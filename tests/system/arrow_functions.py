@@ -14,7 +14,7 @@ from etl.reader import task_rows
 UNLUCKY = os.path.join(tempfile.gettempdir(), f"unlucky-of-tests-{os.getuid()}")
 """While this file is there; every worker knows its name."""
 KILLING = os.path.join(tempfile.gettempdir(), f"killing-of-tests-{os.getuid()}")
-"""The file that says whom to kill."""
+"""The file that names the process to kill."""
 
 
 def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -43,7 +43,7 @@ def even(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Which of its process's tasks made each row, so far as tasks said that they begin; lists and
+    """Return the task of each row, for tasks of this process that reported their start; lists and
     maps of it, too.
     """
     task = pa.array([task_rows._tasks] * batch.num_rows, pa.int64())
@@ -67,13 +67,13 @@ def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def narrow(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Nobody could prove such rows."""
+    """Return rows that cannot be proven."""
     return batch.drop_columns(["offset"])
 
 
 def killing_once(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """In the middle of a task ends its process, or the driver that started it, as the file says;
-    that once.
+    """In the middle of a task kill its process, or the driver that started it, once; the file names
+    which.
     """
     if batch.num_rows and batch["offset"][0].as_py() > 0 and os.path.exists(KILLING):
         with open(KILLING) as file:

@@ -32,8 +32,8 @@ PYTHONPATH="{libraries}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{python}" -S "$@"
 
 @pytest.fixture(scope="session")
 def python_without_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A `python` as on a worker that somebody else installed. What `--py-files` brings it still
-    sees.
+    """A `python` of a worker that has other packages. It can still import the content of
+    `--py-files`.
     """
     script = tmp_path_factory.mktemp("bare") / "python"
     script.write_text(
@@ -52,7 +52,7 @@ def server() -> Iterator[embedded.ZooKeeper]:
 
 @pytest.fixture
 def connect(server: embedded.ZooKeeper) -> str:
-    """A chroot of the test's own, which is not there yet."""
+    """A chroot of this test that does not exist yet."""
     return f"{server.connect}/{uuid.uuid4().hex}"
 
 
@@ -104,7 +104,7 @@ def make_pipeline(
 
 @pytest.fixture
 def pipeline(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
-    """A pipeline of four partitions whose runs share the tests' Spark session."""
+    """A pipeline of four partitions; its runs share the tests' Spark session."""
     return make_pipeline()
 
 

@@ -38,7 +38,7 @@ WITHOUT_SPARK: Mapping[str, Any] = {
     "table": {"writer": "auto"},
     "limits": {"local_below_bytes": 1 << 30},
 }
-"""Settings of a pipeline whose plans are so small that processes of this machine write them."""
+"""Settings of a pipeline with such small plans that processes of this machine write them."""
 
 
 @dataclass
@@ -111,8 +111,8 @@ class Pipeline:
         return run_etl(*words, str(self.conf), *after, *(["--json"] if json_too else []))
 
     def accept_log(self, *words: str) -> CommandResult:
-        """What an operator says of partitions that were truncated or recreated: `words` are
-        partitions, then options.
+        """Run a command for truncated or recreated partitions: `words` are partitions, then
+        options.
         """
         options = next((n for n, word in enumerate(words) if word.startswith("-")), len(words))
         partitions = [word for name in words[:options] for word in ("-p", name)]
@@ -205,13 +205,13 @@ class Pipeline:
             )
 
     def zookeeper(self) -> contextlib.AbstractContextManager[KazooClient]:
-        """A session of somebody else's."""
+        """A session of another client."""
         return session_at(self.cluster.zookeeper_connect)
 
 
 def clean_log(table: Path) -> None:
-    """As clean-up does once the log's retention is over: what is left begins with a checkpoint, and
-    somebody's commit below it.
+    """Delete commit files as clean-up does after the log's retention: the rest begins with a
+    checkpoint, and has a commit of another writer below it.
     """
     DeltaTable(str(table)).optimize.compact()
     DeltaTable(str(table)).create_checkpoint()
@@ -288,8 +288,8 @@ def break_off() -> None:
 
 
 def broken_off_before(verb: str, pipeline: Pipeline, request: Request | None = None) -> None:
-    """A run in this process that ends, without a word, when it would begin `verb`; `request`: what
-    it is asked for.
+    """A run in this process that ends silently when it would begin `verb`; `request`: its bounds
+    and key.
     """
     with pytest.raises(BrokenOff):
         run(load_settings(pipeline.conf), request=request, around=Before(verb, break_off))
@@ -309,9 +309,7 @@ def backfill_broken_off_before(
 
 
 def take_over(heir: Pipeline, before: Pipeline) -> None:
-    """What is new comes by the heir, which is refused until it has taken the place of the one
-    before it.
-    """
+    """The heir loads new records, and is rejected until it has inherited the pipeline before it."""
     heir.produce(40, partitions=1)
     refused(
         heir.door("run"),

@@ -22,8 +22,8 @@ def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[No
     """A member of `group` called `somebody` has all `partitions` of the pipeline's topic, until the
     context ends.
 
-    It is librdkafka's, which joins and stays behind what is asked of it: kafka-python's gets in
-    while a poll waits for records, which takes the poll's whole time where there are none.
+    It is a librdkafka consumer, which joins and stays without polls. kafka-python's joins only
+    inside a poll, which takes its whole time without records.
     """
     consumer = Consumer(
         {
@@ -59,7 +59,7 @@ def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:
 
 
 def committed_by_another(pipeline: Pipeline, offsets: Mapping[int, int]) -> None:
-    """Offsets that somebody commits from outside of the group, which has no members."""
+    """Offsets committed from outside of the group, which has no members."""
     consumer = KafkaConsumer(
         bootstrap_servers=pipeline.cluster.bootstrap,
         group_id=pipeline.group,

@@ -1,5 +1,5 @@
-"""Members of Kafka's own group that are not ours: confluent-kafka's consumers, which read, commit,
-and say what they have committed.
+"""Other members of a Kafka group: confluent-kafka's consumers, which read, commit, and report their
+commits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tests.traffic.rows import Row, hash_of
 
 WITHIN_S = 60
 ASKED_WITHIN_S = 2
-"""What a rebalance waits for at most while it is asked what is committed: the coordinator may
-answer nothing before it has ended.
+"""The longest time that a rebalance waits for a request of committed offsets: the coordinator may
+not answer before the rebalance has ended.
 """
 MEMBER: dict[str, Any] = {
     **WITHOUT_SPARK,
@@ -34,11 +34,10 @@ MEMBER: dict[str, Any] = {
 
 
 class OtherMember:
-    """One consumer in a thread of its own. A record counts as read once an offset behind it is
-    committed.
+    """One consumer in a thread. A record counts as read once an offset after it is committed.
 
-    A commit may be refused and the record be its own all the same, where the partition stays
-    (KIP-848): the next commit is one of it, too.
+    A commit may be rejected although the partition stays (KIP-848); the record then belongs to the
+    next commit.
     """
 
     def __init__(self, pipeline: Pipeline, **settings: Any) -> None:
@@ -103,7 +102,7 @@ class OtherMember:
         consumer.close()
 
     def _rest(self, owned: list[TopicPartition]) -> None:
-        """Or go on, once another one owns a part."""
+        """Or continue, once another one owns some partitions."""
         if owned and len(owned) == self._alone:
             self._consumer.pause(owned)
             self._rested.set()
@@ -117,7 +116,7 @@ class OtherMember:
         self._uncommitted[partition] = [row for row in there if row[1] >= until]
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Nobody else has them yet: what is committed is what we committed, whatever answer came."""
+        """No other member has them yet: the committed offsets are ours, whichever answer came."""
         with contextlib.suppress(KafkaException):
             for found in consumer.committed(partitions, timeout=ASKED_WITHIN_S):
                 self._count(found.partition, found.offset)

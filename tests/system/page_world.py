@@ -1,5 +1,5 @@
-"""A world in which the pages' commands can be typed: their topics, their conf, a person at a
-terminal, and what is to be there before.
+"""An environment for the commands of the pages: their topics, their conf, answers at a terminal,
+and the required state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.system.driving import WITHOUT_SPARK, Before, BrokenOff
 from tests.system.sessions import session_at
 
 CONF = Path("conf/clicks.yaml")
-"""What the pages say CONF for, seen from the folder where commands are typed."""
+"""The conf that replaces CONF in the pages, relative to the working directory."""
 FIRST_MS, JANUARY_MS, LAST_DAY_MS, FEBRUARY_MS = (
     1_764_547_200_000,
     1_767_225_600_000,
@@ -153,7 +153,7 @@ class PageWorld:
         self._loaded = CONF.read_text()
 
     def left(self) -> None:
-        """One whose first plan is stored and was not executed."""
+        """A pipeline whose first plan is stored and was not executed."""
         self.begin("left")
         with _broken_off() as around:
             run(self.settings, around=around)
@@ -187,7 +187,7 @@ class PageWorld:
         return str(json.loads(pages[-1].read_text())["run_id"])
 
     def filled(self, text: str) -> list[str]:
-        """The words behind `etl`, each that stands for another one replaced."""
+        """Return the words after `etl`, with placeholders replaced."""
         words = [
             self.words[word]() if word in self.words else word for word in shlex.split(text)[1:]
         ]
@@ -199,7 +199,7 @@ class PageWorld:
         return [*words, "--set", f"group={self.groups}-first"] if words[0] == "init" else words
 
     def type(self, text: str, code: int = 0, answer: str | None = None) -> CommandResult:
-        """Type it, at a terminal where something is answered. It ends as the page says."""
+        """Run it, on a terminal if it prompts, and check that it ends as the page states."""
         words = self.filled(text)
         result = run_etl(*words) if answer is None else self._at_terminal(words, answer)
         assert result.code == code, f"{text}: exit {result.code}\n{result.err}{result.out}"

@@ -1,4 +1,4 @@
-"""Sessions of ZooKeeper's beside our own: somebody else's, and one that ends ours."""
+"""ZooKeeper sessions in addition to our own: another client's, and one that ends ours."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def session_at(connect: str, **options: Any) -> Iterator[KazooClient]:
 
 
 def lose_session(zookeeper: ZooKeeper, connect: str | None = None) -> None:
-    """As its timeout would: whoever knows a session's id and password ends it. `connect`: another
-    way to the server than its own.
+    """End a session as its timeout would: any client that knows its id and password can. `connect`:
+    another address of the server.
     """
     with session_at(connect or zookeeper.hosts, client_id=zookeeper.client.client_id):
         pass

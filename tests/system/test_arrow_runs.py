@@ -1,5 +1,5 @@
-"""Runs whose tasks write the table's files themselves: on real brokers, beside Spark's writer, and
-after crashes.
+"""Runs with tasks that write the table's files themselves: on real brokers, compared with Spark's
+writer, and after crashes.
 """
 
 from __future__ import annotations

@@ -23,9 +23,7 @@ SMALL = {"local_below_bytes": 64 << 20}
 
 @pytest.fixture
 def decoding(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    """A pipeline whose rows are made by `decoded`; nothing of it starts Spark unless its writer is
-    changed.
-    """
+    """A pipeline with rows made by `decoded`; it starts no Spark unless its writer is changed."""
     return make_pipeline(
         table={"writer": "auto"}, limits=SMALL, transform={"record_batch": f"{MODULE}:decoded"}
     )
@@ -167,7 +165,7 @@ def test_a_crash_under_sparks_writer_leaves_what_the_function_may_have_dropped_u
     decoding: Pipeline,
     spark: SparkSession,
 ) -> None:
-    """Behind a transform nobody can count again; receipts in the commit need no count."""
+    """After a transform rows cannot be counted again; results in the commit need no count."""
     for writer, code in (("arrow", 0), ("spark", 0)):
         by(writer, decoding)
         decoding.produce(100)

@@ -1,5 +1,5 @@
-"""Copies that are put back, and tables that are not there, beside backfills on real servers: what
-is refused, and what leads out.
+"""Restored copies and missing tables during backfills, on real servers: what is rejected, and which
+command leads out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a pipeline had backfilled before another one took its place, and pipelines that are taken
-out of service beside a backfill.
-"""
+"""Backfills of a predecessor pipeline, and pipelines that are retired during a backfill."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ pytestmark = pytest.mark.without_spark
 
 
 def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
-    """It takes the pipeline's place, and backfills what of offsets 0 to 100 nobody has loaded: then
-    each record is there once.
+    """It inherits the pipeline, and backfills the unloaded part of offsets 0 to 100: then each
+    record is loaded once.
     """
     heir = late.under("heir")
     assert (

@@ -1,4 +1,4 @@
-"""Whether the logs are complete up to a time, and which intervals are not in the table, asked of
+"""Whether partitions are complete up to a time, and which intervals are missing in the table, on
 real brokers.
 """
 

@@ -1,4 +1,4 @@
-"""Logs that were cut or made again, from the broker to the proof, with the real ledger, table and
+"""Truncated and recreated partitions, from the broker to the proof, with the real ledger, table and
 Spark.
 """
 

@@ -1,8 +1,8 @@
-"""Logs that are cut, and a topic that is made again, inside of what a backfill claims: on brokers
-of now, from the cut to the proof.
+"""Truncated partitions and a recreated topic inside of the reservation of a backfill, on current
+brokers, up to the proof.
 
-The table keeps the rows of every life of a log, each once: an independent client has counted the
-first life before it was gone.
+The table keeps the rows of every incarnation of a partition, each once: an independent client has
+counted the first incarnation before it was gone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
 @pytest.fixture
 def replicated(tmp_path: Path, spark: SparkSession, unused_group: str) -> Iterator[Pipeline]:
-    """A pipeline on two brokers of its own, whose leaders move only when the test says so; it
-    begins at the ends of its logs.
+    """A pipeline on two brokers, whose leaders move only on request of the test; it starts at the
+    ends of its partitions.
     """
     with EmbeddedCluster(
         2, folder=tmp_path / "cluster", properties={"auto.leader.rebalance.enable": "false"}
@@ -45,10 +45,10 @@ def replicated(tmp_path: Path, spark: SparkSession, unused_group: str) -> Iterat
 
 
 def is_led_through(pipeline: Pipeline, message: str, *accepting: Sequence[str]) -> bool:
-    """What an operator is told at each step, and does: the backfill is given up before the log is
-    accepted; then the pipeline goes on.
+    """Follow the advice of each step: the backfill is given up before the partition is accepted;
+    then the pipeline continues.
 
-    `accepting`: the words of each `accept-changes` that it takes.
+    `accepting`: the arguments of each `accept-changes` that is needed.
     """
     first, *others = accepting
     refused(pipeline.run(), 5, message, "accept-changes")
@@ -67,8 +67,8 @@ def is_led_through(pipeline: Pipeline, message: str, *accepting: Sequence[str]) 
 
 
 def are_all_there(pipeline: Pipeline, first: Counter[Row], starts: Mapping[int, int]) -> bool:
-    """Each record of both lives once, by others' clients; the package says the same, and no further
-    run adds any.
+    """Each record of both incarnations once, by other clients; `verify` agrees, and no further run
+    adds any.
     """
     pipeline.produce(80)
     pipeline.ran()
@@ -97,7 +97,7 @@ def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_
     whole = pipeline.in_topic()
     unclean(pipeline, kept, after, more)
     del pipeline.settings["limits"]
-    # the pipeline has read no record from before the cut, so that no epoch tells it where that was
+    # the pipeline has read no record from before the truncation, so no epoch shows its offset
     at = [(f"{pipeline.topic}:{partition}", "--truncated-at", "60") for partition in ALL]
     assert is_led_through(pipeline, "cut at offset 60 or below, and we were at 140", *at)
     first = Counter({row: n for row, n in whole.items() if row[1] < 80 or row[1] >= 120})

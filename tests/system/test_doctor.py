@@ -31,8 +31,8 @@ def lines(result: CommandResult, name: str) -> list[Line]:
 
 
 def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> CommandResult:
-    """The doctor's exit code is that of this one failing line, which says all of `words`; every
-    other one is fine or not checked.
+    """The doctor's exit code is that of this failing line, which has all of `words`; every other
+    line is ok or not checked.
     """
     result = pipeline.door("doctor")
     assert "Traceback" not in result.err

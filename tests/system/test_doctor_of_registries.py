@@ -1,5 +1,5 @@
-"""What the doctor says of clusters by what a real ZooKeeper has: made-up brokers of Jafka, and
-Kafka's partitions without a leader.
+"""The doctor on clusters by their real ZooKeeper: invented brokers of Jafka, and Kafka's partitions
+without a leader.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def findings(connect: str, zookeeper: ZooKeeper) -> Iterator[Findings]:
 
 @pytest.fixture
 def of_jafka(connect: str, zookeeper: ZooKeeper) -> Iterator[Findings]:
-    """Broker 1 is there and has the topic; broker 2 had it, as the group's offsets say."""
+    """Broker 1 is registered and has the topic; broker 2 had it, by the group's offsets."""
     with contextlib.ExitStack() as closing:
         broker = closing.enter_context(JafkaBroker(counts={"clicks": 1}).listening())
         broker.append("clicks", 0, entry(b"hello"))

@@ -204,8 +204,8 @@ def test_a_driver_whose_process_was_killed_is_taken_over_at_once(
 def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
-    """Containers may share a host name; the pid of a driver in one of them is nobody here, or
-    somebody else.
+    """Containers may share a host name; the pid of a driver in one of them does not exist here, or
+    is another process.
     """
     apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if (

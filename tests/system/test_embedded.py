@@ -1,4 +1,4 @@
-"""The embedded servers start, stop, come back with their data, and leave nothing behind."""
+"""The embedded servers start, stop, restart with their data, and leave no files or processes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The way of a new user: `etl init` asks real servers, `etl doctor` has nothing against the conf,
-`etl run` loads by it.
+"""The first steps of a new user: `etl init` reads from real servers, `etl doctor` accepts the conf,
+`etl run` loads with it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ OLD, OLD_A = (BrokerPartition("clicks", p, broker_id=0) for p in (3, 0))
 
 @pytest.fixture
 def zookeeper(server: embedded.ZooKeeper) -> Iterator[ZooKeeper]:
-    """A session under a chroot of its own, which is not there yet."""
+    """A session with a new chroot, which does not exist yet."""
     with ZooKeeper(f"{server.connect}/{uuid.uuid4().hex}/kafka") as session:
         yield session
 
@@ -214,7 +214,7 @@ def test_one_stale_offset_moves_nothing_at_all(
     set_offset(client, B, b"4")
     seen = group.committed([A, B, C])
     if stale == "moved":
-        set_offset(client, B, b"4")  # the same value: only the version tells
+        set_offset(client, B, b"4")  # the same value: only the version differs
     elif stale == "removed":
         client.delete("/consumers/g/offsets/clicks/1")
     else:

@@ -1,5 +1,5 @@
-"""What docs/TUTORIAL.md and docs/HOWTO.md tell a new user to type works as it stands there, in that
-order, on real servers.
+"""The commands of docs/TUTORIAL.md and docs/HOWTO.md work exactly as written, in that order, on
+real servers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORDS = 80
 
 
 def steps(page: str, until: str = "") -> Iterator[str]:
-    """What is to be typed, in order: lines that begin with `etl`, and programs; up to the heading
+    """Return the commands in order: lines that begin with `etl`, and programs; up to the heading
     `until`.
     """
     text = (DOCS / page).read_text()

@@ -1,5 +1,5 @@
-"""Two real brokers of Jafka as ZooKeeper has them: one topic on both, one that dies or freezes and
-comes back, a topic made again, and the wrong family in the conf.
+"""Two real brokers of Jafka in ZooKeeper: one topic on both, one broker that dies or freezes and
+returns, a recreated topic, and the wrong broker type in the conf.
 """
 
 from __future__ import annotations

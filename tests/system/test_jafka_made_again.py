@@ -1,5 +1,5 @@
-"""Topics of two real brokers of Jafka that are deleted and made again on one of them, while the
-other one is away or keeps its log.
+"""Topics of two real brokers of Jafka that are deleted and recreated on one of them, while the
+other one is unreachable or keeps its log.
 """
 
 from __future__ import annotations

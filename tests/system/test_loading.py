@@ -363,7 +363,7 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     )
     monkeypatch.syspath_prepend(str(pipeline.folder))
     pipeline.settings["table"]["path"] = str(pipeline.table)
-    for _ in range(2):  # `source` is never null: so the rows say, and not the table that they made
+    for _ in range(2):  # `source` is never null in the rows' schema, but may be in the table's
         pipeline.produce(200)
         pipeline.ran()
     table = DeltaTable(str(pipeline.table))

@@ -1,5 +1,5 @@
-"""The losses table: every stretch of offsets that a plan let go is in it once, whoever dies and
-whoever works at the same moment.
+"""The losses table: every lost interval of a plan is in it once, whichever driver dies and
+whichever runs at the same time.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def test_a_losses_table_that_forgets_transaction_ids_is_refused(path: str) -> No
 
 @pytest.fixture
 def losing(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
-    """A pipeline under `on_data_loss: skip` whose next run finds that offsets 100 to 149 of
+    """A pipeline with `on_data_loss: skip` whose next run finds that offsets 100 to 149 of
     partition 1 have expired.
     """
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
@@ -338,7 +338,7 @@ def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
     if (
         verb != "commit"
-    ):  # before that, nobody wrote down that the plan was done: the next run says again what it let go
+    ):  # the plan had no stored result before: the next run reports its losses again
         assert (result.code, result.outcomes[0]) == (3, "records_lost")
     assert losing.ran().outcomes == ["up_to_date"]
     assert losing.committed() == dict.fromkeys(range(4), 200)
@@ -358,8 +358,8 @@ def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_s
     assert losing.ran().outcomes == ["records_lost", "ingested"]
 
 
-# -- a stored plan whose topic is gone
-# -----------------------------------------------------------------------------------
+# -- a stored plan whose topic is deleted
+# -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -403,7 +403,7 @@ def assert_lost_offsets_recorded(result: CommandResult, pipeline: Pipeline, why:
 
 
 def reject_unproven(pipeline: Pipeline, why: str) -> None:
-    """`etl verify` finds the table right, and says which offsets are lost."""
+    """`etl verify` finds the table correct, and lists the lost offsets."""
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err + proof.out
     found = [
@@ -484,9 +484,7 @@ def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_o
 def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_names_that_topic_alone(
     stored: Pipeline,
 ) -> None:
-    """The run that records it ends with what is wrong with the conf: the topic that it names is not
-    there.
-    """
+    """The run that records it ends with an error of the conf: the topic does not exist."""
     delete_topic(stored)
     assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
     stored.settings["source"] = {"topics": [stored.topic]}

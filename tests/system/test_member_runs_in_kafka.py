@@ -1,5 +1,5 @@
-"""Runs that are members of Kafka's own group beside a consumer that is not ours: each record is
-read by one of them, and once.
+"""Runs that are members of a Kafka group together with another consumer: each record is read by one
+of them, and once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What a scheduled run costs that finds nothing to read: processes that it starts, libraries that
-it loads, questions that it asks.
+"""The cost of a scheduled run without new records: started processes, loaded libraries, requests.
 
-No clock is looked at: a machine may be busy. What takes the time is counted.
+It is counted instead of timed, since the machine may be busy.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.without_spark
 
 
 def stopped(pipeline: Pipeline, *words: str) -> None:
-    """The run and the dry run say 5 and all of `words`, and move nothing."""
+    """The run and the dry run exit with 5 and print all of `words`, and commit nothing."""
     before = pipeline.committed()
     for value in (pipeline.run(), pipeline.door("run", after=["--dry-run"])):
         assert value.code == 5, value.err + value.out

@@ -1,5 +1,5 @@
-"""`group.offsets_storage: kafka` and `dual` on real servers: a group's offsets where its coordinator
-keeps them, moved by what stands there.
+"""`group.offsets_storage: kafka` and `dual` on real servers: committed offsets at the coordinator,
+compared before they change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTITIONS = range(4)
 
 @pytest.fixture
 def kept(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    """A pipeline whose offsets are in Kafka, and which has loaded 20 records of each partition."""
+    """A pipeline with offsets in Kafka that has loaded 20 records of each partition."""
     pipeline = make_pipeline(group={"offsets_storage": "kafka"})
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]

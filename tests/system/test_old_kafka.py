@@ -1,4 +1,4 @@
-"""A real broker of Kafka 0.8.2.2: what a conf says of it, and what a run says of the conf."""
+"""A real broker of Kafka 0.8.2.2: valid and invalid confs for it, and runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Pausing and resuming on a real ledger: who may, what is kept, and what a run and those who look
-are told.
+"""Pausing and resuming on a real ledger: permissions, stored pauses, and the outcomes of runs and
+other commands.
 """
 
 from __future__ import annotations

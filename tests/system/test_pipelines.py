@@ -1,5 +1,5 @@
-"""Several pipelines of one group: one of them has a topic, an operator retires the other, and who
-is refused leaves nothing behind.
+"""Several pipelines of one group: one of them has a topic, an operator retires the other, and a
+rejected one leaves no files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `etl verify` says on real parts: why offsets have no row, who took a row that was there, and
+"""`etl verify` on real parts: why offsets have no row, which commit removed an existing row, and
 which row never came.
 """
 
@@ -60,7 +60,7 @@ def in_a_transaction(pipeline: Pipeline, *, aborted: int) -> None:
 
 
 class Losing:
-    """A world whose fetch loses one row without a word."""
+    """Services whose fetch silently loses one row."""
 
     def __init__(self, world: Services) -> None:
         self._world = world
@@ -230,7 +230,7 @@ def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds
     assert any("DELETE at version 1" in note for note in proof.document["notes"])
 
     pipeline.produce(40)
-    pipeline.ran()  # which notes it: whoever asks for more from now on is not asked to accept it again
+    pipeline.ran()  # the decision is recorded: a larger request later does not need it again
     pipeline.settings = {"table": {"path": str(pipeline.table), "on_rows_removed": "fail"}}
     assert (pipeline.door("verify").code, pipeline.run().code) == (0, 0)
 

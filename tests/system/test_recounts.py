@@ -1,5 +1,5 @@
-"""A crash between the table's commit and the plan's record, on tables and behind transforms that
-make counting again hard.
+"""A crash between the table's commit and the plan's result, for tables and transforms whose rows
+are hard to count again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Runs that are members in a group coordinator which refuses: each code with the exit code that a
-scheduler sees, and what stays behind.
+"""Runs that are group members of a coordinator that rejects them: the exit code for each error
+code, and what stays.
 """
 
 from __future__ import annotations

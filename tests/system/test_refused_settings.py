@@ -1,5 +1,5 @@
-"""What the real command says of a conf that points at something wrong: an exit code, what was
-wrong, where, and what to check.
+"""The real command with a conf that names something wrong: an exit code, what is wrong, where, and
+what to check.
 """
 
 from __future__ import annotations

@@ -29,15 +29,15 @@ KAFKA = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":
 
 @pytest.fixture
 def client(connect: str, zookeeper: ZooKeeper) -> Iterator[KazooClient]:
-    """Somebody else: the brokers."""
+    """Another client: the brokers."""
     with session_at(connect) as kazoo:
         yield kazoo
 
 
 @pytest.fixture
 def jafka(client: KazooClient) -> KazooClient:
-    """Two brokers with the topic clicks, of which one has eleven partitions; a topic whose brokers
-    are away.
+    """Two brokers with the topic clicks, one with eleven partitions; a topic whose brokers are
+    unreachable.
     """
     client.create("/brokers/ids/1", b"vm-1795173889337:vm:19096:true", makepath=True)
     client.create("/brokers/ids/10", b"fe80##1-1795173889338:fe80##1:9092", makepath=True)

@@ -1,5 +1,5 @@
-"""Runs under `commit_when: after_append` on real servers: a commit is of the plan's membership or
-refused; what is left is moved later.
+"""Runs with `commit_when: after_append` on real servers: a commit belongs to the plan's membership
+or is rejected; the rest is committed later.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs whose table lies in a store, on moto (S3) and Azurite, at length also on versitygw and HDFS.
+"""Runs with a table in a store: on moto (S3) and Azurite, with `long` also on versitygw and HDFS.
 
-Rows are there once whatever ends a run, no JVM is started, and no secret is anywhere.
+Rows are there once however a run ends, no JVM starts, and no secret is visible anywhere.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def send(pipeline: Pipeline, *times_ms: int) -> None:
 
 
 def times(pipeline: Pipeline) -> list[int]:
-    """The times of the table's rows, in hours behind noon."""
+    """Return the timestamps of the table's rows, in hours after noon."""
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["timestamp"]).to_pylist()
     return sorted((round(row["timestamp"].timestamp() * 1000) - NOON) // HOUR_MS for row in rows)
 

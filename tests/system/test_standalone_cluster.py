@@ -1,5 +1,5 @@
-"""`spark-submit` to a standalone cluster whose Python has the libraries and not this package: `etl
-package` brings it.
+"""`spark-submit` to a standalone cluster whose Python has the libraries but not this package: `etl
+package` provides it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def standalone(
     tmp_path_factory: pytest.TempPathFactory, home: Path, request: pytest.FixtureRequest
 ) -> Iterator[StandaloneSpark]:
-    """As many workers as the test asks for, each with one core."""
+    """The requested number of workers, each with one core."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
         patch.delenv("XDG_CACHE_HOME", raising=False)
@@ -181,7 +181,7 @@ def test_a_cluster_that_was_not_given_the_package_says_what_makes_it_and_loads_n
     assert job.returncode == 2, reported[-4000:]
     document, _ = json.JSONDecoder().raw_decode(
         result
-    )  # spark-submit hands on what is said on standard error as standard output
+    )  # spark-submit copies standard error to standard output
     assert (
         "does not have the module etl" in document["message"]
         and "`etl package`" in document["action"]

@@ -1,5 +1,5 @@
-"""Runs that stop or are stopped: somebody else is at work, servers are away or go away, Ctrl-C and
-SIGTERM. Nothing is left behind.
+"""Runs that stop or are stopped: another driver runs, servers are or become unreachable, Ctrl-C and
+SIGTERM. No process or file stays.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, never
 from tests.processes import command_line, of_session, that_mention
 from tests.system.driving import Before, Pipeline
 
-# -- 4: somebody else is at work
-# --------------------------------------------------------------------------------------
+# -- 4: another driver runs
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(
@@ -151,8 +151,8 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     spoiled: tuple[Pipeline, FakeBroker],
     what: signal.Signals,
 ) -> None:
-    """Terminals and Airflow send their signal to all processes of a job, and SIGTERM ends Spark's
-    JVM before the run is asked.
+    """Terminals and Airflow signal all processes of a job, and SIGTERM ends Spark's JVM before the
+    run can stop it.
     """
     pipeline, broker = spoiled
     pipeline.settings["source"]["request_timeout_s"] = 120

@@ -1,6 +1,7 @@
-"""Consumers and streams as members of a group in a real ZooKeeper, before fake brokers: nothing is
-read by two and nothing is lost, each stream owns as its thread, new topics join, and who is a
-member no more commits nothing. Beside consumers not ours: tests/brokers."""
+"""Consumers and streams as members of a group in a real ZooKeeper, with fake brokers: nothing is
+read by two and nothing is lost, each stream owns as its thread, new topics join, and a former
+member commits nothing. With other consumers: tests/brokers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A consumer on a real broker and a real ZooKeeper: every record once, the group's offsets in
-either place, beside another client.
+either place, together with another client.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def first_conf(etl: str, cluster: EmbeddedCluster, topic: str, folder: Path) -> 
 def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
     installed: Place, cluster: EmbeddedCluster, filled: str
 ) -> None:
-    """By what docs/INSTALL.md says: Delta's jars, a first conf, the doctor and a run; then its
+    """By the steps of docs/INSTALL.md: Delta's jars, a first conf, the doctor and a run; then its
     proof.
     """
     installed.type("/opt/venv/bin/python -m etl.testkit")
@@ -223,7 +223,7 @@ def test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_th
     )
     installed.type(
         "pip install 'offset-range-etl[package]'"
-    )  # as docs/CLUSTER.md has it: no index is asked for what is installed
+    )  # as in docs/CLUSTER.md: the installation uses no package index
     first_conf(etl, cluster, filled, tmp_path)
     made = json.loads(
         ran([etl, "package", "--include-dependencies", "--json"], tmp_path, **CACHE).stdout

@@ -1,5 +1,5 @@
-"""The world of a run on real ZooKeeper, brokers, Spark and Delta keeps what `world_contract` says,
-and so does the fast soak's.
+"""The services of a run on real ZooKeeper, brokers, Spark and Delta satisfy `world_contract`, and
+so do the fast soak's.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class SoaksStage(RealStage):
 
 @pytest.fixture(scope="module")
 def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
-    """A topic whose logs are as large as `SIZES` says. Only the last log of it is ever changed."""
+    """A topic whose partitions have the sizes of `SIZES`. Only its last partition changes."""
     name = topic(len(SIZES))
     host, port = split_address(cluster.bootstrap)
     with SimpleConsumer(host, port) as broker:

@@ -1,5 +1,5 @@
-"""What pages name beside the commands of the package: tools of the tests, each as it stands there,
-small or up to where it would begin.
+"""Tools of the tests that pages name: each command works as written, on small input or up to its
+start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALL = {
         "no:xdist",
     ],
 }
-"""What is said besides, so that it does little; of the others --help."""
+"""Extra arguments that keep it small; the others get --help."""
 TOOLS = [
     text for text, runs in ELSEWHERE.items() if runs.file == "tests/system/test_written_tools.py"
 ]

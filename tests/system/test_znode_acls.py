@@ -1,5 +1,5 @@
-"""ACLs of znodes on a real ZooKeeper, by logins that any server takes (scheme digest): what is made
-with which, found, and set.
+"""ACLs of znodes on a real ZooKeeper, with logins that any server accepts (scheme digest): created,
+read, and set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPEN = {frozenset({EVERYBODY})}
 
 @pytest.fixture
 def etl(tmp_path: Path) -> Access:
-    """Somebody who has a password."""
+    """A client with a password."""
     (tmp_path / "secret").write_text("of-znodes")
     return Access(
         auth=Auth(Scheme.DIGEST, "etl", SecretRef("file", str(tmp_path / "secret"))),

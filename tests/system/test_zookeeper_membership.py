@@ -1,7 +1,7 @@
-"""Members of ours on a real ZooKeeper without brokers: what they register, what calls them, what a
-hand-over checks, how they end.
+"""Our members on a real ZooKeeper without brokers: their registration, rebalance events, checks of
+an offset commit, and their end.
 
-Beside consumers that are not ours: tests/brokers.
+With other consumers: tests/brokers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def make(connect: str, zookeeper: ZooKeeper) -> Iterator[Make]:
 
 @pytest.fixture
 def consumer(connect: str) -> Iterator[ZooKeeper]:
-    """The session of somebody else."""
+    """The session of another client."""
     with ZooKeeper(connect) as session:
         yield session
 
@@ -233,7 +233,7 @@ def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before
     consumer: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody else could own it, and no event would tell us so."""
+    """No other member could own it, and no event would report it."""
     member = make()
     member.join()
     GroupMembers(consumer, GROUP).register("group_a", STATIC % b"clicks", is_ours=False)
@@ -282,7 +282,7 @@ def parents_of(paths: Collection[str]) -> list[str]:
 
 
 def put(zookeeper: ZooKeeper, znodes: Mapping[str, bytes]) -> None:
-    """All of them, with what lies above them, in one request."""
+    """All of them, with their parents, in one request."""
     request = zookeeper.client.transaction()
     for path, payload in sorted({**dict.fromkeys(parents_of(znodes), b""), **znodes}.items()):
         request.create(path, payload)
@@ -300,8 +300,8 @@ def take_away(zookeeper: ZooKeeper, znodes: Mapping[str, bytes]) -> None:
 def dealt(
     zookeeper: ZooKeeper, member: ZooKeeperMember, counts: dict[str, int], theirs: dict[str, int]
 ) -> bool:
-    """Whether that member owns what round robin deals it of these topics, beside a consumer
-    `group_a` that reads `theirs`.
+    """Return True if that member owns its round-robin assignment of these topics, next to a
+    consumer `group_a` that reads `theirs`.
     """
     logs = {
         topic: [BrokerPartition(topic, p) for p in range(count)] for topic, count in counts.items()

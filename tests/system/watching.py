@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.system.driving import ROOT, Pipeline
 
-# Python tells of each process that it starts, and of each connection, to whoever listens (PEP 578).
+# Python reports each process that it starts, and each connection, to audit hooks (PEP 578).
 _WATCHED = """
 import json, sys
 HEAVY = ("pyspark", "py4j", "delta", "numba", "pandas")

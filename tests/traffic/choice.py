@@ -22,11 +22,11 @@ class Traffic(Protocol):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The columns of the table that say where a record lies in its topic."""
+        """The columns of the table that identify a record in its topic."""
 
     @property
     def conf(self) -> Mapping[str, Any]:
-        """What the conf of a pipeline must say of such brokers."""
+        """The conf that such brokers need."""
 
     def create_topic(
         self,

@@ -62,7 +62,7 @@ class JafkaTraffic(OldTraffic):
         return encode_physical(entries)
 
     def append(self, log: OldLog, content: bytes) -> None:
-        """A produce has no answer; that to a question behind it comes when the produce is done."""
+        """A produce has no answer; the answer of a request after it comes when the produce is done."""
         where = string(log.topic) + struct.pack(">i", log.partition)
         with asking(log.broker) as ask:
             ask(struct.pack(">h", _PRODUCE) + where + struct.pack(">i", len(content)) + content)
@@ -86,7 +86,7 @@ def _entries(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _payloads(entry: bytes) -> Iterator[bytes]:
-    """What is in an entry, and in those that are in it."""
+    """The messages of an entry, and of nested entries."""
     _, magic, attributes, crc = _HEAD.unpack_from(entry)
     payload = entry[_HEAD.size :]
     assert magic == 1 and zlib.crc32(payload) == crc, entry

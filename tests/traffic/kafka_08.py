@@ -23,7 +23,7 @@ _BY_THE_LEADER, _WITHIN_MS = 1, 10_000
 
 class Kafka08Traffic(OldTraffic):
     """Messages are plain, in gzip, or in snappy. Files are read by kafka-python's record parser,
-    whose CRC check is asked, too.
+    with its CRC check.
     """
 
     place = ("partition", "offset")
@@ -62,7 +62,7 @@ class Kafka08Traffic(OldTraffic):
             )()
         refused = int.from_bytes(
             answer[-10:-8], "big", signed=True
-        )  # behind it, and last, the offset
+        )  # after it, at the end, the offset
         if refused:
             raise ConnectionError(
                 f"{log.broker.bootstrap} does not take messages for {log.topic}-{log.partition}: error {refused}"

@@ -39,8 +39,8 @@ def grow_topic(cluster: EmbeddedCluster, topic: str, partitions: int) -> None:
 
 
 class ModernTraffic:
-    """See `choice.Traffic`. What is loaded are batches of every codec, which our own client appends
-    as they are.
+    """See `choice.Traffic`. Records are batches of every codec, which our own client appends
+    unchanged.
     """
 
     place = ("partition", "offset")
@@ -120,8 +120,8 @@ def read(cluster: EmbeddedCluster, topic: str, isolation: str = "read_committed"
 def took(
     broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[Message]
 ) -> bool:
-    """Append, unless the broker does not yet know that it leads what everybody says it leads, or
-    that there is such a topic.
+    """Append, unless the broker does not know yet that it leads the partition, or that the topic
+    exists.
     """
     try:
         broker.produce(topic, partition, batch)
@@ -133,7 +133,7 @@ def took(
 
 
 def _leaders(cluster: Brokers, topic: str, partitions: int) -> dict[int, Broker]:
-    """Who leads each partition, once all have a leader: behind the restart of a broker that takes a
+    """The leader of each partition, once all have one: after the restart of a broker that takes a
     moment.
     """
     found: dict[int, Broker] = {}

@@ -34,7 +34,7 @@ class OldLog:
     partition: int
 
     def files(self, suffix: str) -> list[tuple[int, bytes]]:
-        """Its segments: the offset that each is named after, and what is in it."""
+        """Its segments: the base offset of each, and its content."""
         folder = self.broker.folder / "data" / f"{self.topic}-{self.partition}"
         return sorted((int(path.stem), path.read_bytes()) for path in folder.glob(f"*{suffix}"))
 

@@ -1,5 +1,5 @@
-"""No command stands on a page that nothing runs: each is typed by a test, or a table says by which
-one, or why by none.
+"""Every command on a page is executed by a test, or a table names the test, or the reason why there
+is none.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ NO_COMMANDS = re.compile(
     r"/consumers/|time\(\) - |offset_range_etl_|# |(FROM|USER|COPY|RUN) |brokers$|ZooKeeper├?|ZooKeeper |Delta$|└|Replay, |FirstRun, |"
     r"(table|spark):$|(path|store|name|spark\.[\w.]+): "
 )
-"""What stands in lines of its own and is not to be typed: znodes, Prometheus' expressions,
-comments, a Dockerfile, a conf, a picture.
+"""Indented lines that are not commands: znodes, Prometheus' expressions, comments, a Dockerfile, a
+conf, a picture.
 """
 OF_SEVERAL = ROOT / "tests" / "system" / "driving.py"
 
@@ -165,7 +165,7 @@ def test_a_section_that_nobody_ran_says_so(section: str) -> None:
     "text", sorted({one.text for one, _, _ in EACH if one.text.startswith("make ")})
 )
 def test_make_knows_what_a_page_asks_of_it(text: str) -> None:
-    """What it then starts are tests and plays of their own; here it says what it would do."""
+    """They would start other tests; `--dry-run` only prints them here."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     result = subprocess.run(
         [*shlex.split(text), "--dry-run"], cwd=ROOT, env=quiet, capture_output=True, text=True

@@ -1,5 +1,5 @@
-"""The crash harness itself: its check can fail, its short form has what takes real processes, its
-table keeps what was not played again.
+"""The crash harness itself: its check can fail, its short form has the cases with real processes,
+its table keeps cases that were not played again.
 """
 
 from __future__ import annotations

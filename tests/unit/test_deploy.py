@@ -1,4 +1,4 @@
-"""What is deployed with: each file names commands, exit codes and files that are there."""
+"""Files for deployment: each names existing commands, exit codes and files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Inputs that fuzzing found, or that the way to them was seen on: each of them once raised what
-nobody expects, hung, or ate the memory.
+"""Inputs that fuzzing found: each of them once raised an unexpected error, hung, or exhausted the
+memory.
 """
 
 from __future__ import annotations

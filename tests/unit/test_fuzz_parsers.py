@@ -1,5 +1,5 @@
-"""Random bytes and valid examples made wrong, for everything that reads what somebody else wrote:
-the named error and nothing else.
+"""Random bytes and corrupted valid examples for every parser of foreign input: they raise the
+documented error and nothing else.
 
 The targets, their examples and their bounds: `tests/fuzz/targets.py`. The longer, coverage-guided
 form is `make fuzz`.

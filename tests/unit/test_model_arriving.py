@@ -1,5 +1,5 @@
-"""The laws of a table that another pipeline makes behind a stored plan's back, in every
-interleaving of a small model.
+"""The laws of a table that another pipeline creates after a plan was stored, in every interleaving
+of a small model.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Backfills beside a live pipeline in every interleaving of a small model; `python -m
-tests.model.backfilling` looks at more of them.
+"""Backfills and a live pipeline in every interleaving of a small model; `python -m
+tests.model.backfilling` explores more of them.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ UNRECORDED = REPLACED._replace(
         accepted=Accepted(0, _MADE.plan, False),
     )
 )
-"""That there is no table was said once more, before the plan was appended that makes one."""
+"""The absence of the table was accepted once more, before the plan was appended that creates one.
+"""
 
 
 @pytest.mark.parametrize(

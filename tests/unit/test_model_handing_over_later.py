@@ -1,4 +1,4 @@
-"""Hand-overs behind the append, in every interleaving of the small model; `STARTS` have more
+"""Offset commits after the append, in every interleaving of the small model; `STARTS` have more
 budgets and take minutes.
 """
 

@@ -1,4 +1,4 @@
-"""Topics that are made again on some of their brokers, in every interleaving of the small model;
+"""Topics that are recreated on some of their brokers, in every interleaving of the small model;
 with two drivers it takes minutes.
 """
 

@@ -1,4 +1,4 @@
-"""What users import is short, stays where it is, and costs nothing until it is asked for."""
+"""The names that users import are few, stable, and load nothing before their first use."""
 
 from __future__ import annotations
 

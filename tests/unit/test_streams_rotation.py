@@ -1,6 +1,4 @@
-"""Whose turn it is among the logs of one consumer: the eight polls literally, then each law by
-itself.
-"""
+"""The order of the partitions of one consumer: eight polls literally, then each law by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from etl.model.partitions import BrokerPartition
 from etl.streams.partition_scheduler import PartitionScheduler
 
 P0, P1, P2 = LOGS = [BrokerPartition("clicks", p) for p in range(3)]
-EIGHT_POLLS = [  # asked, what the broker gives, what is handed out, the order after
+EIGHT_POLLS = [  # wanted records, the broker's records, the returned ones, the order after it
     ((P0, P1, P2), (P0, 0), (P0, [0, 1]), (P0, P1, P2)),
     ((P1, P2), (P1, 0), (P0, [2, 3]), (P1, P2, P0)),
     ((P0, P2), (P2, 0), (P1, [0, 1]), (P1, P2, P0)),

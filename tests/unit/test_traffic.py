@@ -1,5 +1,5 @@
-"""What stands beside the table where no client library reads: the brokers' own files, by bytes that
-are known, and never half of them.
+"""The second reader of topics without a client library: the brokers' own files, with known bytes,
+and never half of them.
 """
 
 from __future__ import annotations

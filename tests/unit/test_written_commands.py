@@ -41,7 +41,7 @@ def named_in(text: str) -> Iterator[str]:
 
 @functools.cache
 def messages(path: Path) -> tuple[str, ...]:
-    """The texts in a module; what is filled in later stands as `1`, which any argument may be."""
+    """The texts in a module; placeholders are replaced by `1`, which is valid for any argument."""
     return tuple(_texts(tuple(ast.walk(ast.parse(path.read_text())))))
 
 
@@ -64,10 +64,10 @@ def is_option(word: str) -> bool:
 
 
 def wrong_with(command: str) -> str | None:
-    """Why the words behind `etl` are no command; None where they are one."""
+    """Return why the words after `etl` are not a command; None if they are one."""
     whole = re.sub(
         r"(--\w+) \.\.\.", r"\1 something", re.sub(r"\b1--", "--", command)
-    )  # before an option may stand what is there at times
+    )  # an optional part may precede an option
     words = shlex.split(whole.replace("LOG...", "LOG"))
     found, is_cut = COMMAND, "..." in words
     while words and hasattr(found, "commands"):

@@ -124,9 +124,7 @@ def _has(defined: dict[str, set[str]], tail: list[str]) -> bool:
 
 @functools.cache
 def ours() -> frozenset[str]:
-    """Modules, folders and classes. Asked by tests and not when this file is imported, which each
-    worker does.
-    """
+    """Modules, folders and classes. Computed by the tests, not at import, which each worker does."""
     modules = {part for path in MODULES for part in dotted(path).split(".")}
     return frozenset(
         modules
@@ -182,7 +180,7 @@ def test_a_snake_case_name_in_a_docstring_is_one_of_the_code() -> None:
 
 @pytest.mark.parametrize("page", DOCS, ids=place)
 def test_a_file_that_a_page_names_is_there(page: Path) -> None:
-    """But for `NAME`, which stands for a file to come."""
+    """Except `NAME`, a placeholder for a future file."""
     found = re.findall(
         r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text()
     )
@@ -234,7 +232,7 @@ def test_the_conf_that_has_every_key_has_each_of_them() -> None:
 
 
 def section(title: str) -> str:
-    """What stands under a title of the map, down to the next one."""
+    """The text under a title of the map, up to the next title."""
     return DESIGN.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 

@@ -516,7 +516,7 @@ def test_brokers_that_speak_no_version_of_ours_tell_of_no_group_and_stop_nobody(
 
 
 def test_a_slow_broker_keeps_no_other_from_being_asked() -> None:
-    """Each holds its answer back until all have been asked: 24 of them, where a large cluster has
+    """Each broker delays its answer until all have a request: 24 of them, where a large cluster has
     hundreds.
     """
     many = 24

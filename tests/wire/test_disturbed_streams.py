@@ -1,5 +1,5 @@
-"""What interrupts or refuses a consumer's poll or a stream's next record: nothing is passed over by
-it, and nobody waits for ever.
+"""Interruptions and errors of a consumer's poll or a stream's next record: no record is skipped,
+and no call waits for ever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the doctor says of topics, on brokers that tell little."""
+"""The doctor's lines about topics, on brokers that report little."""
 
 from __future__ import annotations
 

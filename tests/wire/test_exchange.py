@@ -1,5 +1,5 @@
-"""How one question travels that takes several requests, and how a connection begins where it was
-told which generation listens.
+"""One operation that takes several requests, and the start of a connection with a configured broker
+type.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Whoever answers on a broker's port and is none, or breaks off: what is believed of it, and what
-of ours it is told.
+"""Servers on a broker's port that are no brokers, or that close the connection: which answers are
+accepted, and which data is sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def serving(certificate: Certificate) -> ssl.SSLContext:
 
 @contextmanager
 def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """A port whose connections are served one after the other."""
+    """A port that serves its connections one after the other."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept() -> None:

@@ -1,5 +1,5 @@
-"""A plan handed over to a coordinator: what is taken, what is void, what a lost answer leaves, and
-how a membership is ended.
+"""Offset commits of a plan to a coordinator: accepted, rejected, in doubt after a lost answer; and
+the end of a membership.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_an_answer_that_never_comes_is_told_as_unknown(
 def test_refused_behind_a_lost_answer_what_is_there_tells(
     broker: FakeBroker, cluster: Cluster, was_taken: bool
 ) -> None:
-    """A refusal is scripted before the connection breaks, or behind it."""
+    """A rejection is scripted before the connection breaks, or after it."""
     results = list[str]()
     broker.script[OFFSET_COMMIT].append(hang_up)
     broker.world.group_refusals[OFFSET_COMMIT].extend([0, 22] if was_taken else [7, 22])
@@ -207,7 +207,7 @@ def test_nor_is_one_whose_topics_nobody_knows_behind_a_lost_answer(
 def test_a_topic_that_the_coordinator_was_not_told_of_yet_is_not_gone(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
-    """The brokers' metadata has it: the same commit is asked for again, and taken as soon as the
+    """The brokers' metadata has it: the same commit is sent again, and accepted as soon as the
     coordinator knows it.
     """
     for log in (FIRST, SECOND):

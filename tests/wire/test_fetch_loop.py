@@ -133,7 +133,7 @@ def leader(broker: FakeBroker) -> Leader:
     return Leader(Broker(broker.broker_id, broker.host, broker.port), 0)
 
 
-# What is read
+# Records
 
 
 def test_a_range_is_read_to_the_row(broker: FakeBroker) -> None:

@@ -1,5 +1,5 @@
-"""The loop of a task on physical logs: the same topic on two brokers, whole entries, and a broker
-that nobody else can stand in for.
+"""The fetch loop of a task on Jafka partitions: the same topic on two brokers, whole messages, and
+a broker that no other can replace.
 """
 
 from __future__ import annotations

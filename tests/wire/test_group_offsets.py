@@ -1,5 +1,5 @@
-"""A group's offsets as its members and others store and read them: every version, who is fenced,
-and what is open behind a lost answer.
+"""Offsets of a group, stored and read by its members and by others: every version, fencing, and
+commits in doubt after a lost answer.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None
             )
 
 
-# What is open
+# Commits in doubt
 
 
 @pytest.mark.parametrize("act", [hang_up, never])

@@ -1,5 +1,5 @@
-"""Connections between two uses: taken again by whoever asks the same broker, never one that is not
-as good as new.
+"""Connections between two uses: reused for the same broker, but never one that is not as good as
+new.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _is_closed_by_peer(connection: socket.socket) -> bool:
         return True
 
 
-# What is never given back
+# Connections that are never returned
 
 
 def test_one_whose_answer_is_still_to_come_is_closed(

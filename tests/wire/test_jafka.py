@@ -50,7 +50,7 @@ class TestFakeJafka(JafkaContract):
 
 
 def requests_of(broker: JafkaBroker) -> list[int]:
-    """The kinds of the requests behind the greeting."""
+    """Return the kinds of the requests after the greeting."""
     return [kind for kind, _ in broker.requests[1:]]
 
 

@@ -1,5 +1,5 @@
-"""A pipeline's offsets where a coordinator keeps them: moved from what was seen, with a word that
-tells whose they are.
+"""A pipeline's offsets at a coordinator: committed only if unchanged, with metadata that identifies
+the writer.
 """
 
 from __future__ import annotations

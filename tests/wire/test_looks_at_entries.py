@@ -1,5 +1,5 @@
-"""What a look at a byte position of a Jafka log tells: whether a message begins there, and where
-the ones around it do.
+"""Verification of a byte offset of a Jafka partition: whether a message begins there, and where the
+neighbouring ones do.
 """
 
 from __future__ import annotations

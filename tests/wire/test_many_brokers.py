@@ -1,5 +1,5 @@
-"""Planning on very many brokers: how often each is asked, under how many connections, and that all
-of them share one deadline.
+"""Planning on very many brokers: requests per broker, number of connections, and one common
+deadline.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def many() -> Iterator[ManyBrokers]:
 
 
 def every_question(cluster: Cluster) -> tuple[OffsetsAndLeaders, Mapping[BrokerPartition, float]]:
-    """What a run asks of the brokers."""
+    """The requests of a run to the brokers."""
     reported = cluster.describe(None)
     logs = [each.log for topic in reported.topics.values() for each in topic.partitions]
     found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED, metadata=reported)
@@ -86,7 +86,7 @@ def test_with_room_for_few_connections_the_answers_are_the_same_and_few_stay_ope
         for _ in range(2):
             cluster.describe(
                 ()
-            )  # the second is answered behind all that was hung up on before the first
+            )  # the second is answered after all connections that were closed before the first
         assert many.open == 10
 
 
@@ -111,4 +111,4 @@ def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent() 
         request = {broker for broker, _ in many.asked}
         assert (
             1 in request and len(request) <= MOST_AT_A_TIME + 1
-        )  # nobody behind those has a deadline of his own
+        )  # brokers after those have no deadline of their own

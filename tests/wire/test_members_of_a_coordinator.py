@@ -482,7 +482,9 @@ def test_a_share_that_is_held_from_the_join_on_is_the_same_by_a_later_epoch_unti
 def test_a_share_that_others_let_go_of_late_is_waited_for(
     broker: FakeCoordinator, stage: Stage
 ) -> None:
-    """They are told with a heartbeat, let go behind their next poll, and say so with another one."""
+    """Members learn of it with a heartbeat, release partitions after their next poll, and report it
+    with another heartbeat.
+    """
     consumers = of(stage, CONSUMERS)
     with consumers.joined() as (holder, share):
         holder.hold()

@@ -1,5 +1,5 @@
-"""What lies at a time: a leader's word that nothing does is believed where the end of the log bears
-it out.
+"""The offset of a time: a leader's answer that there is none is accepted if the end of the log
+confirms it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ LOG = BrokerPartition("demo", 0)
 
 
 def offsets_on(broker: FakeBroker, storage: str) -> GroupOffsets:
-    """Of a run whose brokers these are. ZooKeeper is not there: nobody may ask it."""
+    """Services of a run with these brokers and no ZooKeeper: any access to it fails."""
     discovery = SimpleNamespace(
         open_cluster=lambda: Cluster([(broker.host, broker.port)], timeout_s=5)
     )

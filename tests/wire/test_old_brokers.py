@@ -1,5 +1,5 @@
-"""Brokers of Kafka 0.8 and 0.9: what they can be asked, what they cannot tell, and how a driver and
-a task do with that.
+"""Brokers of Kafka 0.8 and 0.9: supported requests, missing information, and how a driver and a
+task handle both.
 """
 
 from __future__ import annotations
@@ -270,8 +270,8 @@ def test_a_task_without_a_leader_looks_it_up(old: OldBroker) -> None:
 def test_offsets_above_the_high_watermark_are_asked_for_again_and_not_passed(
     old: OldBroker,
 ) -> None:
-    """These releases answer with an error that says nothing, where later ones answer with nothing
-    and the high watermark.
+    """These releases answer with an error without details; later ones answer with no records and
+    the high watermark.
     """
     old.log("demo", 0).hidden = 5
     with pytest.raises(
@@ -296,7 +296,7 @@ def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(
         rows([OffsetRange(DEMO, 20, 30)], old)
 
 
-# A version that the conf says, above the brokers' own
+# A version in the conf above the brokers' own
 
 
 @pytest.mark.parametrize("text", ["0.9", "0.10.0", "0.10.2", "0.11", "1.0", "3.9", "4.1"])

@@ -1,5 +1,5 @@
-"""The time of the oldest unread record of many logs: few requests, bounded bytes, and a reason
-where nobody can tell.
+"""The time of the oldest unread record of many partitions: few requests, bounded bytes, and a
+reason if it is unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def batch(base_offset: int, *, value: bytes = b"", records: int = 10) -> bytes:
-    """Its records are a second apart, and as many seconds after `AT` as their offset says."""
+    """The timestamp of its record is `AT` plus its offset, in seconds."""
     found = [
         Rec(delta, value if delta == 0 else b"", timestamp_delta=1000 * delta)
         for delta in range(records)

@@ -1,5 +1,5 @@
-"""What `etl records show` says: lines for a person, one document for a program, decoders, wrong words, and
-how it stops.
+"""`etl records show`: lines for people, one JSON document for programs, decoders, wrong arguments,
+and its end.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def test_tasks_know_the_ids_of_their_topics_and_the_epochs_of_their_leaders(
     )
 
 
-# Queries of a DataFrame whose tasks are planned
+# Queries of a DataFrame with planned tasks
 
 
 def rows_of(reader: RangesReader, planned: list[InputPartition]) -> list[tuple[str, int, int]]:

@@ -1,5 +1,5 @@
-"""A cluster whose brokers tell of nothing: a registry says who leads what, and a log whose broker
-is away is nobody's.
+"""A cluster of brokers that report no metadata: a registry names the leaders, and a partition of an
+unregistered broker has none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
 class Registry:
-    """What is registered: the one broker, or nobody, and how often it was asked."""
+    """The registry: the one broker, or none, and the number of reads."""
 
     def __init__(self, *brokers: Broker) -> None:
         self.brokers = list(brokers)
@@ -46,7 +46,7 @@ class Registry:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    """Of a generation that must be told."""
+    """Of a configured broker type."""
     monkeypatch.setattr(Pebble, "is_told", True)
     monkeypatch.setattr(families, "GENERATIONS", (*families.GENERATIONS, Pebble()))
     with PebbleBroker({("stones", 0): 30}).listening() as running:

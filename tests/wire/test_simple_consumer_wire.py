@@ -137,7 +137,7 @@ def test_answers_larger_than_any_before_leave_the_earlier_one_alone(
     assert (bytes(first), len(second) > 100_000) == (BATCH, True)
 
 
-# What is not the protocol
+# Answers that break the protocol
 
 
 @pytest.mark.parametrize("length", range(4, 90, 6))
@@ -223,7 +223,7 @@ def test_the_call_after_a_failure_starts_anew(broker: FakeBroker, consumer: Simp
     assert hello(consumer) == BATCH
 
 
-# Negative numbers, which are words on the wire
+# Negative numbers with a meaning in the protocol
 
 
 @pytest.mark.parametrize(

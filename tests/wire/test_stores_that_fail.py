@@ -1,5 +1,5 @@
-"""Commits to stores that throttle, or whose answers are lost: rows are there once, whatever was
-answered.
+"""Commits to stores that throttle, or whose answers are lost: rows are there once, whatever the
+answer.
 
 And stores that ignore If-None-Match, on which a commit replaces another one: the probe finds them.
 """
@@ -117,8 +117,8 @@ def place(
 def careless_server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[StoreServer, FaultyWay]]:
-    """A store behind a way that drops If-None-Match. The others look at signatures, which cover the
-    header.
+    """A store behind a proxy that drops If-None-Match. The other stores check signatures, which
+    cover the header.
     """
     folder = tmp_path_factory.mktemp("careless")
     with (
@@ -143,9 +143,7 @@ def careless(
 def test_on_a_store_that_ignores_if_none_match_two_pipelines_replace_each_others_commits(
     careless: Place,
 ) -> None:
-    """The fault itself, below the probe: both are told that they committed, and the rows of one are
-    gone.
-    """
+    """The fault itself, without the probe: both writers get success, and the rows of one are gone."""
     assert careless.appended(1) is Result.APPLIED
     careless.way.rules(Rule("PUT", "_delta_log/0", 1, "late"))
     with ThreadPoolExecutor(1) as pool:
@@ -187,7 +185,7 @@ def test_a_probe_that_may_not_write_says_so(place: Place) -> None:
 
 
 def test_a_lost_answer_to_the_probe_is_no_fault_of_the_store(place: Place) -> None:
-    """The client asks again, and its own file refuses it."""
+    """The client retries, and its own file rejects the retry."""
     place.way.rules(Rule("PUT", "_delta_log/0", 2, "lose"))
     require_exclusive_create(place.path)
     assert place.way.kept == [2]

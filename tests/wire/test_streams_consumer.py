@@ -94,7 +94,7 @@ def came(broker: FakeBroker, fetches: int) -> None:
         time.sleep(0.001)
 
 
-# What is handed out
+# Returned records
 
 
 def test_a_record_has_all_that_the_broker_has_of_it(kafka: FakeBroker) -> None:

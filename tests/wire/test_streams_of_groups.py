@@ -33,7 +33,7 @@ def broker() -> Iterator[FakeCoordinator]:
 
 
 def more(broker: FakeCoordinator, count: int = 5, topic: str = "clicks") -> None:
-    """So many records behind the others in each log."""
+    """The given number of records after the existing ones in each partition."""
     for (name, number), log in broker.world.logs.items():
         if name == topic:
             start = log.log_end
@@ -156,7 +156,7 @@ def test_what_the_group_wants_back_is_ours_until_the_next_poll_however_late_that
         second = GroupReader(opened(broker, protocol), ["clicks"])
         try:
             assert wait_until(lambda: broker.group.is_rebalancing or len(broker.consumers) == 2, 20)
-            threading.Event().wait(0.8)  # longer than its session: nobody polls, and it lives
+            threading.Event().wait(0.8)  # longer than its session: no poll, and it stays a member
             assert not second.owned and not second.read
             first.commit()
             assert {offset for offset, _ in broker.world.committed.values()} == {5}

@@ -1,4 +1,4 @@
-"""What `etl records consume` says as a member of a group, what it leaves behind, and how it stops."""
+"""`etl records consume` as a member of a group: output, committed offsets, and its end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What becomes of a release that the conf says and that is not the brokers': nothing is read by it
-that should not be, and it is named.
+"""A configured release that is not the brokers' own: no wrong data is read with it, and the error
+names it.
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ def told_by_doctor(broker: FakeBroker, text: str, isolation: Isolation) -> Line:
     }
     with contextlib.ExitStack() as closing:
         findings = Findings(plain_settings(source=source), closing)
-        findings.zookeeper = cast(ZooKeeper, object())  # of the ledger alone: it is asked nothing
+        # of the ledger only: the brokers get no request
+        findings.zookeeper = cast(ZooKeeper, object())
         with cluster_of(broker, text) as cluster:
             findings.metadata = cluster.describe(None)
         (line,) = doctor_services.each_broker("broker", findings)

@@ -1,4 +1,4 @@
-"""What brokers tell of topics while a cluster comes up again."""
+"""Topics that brokers report while a cluster restarts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOGS = (BrokerPartition("early", 0), BrokerPartition("late", 0))
 
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
-    """It was told of the topic `early`, and not yet of others."""
+    """It knows the topic `early`, and no others yet."""
     with FakeBroker() as running:
         running.append("early", 0, encode(Batch(0, [Rec(0)])))
         yield running

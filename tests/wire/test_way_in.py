@@ -1,6 +1,4 @@
-"""Encryption and logins on a socket: what they change for whoever asks, which is nothing, and what
-becomes of a login that ends.
-"""
+"""Encryption and logins on a socket: they change nothing for the caller; and a login that expires."""
 
 from __future__ import annotations
 

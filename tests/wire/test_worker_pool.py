@@ -1,5 +1,5 @@
-"""Worker processes of a run without Spark, against a fake broker: files, what is told, and that
-none outlives its run.
+"""Worker processes of a run without Spark, with a fake broker: files, progress, and that no process
+outlives its run.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(
 def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its_log(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
-    """The next run would take it for somebody else's files."""
+    """The next run would treat it as files of another writer."""
     reported = failure_of(broker, tmp_path / "gone")
     assert (
         isinstance(reported, TableUnreachable)
@@ -244,7 +244,7 @@ def evens_twice(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Fails behind the first batch."""
+    """Fails after the first batch."""
     if batch.num_rows and batch["offset"][0].as_py() >= 10:
         raise ValueError("no luck")
     return batch

@@ -1,5 +1,5 @@
-"""What other members of the group read is a hole with a name: nobody misses a row there, and a row
-there is one too many.
+"""Offsets that other group members read are excused gaps: a row that is missing there is no error,
+an existing row is unexpected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which rows `etl verify` takes for those from before plan 1, and what it says of them."""
+"""Rows from before plan 1: how `etl verify` recognizes and reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rows alone tell of a range."""
+"""Results of a range that are computed from rows alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of a command, kept in a file beside standard output."""
+"""The JSON document of a command, written to a file as well as to standard output."""
 
 from __future__ import annotations
 

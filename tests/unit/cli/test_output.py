@@ -1,5 +1,5 @@
-"""Where what a command says, or a run's report, cannot be written: that is said, and what was done
-counts as done.
+"""Output or a report that cannot be written: the command reports it, and its work still counts as
+done.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ETL = [sys.executable, "-m", "etl"]
 
 
 class Full(io.StringIO):
-    """A disk without room, or a pipe that nobody reads any more."""
+    """A disk without free space, or a pipe that its reader has closed."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__()

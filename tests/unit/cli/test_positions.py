@@ -1,4 +1,4 @@
-"""What `etl offsets set --to` says of a place in a log."""
+"""Messages of `etl offsets set --to` about an offset."""
 
 from __future__ import annotations
 

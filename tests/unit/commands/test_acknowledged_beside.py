@@ -1,5 +1,5 @@
-"""A table is accepted for the pipeline and its backfills; one of which nobody can tell anything
-keeps it from none of the others.
+"""A table is accepted for the pipeline and its backfills. A backfill that cannot be checked does
+not block the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
     assert claim
 
     class Uncounted:
-        """The backfill's world, in whose table a file is gone."""
+        """Services of a backfill with a missing file in its table."""
 
         def __init__(self, settings: Any, *_: Any) -> None:
             self.settings, self.ledger = (

@@ -1,6 +1,4 @@
-"""What `etl backfills run` says before it does anything, how a person is asked, and how far one is told
-to be.
-"""
+"""`etl backfills run`: preview, confirmation and progress."""
 
 from __future__ import annotations
 
@@ -237,7 +235,7 @@ def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check:
 
 
 def ran_by(did: list[str]) -> Any:
-    """A run of a backfill that only says its name."""
+    """Run a backfill by its name only."""
 
     def ran(settings: Any, name: str, *_: Any, **__: Any) -> Any:
         did.append(name)
@@ -247,7 +245,7 @@ def ran_by(did: list[str]) -> Any:
 
 
 class Terminal(io.StringIO):
-    """Somebody sits there."""
+    """Standard input and output are a terminal."""
 
     def isatty(self) -> bool:
         return True

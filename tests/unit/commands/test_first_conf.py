@@ -1,6 +1,4 @@
-"""What a first conf says of what was asked for and seen: a conf that is taken, with a reason for
-each key, and no file written over.
-"""
+"""`etl init`: the conf is valid, each key has a reason, and no existing file is overwritten."""
 
 from __future__ import annotations
 

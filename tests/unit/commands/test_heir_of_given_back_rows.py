@@ -40,8 +40,8 @@ def ledger_of(outside: Outside) -> Any:
 
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
-    """The pipeline has loaded [40, 45); jan loaded [0, 40) in plans of 15, and gave [0, 20) back,
-    of which somebody deleted the rows.
+    """The pipeline has loaded [40, 45). Backfill jan loaded [0, 40) in plans of 15, and released
+    [0, 20) after its rows were deleted.
     """
     outside = Outside({LOG: FakeLog(40)})
     run(outside, CAPPED)

@@ -1,4 +1,4 @@
-"""What `etl lag` says: what is known in numbers, what is not with the reason, and never a guess."""
+"""`etl lag` prints known values as numbers and unknown ones with the reason; it never guesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`etl table maintain` goes on where a run would, and nowhere else: what it removes nobody can put back."""
+"""`etl table maintain` continues only in states in which a run would: removed files cannot be
+restored.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,8 @@ def test_a_table_is_maintained_though_its_ledger_is_lost() -> None:
 
 
 def backfilled(at: At = nothing) -> Outside:
-    """Three partitions that the pipeline began at offset 3, and a backfill of what lies before, in
-    three plans.
+    """Three partitions that the pipeline started at offset 3, and a backfill of the offsets before
+    in three plans.
     """
     outside = live(3, 3, 3)
     with contextlib.suppress(Crash):

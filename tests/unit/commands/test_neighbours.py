@@ -35,7 +35,7 @@ THEIRS = ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(OLD, 4))
 
 @dataclass
 class World:
-    """As much of a world as is asked here; `asked` counts the looks at the brokers."""
+    """The few services that this test needs; `asked` counts the observations of brokers."""
 
     snapshot: Snapshot | None = None
     settings: Any = SETTINGS

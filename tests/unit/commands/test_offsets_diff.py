@@ -1,5 +1,5 @@
-"""What `etl offsets diff` says of ZooKeeper, the newest plan and the table, and that the next run
-then does just that.
+"""`etl offsets diff` compares ZooKeeper, the newest plan and the table, and the next run does what
+it announces.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which rows are asked for before a position goes back, and how a person is asked."""
+"""Which rows are counted before an offset goes back, and how the command asks for confirmation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline is said to be at, by its ledger and its driver's lock."""
+"""The state of a pipeline in `etl pipelines list`, by its ledger and its driver lock."""
 
 from __future__ import annotations
 

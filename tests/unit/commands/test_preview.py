@@ -1,4 +1,4 @@
-"""What `etl run --dry-run` says that the next run would do, and that the run then does just that."""
+"""`etl run --dry-run` announces the next run, and the run then does exactly that."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def test_what_the_table_knows_better_is_said_to_be_taken_over_first() -> None:
     )
 
 
-# -- the doctor says what plan says
-# ------------------------------------------------------------------------------------
+# -- doctor agrees with the dry run
+# -----------------------------------------------------------------------------------
 
 
 def stored_in_another_shape() -> tuple[Outside, Settings]:
@@ -279,7 +279,7 @@ _BYTES = "by key: Delta keeps .* bytes come back as others"
     ("is_by", "partition_by", "error", "why"),
     [
         ("topic", ("partition",), NotOurTable, "partitioned by topic, the conf sets partition"),
-        # what the conf says cannot mend it, and is not what is told
+        # no setting in the conf solves it, so none is advised
         ("key", ("key",), SettingsError, _BYTES),
         ("key", ("partition",), SettingsError, _BYTES),
         ("key", (), SettingsError, _BYTES),

@@ -37,8 +37,8 @@ CAPPED = settings_of(starting_offsets="earliest", limits={"max_records_per_plan"
 
 @pytest.fixture
 def outside() -> Outside:
-    """Offsets [0, 40) were loaded into a table that is lost, which was accepted; of now there are
-    [40, 45).
+    """Offsets [0, 40) were loaded into a lost table, and its loss was accepted; the present table
+    has [40, 45).
     """
     outside = Outside({LOG: FakeLog(40)})
     for _ in range(5):
@@ -195,7 +195,7 @@ def test_what_went_elsewhere_is_missed_but_for_what_was_loaded_again() -> None:
 def test_of_a_range_whose_gaps_nobody_knows_nothing_is_missed_where_some_of_it_was_loaded_again() -> (
     None
 ):
-    """How many of its rows lie outside of that nobody can tell."""
+    """The number of its rows outside of that is unknown."""
     unknown = OffsetRange(LOG, 0, 10), RangeResult(8, 0, gaps_complete=False)
     apart = OffsetRange(LOG, 10, 20), RangeResult(8, 0, gaps_complete=False)
     found = without_reloaded(Expected((), (Interval(2, 4, 2),), elsewhere=(unknown, apart)), HERE)

@@ -1,4 +1,4 @@
-"""What `verify` reads of both ledgers, and that a run beside it changes nothing about the answer."""
+"""`verify` reads both ledgers, and a concurrent run does not change the result."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RunsMeanwhile:
 
 
 def offsets_of(reported: Any) -> list[tuple[int, int]]:
-    """The intervals that are told, of kept plans and of the coverage."""
+    """The expected intervals, from kept plans and from the loaded intervals."""
     kept = [(r.from_offset, r.until_offset) for plan, _ in reported.kept for r in plan.ranges]
     return sorted(
         kept

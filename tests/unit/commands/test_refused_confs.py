@@ -1,5 +1,5 @@
-"""What a wrong conf file gets from the command before anybody is asked: an exit code, what was
-wrong, where, and what to check.
+"""An invalid conf is rejected before any request: exit code, what is wrong, where, and what to
+check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `etl replay` says before it does anything: its dry run, its words, and when it asks nobody."""
+"""`etl replay`: dry run, options, and when it needs no confirmation."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> No
 
 
 class Terminal(io.StringIO):
-    """Somebody sits there."""
+    """Standard input and output are a terminal."""
 
     def isatty(self) -> bool:
         return True

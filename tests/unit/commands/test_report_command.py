@@ -1,5 +1,5 @@
-"""`etl report`: the page of the last run, of an earlier one, of a killed one; and what is said
-where there is none.
+"""`etl report`: the page of the last run, of an earlier one and of a killed one, and the error
+without a report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUNS = ["20231113T221320-0a1b2c", "20231114T221320-0a1b2c"]
 
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
-    """A conf whose pipeline has run twice; nobody answers at its address."""
+    """A conf of a pipeline that has run twice; no server listens at its address."""
     (tmp_path / "reports").mkdir()
     for run_id in RUNS:
         document = {**document_of(loaded(2)), "run_id": run_id}

@@ -1,6 +1,4 @@
-"""What `etl table lookup-path` says, and what a run says of itself that never learned where its table
-is.
-"""
+"""`etl table lookup-path`, and the report of a run that never learned the path of its table."""
 
 from __future__ import annotations
 

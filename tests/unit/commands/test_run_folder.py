@@ -52,7 +52,7 @@ def conf(folder: Path, name: str, **keys: Any) -> Path:
 def run(
     folder: Path, came: dict[str, EtlError | None], *words: str
 ) -> tuple[FolderRun, list[str], list[str]]:
-    """What the whole came to, which confs were started, and which were told."""
+    """The overall result, the started confs, and the reported confs."""
     started, reported = list[str](), list[str]()
 
     def start(path: Path) -> ConfRun:

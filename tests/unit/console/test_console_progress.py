@@ -1,5 +1,5 @@
-"""What is seen of a run under way: a picture on a terminal, lines with their time elsewhere, and a
-document that stays one.
+"""Progress of a run: a live display on a terminal, lines with timestamps elsewhere, and one JSON
+document on standard output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HALF = ReadSoFar(3, 6, 500, 1000, 490, 45_000_000)
 
 
 class Run:
-    """A run whose clock and doing a test sets."""
+    """A run with a clock and activity that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def words(self) -> list[str]:
-        """What was said, without the time."""
+        """The printed lines without their times."""
         return [line.partition(" etl: ")[2] for line in self.said]
 
 

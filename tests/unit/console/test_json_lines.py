@@ -1,5 +1,5 @@
-"""`--log-format json`: whatever is said on standard error is one JSON object a line, and of a run
-it says of which and at what.
+"""`--log-format json`: each line of standard error is a JSON object, with run id and phase for
+lines of a run.
 """
 
 from __future__ import annotations

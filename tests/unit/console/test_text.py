@@ -1,4 +1,4 @@
-"""What a person sees: it fits a terminal of 80 columns, and what is piped is whole."""
+"""Text for people fits a terminal of 80 columns; piped text is complete."""
 
 from __future__ import annotations
 

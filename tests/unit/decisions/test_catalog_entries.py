@@ -1,4 +1,4 @@
-"""What is made of a catalog's word on a table: values in, a place or a refusal out."""
+"""Decisions on a catalog's entry of a table: values in, a path or an error out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is told of a catalog that cannot be asked: Java's causes in, a refusal out, which names a
-key and no secret.
+"""Errors of a catalog that does not answer: Java's causes in, an error out that names a key and no
+secret.
 """
 
 from __future__ import annotations

@@ -338,7 +338,8 @@ def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
         (5, (0, 15), None),
         (4, (0, 12), (12, 15)),  # an old copy was accepted, and nothing was loaded since
         (2, (0, 6), (6, 15)),
-        (1, None, (0, 15)),  # one that lacks a part of what was pruned, and nobody knows which
+        # a result that lacks a part of the pruned intervals, and which part is unknown
+        (1, None, (0, 15)),
     ],
 )
 def test_what_the_table_holds_is_told_by_the_version_that_it_is_at(

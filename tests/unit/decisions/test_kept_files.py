@@ -1,4 +1,4 @@
-"""What maintenance may do: how long files stay that no version needs, and which are put together."""
+"""Maintenance rules: how long unneeded files stay, and which files are compacted."""
 
 from __future__ import annotations
 

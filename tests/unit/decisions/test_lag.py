@@ -1,4 +1,4 @@
-"""How much could be read and is not in the table: one number, whoever tells it."""
+"""The lag, readable offsets that are not in the table: every command shows the same number."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AT_NOON = "2026-01-31T12:00:00+00:00"
 NOON_MS = 1_769_860_800_000
 OTHER = BrokerPartition("clicks-2", 7)
 Situation = tuple[Outside, Settings, dict[int, int | None]]
-"""What is there, and the lag of each partition."""
+"""The partitions, and the lag of each."""
 
 
 def of_a_first_run(start: Any, *lags: int) -> Situation:

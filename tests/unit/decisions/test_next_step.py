@@ -1,4 +1,4 @@
-"""What `etl run --dry-run` says is what `etl run` does: over every row of the table in
+"""`etl run` does what `etl run --dry-run` announces: over every row of the table in
 `etl.decide.reconcile`, with tasks and lag.
 """
 
@@ -52,9 +52,7 @@ SMALL_TASKS = settings_of(limits={"target_task_bytes": 200})
 
 @dataclass
 class Situation:
-    """What is there, what the conf says, and how the table of other pipelines looks where ours
-    wrote none.
-    """
+    """Cluster and table, the conf, and the table of other pipelines if ours wrote none."""
 
     outside: Outside
     settings: Settings = SETTINGS
@@ -62,7 +60,7 @@ class Situation:
     stops: type[EtlError] | None = None
     """What a run ends with; None: it comes to its end."""
     finishes: tuple[Outcome, ...] = ()
-    """What it says of what was left."""
+    """The announced outcomes about partitions that are left out."""
 
 
 class Watched(FakeWorld):
@@ -111,7 +109,7 @@ def moved_to(offset: int, outside: Outside | None = None) -> Outside:
 
 
 def unnamed_and_moved() -> Outside:
-    """Somebody moved the offset of a topic that was loaded, and that the conf names no longer."""
+    """Another client moved the offset of a loaded topic that the conf no longer names."""
     outside = outside_of(5, 3, 4)
     orders = BrokerPartition("clicks-orders", 0)
     outside.logs[orders] = FakeLog(2)
@@ -383,9 +381,7 @@ def executed(situation: Situation) -> tuple[Watched, Report, EtlError | None]:
 
 
 def content(plan: Plan) -> Any:
-    """But for when it was made and by whose uid, for which version of the table, and what only its
-    reading tells.
-    """
+    """Without creation time, uid, table version and values that only the read knows."""
     return replace(
         plan,
         created_at_ms=0,

@@ -1,5 +1,5 @@
-"""What offsets mean that are kept in ZooKeeper, in Kafka or in both: the cases of reading, and
-those behind a plan.
+"""Committed offsets in ZooKeeper, in Kafka or in both: reading them, and comparing them with a
+plan.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ def test_a_place_that_is_there_already_is_not_written_again() -> None:
     assert plan_at(DUAL, both(in_zookeeper(800), in_kafka(800))).offsets_to_move == ()
 
 
-# Behind a plan
+# After a plan
 
 CASES: list[tuple[OffsetsStorage, Committed, Committed, int | str | None]] = [
-    # what the plan saw, what is there, and: None where it is there or moved now, else where another
-    # client moved it
+    # the plan's observed offset, the present one, and: None if it is committed or can be committed
+    # now, else the offset that another client set
     (ZOOKEEPER, in_zookeeper(500), in_zookeeper(500), None),
     (ZOOKEEPER, in_zookeeper(500), in_zookeeper(800, 9), None),
     (ZOOKEEPER, in_zookeeper(500), in_zookeeper(500, 4), 500),
@@ -142,7 +142,7 @@ CASES: list[tuple[OffsetsStorage, Committed, Committed, int | str | None]] = [
         both(in_zookeeper(800, 4), NOTHING_COMMITTED),
         None,
     ),
-    # one side goes on, and one goes back, whatever the other does
+    # one side moves forward, and one back, independently of the other
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(900, 4), in_kafka(800)), 900),
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), in_kafka(900)), 900),
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), in_kafka(300)), 300),

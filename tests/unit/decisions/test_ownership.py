@@ -1,5 +1,5 @@
-"""Whom a run leaves alone: literals for each decision, and the story of a run on a fake outside
-where somebody owns something.
+"""Partitions of other owners are left alone: literals for each decision, and a run on the fake
+cluster with other owners.
 """
 
 from __future__ import annotations

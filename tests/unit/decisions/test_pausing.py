@@ -1,6 +1,4 @@
-"""What pausing and resuming make of the pauses, and what is said of them: literals in, literals
-out.
-"""
+"""Pausing and resuming partitions, and the messages about them: literals in, literals out."""
 
 from __future__ import annotations
 

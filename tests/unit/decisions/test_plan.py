@@ -170,8 +170,8 @@ def test_positions_of_logs_that_are_gone_are_carried_on() -> None:
     assert plan.topic_ids == {"other": "id-2"}
 
 
-# -- what is not as it should be
-# ---------------------------------------------------------------------------------------
+# -- unusual states
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("committed", [{}, {A: Committed(7, 2)}])

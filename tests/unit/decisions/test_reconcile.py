@@ -220,7 +220,8 @@ def test_some_offsets_committed_and_some_not_leaves_those_that_are_not() -> None
 @pytest.mark.parametrize(
     ("log", "found"),
     [
-        (A, Committed(3, 2)),  # the value that the plan saw, written again: the version tells
+        # the offset that the plan observed, written again: only the version differs
+        (A, Committed(3, 2)),
         (A, Committed(4, 2)),
         (A, Committed(6, 2)),
         (B, Committed(1, 0)),
@@ -751,7 +752,7 @@ RESET = plan_of(
     vanished=(Vanished(A, 0, 5),),
     seen=COMPLETE,
 )
-"""Goes on with a topic that was made again, of which partition A had been read up to 5."""
+"""Continues with a recreated topic whose partition A had been read up to 5."""
 
 
 @pytest.mark.parametrize(

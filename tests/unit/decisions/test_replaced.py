@@ -1,5 +1,5 @@
-"""What the ledger says once rows were replaced: an audit by it finds the table right, and wrong if
-a row is too few or too many.
+"""The ledger after rows were replaced: an audit by it finds the table correct, and wrong if a row
+is missing or extra.
 """
 
 from __future__ import annotations

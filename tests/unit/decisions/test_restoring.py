@@ -1,6 +1,4 @@
-"""What of a ledger is lost, by what the table tells; and offsets that another client moved go back
-to the positions.
-"""
+"""Which part of a ledger is lost, by the table; and offsets that another client moved are set back."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def emptied(outside: Outside) -> Outside:
 
 
 def restore(outside: Outside) -> Lost:
-    """What `etl ledger restore` does with the outside, where commits tell."""
+    """What `etl ledger restore` changes if the table's commits are readable."""
     world = FakeWorld(outside, SETTINGS)
     snapshot = world.observe()
     lost, plan = what_is_lost(snapshot, SETTINGS)

@@ -1,5 +1,5 @@
-"""An operator sets positions: what is passed over is told, what was never loaded is read, and no
-row comes twice.
+"""An operator sets offsets: skipped offsets are reported, unloaded ones are read, and no row is
+loaded twice.
 """
 
 from __future__ import annotations

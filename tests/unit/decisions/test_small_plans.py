@@ -1,6 +1,4 @@
-"""Which plans are small enough to be read without Spark: by what the brokers tell of the size of
-their logs.
-"""
+"""Which plans are small enough to be read without Spark, by the sizes that brokers report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark gets beside Delta for a table in a store, and what must not be set there."""
+"""Spark settings for a table in a store, in addition to Delta's, and settings that are rejected."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_whatever_a_session_leaves_out_of_its_event_log_the_keys_of_a_store_are_
         return
     ours = widened.removesuffix(f"|{shown}")
     assert ours != widened and all(java_pattern(ours).search(key) for key in keys)
-    if "&&[" not in shown:  # which is not translated
+    if "&&[" not in shown:  # not translated
         assert redacting(keys, widened) is None
 
 

@@ -40,8 +40,8 @@ FIRST_RUN_MS = 1_700_000_000_000
 
 
 def without_a_leader(*, later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
-    """Partition 0 holds 6 records and nobody leads it; the milliseconds of those that are not from
-    1970.
+    """Partition 0 has 6 records and no leader; records that are not from 1970 have these
+    milliseconds.
     """
     outside = outside_of(6, 3, 0)
     outside.logs[LOGS[0]].has_leader = False
@@ -96,7 +96,7 @@ def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None
 
 
 def behind_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
-    """Partition 0 holds 6 records, the last 4 behind an open transaction."""
+    """Partition 0 has 6 records, the last 4 after the start of an open transaction."""
     outside = outside_of(6, 3, 0)
     outside.logs[LOGS[0]].held_back, outside.logs[LOGS[0]].later = 4, later
     return outside, settings_of(**source)

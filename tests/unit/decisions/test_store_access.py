@@ -1,5 +1,5 @@
-"""What delta-rs and Hadoop are told of a store: the same by two names, and nothing where nothing is
-given.
+"""Options of delta-rs and Hadoop for a store: the same values under two names, and nothing without
+settings.
 """
 
 from __future__ import annotations

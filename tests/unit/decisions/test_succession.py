@@ -70,7 +70,9 @@ def ruled(outside: Outside) -> Outside:
 
 
 def reject_doubled(outside: Outside) -> None:
-    """Each record behind the other's positions is there once, and none of those before them again."""
+    """Each record after the predecessor's offsets is loaded once, and none of those before them
+    again.
+    """
     there = {
         (log, offset)
         for log, found in outside.logs.items()
@@ -293,7 +295,7 @@ def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> 
 
 
 def state_alone(snapshot: Snapshot) -> PipelineState:
-    """Where the ledger stands when nobody looks at the other pipeline."""
+    """The state of the ledger if the other pipeline is not observed."""
     assert snapshot.table is not None
     return where_we_stand(replace(snapshot, table=replace(snapshot.table, others=())), SETTINGS)
 
@@ -313,9 +315,7 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
 
 
 def of_another_era(outside: Outside, number: int) -> Snapshot:
-    """What is seen where a ledger of the same name, and not ours, wrote the table up to plan
-    `number`.
-    """
+    """A snapshot in which another ledger of the same name wrote the table up to plan `number`."""
     snapshot, us = snapshot_of(outside), f"offset-range-etl/{CLUSTER}/group/clicks"
     return replace(
         snapshot,
@@ -611,8 +611,8 @@ def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than
 
 
 def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
-    """The stored plan of a copy of ZooKeeper, which was replaced before anybody executed it, and
-    the plan that goes on behind rows.
+    """The stored plan of a copy of ZooKeeper that was replaced before it was executed, and the plan
+    that continues after its rows.
     """
     outside = outside_of(5, 3, 4)
     outside.topic_ids = {"clicks": "id-1"}

@@ -115,7 +115,7 @@ def test_no_log_starves_over_as_many_turns_as_there_are_logs(
     size: int | None,
     turn: int,
 ) -> None:
-    """The others grow meanwhile as fast as they are read, which is when one would starve."""
+    """The others grow as fast as they are read, which would starve a partition."""
     limits = LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size)
     read = dict.fromkeys(logs, 0)
     for now in range(turn, turn + len(logs)):

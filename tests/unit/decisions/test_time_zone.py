@@ -1,4 +1,4 @@
-"""Which time zone Spark computes in, and what is said where rows were made under another one."""
+"""The time zone of Spark, and the outcome if rows were written with another one."""
 
 from __future__ import annotations
 

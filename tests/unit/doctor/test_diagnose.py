@@ -163,7 +163,7 @@ def test_what_checks_opened_is_closed_when_all_is_said() -> None:
 
 
 def between(version: str) -> str:
-    """A version and all behind it that are no other one: its post-releases."""
+    """A version and its post-releases, which count as the same version."""
     *front, last = version.split(".")
     return f">={version},<{'.'.join(front)}.{int(last) + 1}"
 

@@ -1,4 +1,4 @@
-"""What doctor says of who may change a pipeline's znodes."""
+"""The doctor's lines about who may change a pipeline's znodes."""
 
 from __future__ import annotations
 

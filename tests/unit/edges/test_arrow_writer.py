@@ -1,5 +1,5 @@
-"""Commits of files that tasks wrote, on real tables and without Spark: what is checked before, what
-travels with them, who wins.
+"""Commits of files that tasks wrote, on real tables without Spark: checks before the commit, its
+metadata, and conflicts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.fakes.file_tasks import APP, LOG, READ, Tasks, plan_of
 
 
 class Stale:
-    """A file system whose server came up again (NFS)."""
+    """A file system whose server restarted (NFS)."""
 
     @staticmethod
     def commit(*_: Any, **__: Any) -> None:
@@ -242,9 +242,7 @@ def test_files_with_other_rows_than_were_read_are_told_and_nothing_is_committed(
 def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_write(
     path: str, what: str, *, table: bool
 ) -> None:
-    """Retries on a disk that is short would else leave their files one beside the other until
-    nothing fits.
-    """
+    """Otherwise retries on a full disk would each leave their files until no space is left."""
     if table:
         appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path)) if table else plan_of()
@@ -347,7 +345,7 @@ def test_a_table_that_is_made_again_since_the_plan_was_made_gets_none_of_its_row
 def test_the_log_says_when_a_number_was_taken_for_ids_may_be_kept_by_time(
     path: str, has_rows: bool
 ) -> None:
-    """delta-rs leaves that out unless it is told."""
+    """delta-rs omits it by default."""
     before = time.time() * 1000
     if has_rows:
         appended(path, plan_of())
@@ -490,8 +488,8 @@ def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
 def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What keeps a late driver out are the looks on the very table object, and the conflict check
-    behind them.
+    """A late driver is stopped by the checks on the same table object, and by the conflict check
+    after them.
     """
     appended(path, plan_of())
     for looking in (writers, writers):

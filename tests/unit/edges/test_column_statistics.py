@@ -1,5 +1,5 @@
-"""What the log says of columns of every kind: bounds contain each value, and where readers might
-differ there are none.
+"""Statistics in the log for columns of every type: bounds contain each value, and are missing where
+readers differ.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def check_bounds_and_nulls(reported: dict[str, Any], rows: list[dict[str, Any]])
 def test_each_column_that_readers_look_for_has_bounds_or_none_has(
     rows: list[dict[str, Any]],
 ) -> None:
-    """delta-rs takes a bound that is missing beside others for null, and its PyArrow dataset passes
-    the file over.
+    """If only some bounds are missing, delta-rs reads them as null, and its PyArrow dataset skips
+    the file.
     """
     reported = said_of(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
     valued = {name for name in KINDS if any(row[name] is not None for row in rows)}
@@ -310,6 +310,6 @@ def test_a_partition_has_the_text_that_delta_knows_its_value_by(
     ids=["year", "null", "NUL", "long", "long once it is escaped", "long in bytes"],
 )
 def test_a_value_that_no_partition_can_have_is_refused(value: pa.Array) -> None:
-    """Also where our files need no folder: whoever puts them together makes one."""
+    """Also if our files need no directory: OPTIMIZE creates one."""
     with pytest.raises(SettingsError, match="table.partition_by"):
         by_values(pa.record_batch({"by": value, "n": [1]}), "by")

@@ -1,6 +1,4 @@
-"""The data files that tasks write: what is in them, what the log will say of them, and where they
-lie.
-"""
+"""The data files that tasks write: content, statistics for the log, and paths."""
 
 from __future__ import annotations
 
@@ -302,7 +300,7 @@ def test_a_timestamp_of_whole_milliseconds_is_its_own_bound(tmp_path: Path) -> N
 def test_a_timestamp_that_the_log_cannot_name_leaves_the_file_without_bounds(
     tmp_path: Path, outside: int
 ) -> None:
-    """Nothing is told of bounds of which one is not known: a reader then reads the file."""
+    """If one bound is unknown, the file has no bounds: a reader then reads the file."""
     [file] = written(wanted(tmp_path), rows([1, 2], [MICROS, outside]))
     statistics = json.loads(file.stats)
     assert "minValues" not in statistics and "maxValues" not in statistics
@@ -446,7 +444,7 @@ def test_a_task_has_so_many_files_open_and_no_more(tmp_path: Path) -> None:
 
 
 def test_rows_in_small_batches_are_held_back_by_their_own_size(tmp_path: Path) -> None:
-    """An Arrow batch of one row takes a hundred times what is in it."""
+    """An Arrow batch of one row takes a hundred times the size of its data."""
     files = DataFiles(wanted(tmp_path))
     for at in range(1000):
         files.take(rows([at]))

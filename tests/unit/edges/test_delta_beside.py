@@ -36,7 +36,7 @@ def commit_of(app_id: str, *, removes: bool = False) -> bytes:
 
 def loads_seen(app_id: str, by: str) -> int:
     since = [parse_commit(5, commit_of(by))]
-    found = loads_of_others(  # the files are asked for what was taken over alone
+    found = loads_of_others(  # only the rows of the predecessor are read from files
         None, 5, app_id, lambda topic: True, plan=None, since=since, made_at=None, newest={}
     )
     return len(found)

@@ -1,4 +1,4 @@
-"""One commit file of a Delta table to what it says; literals in, literals out."""
+"""Parsing one commit file of a Delta table: literals in, literals out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which pipelines have loaded into a table: told by its commits, and where clean-up took them by a
-checkpoint.
+"""Which pipelines have loaded into a table: by its commits, and by a checkpoint if clean-up removed
+the commits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def log_files(path: Path) -> list[Path]:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Two plans of the old pipeline, one of ours, and somebody's rows."""
+    """Two plans of the old pipeline, one of ours, and rows of another writer."""
     for app_id, number in ((OLD, 1), (OLD, 2), (OURS, 1)):
         commit(tmp_path, app_id, plan_of(number))
     properties = CommitProperties(app_transactions=[Transaction("a stream", 7)])
@@ -112,8 +112,8 @@ def test_whether_a_table_has_rows_of_a_topic_is_yes_where_nobody_can_tell(
     assert holds_rows_of(str(tmp_path / "odd"), "clicks")
 
 
-# -- whose rows it holds
-# -----------------------------------------------------------------------------------------------
+# -- owners of the rows
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_table_is_of_others_alone_while_only_pipelines_that_are_not_we_have_added_rows(

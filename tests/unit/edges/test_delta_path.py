@@ -1,4 +1,4 @@
-"""What lies at a table's path, and which failure each obstacle is. Real folders, no JVM."""
+"""The file system at a table's path, and the error for each obstacle. Real directories, no JVM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOBODY = 65534
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Root may write everywhere: be somebody else for a while."""
+    """Switch to another user for a while: root may write everywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -232,7 +232,7 @@ def test_what_a_writer_itself_says_of_an_obstacle_is_said_once() -> None:
 
 
 def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -> None:
-    """The next run looks at what is there then."""
+    """The next run reads the state of the table again."""
     rows = pyarrow.table({"n": [1]})
     write_deltalake(str(tmp_path / "t"), rows)
     table = DeltaTable(str(tmp_path / "t"))

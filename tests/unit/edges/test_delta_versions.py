@@ -1,5 +1,5 @@
-"""Version numbers of a table that come back: a copy is put back, and somebody writes again. Real
-tables, no JVM.
+"""Version numbers that are used twice: a copy of the table is restored, and another commit follows.
+Real tables, no JVM.
 """
 
 from __future__ import annotations

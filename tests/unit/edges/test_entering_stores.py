@@ -1,4 +1,4 @@
-"""How a session is told of a store: what becomes of the secrets on the way."""
+"""Access of a session to a store, and the way of the secrets."""
 
 from __future__ import annotations
 

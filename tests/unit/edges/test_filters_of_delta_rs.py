@@ -1,6 +1,7 @@
-"""What the log says of files that tasks wrote, as delta-rs's PyArrow dataset uses it (pandas,
-`filters=`): it takes a bound that is missing beside others for null, and passes the file over.
-`tests/spark/test_data_skipping.py` has the same of Spark."""
+"""Statistics of files that tasks wrote, as delta-rs's PyArrow dataset uses them (pandas,
+`filters=`): if only some bounds are missing, it reads them as null and skips the file.
+`tests/spark/test_data_skipping.py` has the same for Spark.
+"""
 
 from __future__ import annotations
 

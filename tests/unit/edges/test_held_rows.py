@@ -1,6 +1,4 @@
-"""Which rows of a topic a table holds: by the statistics of its log where they tell, else from its
-files.
-"""
+"""Which rows of a topic a table has: by statistics in its log if possible, else by its files."""
 
 from __future__ import annotations
 

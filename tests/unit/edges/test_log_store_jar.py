@@ -1,4 +1,4 @@
-"""The class that keeps Delta's log on S3: what is shipped is what its source says."""
+"""The log store class for S3: the shipped jar is built from its source."""
 
 from __future__ import annotations
 

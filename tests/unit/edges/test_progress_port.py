@@ -1,5 +1,5 @@
-"""What tasks tell over a socket: it comes, whatever else comes is dropped, and nobody fails or
-waits for it.
+"""Progress of tasks over a socket: valid reports arrive, others are dropped, and no task fails or
+waits because of it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def mapped_table(
     partition_by: Sequence[str] = ("topic",),
     features: Sequence[str] | None = None,
 ) -> None:
-    """A table whose columns have other names in its files and in its log; the rows are `ROWS`."""
+    """A table with other column names in its files and in its log; the rows are `ROWS`."""
     kinds = {"topic": "string", "partition": "integer", "offset": "long"}
     physical = {name: f"col-{number}" for number, name in enumerate(kinds, 1)}
     fields = [
@@ -316,8 +316,8 @@ def test_a_table_without_what_names_a_message_cannot_be_counted(path: str) -> No
     )
 
 
-# -- what nobody can count
-# ----------------------------------------------------------------------------------------------
+# -- rows that cannot be counted
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

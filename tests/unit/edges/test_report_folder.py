@@ -1,5 +1,5 @@
-"""The folder of reports: a page beside each report, the history in it, and what goes with a report
-that is too old.
+"""The directory of reports: a page for each report, the history in it, and the files that are
+removed with an old report.
 """
 
 from __future__ import annotations

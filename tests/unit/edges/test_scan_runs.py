@@ -1,5 +1,5 @@
-"""Runs of rows in Arrow batches: where one ends, what it says, and that a log is right in itself
-exactly if its runs follow one another.
+"""Runs of rows in Arrow batches: their ends and contents. A partition is correct exactly if its
+runs follow one another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which settings a session gets: the caller's, then what spark-submit was told, then ours."""
+"""Settings of a session: the caller's, then spark-submit's, then ours."""
 
 from __future__ import annotations
 
@@ -121,13 +121,9 @@ def test_what_is_ours_to_start_quickly_takes_the_place_of_nothing_in_sparks_own_
     own_file: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither of a trust store or a proxy that the JVM is told there, nor of the jars that it finds
-    there.
-    """
+    """Neither the JVM's options for a trust store or a proxy, nor its jars, are replaced."""
     options, jars = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
-    monkeypatch.setenv(
-        "JAVA_HOME", str(java_home())
-    )  # both are set when the defaults are asked for
+    monkeypatch.setenv("JAVA_HOME", str(java_home()))  # both are set when the defaults are read
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     alone = run_context().spark_defaults({})
     own_file.write_text(f"{options} -Djavax.net.ssl.trustStore=ours\n{jars} /opt/jdbc.jar\n")

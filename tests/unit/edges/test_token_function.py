@@ -1,5 +1,5 @@
-"""A function of the user's that gives tokens: whatever it does, what called it goes on or fails,
-within its deadline.
+"""A user's function that returns tokens: whatever it does, its caller continues or fails within the
+deadline.
 """
 
 from __future__ import annotations

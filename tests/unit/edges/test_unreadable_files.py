@@ -1,4 +1,4 @@
-"""Which failure it is when Spark cannot read a file of the table, by what it says."""
+"""The error if Spark cannot read a file of the table, by Spark's text."""
 
 from __future__ import annotations
 

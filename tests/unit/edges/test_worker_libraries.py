@@ -1,4 +1,4 @@
-"""What Spark says of a worker that could not begin, and what of it is told."""
+"""Spark's errors of a worker that could not start, and our messages for them."""
 
 from __future__ import annotations
 

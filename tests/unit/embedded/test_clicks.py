@@ -1,5 +1,5 @@
-"""The demo's events as message sets of Jafka: as many as are asked for, each once, plain and
-gzipped, evenly over the partitions.
+"""The demo's events as message sets of Jafka: the requested number, each once, plain and gzipped,
+evenly over the partitions.
 """
 
 from __future__ import annotations

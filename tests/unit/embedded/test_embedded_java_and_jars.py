@@ -28,7 +28,7 @@ def an_empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install_java(home: Path, version: str) -> Path:
-    """A program that says of itself what `java -XshowSettings:properties -version` says."""
+    """A program that prints the output of `java -XshowSettings:properties -version`."""
     text = f"    java.home = {home}\\n    java.specification.version = {version}\\n"
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What each release is made of, as far as it can be told without fetching and starting it."""
+"""The artifacts of each release, as far as they can be checked without fetching and starting it."""
 
 from __future__ import annotations
 

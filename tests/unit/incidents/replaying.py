@@ -14,7 +14,7 @@ REPORTS = Path(__file__).parent / "reports"
 
 
 def incident_of(name: str) -> Incident:
-    """What a report in `reports` tells."""
+    """The text of a report in `reports`."""
     return read_incident(json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8")))
 
 

@@ -1,4 +1,4 @@
-"""What a plan says of the offsets that it moves."""
+"""Which offsets a plan commits."""
 
 from __future__ import annotations
 

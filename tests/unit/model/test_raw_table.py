@@ -1,4 +1,4 @@
-"""The raw table's schema, and that what is decoded has it."""
+"""The raw table's schema, and that decoded records have it."""
 
 from __future__ import annotations
 

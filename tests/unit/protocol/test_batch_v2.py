@@ -1,4 +1,4 @@
-"""Record batches v2: what is decoded, what is left out, and what is refused."""
+"""Record batches v2: decoded, skipped and rejected ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What members and coordinators say to each other, written and read by kafka-python on the other
-side, in every version.
+"""Requests of members and answers of coordinators in every version, written and read by
+kafka-python on the other side.
 """
 
 from __future__ import annotations
@@ -313,8 +313,8 @@ GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "groups").glob("*.json")
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_what_real_coordinators_answered_is_read(path: Path) -> None:
-    """Taken from running brokers by `python -m tests.groups.coordinator_golden`: each answer with
-    what it says.
+    """Recorded from real brokers by `python -m tests.groups.coordinator_golden`: each answer with
+    its decoded values.
     """
     document = json.loads(path.read_text())
     assert document["answers"]

@@ -1,5 +1,5 @@
-"""What brokers before 0.11 are asked and answer, byte for byte as the protocol's tables have it;
-and as which release a broker is treated.
+"""Requests and answers of brokers before 0.11, byte for byte as in the protocol's tables; and the
+release that a broker is treated as.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def hexed(text: str) -> bytes:
 
 
 def answer(text: str) -> memoryview:
-    """The bytes behind the size, with the number of the request in front."""
+    """The bytes after the size, with the number of the request in front."""
     return memoryview(hexed("00000001" + text))
 
 

@@ -1,4 +1,4 @@
-"""The timestamp that the header of a record batch or message tells, without decoding it."""
+"""The timestamp in the header of a record batch or message, without decoding it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Questions about many logs and their answers, beside what kafka-python makes of the same: bytes
-for bytes, value for value.
+"""Requests about many partitions and their answers, compared with kafka-python's: bytes for bytes,
+value for value.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Message sets of formats v0 and v1: what is decoded, alone and mixed with record batches, and what
-is refused.
+"""Message sets of formats v0 and v1: decoded alone and mixed with record batches, and rejected
+ones.
 """
 
 from __future__ import annotations
@@ -244,7 +244,9 @@ def test_all_formats_may_follow_one_another_in_one_answer() -> None:
 
 
 def test_aborted_transactions_are_known_across_messages_of_an_older_format() -> None:
-    """Brokers never mix them so; what is aborted before must not be aborted again behind."""
+    """Brokers never mix them so; a transaction that is aborted before must not be aborted again
+    after.
+    """
     producer = 4000
 
     def batch(offset: int, value: bytes) -> bytes:
@@ -266,7 +268,7 @@ def test_aborted_transactions_are_known_across_messages_of_an_older_format() -> 
 
 
 def test_a_broker_fills_up_an_answer_that_it_converted_and_that_is_no_message() -> None:
-    """Kafka 2.0 and later, asked in an old version: offset -1, a length beyond the answer, zeros."""
+    """Kafka 2.0 and later in an old version: offset -1, a length beyond the answer, zeros."""
     filling = struct.pack(">qi", -1, 100) + bytes(60)
     cursor = cursor_of(100, 200)
     assert [row["offset"] for row in rows_in(cursor, V0_HELLO + filling)] == [100]
@@ -347,7 +349,7 @@ def test_the_crc_of_every_message_in_a_wrapper_is_checked(magic: int) -> None:
 
 
 def sealed(offset: int, behind_magic: bytes, magic: int) -> bytes:
-    """A message with a valid CRC whose bytes behind the magic are these."""
+    """A message with a valid CRC and these bytes after the magic."""
     covered = bytes([magic]) + behind_magic
     return struct.pack(">qiI", offset, 4 + len(covered), zlib.crc32(covered)) + covered
 

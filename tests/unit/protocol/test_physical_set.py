@@ -1,6 +1,4 @@
-"""Message sets of Kafka 0.7 and Jafka: what is decoded, and what becomes of a position where no
-message begins.
-"""
+"""Message sets of Kafka 0.7 and Jafka: decoded ones, and offsets at which no message begins."""
 
 from __future__ import annotations
 
@@ -91,8 +89,8 @@ def test_a_message_has_the_columns_of_any_and_its_place_in_the_log_of_its_broker
 
 
 def test_an_offset_is_where_the_outer_entry_begins_and_its_messages_are_numbered() -> None:
-    """Jafka's own classes tell of these messages the offsets 1000, 1062 and 1077: each where the
-    next fetch begins.
+    """Jafka's own classes report the offsets 1000, 1062 and 1077 for these messages: the start of
+    the next fetch each.
     """
     log = BOTH_IN_GZIP + HELLO
     assert triples(log, 1000) == [
@@ -262,7 +260,7 @@ def test_a_range_that_ends_inside_a_message_is_an_error_and_no_row(
 
 
 def test_an_entry_that_would_reach_beyond_the_range_is_told_before_its_bytes_are_there() -> None:
-    """Else a position inside a message would be asked for with more and more bytes."""
+    """Otherwise an offset inside a message would be fetched with more and more bytes."""
     with pytest.raises(MisalignedOffset, match="it would reach to 1000005, beyond 1031"):
         physical_rows_between(struct.pack(">i", 999_001) + b"\1", 1000, 1031)
 

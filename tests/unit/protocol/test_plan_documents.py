@@ -1,5 +1,5 @@
-"""Plans and what came of them as bytes: they come back the same, and what is not theirs is refused
-by name.
+"""Plans and their results as bytes: parsing returns the same values, and invalid documents are
+rejected by name.
 """
 
 from __future__ import annotations

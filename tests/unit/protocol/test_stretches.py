@@ -1,4 +1,4 @@
-"""Logs and stretches of offsets as text: what is rendered is parsed, and nothing else is."""
+"""Partitions and offset intervals as text: rendered text is parsed, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An Arrow transform in a task: which columns it makes is known before there are rows, and rows
-that nobody could live with stop it.
+"""An Arrow transform in a task: its columns are known before there are rows, and invalid rows stop
+it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The walk through a range of messages of formats v0 and v1: where wrappers hide what an answer
-begins with, and what is missing.
+"""Reading a range of messages of formats v0 and v1: wrappers that begin before the range, and
+missing offsets.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def offsets_of(log: list[OldEntry]) -> list[int]:
 def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(
     log: list[OldEntry], data: st.DataObject
 ) -> None:
-    """A broker begins an answer with the entry whose last offset is the first at or behind the one
-    that was asked for.
+    """A broker begins an answer with the first entry whose last offset is at or after the requested
+    one.
     """
     end, offsets = last_offset(log[-1][1]) + 1, offsets_of(log)
     from_offset = data.draw(st.integers(max(0, offsets[0] - 2), end))
@@ -66,7 +66,7 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
 def test_what_is_missing_lies_between_entries_however_they_come(
     log: list[OldEntry], data: st.DataObject
 ) -> None:
-    """What lies inside a wrapper or a record batch, or behind the last of them, is not told as
+    """Offsets inside a wrapper or a record batch, or after the last of them, do not count as
     missing.
     """
     end, first = last_offset(log[-1][1]) + 1, offsets_of(log[:1])[0]

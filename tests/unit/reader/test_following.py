@@ -1,6 +1,4 @@
-"""What a reading is at, and what its time went to, by what its tasks told and what came at their
-end.
-"""
+"""Progress of a read, and the time of its phases, by its tasks' reports and their results."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ RECEIPT = RangeResult(rows=10, fetched_bytes=100)
 
 
 def reading(*, began: float | None, last_came: float | None, ended: int) -> Following:
-    """Two tasks: when the first one told that it began, when the last receipt came, how many came."""
+    """Two tasks: the time of the first report, the time of the last result, the number of results."""
     following = Following("plan-1", RANGES, [(0,), (1,)])
     following.port.began = began
     following.receipts = cast(

@@ -1,5 +1,5 @@
-"""The data source's options where offsets are byte positions: how logs are named, what has no
-meaning, and where brokers are found.
+"""The data source's options for byte offsets: names of partitions, options without meaning, and the
+addresses of brokers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dashboard in the docs asks for metrics and labels that a run's file has."""
+"""The dashboard in the docs uses metrics and labels that a run's file has."""
 
 from __future__ import annotations
 

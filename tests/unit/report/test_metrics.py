@@ -1,4 +1,4 @@
-"""What Prometheus is told of a run: read by its own client's parser, right in sums, and bounded."""
+"""The Prometheus metrics of a run: parsed by Prometheus' own client, correct sums, bounded size."""
 
 from __future__ import annotations
 

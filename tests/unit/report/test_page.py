@@ -1,5 +1,5 @@
-"""A run's page: it stands alone, says what the report says and no more, and nothing that comes from
-outside becomes a part of it.
+"""A run's page: it needs no other file, shows the report and nothing else, and text from outside
+cannot change it.
 """
 
 from __future__ import annotations
@@ -283,9 +283,7 @@ def test_a_first_run_has_no_history_to_show() -> None:
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_text_of_the_page_stands_out_from_its_ground(colours: dict[str, str]) -> None:
-    """WCAG 2.2, "Contrast (Minimum)": 4.5 to 1 for text; "Non-text Contrast": 3 to 1 for what a
-    picture says.
-    """
+    """WCAG 2.2, "Contrast (Minimum)": 4.5 to 1 for text; "Non-text Contrast": 3 to 1 for graphics."""
     found = {(ink, ground): contrast(colours[ink], colours[ground]) for ink, ground in TEXT_ON}
     assert {pair: ratio for pair, ratio in found.items() if ratio < 4.5} == {}
     assert all(contrast(colours[mark], colours["card"]) >= 3 for mark in ("accent", "bad"))

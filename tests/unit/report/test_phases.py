@@ -10,7 +10,7 @@ from etl.report.run_state import Stopwatch, Verb
 
 
 class Clock:
-    """Passes when it is told to."""
+    """A clock that advances on request."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -180,7 +180,7 @@ def no_address(leader: Leader) -> Leader:
 
 
 def kept_of(plan: Plan) -> Plan:
-    """What is kept of a plan: all but where its brokers listen."""
+    """The plan in the JSON document: all but the addresses of its brokers."""
     return replace(
         plan,
         ranges=tuple(replace(r, leader=r.leader and no_address(r.leader)) for r in plan.ranges),
@@ -199,7 +199,9 @@ def kept_of_result(applied: CommitResult) -> CommitResult:
 
 
 def kept(snapshot: Snapshot) -> Snapshot:
-    """What is kept of a look; the table's own plan as a plan, since its bytes may be others."""
+    """The snapshot in the JSON document; the table's own plan as a plan, since its bytes may
+    differ.
+    """
     ledger, table = snapshot.ledger, snapshot.table
     ledger = replace(
         ledger,
@@ -368,7 +370,7 @@ LEFT_OUT = {
     "openlineage",
     "group.mirror_group",
 }
-"""How a run reaches its world and what it may be told in secret; no decision asks for them."""
+"""Access to the cluster and secrets: no decision reads them."""
 
 
 def keys_of(settings: dict[str, Any]) -> set[str]:

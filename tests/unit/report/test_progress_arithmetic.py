@@ -1,6 +1,4 @@
-"""How far a reading is, how fast and for how long still: what tasks tell counts until their
-receipts are there.
-"""
+"""Progress, speed and remaining time of a read: reports of tasks count until their results arrive."""
 
 from __future__ import annotations
 

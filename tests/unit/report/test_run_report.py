@@ -1,4 +1,4 @@
-"""What a run says of itself: JSON at any moment, and a lag that is right before and after."""
+"""The report of a run: JSON at any moment, and a correct lag before and after."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def document_of(report: Report) -> dict[str, Any]:
 
 
 def looked(report: Report, snapshot: Snapshot, state: PipelineState = FirstRun()) -> None:
-    """What `ingest` tells the report of a look."""
+    """The report's state after `ingest` has observed."""
     report.saw(snapshot)
     report.stands(state, SETTINGS)
 

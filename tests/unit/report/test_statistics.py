@@ -1,5 +1,5 @@
-"""What a run's reading took: sums that are right, however many topics and brokers there are, and
-nothing of what nobody counted.
+"""Statistics of a run's read: correct sums for any number of topics and brokers, and nothing that
+was not counted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The story of a backfill on a fake outside: each offset is in the table once, wherever it is
-killed and whoever works beside it.
+"""A backfill on a fake cluster: each offset is in the table once, wherever it is killed and
+whichever driver runs at the same time.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_fr
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_a_forgotten_driver_of_a_backfill_that_was_given_up_doubles_nothing(moment: int) -> None:
-    """It stands still at a moment, its session is lost, the backfill is given up, another one takes
-    the rest, and it goes on.
+    """It is suspended at a moment, its session is lost, the backfill is given up, another one takes
+    the rest, and it continues.
     """
     outside, done, at_moment = live(3, 3, 3), list[int](), iter(range(10_000))
 
@@ -232,7 +232,7 @@ def test_a_forgotten_driver_of_a_backfill_that_was_given_up_doubles_nothing(mome
 
 
 def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
-    """The copy has an open claim; that it was given up is told by the plan in the table."""
+    """The copy has an open reservation; only the plan in the table shows that it was given up."""
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
@@ -612,7 +612,7 @@ def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool)
     plan = outside.newest_plan()
     assert plan and outside.table
     outside.table_id = (
-        "another"  # made again, and accepted: it holds what the pipeline has loaded since
+        "another"  # recreated and accepted: it has the rows that the pipeline has loaded since
     )
     again = with_id(
         replace(plan, number=plan.number + 1, previous=plan.id, table_id="another", ranges=())
@@ -676,7 +676,7 @@ def test_what_a_stored_plan_of_the_pipeline_may_still_read_is_its_own() -> None:
 def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is_in_the_table() -> (
     None
 ):
-    """Whoever works on the other one may find the missing records again, and append them."""
+    """A driver that runs the other backfill may find the missing records again, and append them."""
     settings = settings_of(starting_offsets="latest", on_data_loss="skip")
     outside = outside_of(5, 5, 5)
     run(outside, settings)

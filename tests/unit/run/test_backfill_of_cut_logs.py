@@ -1,5 +1,5 @@
-"""A backfill where logs were cut or made again: nothing is loaded twice, and a command leads out of
-every state.
+"""A backfill of truncated or recreated partitions: nothing is loaded twice, and a command leads out
+of every state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cut_at(outside: Outside, at: int, more: int = 0) -> None:
 
 
 def accepted_by_an_earlier_version(outside: Outside, at: int | None = None) -> Plan:
-    """As if nobody had looked at what backfills claim."""
+    """Without the check of the reservations of backfills."""
     hidden, outside.backfills = outside.backfills, {}
     plan = accept(outside, FIRST, settings=CAPPED, at_offset=at)
     outside.backfills = hidden

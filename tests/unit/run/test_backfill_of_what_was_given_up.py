@@ -198,7 +198,7 @@ def test_a_backfill_beside_which_the_same_offsets_are_replayed_loads_none_of_the
 def test_what_a_replay_would_read_is_free_once_the_plan_in_its_place_is_in_the_table(
     at: str,
 ) -> None:
-    """Whoever works on the replay may append it as long as its number is free there."""
+    """A driver of the replay may append it as long as its number is free there."""
     outside, done = lost(12), list[int]()
 
     def superseded(step: str, when: When) -> None:

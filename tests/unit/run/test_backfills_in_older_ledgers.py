@@ -31,8 +31,8 @@ def reject_twice(outside: Outside) -> None:
 def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_older_copy_of_zookeeper() -> (
     None
 ):
-    """The plan that closes finds its number taken in the table, so that nothing there would tell
-    that anybody gave up.
+    """The closing plan finds its number taken in the table, so that nothing there would show the
+    abandonment.
     """
     outside = live(3, 3, 3)
     with pytest.raises(Crash):

@@ -31,8 +31,8 @@ from tests.fakes.world import Crash, When
 
 
 def begun(each: int = 3) -> Outside:
-    """Two plans of it are in the table, of four offsets each; as many offsets as said are asked for
-    of each of three partitions.
+    """Two plans of it are in the table, of four offsets each; the given number of offsets is
+    requested of each of three partitions.
     """
     outside = live(each, each, each)
     load_two(outside, backfill_request(0, each))
@@ -93,7 +93,7 @@ def offsets_of(claim: Reservation) -> set[tuple[BrokerPartition, int]]:
 
 
 def reject_whole(outside: Outside, what: BackfillRequest | None) -> str:
-    """It loads what is left, and is not called whole; how much of it is not there."""
+    """It loads the rest, and is not reported as complete; return how much is missing."""
     with pytest.raises(
         NeedsDecision, match="has loaded its whole reservation, but the table has no row of"
     ) as refused:
@@ -171,8 +171,8 @@ def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_
 def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_row_and_no_more() -> (
     None
 ):
-    """The copy lacked its second plan; two more came behind that, so the newest of them tells
-    nothing of the copy.
+    """The copy lacked its second plan; two more followed, so the newest of them does not show the
+    copy.
     """
     outside = older(begun(6))
     accept_table(outside)
@@ -187,9 +187,7 @@ def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_r
 def test_it_is_not_called_whole_where_the_copy_lacks_rows_of_it(
     begin: Callable[[], Outside], what: BackfillRequest | None
 ) -> None:
-    """Not when it has loaded the rest, nor when it is said again, nor where nothing was left to
-    load.
-    """
+    """Not after it has loaded the rest, nor on a second run, nor if nothing was left to load."""
     outside = older(begin())
     accept_table(outside)
     lacking = "4 offsets" if begin is begun else "1 offset"

@@ -1,5 +1,5 @@
-"""A backfill whose topics are gone, or whose brokers are away: what needs no record of them is done
-all the same.
+"""A backfill whose topics are deleted or whose brokers are unreachable: actions that need no record
+of them work all the same.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rows of a backfill that somebody deleted, and that was accepted: `abandon` gives back what the
-table has no row of, and nothing else.
+"""Rows of a backfill were deleted, and the deletion was accepted: `abandon` releases the offsets
+without rows, and no others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def deleted(
     *,
     by: str = "@old",
 ) -> None:
-    """Somebody deletes rows of a backfill, and it is let pass."""
+    """Rows of a backfill are deleted, and the deletion is accepted."""
 
     def is_gone(of: BrokerPartition, offset: int) -> bool:
         return start <= offset < until and log in (None, of)
@@ -111,9 +111,7 @@ def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
 
 
 def test_what_was_given_back_once_is_not_claimed_anew_behind_an_older_copy_of_the_table() -> None:
-    """Another backfill has loaded it since: were it claimed twice, nobody could prove the table any
-    more.
-    """
+    """Another backfill has loaded it since: reserved twice, the table could not be proven any more."""
     outside = whole()
     deleted(outside, 1, 2)
     without_old = [one for one in outside.table or () if "@old" not in one.app_id]

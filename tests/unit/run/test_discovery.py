@@ -1,6 +1,4 @@
-"""Whose ZooKeeper it is that a conf names: the ids of topics are taken from there only where it is
-that of the brokers.
-"""
+"""Whether the ZooKeeper of a conf is that of the brokers: only then topic ids are read there."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ from tests.fakes.world import Crash, FakeWorld, When
 
 
 def expiring(outside: Outside, *log_starts: int, then: At = lambda step, when: None) -> At:
-    """Before each of the first fetches retention moves the start of a log there; `then` is told of
-    every change.
+    """Before each of the first fetches retention moves the start of a partition; `then` is called
+    after every change.
     """
     left = list(log_starts)
 
@@ -97,7 +97,7 @@ def test_a_plan_that_was_left_and_is_overtaken_again_is_superseded_in_the_run_th
 
 
 def dying_at(moment: int, outside: Outside) -> At:
-    """Retention overtakes the plan twice, the driver dies at that moment, and retention goes on."""
+    """Retention overtakes the plan twice, the driver dies at that moment, and retention continues."""
     dies = crash_at_moment(moment)
 
     def at(step: str, when: When) -> None:
@@ -111,7 +111,9 @@ def dying_at(moment: int, outside: Outside) -> At:
 
 
 def assert_lost_offsets_recorded(outside: Outside) -> None:
-    """All that the log lost before it was read is told once, and nothing else."""
+    """All records that the partition lost before they were read are reported once, and nothing
+    else.
+    """
     lost = sorted((loss.from_offset, loss.until_offset) for _, loss in outside.losses)
     assert [offset for start, until in lost for offset in range(start, until)] == list(
         range(outside.logs[LOGS[0]].log_start)

@@ -1,8 +1,7 @@
-"""Every way in which offsets that a pipeline was to load are given up, and what the losses table
-says of each.
+"""Every way in which planned offsets are given up, and the rows of the losses table for each.
 
-A plan is stored and its driver dies; then something happens to a log, and somebody takes the plan's
-place. The table of cases is `WAYS`.
+A plan is stored and its driver dies; then a partition changes, and another plan replaces the stored
+one. The table of cases is `WAYS`.
 """
 
 from __future__ import annotations
@@ -111,8 +110,8 @@ TRUNCATED = Loss(A, 20, 25, LossReason.TRUNCATED)
 
 @dataclass(frozen=True)
 class Way:
-    """One way: what happens to the logs, what is done then, and what the losses table says once a
-    run is through.
+    """One way: the change of the partitions, the action after it, and the rows of the losses table
+    after a complete run.
     """
 
     happens: Deed

@@ -162,8 +162,8 @@ def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(
     when: When,
     runs: int,
 ) -> None:
-    """The first has lost its session and does not know it: the second runs whole, and then the
-    first goes on.
+    """The first driver has lost its session and does not know it: the second runs completely, and
+    then the first continues.
     """
     outside = outside_of(5, 3, 4)
     run(outside)
@@ -246,7 +246,7 @@ def test_a_replay_with_nothing_new_after_it_is_all_that_is_told(outside_of: Outs
 
 
 def after_a_crash_at(step: str, outside: Outside) -> Outside:
-    """A pipeline whose last run died there; its log has grown since."""
+    """A pipeline whose last run died there; its partition has grown since."""
     run(outside)
     grow(outside, 7, 1, 2)
     with pytest.raises(Crash):

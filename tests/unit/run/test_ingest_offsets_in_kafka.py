@@ -1,6 +1,4 @@
-"""The crash law where the group's offsets are in Kafka, which has no compare-and-set, or in both
-places.
-"""
+"""The crash law for committed offsets in Kafka, which has no compare-and-set, or in both places."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A pipeline among members that are all ours, whose offsets move behind the append: the table holds
-nothing twice, nothing is lost, and what another member reads as well is told.
+"""A pipeline whose group has only members of ours and commits after the append: the table has
+nothing twice, nothing is lost, and offsets that another member read, too, are reported.
 """
 
 from __future__ import annotations

@@ -464,7 +464,7 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_an
 
 
 def superseded(outside: Outside, *skips: Loss) -> None:
-    """`etl plans supersede`, and the run behind it, which stops or not."""
+    """`etl plans supersede`, and the run after it, which stops or not."""
     stored, world = outside.newest_plan(), FakeWorld(outside, SETTINGS)
     assert stored
     snapshot = world.observe()

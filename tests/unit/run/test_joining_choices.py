@@ -100,7 +100,7 @@ def test_what_the_membership_cost_is_in_the_report_of_the_run_and_in_its_metrics
         members.append(member)
 
     settings, report = member_of(), new_report()
-    for _ in range(2):  # the second one as behind a session that was lost
+    for _ in range(2):  # the second one as after a lost session
         ingest(
             FakeWorld(outside_of(5), settings, member=member_with([A], made=lose)), settings, report
         )

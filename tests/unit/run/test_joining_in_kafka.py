@@ -1,5 +1,5 @@
-"""A pipeline among other members of a group in Kafka: the hand-over is a commit behind the stored
-plan, and anything may happen.
+"""A pipeline among other members of a Kafka group: the offset commit follows the stored plan, and
+anything may happen between them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def reject_broken(outside: Outside, others: Others) -> None:
 
 
 def left_behind(outside: Outside, step: str, when: When) -> Others:
-    """What a run leaves that dies there, and others behind it, who read one record of A."""
+    """The state after a run that dies there, and after others that read one record of A."""
     others = Others(outside)
     run(outside, [A, B])
     grow(outside, 4, 4)
@@ -232,7 +232,7 @@ def test_offsets_that_are_looked_for_elsewhere_by_now_tell_nothing_of_it() -> No
 
 
 def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_handed_over() -> None:
-    """Its commit came behind what a coordinator had said that was none any more."""
+    """Its commit arrived after the answer of a broker that was no coordinator any more."""
     outside = group_of(5, 3)
     others = left_behind(outside, "hand over", BEFORE)
     late = outside.newest_plan()
@@ -354,8 +354,8 @@ def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() 
 def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_another_has_looked() -> (
     None
 ):
-    """The other one's share has none of its logs: without the end of that membership its commit
-    would be taken, and nobody read them.
+    """The other assignment has none of its partitions: if that membership did not end, its commit
+    would be accepted, and the offsets would be lost.
     """
     outside = group_of(5, 3)
     others = Others(outside)

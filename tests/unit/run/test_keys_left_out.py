@@ -1,5 +1,5 @@
-"""Run keys and logs that could not be read when the key was handed in: they are the key's until it
-has read them, and the run says so.
+"""Run keys and partitions that were unreadable when the key was given: they belong to the key until
+it has read them, and the run reports it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A topic that is made again between the plan and the end of the append, on brokers that have no
-topic ids.
+"""A topic that is recreated between the plan and the end of the append, on brokers without topic
+ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def loaded(**ids: str) -> Outside:
 
 
 def made_again_at(outside: Outside, step: str, when: When, **ids: str) -> None:
-    """A run in which somebody makes the topic again at this moment; the new one is longer."""
+    """A run in which the topic is recreated at this moment; the new one is longer."""
 
     def change(now: str, side: When) -> None:
         if (now, side) == (step, when) and outside.creation_ids == {"clicks": "zxid-5"}:

@@ -1,6 +1,4 @@
-"""What is written into the mirrored group, what is left, and that a run is done whatever becomes of
-it.
-"""
+"""The mirrored group: committed offsets, skipped ones, and that a run succeeds independently of it."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ OTHER = BrokerPartition("orders", 0)
 
 
 class Group:
-    """A group's coordinator: the offsets that are there, and what was committed."""
+    """A group's coordinator: its offsets, and the received commits."""
 
     def __init__(self, **there: tuple[int | None, str]) -> None:
         self.there = {

@@ -1,5 +1,5 @@
-"""What a run does where somebody moved the committed offsets: it stops, or follows them once and
-keeps that in a plan.
+"""A run after another client moved the committed offsets: it stops, or follows them once and
+records that in a plan.
 """
 
 from __future__ import annotations

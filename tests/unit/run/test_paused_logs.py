@@ -1,5 +1,5 @@
-"""Logs that an operator paused, as runs on the fake world meet them: they keep their positions, get
-no range, and are told.
+"""Partitions that an operator paused, in runs on the fake cluster: they keep their offsets, get no
+range, and are reported.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rows that others remove from the table, before, between and during a run's steps: told, kept, or
-the run stops.
+"""Rows that other writers remove from the table, before, between and during a run's steps:
+reported, accepted, or the run stops.
 """
 
 from __future__ import annotations

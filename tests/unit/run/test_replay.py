@@ -1,5 +1,5 @@
-"""The story of a replay on a fake outside: its rows are there once, all others untouched, wherever
-it is killed and whoever works.
+"""A replay on a fake cluster: its rows are there once, all others are untouched, wherever it is
+killed and whichever driver runs at the same time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STEPS = [
 ]
 """Every change of a replay. A new one makes the test of this list fail: it needs its crash rows."""
 INTERVAL = [(LOGS[0], 1), (LOGS[0], 2)]
-"""What is replayed where nothing else is said."""
+"""The replayed intervals by default."""
 CRASHES = [(step, when) for step in STEPS for when in When]
 
 

@@ -1,5 +1,5 @@
-"""Runs under a key and up to a bound on the fake world: whoever asks again, at whatever moment,
-what was asked for is loaded once.
+"""Runs with a key and up to a bound on the fake cluster: a repeated run, at any moment, loads the
+requested records once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = 100
 UNTIL = Bounds(until=Bound("T", at_ms=T))
 K = Request("2026-01-31T00", UNTIL)
 AFTER_T = {LOGS[0]: 3, LOGS[1]: 2}
-"""The first offset of each log whose record is at T or later; none in the third one."""
+"""The first offset of each partition with a record at T or later; none in the third one."""
 
 
 def outside() -> Outside:

@@ -1,5 +1,5 @@
-"""Stored plans in whose place another one is put: expired ranges, an operator's word, and drivers
-that do not know of it.
+"""Stored plans that another one replaces: expired ranges, an operator's decision, and drivers that
+do not know of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose failure it is when rows cannot be made, by what Spark says of it."""
+"""The error if rows cannot be computed, by Spark's exception."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def made(monkeypatch: pytest.MonkeyPatch, **changed: str | None) -> Any:
-    """The transform makes rows of these columns, all that ours have but for what is changed."""
+    """The transform returns rows with these columns: ours with the given changes."""
     schema = StructType()
     for name, kind in {**OURS, **changed}.items():
         if kind:

@@ -1,5 +1,5 @@
-"""A backfill that went on behind an older copy of the table, of rows that nobody can count: giving
-it up frees what it has not loaded.
+"""A backfill that continued after an older copy of the table, with rows that cannot be counted:
+giving it up releases the offsets that it has not loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 
 
 class Unreadable(FakeWorld):
-    """Somebody renamed the columns that tell where a row is from."""
+    """The columns that identify a row's record were renamed."""
 
     def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:  # type: ignore[override]
         """See World."""
@@ -45,7 +45,7 @@ class Transformed(FakeWorld):
 
 
 def behind_a_copy() -> Outside:
-    """Of nine offsets the first four were loaded before the copy, and the next four behind it."""
+    """Of nine offsets the first four were loaded before the copy, and the next four after it."""
     outside = live(3, 3, 3)
     for is_copied in (True, False):
         with pytest.raises(Crash):

@@ -1,4 +1,4 @@
-"""The fake world of a run keeps what `world_contract` says."""
+"""The fake services of a run satisfy `world_contract`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The key `transform.record_batch`: beside which other one it cannot be, and what becomes of plans that
-were stored under another.
+"""The key `transform.record_batch`: which keys exclude it, and plans that were stored with another
+one.
 """
 
 from __future__ import annotations

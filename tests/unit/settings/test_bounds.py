@@ -1,6 +1,4 @@
-"""What `--until` and `--run-key` may say, and what is refused before anybody is
-asked.
-"""
+"""Values of `--until` and `--run-key`, and values that are rejected before any request."""
 
 from __future__ import annotations
 

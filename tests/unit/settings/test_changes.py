@@ -1,5 +1,5 @@
-"""What is said of a key on the command line: as if it stood in the conf file, and refused by its
-name where it is none.
+"""A key on the command line has the effect of the same key in the conf, and an unknown one is
+rejected by name.
 """
 
 from __future__ import annotations

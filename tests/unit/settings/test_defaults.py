@@ -1,5 +1,5 @@
-"""A file of defaults below several confs: its keys hold where a conf has none, and a mistake is
-told with the files that it may be in.
+"""A file of defaults for several confs: its keys apply if a conf has none, and an error names the
+files that it may be in.
 """
 
 from __future__ import annotations

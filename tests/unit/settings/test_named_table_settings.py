@@ -1,5 +1,5 @@
-"""A table is named by its path or as a catalog names it, and the place that Spark tells is looked
-at as one that somebody wrote.
+"""A table is named by its path or by a catalog's name, and the path from Spark is checked like one
+in the conf.
 """
 
 from __future__ import annotations

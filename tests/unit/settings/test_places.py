@@ -1,4 +1,4 @@
-"""Where a table lies: what is the same place, and what is none."""
+"""The path of a table: equal and different places, and invalid ones."""
 
 from __future__ import annotations
 

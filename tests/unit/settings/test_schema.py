@@ -1,5 +1,5 @@
-"""The schema of a conf says what the settings take: it is made of them, and the file in the
-repository is what they make now.
+"""The JSON schema of a conf accepts what the settings accept: it is generated from them, and the
+file in the repository is up to date.
 """
 
 from __future__ import annotations

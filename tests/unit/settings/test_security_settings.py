@@ -1,5 +1,5 @@
-"""The keys of encryption and login: what fits what, and that a secret is a reference until somebody
-uses it, and is shown nowhere.
+"""The keys of encryption and login: valid combinations, and that a secret is a reference until it
+is used, and is never shown.
 """
 
 from __future__ import annotations

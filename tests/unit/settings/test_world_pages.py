@@ -1,5 +1,5 @@
-"""The pages of `docs/worlds`: each conf can be copied as it stands there, and each page says what
-was run and what was not.
+"""The pages of `docs/worlds`: each conf can be copied unchanged, and each page states what was
+tested and what was not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Byte positions that somebody else told: looked at before a plan keeps them, and never again."""
+"""Byte offsets that another client committed are verified before a plan keeps them, and never
+again.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def starts_in(outside: Outside) -> list[int]:
 
 
 class Blind(FakeWorld):
-    """A driver of an earlier version, which looked at nothing."""
+    """A driver of an earlier version, which verified nothing."""
 
     def _snapshot(self, named=none_named):  # type: ignore[no-untyped-def]
         return replace(super()._snapshot(), looked_at={})

@@ -1,4 +1,4 @@
-"""What a pipeline's cluster is called, while brokers begin to tell an id: its name is part of the
+"""The name of a pipeline's cluster while brokers begin to report an id: it is part of the
 application id, and must not change.
 """
 

@@ -1,5 +1,5 @@
-"""A topic that is made again while brokers begin, or cease, to tell topic ids: what both sides know
-of it decides.
+"""A topic that is recreated while brokers begin, or stop, to report topic ids: only ids that both
+sides know are compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Whether a log is still the one whose offsets we know: leader epochs, ends, ids of topics."""
+"""Whether a partition is still the incarnation of the known offsets: leader epochs, log ends, topic
+ids.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def read_in_epochs(until: int, *epochs: tuple[int, int]) -> tuple[Plan, CommitRe
 def seen(
     end: int, answer: EpochEnd | None, applied: CommitResult | None = None, plan: Plan | None = None
 ) -> Snapshot:
-    """A's readable end, and what its leader says of the epoch that was asked."""
+    """A's readable end, and its leader's answer about the requested epoch."""
     return snapshot_of(
         {A: (0, end)}, epoch_ends={A: answer} if answer else {}, ledger=Ledger("u", plan, applied)
     )

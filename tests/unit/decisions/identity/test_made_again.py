@@ -1,5 +1,5 @@
-"""A topic of physical logs that is made again, on all of its brokers or on some, while one of them
-may be away: each log is decided for itself, no record is lost and none is there twice.
+"""A recreated topic on Jafka, on all of its brokers or on some, while one of them may be
+unreachable: each partition is decided for itself, no record is lost, and no row is loaded twice.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def loaded(*entries: int, alike: bool = False) -> Outside:
 
 
 def make_again(outside: Outside, logs: Sequence[BrokerPartition], entries: int = 9) -> None:
-    """The topic on these logs' brokers; the new log is longer than the old one was, unless it is
-    said otherwise.
-    """
+    """The topic on these brokers; by default the new partition is longer than the old one."""
     for log in logs:
         outside.logs[log] = outside.logs[log].made_again()
         outside.logs[log].grow(entries)
@@ -117,7 +115,9 @@ def made_again_while_two_was_away() -> Outside:
 
 
 def kept_by_two() -> Outside:
-    """Made again on broker 1 while broker 2, which kept its log, was away; now it is back."""
+    """Recreated on broker 1 while broker 2, which kept its partition, was unreachable; now it is
+    available again.
+    """
     outside = loaded()
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, BROKER_1)
@@ -457,7 +457,7 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
     log.grow(12)
     position = outside.offsets[ONE][0]
     assert position not in [start for start, _ in log.entries]
-    with pytest.raises(SettingsError, match="Nothing is wrong"):  # nobody looked there yet
+    with pytest.raises(SettingsError, match="Nothing is wrong"):  # not verified yet
         accept(outside, "clicks:1-0", at_offset=at)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))

@@ -1,5 +1,5 @@
-"""Offsets of physical logs that an operator names: looked at before they are stored, and said again
-where they were believed.
+"""Offsets of Jafka partitions that an operator names: verified before they are stored, and reported
+if they were accepted unverified.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def accept(outside: Outside, name: str, *, at_offset: int) -> Plan:
 
 
 def made_again(log: BrokerPartition, *, entries: int) -> Outside:
-    """All logs were read, and then this one was made again on its broker."""
+    """All partitions were read, then this one was recreated on its broker."""
     outside = physical_outside_of(5, 3, 4)
     outside.topic_ids = {"clicks": "zxid-5"}
     run(outside)

@@ -1,6 +1,4 @@
-"""What a pipeline does with logs whose offsets are byte positions and whose broker alone has them,
-told as stories on the fake outside.
-"""
+"""A pipeline on partitions with byte offsets on a single broker: situations on the fake cluster."""
 
 from __future__ import annotations
 

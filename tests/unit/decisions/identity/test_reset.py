@@ -1,5 +1,5 @@
-"""An operator goes on with logs that were cut or made again: no record is lost, none is there
-twice, and what is gone is named.
+"""An operator continues with truncated or recreated partitions: no record is lost, none is loaded
+twice, and lost offsets are named.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a scheduler's run asks of the toolkit, and what an exit code means to it."""
+"""Arguments of a scheduler's run, and the scheduler's reaction to exit codes."""
 
 from __future__ import annotations
 

@@ -74,9 +74,7 @@ def test_a_time_that_is_none_or_of_no_zone_is_told_with_the_form_of_one(
 
 
 class OfAnotherLibrary(datetime):
-    """As pendulum's, which is what Airflow gives: a time in UTC loses its zone when something is
-    taken from it.
-    """
+    """As in pendulum, which Airflow uses: a time in UTC loses its zone after a subtraction."""
 
     def __sub__(self, other: Any) -> Any:
         found = super().__sub__(other)

@@ -65,5 +65,5 @@ def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_tim
             )
             return
         for ask in (cluster.offsets_at, cluster.first_at):
-            with pytest.raises(SettingsError, match="does not bear it out"):
+            with pytest.raises(SettingsError, match="the partition does not confirm it"):
                 ask({log: NOON})

@@ -149,7 +149,7 @@ def test_where_nothing_but_markers_is_unread_there_is_no_record_and_no_time(
 ) -> None:
     broker.append("demo", 0, encode(control(0, 7, kind=1)))
     [one] = oldest_of(broker, {LOGS[0]: (0, 1)}).values()
-    assert one.timestamp_ms is None and one.why and "holds no record" in one.why
+    assert one.timestamp_ms is None and one.why and "hold no record" in one.why
 
 
 def test_a_record_that_came_after_the_ends_were_asked_for_is_not_among_the_unread_ones(
@@ -157,7 +157,7 @@ def test_a_record_that_came_after_the_ends_were_asked_for_is_not_among_the_unrea
 ) -> None:
     broker.append("demo", 0, encode(control(0, 7, kind=1)), batch(1))
     [one] = oldest_of(broker, {LOGS[0]: (0, 1)}).values()
-    assert one.timestamp_ms is None and one.why and "holds no record" in one.why
+    assert one.timestamp_ms is None and one.why and "hold no record" in one.why
 
 
 def test_a_log_that_its_broker_refuses_to_give_hides_no_other_one(broker: FakeBroker) -> None:
@@ -185,7 +185,7 @@ def test_a_log_that_gives_nothing_is_asked_a_few_times_only(broker: FakeBroker) 
     broker.append("demo", 0, batch(0))
     broker.log("demo", 0).withheld = 100
     assert oldest_of(broker, {LOGS[0]: (0, 10)}) == {
-        LOGS[0]: OldestRecord(why="the broker gave no record of it")
+        LOGS[0]: OldestRecord(why="the broker returned no record of it")
     }
     assert fetches(broker) <= 4
 
@@ -218,4 +218,4 @@ def test_messages_of_brokers_before_0_10_have_no_time(
     with OldBroker(release).listening() as broker:
         broker.log("demo", 0).append(b"one", LARGE)
         found = oldest_of(broker, {LOGS[0]: (0, 2)})
-    assert found == {LOGS[0]: OldestRecord(why="the format of its messages has no time")}
+    assert found == {LOGS[0]: OldestRecord(why="its message format has no timestamps")}

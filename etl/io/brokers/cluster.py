@@ -121,7 +121,7 @@ class Cluster(LogMoments):
             log: leader for log, leader in found.leaders.items() if found.extents[log].held_back
         }
         described: dict[BrokerPartition, OpenTransaction] = {}
-        for answer in self.of_each(held_back, _open_transactions):
+        for answer in self.request_leaders(held_back, _open_transactions):
             described.update(answer)
         if not described:
             return {}
@@ -132,7 +132,7 @@ class Cluster(LogMoments):
             return described
         questions = [(self._consumer_of(broker), producer_ids) for broker in brokers]
         known: dict[int, tuple[str, int | None]] = {}
-        for transactions in self.side_by_side(questions, _transactions):
+        for transactions in self.request_in_parallel(questions, _transactions):
             known.update(transactions)
         return {log: _named(transaction, known) for log, transaction in described.items()}
 
@@ -166,7 +166,7 @@ class Cluster(LogMoments):
         if not times:
             return {}
         try:
-            listed = self.listed(times, isolation, 0.0, None, found.leaders).offsets
+            listed = self.list_offsets(times, isolation, 0.0, None, found.leaders).offsets
         except OtherRelease:
             raise
         except (SettingsError, BrokerUnreachable):
@@ -186,7 +186,7 @@ class Cluster(LogMoments):
         """
         questions = [(self._consumer_of(broker), group) for broker in brokers]
         failures: list[EtlError] = []
-        for answer in self.side_by_side(questions, _members_or_error):
+        for answer in self.request_in_parallel(questions, _members_or_error):
             if isinstance(answer, EtlError):
                 failures.append(answer)
             elif answer.refusal is None:
@@ -210,7 +210,7 @@ class Cluster(LogMoments):
 
         leaders_to_ask = {each.log: leaders[each.log] for each in doubted}
         verified: dict[BrokerPartition, tuple[LookedAt, ...]] = {}
-        for answer in self.of_each(leaders_to_ask, verify):
+        for answer in self.request_leaders(leaders_to_ask, verify):
             for log, result in answer:
                 verified[log] = (*verified.get(log, ()), result)
         return verified
@@ -223,7 +223,7 @@ class Cluster(LogMoments):
         """
         averages: dict[BrokerPartition, float] = {}
         counted = {log: leader for log, leader in found.leaders.items() if not log.is_physical}
-        for sizes in self.of_each(counted, _sizes):
+        for sizes in self.request_leaders(counted, _sizes):
             for log, size in sizes.items():
                 extent = found.extents.get(log)
                 span = extent.end_offset - extent.log_start_offset if extent else 0

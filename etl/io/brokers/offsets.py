@@ -1,11 +1,16 @@
-"""Where do partitions start and end, asked of all their leaders?
+"""Where do partitions start and end, as reported by their leaders?
 
-One connection per broker, one ListOffsets or OffsetForLeaderEpoch request per leader and question,
-never one per partition. A partition without a leader, or whose leader moved, is retried until a
-deadline.
+Lives here: connections to all brokers, offsets, leader epochs and tail fingerprints. Not here:
+offsets by time (etl/io/brokers/times.py), other requests to several brokers
+(etl/io/brokers/cluster.py).
 
-Tail fingerprints of Jafka partitions: the bytes before an offset, by one MultiFetch per broker. A
-response does not cross a segment, so partitions whose bytes are in two are asked once more.
+One connection per broker, and one ListOffsets or OffsetForLeaderEpoch request per leader at a time,
+never one per partition. A partition without a leader, or with a leader that moved, is retried until
+a deadline.
+
+The tail fingerprint of a Jafka partition is a digest of the bytes before an offset, by one
+MultiFetch per broker. A response does not cross a segment, so bytes in two segments need a second
+request.
 """
 
 from __future__ import annotations
@@ -55,13 +60,11 @@ from etl.settings.choices import TIMEOUT_S
 Answer = TypeVar("Answer")
 Subject = TypeVar("Subject")
 MOST_AT_A_TIME = 64
-"""Brokers asked in parallel, each by a thread that mostly waits, so that a slow one delays no
-other.
-"""
+"""Brokers that are requested in parallel, each by a thread: a slow broker delays no other."""
 
 
 def connections_to_keep() -> int:
-    """Half of the files that this process may open, less those in use."""
+    """Return half of the files that this process may open, less those of parallel requests."""
     return max(0, open_files() // 2 - MOST_AT_A_TIME)
 
 
@@ -70,15 +73,17 @@ Registry = Callable[[Collection[str] | None], ClusterMetadata]
 
 
 class Brokers:
-    """All brokers behind a list of addresses, with a connection to each until it is closed.
+    """All brokers of a cluster, with one connection to each until `close`.
 
-        keeps              connections kept after each question; None: `connections_to_keep`
+        bootstrap          host and port of the brokers that are requested first
+        keeps              connections kept after each request; None: `connections_to_keep`
         registry           source of the cluster's metadata instead of the brokers
         generation         type or release of all brokers (`Broker.generation`); None: detected
-        idle_connections   where connections come from and go to with `close`; None: its own
+        idle_connections   pool to take connections from and to return them to with `close`; None:
+                           no reuse
         security           encryption and login
 
-    Each question raises BrokerUnreachable if no broker answers, and NotKafka for another protocol.
+    Each request raises BrokerUnreachable if no broker answers, and NotKafka for another protocol.
     """
 
     def __init__(
@@ -95,30 +100,28 @@ class Brokers:
     ) -> None:
         if not bootstrap:
             raise SettingsError(
-                "There is no broker to ask",
+                "There is no broker to connect to",
                 action="Check source.bootstrap_servers, or the brokers in ZooKeeper",
             )
         self._bootstrap = tuple(bootstrap)
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
-        self._registry, self._generation, self._idle_connections = (
-            registry,
-            generation,
-            idle_connections,
-        )
+        self._registry = registry
+        self._generation = generation
+        self._idle_connections = idle_connections
         self.security = security
-        """How the brokers' listeners are entered."""
+        """Encryption and login of the brokers' listeners."""
         self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
         self._keeps = connections_to_keep() if keeps is None else keeps
         self._not_kept: set[SimpleConsumer] = set()
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """Return host and port of the brokers to ask first."""
+        """Return host and port of the brokers that are requested first."""
         return self._bootstrap
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections, or return them for reuse."""
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
@@ -136,33 +139,34 @@ class Brokers:
         self.close()
 
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
-        """One Metadata request to the first broker that answers, or the registry's word; None: of
-        all topics. Creates none.
+        """Return the metadata of topics; None: of all topics. Creates no topic.
+
+        One Metadata request to the first broker that answers, or the registry's metadata.
         """
         if self._registry is not None:
             return self._registry(topics)
         return self.first(lambda consumer: consumer.topic_metadata(topics))
 
     def first(self, ask: Callable[[SimpleConsumer], Answer]) -> Answer:
-        """The answer of the first broker that gives one."""
-        silent: list[str] = []
+        """Return the response of the first broker that answers."""
+        failures: list[str] = []
         for host, port in self._bootstrap:
             try:
                 return ask(self.consumer(host, port))
             except BrokerUnreachable as error:
-                silent.append(str(error))
+                failures.append(str(error))
         raise BrokerUnreachable(
-            f"No broker answers: {'; '.join(silent)}",
+            f"No broker answers: {'; '.join(failures)}",
             action="Check that brokers run at these addresses",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 
-    def of_each(
+    def request_leaders(
         self,
         leaders: Mapping[BrokerPartition, Leader],
         ask: Callable[[SimpleConsumer, Collection[BrokerPartition]], Answer],
     ) -> list[Answer]:
-        """Return one answer per broker, asked in parallel on their own connections."""
+        """Return one response per broker that leads some of these partitions, in parallel."""
         by_address: dict[tuple[str, int], tuple[Broker, list[BrokerPartition]]] = {}
         for log, leader in leaders.items():
             broker = leader.broker
@@ -171,21 +175,22 @@ class Brokers:
             (self.consumer(broker.host, broker.port, broker.generation), logs)
             for broker, logs in by_address.values()
         ]
-        return self.side_by_side(requests, ask)
+        return self.request_in_parallel(requests, ask)
 
-    def side_by_side(
+    def request_in_parallel(
         self,
         requests: Sequence[tuple[SimpleConsumer, Subject]],
         ask: Callable[[SimpleConsumer, Subject], Answer],
     ) -> list[Answer]:
-        """Return one answer per question, in order, all under the deadline of a call to one broker:
-        silent brokers together take no longer than one. Questions whose turn comes later are not
-        sent.
+        """Return one response per request, in order, all under the deadline of one call.
+
+        So several brokers that do not answer take no longer than one. Requests that would begin
+        after the deadline are not sent.
         """
         deadline = time.monotonic() + self._timeout_s
 
-        def in_turn(each: tuple[SimpleConsumer, Subject]) -> Answer:
-            consumer, subject = each
+        def send(request: tuple[SimpleConsumer, Subject]) -> Answer:
+            consumer, subject = request
             try:
                 with consumer.ending_by(deadline):
                     return ask(consumer, subject)
@@ -194,38 +199,42 @@ class Brokers:
                     consumer.close()
 
         if len(requests) < 2:
-            return [in_turn(each) for each in requests]
+            return [send(request) for request in requests]
         with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(requests))) as pool:
-            return list(pool.map(in_turn, requests))
+            return list(pool.map(send, requests))
 
     def reject_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
-        """Raises OtherRelease for a broker that has transactions while it is addressed as one
-        before 0.11. Asked once per connection, only with read_committed and a configured release
-        that lacks transactions; otherwise the broker applies the isolation.
-        """
-        if isolation is Isolation.READ_COMMITTED:
-            consumers = {
-                (one.host, one.port): self.consumer(one.host, one.port, one.generation)
-                for one in brokers
-            }
-            unsure = [
-                (one, isolation)
-                for one in consumers.values()
-                if returns_uncommitted_records(one.generation)
-            ]
-            self.side_by_side(
-                unsure, lambda consumer, wanted: consumer.reject_other_release(wanted)
-            )
+        """Raise OtherRelease for a broker with transactions that is configured as one before 0.11.
 
-    def with_generation(self, broker: Broker) -> Broker:
+        Such a broker would not apply read_committed. Its release is requested once per connection,
+        only with read_committed and a configured release that lacks transactions.
+        """
+        if isolation is not Isolation.READ_COMMITTED:
+            return
+        consumers: dict[tuple[str, int], SimpleConsumer] = {}
+        for broker in brokers:
+            address = (broker.host, broker.port)
+            consumers[address] = self.consumer(broker.host, broker.port, broker.generation)
+        unsure = [
+            (consumer, isolation)
+            for consumer in consumers.values()
+            if returns_uncommitted_records(consumer.generation)
+        ]
+        self.request_in_parallel(
+            unsure, lambda consumer, wanted: consumer.reject_other_release(wanted)
+        )
+
+    def _with_generation(self, broker: Broker) -> Broker:
         """Return the broker with its detected type, so that it need not be detected again."""
         found = self.consumer(broker.host, broker.port, broker.generation).generation
-        return broker if found == broker.generation else replace(broker, generation=found)
+        if found == broker.generation:
+            return broker
+        return replace(broker, generation=found)
 
     def consumer(self, host: str, port: int, generation: str | None = None) -> SimpleConsumer:
-        """The one connection to this address; `generation`: see `Broker`."""
+        """Return the only connection to this address; `generation`: see `Broker`."""
         if (host, port) not in self._consumers:
-            made = self._consumers[host, port] = SimpleConsumer(
+            consumer = SimpleConsumer(
                 host,
                 port,
                 timeout_s=self._timeout_s,
@@ -234,13 +243,15 @@ class Brokers:
                 idle_connections=self._idle_connections,
                 security=self.security,
             )
+            self._consumers[host, port] = consumer
             if len(self._consumers) > self._keeps:
-                self._not_kept.add(made)
+                self._not_kept.add(consumer)
         return self._consumers[host, port]
 
 
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
-LEADER_WITHIN_S = 30.0
+LEADER_WAIT_S = 30.0
+"""Time to wait for a leader, unless the caller sets one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,25 +274,26 @@ class OffsetsAndLeaders:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """Results of ListOffsets by partition: an offset (None: no record that late) and its leader."""
+class ListedOffsets:
+    """Results of ListOffsets by partition."""
 
     offsets: dict[BrokerPartition, int | None]
+    """None: no record that late."""
     leaders: dict[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
     epochs: dict[BrokerPartition, int] = field(default_factory=dict)
     boundaries: dict[BrokerPartition, tuple[int, ...]] = field(default_factory=dict)
     """With byte offsets: see `ListedOffset`."""
     stable: set[BrokerPartition] = field(default_factory=set)
-    """Logs of which a last stable offset was named."""
+    """Partitions with a last stable offset in the response."""
     unsearched: dict[BrokerPartition, EtlError] = field(default_factory=dict)
-    """Partitions that their leader cannot search by time, and the error; they have no offset here.
-    """
+    """Partitions that their leader cannot search by time, and the error; not in `offsets`."""
 
-    def note(self, listed: ListedOffset, leader: Leader) -> None:
-        """Add the results of that leader."""
+    def add(self, listed: ListedOffset, leader: Leader) -> None:
+        """Add one result of that leader."""
         log = listed.log
-        self.offsets[log], self.leaders[log] = listed.offset, leader
+        self.offsets[log] = listed.offset
+        self.leaders[log] = leader
         if listed.leader_epoch is not None:
             self.epochs[log] = listed.leader_epoch
         if listed.boundaries is not None:
@@ -298,161 +310,178 @@ class LogOffsets(Brokers):
         logs: Collection[BrokerPartition],
         *,
         isolation: Isolation,
-        wait_for_leader_s: float = LEADER_WITHIN_S,
+        wait_for_leader_s: float = LEADER_WAIT_S,
         metadata: ClusterMetadata | None = None,
     ) -> OffsetsAndLeaders:
-        """Return log start and readable end of each partition, the end under the isolation of later
-        fetches.
+        """Return log start and readable end of each partition.
 
-        Two ListOffsets requests per leader, and one more for high watermarks if it reports last
-        stable offsets. Partitions without a leader are retried until `wait_for_leader_s`, then
-        reported. `metadata`: a fresh answer of `describe` for `logs`. Raises TopicMissing,
-        PermissionDenied, BrokerUnreachable if a leader is silent, and as `reject_lost_isolation`.
+        The end is under the isolation of later fetches: the offsets from the last stable offset to
+        the high watermark could not be fetched with read_committed. Two ListOffsets requests per
+        leader, and one more for high watermarks if it reports last stable offsets.
+
+        Partitions without a leader are retried until `wait_for_leader_s`, then returned as
+        leaderless. `metadata`: a fresh result of `describe` for `logs`. Raises TopicMissing,
+        PermissionDenied, BrokerUnreachable if a leader does not answer, and as
+        `reject_lost_isolation`.
         """
-        metadata = metadata or self.describe({log.topic for log in logs})
+        if metadata is None:
+            metadata = self.describe({log.topic for log in logs})
         self.reject_lost_isolation(metadata.brokers.values(), isolation)
-        starts = self.listed(dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata)
-        ends = self.listed(
+        starts = self.list_offsets(
+            dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata
+        )
+        ends = self.list_offsets(
             dict.fromkeys(starts.offsets, LATEST),
             isolation,
             wait_for_leader_s,
             None,
             starts.leaders,
         )
-        above = self.listed(
+        uncommitted = self.list_offsets(
             dict.fromkeys(ends.stable, LATEST),
             Isolation.READ_UNCOMMITTED,
             wait_for_leader_s,
             None,
             ends.leaders,
         )
-        leaders = {
-            log: leader
-            for log, leader in {**ends.leaders, **above.leaders}.items()
-            if log not in above.leaderless
-        }
-        self.reject_lost_isolation(
-            {leader.broker for leader in leaders.values()}, isolation
-        )  # who was elected, or came, meanwhile
-        highs = {**ends.offsets, **above.offsets}
-        extents = {
-            log: _extent(
-                log, starts.offsets[log], ends.offsets[log], highs[log], ends.boundaries.get(log)
+        leaders = {**ends.leaders, **uncommitted.leaders}
+        for log in uncommitted.leaderless:
+            leaders.pop(log, None)
+        # Again, for brokers that were elected or started meanwhile.
+        self.reject_lost_isolation({leader.broker for leader in leaders.values()}, isolation)
+        high_watermarks = {**ends.offsets, **uncommitted.offsets}
+        extents: dict[BrokerPartition, PartitionOffsets] = {}
+        for log in leaders:
+            extents[log] = _partition_offsets(
+                log,
+                starts.offsets[log],
+                ends.offsets[log],
+                high_watermarks[log],
+                ends.boundaries.get(log),
             )
-            for log in leaders
-        }
-        return OffsetsAndLeaders(
-            extents, leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs
-        )
+        leaderless = starts.leaderless | ends.leaderless | uncommitted.leaderless
+        return OffsetsAndLeaders(extents, leaders, leaderless, ends.epochs)
 
     def epoch_ends(
         self,
         epochs: Mapping[BrokerPartition, int],
         *,
-        wait_for_leader_s: float = LEADER_WITHIN_S,
+        wait_for_leader_s: float = LEADER_WAIT_S,
         leaders: Mapping[BrokerPartition, Leader] | None = None,
     ) -> dict[BrokerPartition, EpochEnd]:
-        """Return the end of each leader epoch in the current leader's log (KIP-320): one request
-        per leader.
+        """Return the end of each leader epoch in the current leader's log (KIP-320).
 
-        Left out are partitions whose leader does not know: a broker before 2.1, or an unknown
-        epoch. `leaders` saves the Metadata request. Raises as `extents`, and for a partition that
-        stays without a leader.
+        One request per leader; `leaders` saves the Metadata request. Partitions are left out if
+        their leader is before 2.1, or does not know the epoch. Raises as `extents`, and BrokerError
+        for a partition that stays without a leader.
         """
-        deadline, attempt, answered = time.monotonic() + wait_for_leader_s, 0, EpochEndsResponse()
+        deadline = time.monotonic() + wait_for_leader_s
+        attempt = 0
+        answered = EpochEndsResponse()
         while waiting := {log: epoch for log, epoch in epochs.items() if log not in answered}:
+            known: Mapping[BrokerPartition, Leader]
             if leaders is None:
-                known: Mapping[BrokerPartition, Leader] = self.describe(
-                    {log.topic for log in waiting}
-                ).leaders
+                known = self.describe({log.topic for log in waiting}).leaders
             else:
                 known = leaders
-            failure = self._ask_epochs(
-                {log: known[log] for log in waiting if log in known}, waiting, answered
-            )
+            led = {log: known[log] for log in waiting if log in known}
+            failure = self._request_epochs(led, waiting, answered)
             left = deadline - time.monotonic()
             if answered.keys() >= epochs.keys():
                 break
             if left <= 0:
-                lost = min(log for log in epochs if log not in answered)
-                raise failure or BrokerError(
-                    "Nobody leads the log", **lost.place, action="Check its brokers"
+                if failure is not None:
+                    raise failure
+                first = min(log for log in epochs if log not in answered)
+                raise BrokerError(
+                    "The partition has no leader",
+                    **first.place,
+                    action="Check the brokers that host its replicas",
                 )
             pause(attempt, left)
-            leaders, attempt = None, attempt + 1
-        return {
-            log: EpochEnd(epochs[log], end.epoch, end.end_offset)
-            for log, end in answered.items()
-            if end.epoch is not None and end.end_offset is not None
-        }
+            leaders = None
+            attempt += 1
+        ends: dict[BrokerPartition, EpochEnd] = {}
+        for log, end in answered.items():
+            if end.epoch is not None and end.end_offset is not None:
+                ends[log] = EpochEnd(epochs[log], end.epoch, end.end_offset)
+        return ends
 
-    def _ask_epochs(
+    def _request_epochs(
         self,
         leaders: Mapping[BrokerPartition, Leader],
         epochs: Mapping[BrokerPartition, int],
         answered: EpochEndsResponse,
     ) -> EtlError | None:
-        """Ask all brokers once, into `answered`; return the error of a partition to retry, if any."""
+        """Request each leader once and add to `answered`.
 
-        def ask(
+        Return the error of a partition to retry, if any.
+        """
+
+        def request(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> EpochEndsResponse | EtlError:
             try:
-                answer = consumer.epoch_ends(
+                response = consumer.epoch_ends(
                     {log: epochs[log] for log in logs}, {log: leaders[log].epoch for log in logs}
                 )
-                return {log: answer.get(log, EpochEndResponse(None, None, None)) for log in logs}
             except BrokerUnreachable as error:
                 return error
+            return {log: response.get(log, EpochEndResponse(None, None, None)) for log in logs}
 
         failure: EtlError | None = None
-        for answer in self.of_each(leaders, ask):
-            if isinstance(answer, EtlError):
-                failure = failure or answer
+        for response in self.request_leaders(leaders, request):
+            if isinstance(response, EtlError):
+                failure = failure or response
                 continue
-            for log, end in answer.items():
+            for log, end in response.items():
                 if end.refusal is None:
                     answered[log] = end
                     continue
                 failure = end.refusal.error(
-                    "tell where an epoch ends", **log.place, broker=leaders[log].broker
+                    "return the end of a leader epoch", **log.place, broker=leaders[log].broker
                 )
                 if not end.refusal.is_retriable:
                     raise failure
         return failure
 
-    def listed(
+    def list_offsets(
         self,
         times: Mapping[BrokerPartition, int],
         isolation: Isolation,
         wait_s: float,
-        known: ClusterMetadata | None,
-        led: Mapping[BrokerPartition, Leader] | None = None,
-    ) -> Listed:
-        """Return one offset per partition, retried for missing or moved leaders until the deadline.
-        `known` and `led` save the first Metadata request. A Jafka partition without a leader is not
-        waited for: there are no elections.
+        metadata: ClusterMetadata | None,
+        leaders: Mapping[BrokerPartition, Leader] | None = None,
+    ) -> ListedOffsets:
+        """Return one offset per partition, by the leaders; retried until a deadline of `wait_s`.
+
+        `metadata` and `leaders` save the first Metadata request. A Jafka partition without a leader
+        is not retried: there are no elections.
         """
-        deadline, attempt = time.monotonic() + wait_s, 0
-        found, waiting = Listed({}, {}, frozenset()), dict(times)
+        deadline = time.monotonic() + wait_s
+        attempt = 0
+        found = ListedOffsets({}, {}, frozenset())
+        waiting = dict(times)
         while waiting:
-            if led is None:
-                known = known or self.describe({log.topic for log in waiting})
-                led = known.leaders
-            away = {log for log in waiting if log.is_physical and log not in led}
+            if leaders is None:
+                if metadata is None:
+                    metadata = self.describe({log.topic for log in waiting})
+                leaders = metadata.leaders
+            away = {log for log in waiting if log.is_physical and log not in leaders}
             found = replace(found, leaderless=found.leaderless.union(away))
-            failure = self._list_once(
-                {log: led[log] for log in waiting if log in led}, waiting, isolation, found
-            )
+            led = {log: leaders[log] for log in waiting if log in leaders}
+            failure = self._list_once(led, waiting, isolation, found)
             done = {*found.offsets, *found.unsearched, *away}
             waiting = {log: when for log, when in waiting.items() if log not in done}
             left = deadline - time.monotonic()
             if waiting and left <= 0:
-                _give_up(failure, known, waiting)
+                _reject_unavailable(failure, metadata, waiting)
                 return replace(found, leaderless=found.leaderless.union(waiting))
             if waiting:
                 pause(attempt, left)
-            known, led, attempt = None, None, attempt + 1
+            metadata = None
+            leaders = None
+            attempt += 1
         return found
 
     def _list_once(
@@ -460,13 +489,14 @@ class LogOffsets(Brokers):
         leaders: Mapping[BrokerPartition, Leader],
         times: Mapping[BrokerPartition, int],
         isolation: Isolation,
-        found: Listed,
+        found: ListedOffsets,
     ) -> EtlError | None:
-        """One round over the brokers into `found`; the error of a log that may still come, if there
-        is one.
+        """Request each leader once and add to `found`.
+
+        Return the error of a partition to retry, if any.
         """
 
-        def ask(
+        def request(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> dict[BrokerPartition, ListedOffset] | BrokerUnreachable:
             try:
@@ -479,152 +509,164 @@ class LogOffsets(Brokers):
                 return error
 
         failure: EtlError | None = None
-        for answer in self.of_each(leaders, ask):
-            if isinstance(answer, BrokerUnreachable):
-                failure = (
-                    failure or answer
-                )  # those behind the first may not have been asked any more
+        for response in self.request_leaders(leaders, request):
+            if isinstance(response, BrokerUnreachable):
+                # The first such error: later requests may not have been sent.
+                failure = failure or response
                 continue
-            broker = self.with_generation(
-                leaders[next(iter(answer))].broker
-            )  # all of an answer are of one
-            for log, listed in answer.items():
-                if leaders[log].broker is broker:
-                    leader = leaders[log]
-                else:
-                    leader = Leader(broker, leaders[log].epoch)
+            # All partitions of a response have the same leader.
+            broker = self._with_generation(leaders[next(iter(response))].broker)
+            for log, listed in response.items():
+                leader = leaders[log]
+                if leader.broker is not broker:
+                    leader = Leader(broker, leader.epoch)
                 if listed.refusal is None:
-                    found.note(listed, leader)
+                    found.add(listed, leader)
                     continue
-                refused = listed.refusal.error("list offsets", **log.place, broker=broker)
+                error = listed.refusal.error("list offsets", **log.place, broker=broker)
                 if listed.refusal.meaning is Meaning.NO_SEARCH:
-                    found.unsearched[log], found.leaders[log] = refused, leader
+                    found.unsearched[log] = error
+                    found.leaders[log] = leader
                     continue
-                failure = refused
+                failure = error
                 if not listed.refusal.is_retriable:
                     raise failure
         return failure
 
 
 def pause(attempt: int, left_s: float) -> None:
-    """Sleep before the next try: longer each time (0 is the first), within the time left."""
+    """Sleep before a retry: longer with each attempt (the first is 0), within the time left."""
     time.sleep(min(left_s, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
 
 
-def _extent(
+def _partition_offsets(
     log: BrokerPartition,
     start: int | None,
     end: int | None,
-    high: int | None,
+    high_watermark: int | None,
     boundaries: tuple[int, ...] | None,
 ) -> PartitionOffsets:
-    if start is None or end is None or high is None:
-        raise CorruptData("The broker names no offset for a log's start or end", **log.place)
-    # Retention may have moved the start in between, a truncation the end; an extent never ends
-    # before it starts.
+    if start is None or end is None or high_watermark is None:
+        raise CorruptData(
+            "The broker returned no offset for the start or end of the partition", **log.place
+        )
+    # Retention may have moved the start between the two requests, a truncation the end.
     end = max(start, end)
+    higher = high_watermark if high_watermark > end else None
     if boundaries is None:
-        inside = None
-    else:
-        inside = tuple(sorted({start, end, *(each for each in boundaries if start < each < end)}))
-    return PartitionOffsets(start, end, high if high > end else None, inside)
+        return PartitionOffsets(start, end, higher, None)
+    inside = {each for each in boundaries if start < each < end}
+    return PartitionOffsets(start, end, higher, tuple(sorted({start, end, *inside})))
 
 
-def _give_up(
-    failure: EtlError | None, known: ClusterMetadata | None, waiting: Collection[BrokerPartition]
+def _reject_unavailable(
+    failure: EtlError | None,
+    metadata: ClusterMetadata | None,
+    waiting: Collection[BrokerPartition],
 ) -> None:
-    """At the deadline: a leader that is named and does not answer, or a topic that is not there, is
-    an error of its own.
+    """Raise the error of partitions that are missing for another reason than a leader election.
+
+    A leader does not answer, or the topic is unknown, or we may not describe it.
     """
     if failure is not None:
         raise failure
     for log in sorted(waiting):
-        topic = known.topics.get(log.topic) if known is not None else None
+        topic = metadata.topics.get(log.topic) if metadata is not None else None
         if topic is None:
             raise TopicMissing(
-                "The brokers do not tell of the topic",
+                "The brokers do not know the topic",
                 topic=log.topic,
                 action="Check its name, and whether it was deleted",
             )
         if topic.refusal and topic.refusal.meaning in (Meaning.UNKNOWN_TOPIC, Meaning.NOT_ALLOWED):
-            raise topic.refusal.error("tell of the topic", topic=log.topic)
+            raise topic.refusal.error("describe the topic", topic=log.topic)
 
+
+# Tail fingerprints
 
 Places = Mapping[BrokerPartition, tuple[int, int]]
 """For each partition the offset where the bytes end, and their number."""
-_LOGS_AT_A_TIME = 4096
+_PARTITIONS_PER_REQUEST = 4096
 _DIGEST_BYTES = 8
 
 
 def read_tails(
     cluster: Brokers, places: Places, leaders: Mapping[BrokerPartition, Leader]
 ) -> dict[BrokerPartition, Tail]:
-    """Return the bytes at these places. Partitions that expired them are left out; ones that end
-    before have fewer. Raises BrokerUnreachable, and the broker's error.
+    """Return the tail fingerprints of the bytes at these places.
+
+    Partitions that expired them are left out; partitions that end before have fewer bytes. Raises
+    BrokerUnreachable, and the broker's error.
     """
 
-    def ask(
+    def request(
         consumer: SimpleConsumer, logs: Collection[BrokerPartition]
     ) -> dict[BrokerPartition, Tail]:
-        wanted, found = sorted(logs), dict[BrokerPartition, Tail]()
-        for at in range(0, len(wanted), _LOGS_AT_A_TIME):
-            found |= _ask(consumer, wanted[at : at + _LOGS_AT_A_TIME], places)
+        wanted = sorted(logs)
+        found: dict[BrokerPartition, Tail] = {}
+        for at in range(0, len(wanted), _PARTITIONS_PER_REQUEST):
+            found.update(_read_tails(consumer, wanted[at : at + _PARTITIONS_PER_REQUEST], places))
         return found
 
-    answers = cluster.of_each({log: leaders[log] for log in places if log in leaders}, ask)
-    return {log: tail for answer in answers for log, tail in answer.items()}
+    led = {log: leaders[log] for log in places if log in leaders}
+    tails: dict[BrokerPartition, Tail] = {}
+    for of_broker in cluster.request_leaders(led, request):
+        tails.update(of_broker)
+    return tails
 
 
-def _ask(
+def _read_tails(
     consumer: SimpleConsumer, logs: Sequence[BrokerPartition], places: Places
 ) -> dict[BrokerPartition, Tail]:
-    found, outside = dict[BrokerPartition, bytes](), set[BrokerPartition]()
+    content: dict[BrokerPartition, bytes] = {}
+    out_of_range: set[BrokerPartition] = set()
     partitions = list(logs)
     while partitions:
-        begins = {
-            log: places[log][0] - places[log][1] + len(found.get(log, b"")) for log in partitions
-        }
-        more = _fetched(
-            consumer, {log: (begin, places[log][0] - begin) for log, begin in begins.items()}
-        )
-        outside |= {log for log, content in more.items() if content is None and log not in found}
-        found |= {
-            log: found.get(log, b"") + content
-            for log, content in more.items()
-            if content is not None
-        }
-        partitions = [
-            log for log, content in more.items() if content and len(found[log]) < places[log][1]
-        ]
-    if outside:
-        starts = consumer.list_offsets(dict.fromkeys(sorted(outside), EARLIEST))
-        found |= {
-            log: b""
-            for log in outside
-            if (starts[log].offset or 0) <= places[log][0] - places[log][1]
-        }
-    return {log: _tail(places[log], content) for log, content in found.items()}
+        wanted: dict[BrokerPartition, tuple[int, int]] = {}
+        for log in partitions:
+            until, size = places[log]
+            begin = until - size + len(content.get(log, b""))
+            wanted[log] = (begin, until - begin)
+        partitions = []
+        for log, fetched in _fetch_bytes(consumer, wanted).items():
+            if fetched is None:
+                if log not in content:
+                    out_of_range.add(log)
+                continue
+            content[log] = content.get(log, b"") + fetched
+            if fetched and len(content[log]) < places[log][1]:
+                partitions.append(log)
+    if out_of_range:
+        starts = consumer.list_offsets(dict.fromkeys(sorted(out_of_range), EARLIEST))
+        for log in out_of_range:
+            until, size = places[log]
+            # The partition ends before these bytes; it has not expired them.
+            if (starts[log].offset or 0) <= until - size:
+                content[log] = b""
+    return {log: _tail(places[log], of_log) for log, of_log in content.items()}
 
 
-def _fetched(
+def _fetch_bytes(
     consumer: SimpleConsumer, wanted: Mapping[BrokerPartition, tuple[int, int]]
 ) -> dict[BrokerPartition, bytes | None]:
-    """Return these bytes from one response, each from an offset on with a maximum; None if the log
-    does not reach it.
+    """Return the bytes of each partition from an offset on, up to a number, of one response.
+
+    None: the offset is out of range.
     """
-    by_name, results = (
-        {(log.topic, log.partition): log for log in wanted},
-        dict[BrokerPartition, bytes | None](),
-    )
+    by_name = {(log.topic, log.partition): log for log in wanted}
     targets = [FetchTarget(log, offset, size) for log, (offset, size) in wanted.items()]
     answer = consumer.multifetch(targets, max_bytes=sum(target.max_bytes for target in targets))
+    results: dict[BrokerPartition, bytes | None] = {}
     for part in answer.partitions:
         log = by_name[part.topic, part.partition]
-        if part.refusal is not None and part.refusal.meaning is not Meaning.OUT_OF_RANGE:
+        if part.refusal is None:
+            results[log] = bytes(part.records)
+        elif part.refusal.meaning is Meaning.OUT_OF_RANGE:
+            results[log] = None
+        else:
             raise part.refusal.error(
-                "read what lies before a position", **log.place, broker=consumer.address
+                "return the bytes before an offset", **log.place, broker=consumer.address
             )
-        results[log] = None if part.refusal else bytes(part.records)
     return results
 
 

@@ -1,24 +1,27 @@
-"""Which offset lies at a time, and how old are records?
+"""Which offset has a time, and how old are records?
 
-A broker searches only the first segment whose largest timestamp is not below the time. A segment
-without timestamps counts by its file time: then the answer is "none" although later segments have
-records (seen on Kafka 0.10.2, 2.8 and 4.1). So "none" is believed only if the largest timestamp of
-the partition (Kafka 3.0, KIP-734), else that of its last record, confirms it.
+Lives here: offsets by timestamp, and timestamps by offset. Not here: starts and ends
+(etl/io/brokers/offsets.py).
 
-No request returns the time of an offset, so the record is fetched. Since Fetch v3 (KIP-74) a batch
-that does not fit is returned only as the first of a response, so many partitions are asked at once,
-and those that did not fit again with eight times the size, bounded per broker.
+A broker searches only the first segment with a largest timestamp not below the time. For a segment
+without timestamps it takes the time of the file: then the answer is "none" although later segments
+have records (seen on Kafka 0.10.2, 2.8 and 4.1). So "none" is believed only if the largest
+timestamp of the partition (Kafka 3.0, KIP-734), else that of its last record, confirms it.
+
+No request returns the time of an offset, so the record is fetched. Since Fetch v3 (KIP-74) a record
+batch that does not fit is returned only as the first of a response, so many partitions are fetched
+at once, and those that did not fit again with eight times the size, bounded per broker.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.errors import BrokerUnreachable, EtlError, Meaning, OtherRelease, SettingsError
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.offsets import LEADER_WITHIN_S, Brokers, Listed, LogOffsets
+from etl.io.brokers.offsets import LEADER_WAIT_S, Brokers, ListedOffsets, LogOffsets
 from etl.kafka.messages import (
     LATEST,
     FetchAnswer,
@@ -31,27 +34,32 @@ from etl.records.entries import largest_timestamp
 from etl.settings.choices import MIB
 
 _ROUNDS = ((64 * 1024, 256), (1024 * 1024, 16), (1024 * 1024, 1))
-"""Bytes per partition and partitions per request: what does not fit is requested in the next round;
-alone it comes whole (KIP-74).
+"""Bytes per partition and partitions per request.
+
+A record batch that does not fit is requested in the next round; alone it is returned whole
+(KIP-74).
 """
-_PATIENCE_S = 30.0
+_THROTTLED_S = 30.0
+"""Time to wait for a response that is not empty by throttling."""
 _NEVER = -1
+"""A timestamp below all times."""
 
 
 def max_timestamps(
     consumer: SimpleConsumer, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, int | None]:
-    """Return the largest timestamp in ms of these partitions, which this broker leads; one below
-    all times if no record has any. Partitions of unknown timestamps are left out: Kafka before 3.0,
-    or formats without them. Raises the broker's error.
+    """Return the largest timestamp in ms of these partitions, which this broker leads.
+
+    A value below all times if no record has a timestamp. Partitions are left out if the broker does
+    not know it: Kafka before 3.0, or formats without timestamps. Raises the broker's error.
     """
-    found = dict[BrokerPartition, int | None]()
-    for log, answer in (consumer.max_timestamps(logs) or {}).items():
-        if answer.refusal is None:
-            found[log] = _NEVER if answer.timestamp_ms is None else answer.timestamp_ms
-        elif answer.refusal.meaning is not Meaning.NO_SEARCH:
-            raise answer.refusal.error(
-                "tell the largest timestamp", **log.place, broker=consumer.address
+    found: dict[BrokerPartition, int | None] = {}
+    for log, listed in (consumer.max_timestamps(logs) or {}).items():
+        if listed.refusal is None:
+            found[log] = _NEVER if listed.timestamp_ms is None else listed.timestamp_ms
+        elif listed.refusal.meaning is not Meaning.NO_SEARCH:
+            raise listed.refusal.error(
+                "return the largest timestamp", **log.place, broker=consumer.address
             )
     return found
 
@@ -59,94 +67,93 @@ def max_timestamps(
 def last_times(
     consumer: SimpleConsumer, ends: Mapping[BrokerPartition, int]
 ) -> dict[BrokerPartition, int | None]:
-    """Return the largest timestamp in ms of the record batch or message below the high watermark of
-    these partitions; None without one, or if nothing is left there. Partitions that begin at their
-    end by now are left out. Raises BrokerUnreachable, and the broker's error.
+    """Return the largest timestamp in ms of the last record batch or message of these partitions.
+
+    `ends`: their high watermarks. None without a timestamp, or if no record is left there.
+    Partitions that are empty now are left out. Raises BrokerUnreachable, and the broker's error.
     """
     found: dict[BrokerPartition, int | None] = {}
     left = sorted(ends)
     for size, most in _ROUNDS:
-        batch, left = left, []
-        for at in range(0, len(batch), most):
-            left += _ask(
-                consumer,
-                [FetchTarget(log, ends[log] - 1, size) for log in batch[at : at + most]],
-                found,
-            )
+        waiting = left
+        left = []
+        for at in range(0, len(waiting), most):
+            targets = [FetchTarget(log, ends[log] - 1, size) for log in waiting[at : at + most]]
+            left += _fetch_last_times(consumer, targets, found)
     return {**found, **dict.fromkeys(left)}
 
 
-def _ask(
+def _fetch_last_times(
     consumer: SimpleConsumer,
     wanted: Sequence[FetchTarget],
     found: dict[BrokerPartition, int | None],
-) -> Iterator[BrokerPartition]:
-    """One request, into `found`; the logs of which nothing came."""
-    logs = {(one.log.topic, one.log.partition): one.log for one in wanted}
-    for part in _answer(consumer, wanted).partitions:
+) -> list[BrokerPartition]:
+    """Send one request and add to `found`; return the partitions without bytes in the response."""
+    logs = {(target.log.topic, target.log.partition): target.log for target in wanted}
+    left: list[BrokerPartition] = []
+    for part in _multifetch(consumer, wanted).partitions:
         log = logs[part.topic, part.partition]
-        if part.refusal is None:
-            yield from _note_largest_times(log, part, found)
-        elif part.refusal.meaning is not Meaning.OUT_OF_RANGE:
-            raise part.refusal.error(
-                "read what lies at the end", **log.place, broker=consumer.address
-            )
+        if part.refusal is not None:
+            if part.refusal.meaning is Meaning.OUT_OF_RANGE:
+                continue
+            raise part.refusal.error("return the last record", **log.place, broker=consumer.address)
+        if part.records or part.proves_empty:
+            found[log] = largest_timestamp(part.records)
+        else:
+            left.append(log)
+    return left
 
 
-def _note_largest_times(
-    log: BrokerPartition, part: FetchedPartition, found: dict[BrokerPartition, int | None]
-) -> Iterator[BrokerPartition]:
-    if part.records or part.proves_empty:
-        found[log] = largest_timestamp(part.records)
-    else:
-        yield log
-
-
-def _answer(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> FetchAnswer:
-    """Return the response, asked again while it is throttled and empty."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while not (
-        answer := consumer.multifetch(
+def _multifetch(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> FetchAnswer:
+    """Return the response; fetch again while it is throttled and empty."""
+    deadline = time.monotonic() + _THROTTLED_S
+    while True:
+        response = consumer.multifetch(
             wanted,
             isolation=Isolation.READ_UNCOMMITTED,
-            max_bytes=sum(one.max_bytes for one in wanted),
+            max_bytes=sum(target.max_bytes for target in wanted),
         )
-    ).partitions:
+        if response.partitions:
+            return response
         if time.monotonic() > deadline:
             raise BrokerUnreachable(
-                "The broker throttles us and gives nothing",
+                "The broker throttles us and returns no records",
                 broker=consumer.address,
                 action="Check the quota of our client",
             )
-    return answer
 
 
 _UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
 class LogMoments(LogOffsets):
-    """The offsets that lie at a time."""
+    """Offsets by timestamp.
+
+    Looked up after the ends of the partitions were observed: a record that arrives in between is
+    beyond the end, and is not read.
+    """
 
     def offsets_at(
         self,
         moments: Mapping[BrokerPartition, int],
         *,
-        wait_for_leader_s: float = LEADER_WITHIN_S,
+        wait_for_leader_s: float = LEADER_WAIT_S,
         may_be_earlier: bool = False,
     ) -> dict[BrokerPartition, int]:
-        """Return the first offset at or after each partition's time (ms); the high watermark if
-        there is none.
+        """Return the first offset at or after each partition's time (ms), else the high watermark.
 
-        Without isolation: under read_committed brokers answer "none" for a record behind an open
-        transaction, and the end that they report is below older records. Partitions that stay
-        without a leader are left out. SettingsError if a partition cannot be searched: brokers
-        before 0.10.1, formats without timestamps, or an unconfirmed "none". With `may_be_earlier`
-        it is then the start of the last segment written by that time, or of the log. ValueError for
-        a negative time.
+        Without isolation: under read_committed brokers answer "none" for a record after the start
+        of an open transaction, and the end that they report is below older records. Partitions that
+        stay without a leader are left out.
+
+        Raises SettingsError if a partition cannot be searched: brokers before 0.10.1, formats
+        without timestamps, or an unconfirmed "none". With `may_be_earlier` it returns the start of
+        the last segment written by that time instead, or the log start, so that no record is
+        skipped. ValueError for a negative time.
         """
         reject_wrong_times(moments)
         try:
-            found = self.listed(moments, _UNCOMMITTED, wait_for_leader_s, None)
+            found = self.list_offsets(moments, _UNCOMMITTED, wait_for_leader_s, None)
         except SettingsError as error:
             if may_be_earlier and not isinstance(error, OtherRelease):
                 return self._segments_at(
@@ -154,16 +161,13 @@ class LogMoments(LogOffsets):
                 )
             raise
         late = {log: moments[log] for log, offset in found.offsets.items() if offset is None}
-        ends, doubted = self._ends_of(late, found.leaders)
-        unsearched = {**found.unsearched, **doubted}
+        ends, unconfirmed = self._ends_of(late, found.leaders)
+        unsearched = {**found.unsearched, **unconfirmed}
         if unsearched and not may_be_earlier:
             raise unsearched[min(unsearched)]
         earlier = self._segments_at({log: moments[log] for log in unsearched}, found.leaders)
-        return {
-            **{log: offset for log, offset in found.offsets.items() if offset is not None},
-            **ends,
-            **earlier,
-        }
+        offsets = {log: offset for log, offset in found.offsets.items() if offset is not None}
+        return {**offsets, **ends, **earlier}
 
     def first_at(
         self,
@@ -171,25 +175,27 @@ class LogMoments(LogOffsets):
         *,
         isolation: Isolation = Isolation.READ_COMMITTED,
     ) -> dict[BrokerPartition, int | None]:
-        """Return the first offset at or after each time; None if there is none. SettingsError as
-        `offsets_at`; BrokerUnreachable without a leader; ValueError for a negative time.
+        """Return the first offset at or after each time; None if there is none.
+
+        Raises SettingsError as `offsets_at`; BrokerUnreachable without a leader; ValueError for a
+        negative time.
         """
         reject_wrong_times(times_ms)
-        found = self.listed(times_ms, isolation, LEADER_WITHIN_S, None)
+        found = self.list_offsets(times_ms, isolation, LEADER_WAIT_S, None)
         late = {log: times_ms[log] for log, offset in found.offsets.items() if offset is None}
-        if (
-            isolation is not _UNCOMMITTED and late
-        ):  # a record behind an open transaction is there, and none of those that can be read
-            late = _late(
-                late, self.listed(late, _UNCOMMITTED, LEADER_WITHIN_S, None, found.leaders)
-            )
-        _, doubted = self._ends_of(late, found.leaders)
-        unsearched = {**found.unsearched, **doubted}
+        if isolation is not _UNCOMMITTED and late:
+            # A record of an open transaction exists, but is not readable yet: "none" is right.
+            uncommitted = self.list_offsets(late, _UNCOMMITTED, LEADER_WAIT_S, None, found.leaders)
+            late = _without_record(late, uncommitted)
+        _, unconfirmed = self._ends_of(late, found.leaders)
+        unsearched = {**found.unsearched, **unconfirmed}
         if unsearched:
             raise unsearched[min(unsearched)]
-        if lost := times_ms.keys() - found.offsets.keys():
+        leaderless = times_ms.keys() - found.offsets.keys()
+        if leaderless:
+            first = min(leaderless)
             raise BrokerUnreachable(
-                f"The log {min(lost).unled}", **min(lost).place, action=min(lost).held_by
+                f"The partition {first.unled}", **first.place, action=first.held_by
             )
         return found.offsets
 
@@ -198,71 +204,91 @@ class LogMoments(LogOffsets):
         late: Mapping[BrokerPartition, int],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> tuple[dict[BrokerPartition, int], dict[BrokerPartition, EtlError]]:
-        """Return the high watermark of partitions without a record that late, if confirmed, else
-        the error. If the last record is that late, it may be new: the time is looked up again.
+        """Return the high watermark of partitions without a record that late, and errors.
+
+        An error if the partition does not confirm it. If the last record is that late, it may be
+        new: the time is searched again first.
         """
         if not late:
             return {}, {}
-        ends = self.listed(
-            dict.fromkeys(late, LATEST), _UNCOMMITTED, LEADER_WITHIN_S, None, leaders
+        ends = self.list_offsets(
+            dict.fromkeys(late, LATEST), _UNCOMMITTED, LEADER_WAIT_S, None, leaders
         )
-        highs = {log: offset for log, offset in ends.offsets.items() if offset is not None}
-        believed = self._borne_out(late, highs, ends.leaders)
-        doubted = {log: when for log, when in late.items() if log in highs and log not in believed}
-        again = self.listed(doubted, _UNCOMMITTED, LEADER_WITHIN_S, None, ends.leaders)
-        came = {log: offset for log, offset in again.offsets.items() if offset is not None}
-        wrong: dict[BrokerPartition, EtlError] = {
-            log: _doubted(log, ends.leaders[log]) for log in _late(doubted, again)
+        high_watermarks = {
+            log: offset for log, offset in ends.offsets.items() if offset is not None
         }
-        return {**{log: highs[log] for log in believed}, **came}, {**again.unsearched, **wrong}
+        confirmed = self._confirmed(late, high_watermarks, ends.leaders)
+        unconfirmed: dict[BrokerPartition, int] = {}
+        for log, time_ms in late.items():
+            if log in high_watermarks and log not in confirmed:
+                unconfirmed[log] = time_ms
+        again = self.list_offsets(unconfirmed, _UNCOMMITTED, LEADER_WAIT_S, None, ends.leaders)
 
-    def _borne_out(
+        offsets = {log: high_watermarks[log] for log in confirmed}
+        for log, offset in again.offsets.items():
+            if offset is not None:
+                offsets[log] = offset
+        errors = dict(again.unsearched)
+        for log in _without_record(unconfirmed, again):
+            errors[log] = _unconfirmed_error(log, ends.leaders[log])
+        return offsets, errors
+
+    def _confirmed(
         self,
         late: Mapping[BrokerPartition, int],
-        highs: Mapping[BrokerPartition, int],
+        high_watermarks: Mapping[BrokerPartition, int],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> set[BrokerPartition]:
-        """Return the partitions without anything that late: by their largest timestamp, else by an
-        earlier record below the high watermark, or none.
+        """Return the partitions that have no record that late.
+
+        By their largest timestamp, else because they are empty or their last record is earlier.
         """
 
-        def ask(
+        def request(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> dict[BrokerPartition, int | None]:
             largest = max_timestamps(consumer, logs)
-            return {
-                **largest,
-                **last_times(consumer, {log: highs[log] for log in logs if log not in largest}),
-            }
+            others = {log: high_watermarks[log] for log in logs if log not in largest}
+            return {**largest, **last_times(consumer, others)}
 
-        filled = {log: leaders[log] for log, high in highs.items() if high}
-        times = {log: when for answer in self.of_each(filled, ask) for log, when in answer.items()}
-        return {
-            log
-            for log in highs
-            if log not in times or ((largest := times[log]) is not None and largest < late[log])
-        }
+        not_empty = {log: leaders[log] for log, high in high_watermarks.items() if high}
+        times: dict[BrokerPartition, int | None] = {}
+        for of_broker in self.request_leaders(not_empty, request):
+            times.update(of_broker)
+        confirmed: set[BrokerPartition] = set()
+        for log in high_watermarks:
+            # Without a time the partition is empty.
+            largest = times.get(log, _NEVER)
+            if largest is not None and largest < late[log]:
+                confirmed.add(log)
+        return confirmed
 
     def _segments_at(
         self,
         moments: Mapping[BrokerPartition, int],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> dict[BrokerPartition, int]:
-        """The start of the newest segment of each log that was written by its moment, by the clock
-        of its broker; else of the log.
+        """Return the start of each partition's newest segment that was written by its time.
+
+        By the clock of its broker; the log start if no segment is that old.
         """
 
-        def ask(
+        def request(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> dict[BrokerPartition, int]:
             return {log: consumer.segment_before(log, moments[log]) for log in logs}
 
-        answers = self.of_each({log: leaders[log] for log in moments if log in leaders}, ask)
-        return {log: offset for answer in answers for log, offset in answer.items()}
+        led = {log: leaders[log] for log in moments if log in leaders}
+        starts: dict[BrokerPartition, int] = {}
+        for of_broker in self.request_leaders(led, request):
+            starts.update(of_broker)
+        return starts
 
 
-def _late(times: Mapping[BrokerPartition, int], found: Listed) -> dict[BrokerPartition, int]:
-    """Those of the logs for which "none" was answered."""
+def _without_record(
+    times: Mapping[BrokerPartition, int], found: ListedOffsets
+) -> dict[BrokerPartition, int]:
+    """Return the times of the partitions for which the answer is "none"."""
     return {
         log: when
         for log, when in times.items()
@@ -270,37 +296,43 @@ def _late(times: Mapping[BrokerPartition, int], found: Listed) -> dict[BrokerPar
     }
 
 
-def _doubted(log: BrokerPartition, leader: Leader) -> SettingsError:
+def _unconfirmed_error(log: BrokerPartition, leader: Leader) -> SettingsError:
     return SettingsError(
-        "The broker finds no record that late, but the log does not bear it out: it has one, or its last record has no timestamp. Records "
-        "without timestamps keep a broker from finding later ones",
+        "The broker finds no record that late, but the partition does not confirm it: it has one,"
+        " or its last record has no timestamp. Records without timestamps keep a broker from"
+        " finding later ones",
         **log.place,
         broker=leader.broker,
-        action="Check where reading is to start or stop by a time: earliest and offsets hold for this log (a committed one of the group, too)",
+        action="Check where reading starts or stops by a time: `earliest` and offsets work for this"
+        " partition (a committed offset of the group, too)",
     )
 
+
+# The oldest unread record
 
 Unread = Mapping[BrokerPartition, tuple[int, int]]
 """For each partition the oldest unread offset, and the readable end."""
 FIRST_BYTES = 32 << 10
 """First request size per partition: two record batches of an unconfigured producer."""
 LOOKED_AT_BYTES_MAX = 64 * MIB
-"""Of all partitions of one broker together."""
+"""Limit of bytes for all partitions of one broker together."""
 _ANSWER_BYTES_MAX = 16 * MIB
 _GROWTH = 8
 
 _NO_RECORD = OldestRecord(
-    why="what is not read holds no record, only markers, aborted or compacted ones"
+    why="the unread offsets hold no record, only markers, aborted or compacted records"
 )
-_NO_TIME = OldestRecord(why="the format of its messages has no time")
-_SILENT = OldestRecord(why="the broker gave no record of it")
+_NO_TIME = OldestRecord(why="its message format has no timestamps")
+_NOT_RETURNED = OldestRecord(why="the broker returned no record of it")
 _TOO_LARGE = OldestRecord(why=f"its record batch is larger than {_ANSWER_BYTES_MAX // MIB} MiB")
-_TOO_FAR = OldestRecord(why="it was not among what is looked at of one broker's logs together")
+_OVER_LIMIT = OldestRecord(
+    why=f"{LOOKED_AT_BYTES_MAX // MIB} MiB were read from its broker without reaching its record"
+)
 
 
 @dataclass(slots=True)
-class _Look:
-    """How far the search in one log is."""
+class _Search:
+    """State of the search in one partition."""
 
     offset: int
     end_offset: int
@@ -314,33 +346,37 @@ def read_oldest(
     *,
     isolation: Isolation,
 ) -> dict[BrokerPartition, OldestRecord]:
-    """Return the oldest unread record of each partition with a leader. Errors of brokers become
-    reasons, not exceptions.
+    """Return the oldest unread record of each partition with a leader.
+
+    Errors of brokers become reasons (`OldestRecord.why`), not exceptions.
     """
 
-    def ask(
+    def request(
         consumer: SimpleConsumer, logs: Collection[BrokerPartition]
     ) -> dict[BrokerPartition, OldestRecord]:
-        return _of_broker(
-            consumer, {log: _Look(*unread[log]) for log in sorted(logs)}, leaders, isolation
-        )
+        searches = {log: _Search(*unread[log]) for log in sorted(logs)}
+        return _search_broker(consumer, searches, leaders, isolation)
 
-    answers = cluster.of_each({log: leaders[log] for log in unread if log in leaders}, ask)
-    return {log: record for answer in answers for log, record in answer.items()}
+    led = {log: leaders[log] for log in unread if log in leaders}
+    records: dict[BrokerPartition, OldestRecord] = {}
+    for of_broker in cluster.request_leaders(led, request):
+        records.update(of_broker)
+    return records
 
 
-def _of_broker(
+def _search_broker(
     consumer: SimpleConsumer,
-    waiting: dict[BrokerPartition, _Look],
+    waiting: dict[BrokerPartition, _Search],
     leaders: Mapping[BrokerPartition, Leader],
     isolation: Isolation,
 ) -> dict[BrokerPartition, OldestRecord]:
-    found, left = dict[BrokerPartition, OldestRecord](), LOOKED_AT_BYTES_MAX
-    while waiting and left > 0:
-        batch = _fitting(waiting)
+    found: dict[BrokerPartition, OldestRecord] = {}
+    bytes_left = LOOKED_AT_BYTES_MAX
+    while waiting and bytes_left > 0:
+        batch = _next_batch(waiting)
         targets = [
-            FetchTarget(log, look.offset, look.max_bytes, leaders[log].epoch)
-            for log, look in batch.items()
+            FetchTarget(log, search.offset, search.max_bytes, leaders[log].epoch)
+            for log, search in batch.items()
         ]
         try:
             answer = consumer.multifetch(
@@ -350,57 +386,58 @@ def _of_broker(
             found |= dict.fromkeys(waiting, OldestRecord(why=error.message))
             return found
         parts = {(each.topic, each.partition): each for each in answer.partitions}
-        left -= sum(len(each.records) for each in answer.partitions)
-        for log, look in batch.items():
-            record = _oldest_record(log, parts.get((log.topic, log.partition)), look)
+        bytes_left -= sum(len(each.records) for each in answer.partitions)
+        for log, search in batch.items():
+            record = _oldest_record(log, parts.get((log.topic, log.partition)), search)
             if record is not None:
                 found[log] = record
                 del waiting[log]
-    return found | dict.fromkeys(waiting, _TOO_FAR)
+    return found | dict.fromkeys(waiting, _OVER_LIMIT)
 
 
-def _fitting(waiting: Mapping[BrokerPartition, _Look]) -> dict[BrokerPartition, _Look]:
+def _next_batch(waiting: Mapping[BrokerPartition, _Search]) -> dict[BrokerPartition, _Search]:
     """Return as many partitions as one response may hold, the smallest first."""
-    batch, size = dict[BrokerPartition, _Look](), 0
-    for log, look in sorted(waiting.items(), key=lambda each: (each[1].max_bytes, each[0])):
-        if batch and size + look.max_bytes > _ANSWER_BYTES_MAX:
+    batch: dict[BrokerPartition, _Search] = {}
+    size = 0
+    for log, search in sorted(waiting.items(), key=lambda each: (each[1].max_bytes, each[0])):
+        if batch and size + search.max_bytes > _ANSWER_BYTES_MAX:
             break
-        batch[log] = look
-        size += look.max_bytes
+        batch[log] = search
+        size += search.max_bytes
     return batch
 
 
 def _oldest_record(
-    log: BrokerPartition, fetched: FetchedPartition | None, look: _Look
+    log: BrokerPartition, fetched: FetchedPartition | None, search: _Search
 ) -> OldestRecord | None:
-    """Return what the response tells about the partition; None: ask again, as `look` says then."""
+    """Return the result of the response for the partition; None: fetch again by `search`."""
     if fetched is not None and fetched.refusal is not None:
         return OldestRecord(why=fetched.refusal.error("fetch", **log.place).message)
     if fetched is None or not len(fetched.records):
-        return _grown(look, _SILENT)
+        return _grow(search, _NOT_RETURNED)
     try:
         # The compiled kernels load only where records are decoded.
         from etl.records.decode import Messages
 
         messages = Messages(fetched)
         if messages.needed_bytes:
-            return _grown(look, _TOO_LARGE)
+            return _grow(search, _TOO_LARGE)
         record = next(iter(messages), None)
     except EtlError as error:
         return OldestRecord(why=f"its record cannot be read: {error.message}")
-    if record is not None and record.offset < look.end_offset:
+    if record is not None and record.offset < search.end_offset:
         if record.timestamp_ms is None or record.timestamp_ms < 0:
             return _NO_TIME
         return OldestRecord(record.timestamp_ms)
-    if record is not None or messages.next_offset >= look.end_offset:
+    if record is not None or messages.next_offset >= search.end_offset:
         return _NO_RECORD
-    look.offset = max(look.offset, messages.next_offset)
-    return _grown(look, _SILENT)
+    search.offset = max(search.offset, messages.next_offset)
+    return _grow(search, _NOT_RETURNED)
 
 
-def _grown(look: _Look, at_last: OldestRecord) -> OldestRecord | None:
-    """Request more bytes; at the limit return the final answer."""
-    if look.max_bytes >= _ANSWER_BYTES_MAX:
-        return at_last
-    look.max_bytes = min(_ANSWER_BYTES_MAX, look.max_bytes * _GROWTH)
+def _grow(search: _Search, at_limit: OldestRecord) -> OldestRecord | None:
+    """Let the next request have more bytes; at their limit return `at_limit`."""
+    if search.max_bytes >= _ANSWER_BYTES_MAX:
+        return at_limit
+    search.max_bytes = min(_ANSWER_BYTES_MAX, search.max_bytes * _GROWTH)
     return None

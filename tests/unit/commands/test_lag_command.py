@@ -124,16 +124,16 @@ def test_a_time_that_nobody_tells_is_null_with_the_reason_and_not_in_the_longest
     found = lags(
         loaded(),
         told={
-            LOGS[0]: OldestRecord(why="the format of its messages has no time"),
+            LOGS[0]: OldestRecord(why="its message format has no timestamps"),
             LOGS[2]: TOLD[LOGS[2]],
         },
     )
     row = found.as_json()["partitions"][0]
     assert (row["lag"], row["behind_s"], row["oldest_unread_at"]) == (2, None, None)
-    assert row["unknown"]["behind_s"] == "the format of its messages has no time"
+    assert row["unknown"]["behind_s"] == "its message format has no timestamps"
     assert found.totals["behind_s"] == 90.0
     assert (
-        "clicks 0: the time behind is unknown: the format of its messages has no time"
+        "clicks 0: the time behind is unknown: its message format has no timestamps"
         in found.unknown
     )
 

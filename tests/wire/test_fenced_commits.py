@@ -250,7 +250,7 @@ def test_a_partition_whose_topic_is_gone_is_nobodys_and_one_that_may_not_be_read
 
 def test_more_than_a_batch_holds_is_refused_by_name(cluster: Cluster) -> None:
     many = plan_of(*(BrokerPartition("demo" * 20, number) for number in range(6000)))
-    with pytest.raises(SettingsError, match="Handing 6,000 partitions over"):
+    with pytest.raises(SettingsError, match="The offset commit of 6,000 partitions has"):
         hand_over(cluster, [], many)
 
 

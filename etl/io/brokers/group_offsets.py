@@ -1,16 +1,20 @@
 """How are a group's offsets read from Kafka and committed to it?
 
-A coordinator has no compare-and-set, so offsets are read before they are overwritten; what another
-client wrote is reported and left. A write between the two is lost, as with each client that commits
-from outside (generation -1). The coordinator rejects such commits while the group has members.
-Rows do not depend on this (ADR 1).
+Lives here: commits from outside the group, a member's commits, and the mirror group. Not here: the
+requests (etl/io/brokers/client.py), offsets in ZooKeeper (etl/io/zookeeper/group_offsets.py), the
+result of an in-doubt commit (etl/decide/group_commits.py).
+
+A coordinator has no compare-and-set, so offsets are read before they are overwritten; an offset
+that another client committed is reported and left. A commit between the two requests is lost, as
+with each client that commits from outside (generation -1). The coordinator rejects such commits
+while the group has members. Rows do not depend on this (ADR 1).
 
 A member's commit is fenced by its membership. It is one batch in the coordinator's log: all of it
-or nothing. It may be repeated, since nobody else commits these partitions while the membership
-lives; if no answer came, the offsets tell (`decide.group_commits`).
+or nothing. It may be repeated, since no other client commits these partitions while the membership
+lasts. Without an answer the committed offsets show the result.
 
-Positions are mirrored into another Kafka group for lag monitors, and never read. The metadata
-`etl:<group>/<pipeline>:<number>` marks our commits; an offset with other metadata is not
+The offsets of a plan are mirrored into another Kafka group for lag monitors, and never read. The
+metadata `etl:<group>/<pipeline>:<number>` marks our commits; an offset with other metadata is not
 overwritten, because consumers that are stopped for an hour would continue from ours.
 """
 
@@ -46,24 +50,29 @@ from etl.model.partitions import (
 from etl.model.plans import Plan
 
 _MARK = "etl"
-_WORD_MAX = 64
-"""Characters: what others wrote that is longer is known by its digest."""
+_METADATA_MAX = 64
+"""Characters: longer metadata of another client is represented by its digest."""
 _COMMIT_BYTES = 500_000
-"""Size of one commit, which is one batch in the coordinator's log; brokers accept 1,000,012 bytes
-by default.
+"""Size of one commit, which is one batch in the coordinator's log.
+
+Brokers accept 1,000,012 bytes by default.
 """
 _BYTES_OF_ONE = 64
 """Size of one offset's record besides names and metadata."""
 
 
 class StoredOffsets:
-    """The offsets of one group, as one pipeline writes them. Raises what the brokers do."""
+    """The offsets of one group, as one pipeline commits them. Raises the brokers' errors.
+
+    A `word` is the part of the commit metadata after the pipeline's name.
+    """
 
     def __init__(self, group: str, pipeline: str) -> None:
-        self.group, self._pipeline = group, pipeline
+        self.group = group
+        self._pipeline = pipeline
 
     def metadata(self, word: str) -> str:
-        """Return the metadata stored with an offset for that part of ours."""
+        """Return the commit metadata for this word."""
         return f"{_MARK}:{self._pipeline}:{word}"
 
     def bytes_of(self, log: BrokerPartition, word: str) -> int:
@@ -83,19 +92,19 @@ class StoredOffsets:
         if not partitions:
             return {}
         try:
-            found = self._told(cluster, partitions)
+            found = self._fetch(cluster, partitions)
         except TopicMissing:
-            there = logs_there(cluster, partitions)
-            if not there or there == partitions:
+            existing = existing_partitions(cluster, partitions)
+            if not existing or existing == partitions:
                 raise
-            found = self._told(cluster, there)
-        return {
-            log: Committed(one.offset, None, self._word_of(one.metadata))
-            for log, one in found.items()
-            if one.offset is not None
-        }
+            found = self._fetch(cluster, existing)
+        committed: dict[BrokerPartition, Committed] = {}
+        for log, stored in found.items():
+            if stored.offset is not None:
+                committed[log] = Committed(stored.offset, None, self._word_of(stored.metadata))
+        return committed
 
-    def _told(
+    def _fetch(
         self, cluster: Cluster, partitions: Sequence[BrokerPartition]
     ) -> dict[BrokerPartition, CommittedOffset]:
         return cluster.first(
@@ -107,75 +116,82 @@ class StoredOffsets:
         cluster: Cluster,
         before: Mapping[BrokerPartition, Committed],
         after: Mapping[BrokerPartition, Committed],
-        share: MemberAssignment | None = None,
+        assignment: MemberAssignment | None = None,
     ) -> list[BrokerPartition]:
-        """Move offsets from `before` to `after`, with metadata; return the offsets then. `share`:
-        the member's assignment.
+        """Move offsets from `before` to `after`, with metadata; return the moved partitions.
 
-        Deleted topics are left out. Raises OffsetMoved if another client moved one, before any is
-        written; Owned while the group has members and we are none; MembershipLost if we are none
-        any more; CommitUnknown without an answer, if it did not happen.
+        `assignment`: of the member that commits; None: from outside the group. Deleted topics are
+        left out. Raises OffsetMoved if another client moved an offset, before any is written; Owned
+        while the group has members and we are none; MembershipLost if our membership ended;
+        CommitUnknown without an answer, if the offsets were not committed.
         """
         found = self.committed(cluster, after)
-        there = {log: found.get(log, NOTHING_COMMITTED) for log in after}
-        self._reject_moved_offsets(before, after, there)
-        moved = [log for log in after if there[log].offset == after[log].offset]
-        for word, some in self._requests(
-            {log: after[log] for log in after if there[log].offset != after[log].offset}
-        ):
-            moved += self._write(
-                cluster, {log: after[log].offset or 0 for log in some}, word, before, after, share
-            )
+        current = {log: found.get(log, NOTHING_COMMITTED) for log in after}
+        self._reject_moved_offsets(before, after, current)
+        moved: list[BrokerPartition] = []
+        to_commit: dict[BrokerPartition, Committed] = {}
+        for log, wanted in after.items():
+            if current[log].offset == wanted.offset:
+                moved.append(log)
+            else:
+                to_commit[log] = wanted
+        for word, logs in self._commits(to_commit):
+            offsets = {log: after[log].offset or 0 for log in logs}
+            moved += self._commit(cluster, offsets, word, before, after, assignment)
         return moved
 
-    def _write(
+    def _commit(
         self,
         cluster: Cluster,
         offsets: Mapping[BrokerPartition, int],
         word: str,
         before: Mapping[BrokerPartition, Committed],
         after: Mapping[BrokerPartition, Committed],
-        share: MemberAssignment | None,
+        assignment: MemberAssignment | None,
     ) -> list[BrokerPartition]:
+        metadata = self.metadata(word)
         try:
-            refusals = cluster.first(
-                lambda consumer: _committing(
-                    consumer, self.group, offsets, self.metadata(word), share
+            return cluster.first(
+                lambda consumer: _commit_existing(
+                    consumer, self.group, offsets, metadata, assignment
                 )
             )
         except CommitUnknown:
             found = self.committed(cluster, offsets)
-            self._reject_moved_offsets(
-                before,
-                {log: after[log] for log in offsets},
-                {log: found.get(log, NOTHING_COMMITTED) for log in offsets},
-            )
-            if any(found.get(log, NOTHING_COMMITTED) != after[log] for log in offsets):
+            current = {log: found.get(log, NOTHING_COMMITTED) for log in offsets}
+            wanted = {log: after[log] for log in offsets}
+            self._reject_moved_offsets(before, wanted, current)
+            if current != wanted:
                 raise
             return list(offsets)
-        return [log for log, is_stored in refusals.items() if is_stored]
 
     def _reject_moved_offsets(
         self,
         before: Mapping[BrokerPartition, Committed],
         after: Mapping[BrokerPartition, Committed],
-        there: Mapping[BrokerPartition, Committed],
+        current: Mapping[BrokerPartition, Committed],
     ) -> None:
-        for log, found in sorted(there.items()):
+        for log, found in sorted(current.items()):
             if is_anothers(found, before[log], after[log]):
-                message = f"Somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
-                action = "Check which other consumer of this group runs; the rows are in the table, the next run decides by group.on_offset_changed"
-                raise OffsetMoved(message, **log.place, offset=found.offset, action=action)
+                raise OffsetMoved(
+                    f"Another client moved the offset during the run: it is {found.offset},"
+                    f" ours is {after[log].offset}",
+                    **log.place,
+                    offset=found.offset,
+                    action="Check which other consumer of this group runs. The rows are in the"
+                    " table, the next run decides by group.on_offset_changed",
+                )
 
-    def _requests(
+    def _commits(
         self, wanted: Mapping[BrokerPartition, Committed]
     ) -> Iterator[tuple[str, Sequence[BrokerPartition]]]:
-        """Word and logs of each commit: those of one word, as many as a coordinator takes at once."""
-        for word in sorted({one.word or "" for one in wanted.values()}):
-            for some in self.in_commits(
-                sorted(log for log, one in wanted.items() if (one.word or "") == word), word
-            ):
-                yield word, some
+        """Yield word and partitions of each commit, as many as a coordinator accepts at once."""
+        by_word: dict[str, list[BrokerPartition]] = {}
+        for log in sorted(wanted):
+            by_word.setdefault(wanted[log].word or "", []).append(log)
+        for word in sorted(by_word):
+            for logs in self.in_commits(by_word[word], word):
+                yield word, logs
 
     def in_commits(
         self, logs: Iterable[BrokerPartition], word: str
@@ -184,44 +200,40 @@ class StoredOffsets:
         return in_parts(logs, lambda log: self.bytes_of(log, word), _COMMIT_BYTES)
 
     def _word_of(self, metadata: str) -> str:
-        """See `Committed.word`."""
+        """Return `Committed.word` of this metadata."""
         ours = f"{_MARK}:{self._pipeline}:"
         if metadata.startswith(ours):
             return metadata.removeprefix(ours)
-        if len(metadata) <= _WORD_MAX:
+        if len(metadata) <= _METADATA_MAX:
             return metadata
         return hashlib.sha256(metadata.encode()).hexdigest()
 
 
-def logs_there(cluster: Cluster, partitions: Sequence[BrokerPartition]) -> list[BrokerPartition]:
-    """Those of them that the brokers' metadata has."""
-    topics = cluster.describe({log.topic for log in partitions}).topics
-    known = {each.log for topic in topics.values() for each in topic.partitions}
+def existing_partitions(
+    cluster: Cluster, partitions: Sequence[BrokerPartition]
+) -> list[BrokerPartition]:
+    """Return the partitions that the brokers' metadata contains."""
+    known: set[BrokerPartition] = set()
+    for topic in cluster.describe({log.topic for log in partitions}).topics.values():
+        known.update(each.log for each in topic.partitions)
     return [log for log in partitions if log in known]
 
 
-def _committing(
+def _commit_existing(
     consumer: SimpleConsumer,
     group: str,
     offsets: Mapping[BrokerPartition, int],
     metadata: str,
-    share: MemberAssignment | None,
-) -> dict[BrokerPartition, bool]:
-    """Which of them are stored; not those of a topic that is gone. Raises for the first one that is
-    refused otherwise.
+    assignment: MemberAssignment | None,
+) -> list[BrokerPartition]:
+    """Commit offsets; return the committed partitions, without those of deleted topics.
+
+    Raises the error of the first partition that is rejected otherwise.
     """
-    if share is None:
+    if assignment is None:
         refusals = consumer.commit_each(group, offsets, metadata=metadata)
     else:
-        refusals = consumer.commit_each(
-            group,
-            offsets,
-            metadata=metadata,
-            generation=share.generation,
-            member_id=share.member_id,
-            instance_id=share.instance_id,
-            is_sent_once=True,
-        )
+        refusals = _commit_as_member(consumer, group, offsets, metadata, assignment)
     for log, refusal in sorted(refusals.items()):
         if refusal and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(
@@ -230,112 +242,138 @@ def _committing(
                 offset=offsets[log],
                 broker=consumer.address,
             )
-    return {log: refusal is None for log, refusal in refusals.items()}
+    return [log for log, refusal in refusals.items() if refusal is None]
+
+
+def _commit_as_member(
+    consumer: SimpleConsumer,
+    group: str,
+    offsets: Mapping[BrokerPartition, int],
+    metadata: str,
+    assignment: MemberAssignment,
+) -> dict[BrokerPartition, BrokerRefusal | None]:
+    return consumer.commit_each(
+        group,
+        offsets,
+        metadata=metadata,
+        generation=assignment.generation,
+        member_id=assignment.member_id,
+        instance_id=assignment.instance_id,
+        is_sent_once=True,
+    )
 
 
 _PAUSE_S = 0.2
 _BATCH_BYTES = 950_000
 """Brokers accept batches of 1,000,012 bytes by default."""
-_FINDS_OUT = "The next run finds out"
-_GONE = "The brokers do not know the topics of its partitions any more"
+_RUN_AGAIN = "Run again: the next run finds out whether the offsets were committed"
+_TOPICS_GONE = "The brokers do not know the topics of its partitions any more"
 
 
 class FencedOffsetCommit:
-    """Commits of one pipeline's plans, fenced by membership. `tries_for_s`: time to wait for an
-    answer. Raises as brokers do.
+    """Commits of one pipeline's plans, fenced by membership. Raises the brokers' errors.
+
+    `tries_for_s`: how long a commit without an answer is retried.
     """
 
     def __init__(self, kept: StoredOffsets, *, tries_for_s: float) -> None:
-        self._kept, self._tries_for_s = kept, tries_for_s
+        self._stored_offsets = kept
+        self._tries_for_s = tries_for_s
 
     def hand_over(
         self, cluster: Cluster, plan: Plan, *, unsure: Callable[[], None]
     ) -> RejectedCommit | None:
-        """Commit the plan's offsets, all of them; return why none was, if the membership is over.
+        """Commit all offsets of the plan; return the rejection if the membership has ended.
 
         A topic that the coordinator does not know yet is retried. `unsure` is called after a commit
-        without an answer, which may arrive until its membership ends. Raises CommitUnknown without
-        an answer in time, SettingsError for more partitions than a batch holds, and other errors of
-        the coordinator.
+        without an answer: it may arrive until its membership ends, after a later commit, and would
+        set the offset back. Raises CommitUnknown without an answer in time, SettingsError for more
+        partitions than a batch holds, and other errors of the coordinator.
         """
-        logs, share = plan.offsets_to_commit, plan.share
-        if not logs or share is None:
+        logs = plan.offsets_to_commit
+        assignment = plan.share
+        if not logs or assignment is None:
             return None
         self._reject_too_many(plan, logs)
-        deadline, is_unsure, is_partly = time.monotonic() + self._tries_for_s, False, False
+        offsets = {log: plan.positions[log] for log in logs}
+        metadata = self._stored_offsets.metadata(plan.word)
+        deadline = time.monotonic() + self._tries_for_s
+        is_unsure = False
+        is_partly_committed = False
         try:
             while True:
                 try:
-                    answer = cluster.first(lambda consumer: self._asked(consumer, plan, share))
-                    unknown = _unknown_to_coordinator(answer, plan)
+                    refusals = cluster.first(
+                        lambda consumer: _commit_as_member(
+                            consumer, self._stored_offsets.group, offsets, metadata, assignment
+                        )
+                    )
+                    unknown = _unknown_to_coordinator(refusals, plan)
                     if not unknown:
                         return None
                     if time.monotonic() > deadline:
-                        return self._without(cluster, plan, unknown, is_unsure=is_unsure)
-                    is_partly = True
+                        return self._commit_without(cluster, plan, unknown, is_unsure=is_unsure)
+                    is_partly_committed = True
                 except CommitUnknown:
                     is_unsure = True
                     if time.monotonic() > deadline:
                         raise
                 time.sleep(_PAUSE_S)
         except MembershipLost as lost:
-            if is_unsure or is_partly:
-                return self._found(cluster, plan, lost)
+            if is_unsure or is_partly_committed:
+                return self._result_of_earlier_tries(cluster, plan, lost)
             return RejectedCommit(lost.message)
         finally:
             if is_unsure:
                 unsure()
 
-    def _found(self, cluster: Cluster, plan: Plan, lost: MembershipLost) -> RejectedCommit | None:
-        """Return the result of earlier tries of a commit whose membership is over. Raises
-        CommitUnknown if that is unknown now.
-        """
-        found = found_out(plan, self._kept.committed(cluster, plan.offsets_to_commit))
-        if found is HandOverOutcome.TAKEN:
-            return None
-        if found is HandOverOutcome.NOT_TAKEN:
-            return RejectedCommit(lost.message)
-        raise CommitUnknown(lost.message, action=_FINDS_OUT, **lost.where) from lost
+    def _result_of_earlier_tries(
+        self, cluster: Cluster, plan: Plan, lost: MembershipLost
+    ) -> RejectedCommit | None:
+        """Return the result of earlier tries of a commit after its membership ended.
 
-    def _without(
+        Raises CommitUnknown if it is unknown now.
+        """
+        committed = self._stored_offsets.committed(cluster, plan.offsets_to_commit)
+        outcome = found_out(plan, committed)
+        if outcome is HandOverOutcome.TAKEN:
+            return None
+        if outcome is HandOverOutcome.NOT_TAKEN:
+            return RejectedCommit(lost.message)
+        raise CommitUnknown(lost.message, action=_RUN_AGAIN, **lost.where) from lost
+
+    def _commit_without(
         self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool
     ) -> RejectedCommit | None:
-        """Return the result of a commit with topics that the coordinator does not know: nobody else
-        reads a deleted one either.
+        """Return the result of a commit with topics that the coordinator does not know.
+
+        Offsets of deleted topics need no commit: no other consumer reads them.
         """
-        if there := logs_there(cluster, unknown):
-            message = f"The group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
+        existing = existing_partitions(cluster, unknown)
+        if existing:
             raise CommitUnknown(
-                message,
-                action="Check the coordinator's log; the next run finds out what was taken",
-                **there[0].place,
+                "The group's coordinator does not know a topic that other brokers have, and commits"
+                f" nothing of {existing[0]}",
+                action="Check the coordinator's log. The next run finds out which offsets were"
+                " committed",
+                **existing[0].place,
             )
         if len(unknown) < len(plan.offsets_to_commit):
             return None
         if is_unsure:
-            raise CommitUnknown(_GONE, action=_FINDS_OUT)
-        return RejectedCommit(_GONE)
-
-    def _asked(
-        self, consumer: SimpleConsumer, plan: Plan, share: MemberAssignment
-    ) -> Mapping[BrokerPartition, BrokerRefusal | None]:
-        offsets = {log: plan.positions[log] for log in plan.offsets_to_commit}
-        return consumer.commit_each(
-            self._kept.group,
-            offsets,
-            metadata=self._kept.metadata(plan.word),
-            generation=share.generation,
-            member_id=share.member_id,
-            instance_id=share.instance_id,
-            is_sent_once=True,
-        )
+            raise CommitUnknown(_TOPICS_GONE, action=_RUN_AGAIN)
+        return RejectedCommit(_TOPICS_GONE)
 
     def _reject_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
-        size = sum(self._kept.bytes_of(log, plan.word) for log in logs)
+        size = sum(self._stored_offsets.bytes_of(log, plan.word) for log in logs)
         if size > _BATCH_BYTES:
-            message = f"Handing {len(logs):,} partitions over takes a commit of {size:,} bytes, and a coordinator takes a megabyte at once"
-            action = "Use fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
-            raise SettingsError(message, key="source.topics", action=action)
+            raise SettingsError(
+                f"The offset commit of {len(logs):,} partitions has {size:,} bytes, and a"
+                " coordinator accepts a megabyte at once",
+                key="source.topics",
+                action="Move some of the topics to another conf, or add members to the group, so"
+                " that our assignment is smaller",
+            )
 
 
 def _unknown_to_coordinator(
@@ -345,7 +383,9 @@ def _unknown_to_coordinator(
     for log, refusal in sorted(refusals.items()):
         if refusal is not None and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(
-                f"hand plan {plan.number} over", **log.place, offset=plan.positions[log]
+                f"commit the offsets of plan {plan.number}",
+                **log.place,
+                offset=plan.positions[log],
             )
     return sorted(log for log, refusal in refusals.items() if refusal is not None)
 
@@ -354,14 +394,14 @@ _MIRROR_MARK = "etl:"
 
 
 class Writer(NamedTuple):
-    """Identity of a pipeline in commit metadata."""
+    """Identity of a pipeline in the commit metadata of a mirror group."""
 
     group: str
     pipeline: str
 
     @property
     def words(self) -> tuple[str, str]:
-        """How its words begin: today, and of earlier versions."""
+        """Return the prefixes of its metadata: of this version, and of earlier ones."""
         return f"{_MIRROR_MARK}{self.group}/{self.pipeline}:", f"{_MIRROR_MARK}{self.pipeline}:"
 
 
@@ -374,24 +414,27 @@ def mirror_positions(
     taken: Collection[Writer] = (),
     number: int,
 ) -> dict[BrokerPartition, str]:
-    """Commit these positions of plan `number`, except over others' offsets: return those
-    partitions, sorted, with their metadata. Offsets of predecessors (`taken`) are overwritten.
-    Raises the broker's error: BrokerError if the group has members, SettingsError before Kafka
-    0.8.2.
-    """
-    ours = tuple(word for one in (writer, *taken) for word in one.words)
+    """Commit the offsets of plan `number` to the mirror group, except over those of other clients.
 
-    def write(consumer: SimpleConsumer) -> dict[BrokerPartition, str]:
-        there = consumer.fetch_offsets(group, positions.keys())
-        words = {
-            log: stored.metadata
-            for log, stored in sorted(there.items())
-            if stored.offset is not None
-        }
-        others = {log: word for log, word in words.items() if not word.startswith(ours)}
-        left = {log: offset for log, offset in positions.items() if log not in others}
-        if left:
-            consumer.commit_offsets(group, left, metadata=f"{writer.words[0]}{number}")
+    Offsets of predecessors (`taken`) are overwritten. Return the partitions with an offset of
+    another client, sorted, with its metadata. A group without members may still have consumers
+    that are stopped, so only our metadata permits to overwrite. Raises the broker's error:
+    BrokerError if the group has members, SettingsError before Kafka 0.8.2.
+    """
+    prefixes: list[str] = []
+    for each in (writer, *taken):
+        prefixes += each.words
+
+    def commit(consumer: SimpleConsumer) -> dict[BrokerPartition, str]:
+        stored_offsets = consumer.fetch_offsets(group, positions.keys())
+        others: dict[BrokerPartition, str] = {}
+        for log, stored in sorted(stored_offsets.items()):
+            if stored.offset is None or stored.metadata.startswith(tuple(prefixes)):
+                continue
+            others[log] = stored.metadata
+        to_commit = {log: offset for log, offset in positions.items() if log not in others}
+        if to_commit:
+            consumer.commit_offsets(group, to_commit, metadata=f"{writer.words[0]}{number}")
         return others
 
-    return cluster.first(write)
+    return cluster.first(commit)

@@ -61,7 +61,10 @@ _DEMO = Runs(
     "test_the_demo_ends_with_every_record_in_its_table_once",
     "demo --broker-type",
 )
-_SUBMIT = "spark-submit --master {master} --py-files dist/offset-range-etl-0.1.0.zip --packages io.delta:delta-spark_4.2_2.13:4.4.0 {job}"
+_SUBMIT = (
+    "spark-submit --master {master} --py-files dist/offset-range-etl-0.1.0.zip --packages "
+    "io.delta:delta-spark_4.2_2.13:4.4.0 {job}"
+)
 _CUT = Runs(
     "tests/system/test_cut_logs.py",
     "test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with",
@@ -114,7 +117,8 @@ ELSEWHERE: dict[str, Runs] = {
         "test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself",
         "topics accept-changes",
     ),
-    "etl topics accept-changes CONF -p TOPIC:BROKER-PARTITION --truncated-at OFFSET --reason ...": Runs(
+    "etl topics accept-changes CONF -p TOPIC:BROKER-PARTITION --truncated-at OFFSET --reason "
+    "...": Runs(
         _JAFKA,
         "test_a_topic_is_made_again_on_one_broker_while_the_other_keeps_it_and_its_longer_log_is_told",
         "topics accept-changes --truncated-at",
@@ -142,7 +146,8 @@ ELSEWHERE: dict[str, Runs] = {
             "PYTHONPATH=. python tests/bench/small_runs.py",
             "PYTHONPATH=. python tests/bench/joining.py",
             "PYTHONPATH=. python tests/bench/cold_profile.py",
-            "PYTHONPATH=. python tests/bench/task_profile.py --workload 100B-none --records 1000000 --rounds 5",
+            "PYTHONPATH=. python tests/bench/task_profile.py --workload 100B-none --records "
+            "1000000 --rounds 5",
             "PYTHONPATH=. python tests/bench/through_jvm.py",
             "python -m tests.bench",
             "python -m tests.bench.killed_backfill",
@@ -170,7 +175,8 @@ NOT_HERE: dict[str, str] = {
     "systemd-analyze verify": "the same; it looked at the units once",
     "docker stop --time 120": "no container engine runs here",
     "kafka-consumer-groups.sh --delete": "a program of Kafka's, of which the sentence names an option",
-    "airflow backfill create --dag-id ingest_clicks --from-date ... --to-date ... --max-active-runs 1": "`make test-airflow-slow` runs it, with other options",
+    "airflow backfill create --dag-id ingest_clicks --from-date ... --to-date ... "
+    "--max-active-runs 1": "`make test-airflow-slow` runs it, with other options",
     "airflow dags trigger -l": "a program of Airflow's, of which the sentence names an option",
     "spark-submit --py-files": "a program of Spark's, of which the sentence names an option",
     "spark-submit --files": "the same",

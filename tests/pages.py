@@ -22,8 +22,10 @@ PAGES = [
     ROOT / "airflow_dags" / "README.md",
 ]
 _PROGRAMS = (
-    r"(?:etl(?= )|make(?= )|python[\d.]*(?= )|pip(?= )|pytest(?= )|airflow(?= )|mkdir(?= )|systemctl(?= )|systemd-analyze(?= )|docker(?= )"
-    r"|docker-image-tool\.sh(?= )|spark-submit(?= )|kafka-consumer-groups\.sh(?= )|[A-Z_]+=\S+ |/opt/\S+/bin/\w+(?= )|\.venv/bin/\w+(?= ))"
+    r"(?:etl(?= )|make(?= )|python[\d.]*(?= )|pip(?= )|pytest(?= )|airflow(?= )|mkdir(?= "
+    r")|systemctl(?= )|systemd-analyze(?= )|docker(?= )"
+    r"|docker-image-tool\.sh(?= )|spark-submit(?= )|kafka-consumer-groups\.sh(?= "
+    r")|[A-Z_]+=\S+ |/opt/\S+/bin/\w+(?= )|\.venv/bin/\w+(?= ))"
 )
 COMMAND: Any = typer.main.get_command(app)
 

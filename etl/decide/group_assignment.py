@@ -1,7 +1,11 @@
 """Which member of a group reads which partition, and what does a member do next?
 
+Lives here: assignment strategies, the state machine of a member in ZooKeeper, the reactions of a
+member in Kafka to its coordinator.
+Not here: I/O (etl/io/zookeeper/group_member.py, etl/io/brokers/group_member.py).
+
 ZooKeeper groups have no leader: each member computes the assignment and claims its own part. A
-member that computes anything else finds owners in its way until it gives up, so the original
+member that computes another one is blocked by other owners until it gives up, so the original
 consumers are reproduced exactly:
 
                     Jafka, Kafka 0.7                 Kafka 0.8 to 1.1
@@ -9,7 +13,7 @@ consumers are reproduced exactly:
                     first ones longer by one
     order           keys `broker-partition` as text  numbers
     round robin     does not exist                   all topics: partitions by the hash of their
-                                                     names, dealt to all threads in turn
+                                                     names, assigned to all threads in turn
     threads         as text: `c-10` before `c-2`
 
 Round robin exists three times: 0.8.2 and 0.9 require equal topics and threads of all members; 0.10
@@ -47,8 +51,8 @@ A member in ZooKeeper, as a state machine (executed by `io.zookeeper.group_membe
 
 An event (a member, broker or topic changed) is one flag, cleared with the watches set before the
 group is read. Original consumers release at each event, also if the assignment is the same; this
-member does not. They try `tries` times, then own nothing until the next event: whoever blocks them
-longer must create one after releasing (a nudge, `io.zookeeper.owners`).
+member does not. They try `tries` times, then own nothing until the next event: a member that blocks
+them longer must create one after releasing (a nudge, `io.zookeeper.owners`).
 
 A member in Kafka, by the answer of its coordinator:
 
@@ -65,7 +69,7 @@ A member in Kafka, by the answer of its coordinator:
 | other retriable errors | retry after a pause | yes | kept until the session ends |
 | fenced instance id (82), all other errors | give up | | lost |
 
-A member that is leaving takes any answer for the end.
+A member that is leaving treats any answer as the end of its membership.
 """
 
 from __future__ import annotations
@@ -84,41 +88,45 @@ from etl.model.partitions import BrokerFamily, BrokerPartition
 _LARGEST = 2**31 - 1
 
 
-def java_hash(text: str, *, behind: int = 0) -> int:
-    """Return `String.hashCode`: signed, 32 bits. `behind` is the hash of the text before, which is
-    not hashed again.
+def java_hash(text: str, *, prefix_hash: int = 0) -> int:
+    """Return `String.hashCode`: signed, 32 bits.
+
+    `prefix_hash`: the hash of a text before this one, which is not hashed again.
     """
-    found = behind
-    for unit in text if text.isascii() else _units(text):
-        found = 31 * found + (ord(unit) if isinstance(unit, str) else unit)
-    found &= 0xFFFFFFFF
-    return found - 2**32 if found > _LARGEST else found
+    hashed = prefix_hash
+    for unit in _utf16_units(text):
+        hashed = 31 * hashed + unit
+    hashed &= 0xFFFFFFFF
+    if hashed > _LARGEST:
+        return hashed - 2**32
+    return hashed
 
 
 def java_order(text: str) -> bytes:
-    """Return a sort key for `String.compareTo`, which compares UTF-16 units: code points above
-    U+FFFF come before U+E000.
+    """Return a sort key for `String.compareTo`.
+
+    It compares UTF-16 units: code points above U+FFFF come before U+E000.
     """
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def _units(text: str) -> list[int]:
-    units = java_order(text)
-    return [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
+def _utf16_units(text: str) -> Sequence[int]:
+    if text.isascii():
+        return text.encode("ascii")
+    encoded = java_order(text)
+    return [encoded[at] << 8 | encoded[at + 1] for at in range(0, len(encoded), 2)]
 
 
 Assignment = dict[str, tuple[BrokerPartition, ...]]
-"""Every thread of the group and what it reads; nothing where there are more threads than logs."""
+"""Partitions of each thread of the group; empty for some if threads outnumber partitions."""
 
 
 class Strategy(str, Enum):
-    """`partition.assignment.strategy` of the group's consumers, with the release of theirs where
-    that matters.
-    """
+    """`partition.assignment.strategy` of the group's consumers, with their release if it matters."""
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"
-    """0.8.2 and 0.9; wherever it has an answer, it is that of 0.10 and 0.11."""
+    """0.8.2 and 0.9; if it has a result, it is that of 0.10 and 0.11."""
     ROUND_ROBIN_0_10 = "roundrobin-0.10"
     """0.10 and 0.11."""
     ROUND_ROBIN_1_0 = "roundrobin-1.0"
@@ -132,10 +140,10 @@ class Strategy(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentContext:
-    """What the assignment depends on; equal for all members that observed the same."""
+    """Input of the assignment; equal for all members that observed the same."""
 
     members: Mapping[str, Mapping[str, int]]
-    """Consumer id -> topic -> how many threads of it read that topic."""
+    """Consumer id -> topic -> number of its threads that read the topic."""
     partitions: Mapping[str, Collection[BrokerPartition]]
     """Partitions of each topic, in any order; none for a missing topic. Range needs the topics in
     question, round robin each topic that a consumer of the group reads.
@@ -143,36 +151,38 @@ class AssignmentContext:
 
     @property
     def threads(self) -> dict[str, list[str]]:
-        """Those that read each topic, in the originals' order."""
-        found: dict[str, list[str]] = {}
+        """Return the threads that read each topic, in the order of the original consumers."""
+        by_topic: dict[str, list[str]] = {}
         for member, counts in self.members.items():
             for topic, count in counts.items():
-                found.setdefault(topic, []).extend(
-                    thread_id(member, number) for number in range(count)
-                )
-        return {topic: sorted(threads, key=java_order) for topic, threads in found.items()}
+                threads = by_topic.setdefault(topic, [])
+                threads += [thread_id(member, number) for number in range(count)]
+        for threads in by_topic.values():
+            threads.sort(key=java_order)
+        return by_topic
 
 
 def context_of(
     registrations: Mapping[str, Registration], partitions: Mapping[str, Collection[BrokerPartition]]
 ) -> AssignmentContext:
-    """The context of a group with these consumers (by consumer id), where these topics exist."""
-    return AssignmentContext(
-        {member: found.threads(partitions) for member, found in registrations.items()}, partitions
-    )
+    """Return the context of a group with these consumers (by consumer id) and existing topics."""
+    members = {
+        member: registration.threads(partitions) for member, registration in registrations.items()
+    }
+    return AssignmentContext(members, partitions)
 
 
 def assign(context: AssignmentContext, strategy: Strategy, member: str) -> Assignment:
     """Return the partitions of each thread, as `member` and all other consumers compute them.
-    Raises SettingsError if `member` is not in the group, and if round robin has no answer common to
-    all.
+
+    Raises SettingsError if `member` is not in the group, and if consumers would compute different
+    results of round robin.
     """
     if member not in context.members:
-        message = "Our own registration is not among the group's consumers"
         raise SettingsError(
-            message,
+            "This consumer is not registered in its group",
             consumer=member,
-            action="Check whether somebody deleted the znode of this consumer",
+            action="Check whether another client deleted the znode of this consumer",
         )
     if strategy is Strategy.RANGE:
         return _range(context)
@@ -182,86 +192,119 @@ def assign(context: AssignmentContext, strategy: Strategy, member: str) -> Assig
 
 
 def assignment_of(member: str, assignment: Assignment) -> dict[BrokerPartition, str]:
-    """The logs of one member, each with the thread of it that owns it."""
-    return {
-        log: thread
-        for thread, logs in assignment.items()
-        if consumer_of(thread) == member
-        for log in logs
-    }
+    """Return the partitions of one member, each with its thread that owns it."""
+    threads: dict[BrokerPartition, str] = {}
+    for thread, partitions in assignment.items():
+        if consumer_of(thread) == member:
+            threads.update(dict.fromkeys(partitions, thread))
+    return threads
 
 
 def in_range_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
-    """The logs of one topic, as range cuts them: physical ones by key as text, so that `0-10` comes
-    before `0-2`; others by number.
+    """Return the partitions of one topic in the order that range splits.
+
+    Physical ones are ordered by key as text (`0-10` before `0-2`), others by number.
     """
-    return sorted(
-        logs, key=lambda log: (log.partition, "") if log.broker_id is None else (0, log.key)
-    )
+    return sorted(logs, key=_range_order)
+
+
+def _range_order(partition: BrokerPartition) -> tuple[int, str]:
+    if partition.broker_id is None:
+        return partition.partition, ""
+    return 0, partition.key
 
 
 def _range(context: AssignmentContext) -> Assignment:
-    found: dict[str, list[BrokerPartition]] = {}
+    assigned: dict[str, list[BrokerPartition]] = {}
     for topic, threads in context.threads.items():
-        logs = in_range_order(context.partitions.get(topic, ()))
-        each, longer = divmod(len(logs), len(threads))
-        for at, thread in enumerate(threads):
-            begins = each * at + min(at, longer)
-            found.setdefault(thread, []).extend(logs[begins : begins + each + (at < longer)])
-    return {thread: tuple(logs) for thread, logs in found.items()}
+        ordered = in_range_order(context.partitions.get(topic, ()))
+        for thread, (start, end) in zip(
+            threads, _range_bounds(len(ordered), len(threads)), strict=True
+        ):
+            assigned.setdefault(thread, []).extend(ordered[start:end])
+    return {thread: tuple(partitions) for thread, partitions in assigned.items()}
+
+
+def _range_bounds(count: int, readers: int) -> list[tuple[int, int]]:
+    """Return [start, end) of each reader's interval; the first ones are longer by one."""
+    size, longer = divmod(count, readers)
+    bounds = []
+    start = 0
+    for reader in range(readers):
+        end = start + size
+        if reader < longer:
+            end += 1
+        bounds.append((start, end))
+        start = end
+    return bounds
 
 
 def _round_robin(context: AssignmentContext, strategy: Strategy) -> Assignment:
     readers = context.threads
-    threads = sorted({thread for some in readers.values() for thread in some}, key=java_order)
-    place = {thread: at for at, thread in enumerate(threads)}
-    places = {topic: [place[thread] for thread in some] for topic, some in readers.items()}
-    found: dict[str, list[BrokerPartition]] = {thread: [] for thread in threads}
-    next_at = 0
-    for log in _in_hash_order(context, readers, strategy, is_shared=len(threads) > 1):
-        theirs = places[log.topic]
-        at = theirs[bisect_left(theirs, next_at) % len(theirs)]
-        found[threads[at]].append(log)
-        next_at = (at + 1) % len(threads)
-    return {thread: tuple(logs) for thread, logs in found.items()}
+    threads = sorted(frozenset().union(*readers.values()), key=java_order)
+    index_of = {thread: index for index, thread in enumerate(threads)}
+    reader_indexes = {}
+    for topic, topic_threads in readers.items():
+        reader_indexes[topic] = [index_of[thread] for thread in topic_threads]
+    assigned: dict[str, list[BrokerPartition]] = {thread: [] for thread in threads}
+    next_index = 0
+    has_many_threads = len(threads) > 1
+    for partition in _in_hash_order(context, readers, strategy, must_be_unique=has_many_threads):
+        index = _next_reader(reader_indexes[partition.topic], next_index)
+        assigned[threads[index]].append(partition)
+        next_index = (index + 1) % len(threads)
+    return {thread: tuple(partitions) for thread, partitions in assigned.items()}
+
+
+def _next_reader(indexes: Sequence[int], at_least: int) -> int:
+    """Return the first of the sorted indexes that is not smaller, else the first of all."""
+    return indexes[bisect_left(indexes, at_least) % len(indexes)]
 
 
 def _in_hash_order(
-    context: AssignmentContext, topics: Iterable[str], strategy: Strategy, *, is_shared: bool
+    context: AssignmentContext, topics: Iterable[str], strategy: Strategy, *, must_be_unique: bool
 ) -> list[BrokerPartition]:
-    """Sort by hash. Raises SettingsError if partitions of two topics have equal hashes, since
-    consumers would differ then.
+    """Sort partitions by the hash of their names.
+
+    Raises SettingsError if hashes must be unique and partitions of two topics have equal ones, as
+    consumers would order them differently.
     """
-    before, between, after = (
-        ("", "-", "") if strategy is Strategy.ROUND_ROBIN_1_0 else ("[", ",", "]")
-    )
+    opening, separator, closing = "[", ",", "]"
+    if strategy is Strategy.ROUND_ROBIN_1_0:
+        opening, separator, closing = "", "-", ""
     hashed: list[tuple[int, int, BrokerPartition]] = []
     for topic in topics:
-        prefix = java_hash(f"{before}{topic}{between}")
-        hashed.extend(
-            (java_hash(f"{log.partition}{after}", behind=prefix), log.partition, log)
-            for log in context.partitions.get(topic, ())
-        )
+        prefix_hash = java_hash(f"{opening}{topic}{separator}")
+        for partition in context.partitions.get(topic, ()):
+            name_hash = java_hash(f"{partition.partition}{closing}", prefix_hash=prefix_hash)
+            hashed.append((name_hash, partition.partition, partition))
     hashed.sort()
-    for (one, _, log), (another, _, other) in pairwise(hashed):
-        if is_shared and one == another and log.topic != other.topic:
+    for (name_hash, _, partition), (next_hash, _, following) in pairwise(hashed):
+        if must_be_unique and name_hash == next_hash and partition.topic != following.topic:
             message = (
-                f"Round robin has no order for {log} and {other}: their names have the same hash"
+                f"Round robin has no order for {partition} and {following}: "
+                "their names have the same hash"
             )
             raise SettingsError(
                 message,
-                action="Check partition.assignment.strategy of all consumers of the group: range knows no hash",
+                action=(
+                    "Check partition.assignment.strategy of all consumers of the group: "
+                    "range uses no hash"
+                ),
             )
-    return [log for _, _, log in hashed]
+    return [partition for _, _, partition in hashed]
 
 
 def _reject_unequal_threads(context: AssignmentContext) -> None:
-    """Check the conditions of 0.8.2 and 0.9, whose consumers fail otherwise. Raises SettingsError."""
+    """Reject groups in which consumers of 0.8.2 and 0.9 fail. Raises SettingsError."""
     by_topic = sorted(context.threads.items())
     for (first, expected), (topic, threads) in pairwise(by_topic):
         if threads != expected:
             differing = min(set(threads) ^ set(expected))
-            message = f"Round robin to 0.9 needs consumers that read the same topics with as many threads: {differing} reads one of two"
+            message = (
+                "Round robin to 0.9 needs consumers that read the same topics with as many "
+                f"threads: {differing} reads one of two"
+            )
             raise SettingsError(
                 message,
                 topics=f"{first}, {topic}",
@@ -270,12 +313,12 @@ def _reject_unequal_threads(context: AssignmentContext) -> None:
 
 
 Assigned = dict[str, frozenset[BrokerPartition]]
-"""By member id, every member of the group among them."""
+"""Partitions by member id, with each member of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member as the leader sees it when all have joined."""
+    """A member as the leader observes it when all have joined."""
 
     member_id: str
     topics: frozenset[str]
@@ -289,68 +332,69 @@ class GroupMember:
 def assign_as_leader(
     strategy: str, members: Collection[GroupMember], partitions: Mapping[str, int]
 ) -> Assigned:
-    """Return the assignment of each member. `partitions`: number of partitions of each existing
-    topic. Raises SettingsError for an unknown strategy.
+    """Return the assignment of each member.
+
+    `partitions`: number of partitions of each existing topic.
+    Raises SettingsError for an unknown strategy.
     """
-    chosen = _STRATEGIES.get(strategy)
-    if chosen is None:
+    assign_members = _STRATEGIES.get(strategy)
+    if assign_members is None:
         raise SettingsError(
-            "The group's leader is asked for an assignment that is unknown here",
+            "The group chose an unknown assignment strategy, and this member is its leader",
             strategy=strategy,
             action=f"Set group.join.assignment_strategy: one of {', '.join(STRATEGIES)}",
         )
-    ordered = sorted(
-        members,
-        key=lambda member: (
-            member.instance_id is None,
-            java_order(member.member_id if member.instance_id is None else member.instance_id),
-        ),
-    )
-    return {member: frozenset(logs) for member, logs in chosen(ordered, partitions).items()}
+    assigned = assign_members(sorted(members, key=_member_order), partitions)
+    return {member: frozenset(found) for member, found in assigned.items()}
+
+
+def _member_order(member: GroupMember) -> tuple[bool, bytes]:
+    if member.instance_id is None:
+        return True, java_order(member.member_id)
+    return False, java_order(member.instance_id)
 
 
 def find_unassigned(
     partitions: Mapping[str, int], assigned: Collection[BrokerPartition]
 ) -> frozenset[BrokerPartition]:
-    """Return the partitions that exist and that no member has. `partitions`: how many each topic
-    has, where it exists.
+    """Return the existing partitions that are assigned to no member.
+
+    `partitions`: number of partitions of each existing topic.
     """
-    there = (
-        BrokerPartition(topic, number)
-        for topic, count in partitions.items()
-        for number in range(count)
-    )
-    return frozenset(there).difference(assigned)
+    existing: set[BrokerPartition] = set()
+    for topic, count in partitions.items():
+        existing.update(BrokerPartition(topic, number) for number in range(count))
+    return frozenset(existing).difference(assigned)
 
 
 _Lists = dict[str, list[BrokerPartition]]
 
 
 def _range_of_members(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Lists:
-    found: _Lists = {member.member_id: [] for member in members}
+    assigned: _Lists = {member.member_id: [] for member in members}
     for topic, count in partitions.items():
-        readers = [member for member in members if topic in member.topics]
-        each, longer = divmod(count, len(readers)) if readers else (0, 0)
-        for at, member in enumerate(readers):
-            begins = each * at + min(at, longer)
-            found[member.member_id].extend(
-                BrokerPartition(topic, p) for p in range(begins, begins + each + (at < longer))
-            )
-    return found
+        readers = [member.member_id for member in members if topic in member.topics]
+        if not readers:
+            continue
+        for reader, (start, end) in zip(readers, _range_bounds(count, len(readers)), strict=True):
+            assigned[reader] += [BrokerPartition(topic, number) for number in range(start, end)]
+    return assigned
 
 
 def _round_robin_of_members(
     members: Sequence[GroupMember], partitions: Mapping[str, int]
 ) -> _Lists:
-    found: _Lists = {member.member_id: [] for member in members}
-    next_at = 0
+    assigned: _Lists = {member.member_id: [] for member in members}
+    next_index = 0
     for topic in sorted(partitions, key=java_order):
-        readers = [at for at, member in enumerate(members) if topic in member.topics]
-        for partition in range(partitions[topic] if readers else 0):
-            at = readers[bisect_left(readers, next_at) % len(readers)]
-            found[members[at].member_id].append(BrokerPartition(topic, partition))
-            next_at = (at + 1) % len(members)
-    return found
+        readers = [index for index, member in enumerate(members) if topic in member.topics]
+        if not readers:
+            continue
+        for number in range(partitions[topic]):
+            index = _next_reader(readers, next_index)
+            assigned[members[index].member_id].append(BrokerPartition(topic, number))
+            next_index = (index + 1) % len(members)
+    return assigned
 
 
 class _Topics:
@@ -364,7 +408,9 @@ class _Topics:
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         count = self._partitions.get(topic)
-        return None if count is None else set(range(count))
+        if count is None:
+            return None
+        return set(range(count))
 
 
 def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Lists:
@@ -376,40 +422,34 @@ def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _L
 
     if not members:
         return {}
-    subscriptions = {
-        member.member_id: StickyAssignorMemberMetadataV1(
+    subscriptions = {}
+    for member in members:
+        generation = member.generation
+        if generation is None:
+            generation = -1
+        owned = sorted(_owned_and_existing(member, partitions))
+        subscriptions[member.member_id] = StickyAssignorMemberMetadataV1(
             subscription=sorted(member.topics),
-            generation=-1 if member.generation is None else member.generation,
-            partitions=[
-                TopicPartition(log.topic, log.partition)
-                for log in sorted(_still_there(member, partitions))
-            ],
+            generation=generation,
+            partitions=[TopicPartition(log.topic, log.partition) for log in owned],
         )
-        for member in members
-    }
-    executor = StickyAssignmentExecutor(
-        _Topics(
-            {
-                topic: count
-                for topic, count in partitions.items()
-                if any(topic in member.topics for member in members)
-            }
-        ),
-        subscriptions,
-    )
+    subscribed = frozenset().union(*(member.topics for member in members))
+    topics = {topic: count for topic, count in partitions.items() if topic in subscribed}
+    executor = StickyAssignmentExecutor(_Topics(topics), subscriptions)
     executor.perform_initial_assignment()
     executor.balance()
-    return {
-        member.member_id: [
-            BrokerPartition(topic, p)
-            for topic, found in executor.get_final_assignment(member.member_id)
-            for p in found
-        ]
-        for member in members
-    }
+    assigned: _Lists = {}
+    for member in members:
+        found = assigned[member.member_id] = []
+        for topic, numbers in executor.get_final_assignment(member.member_id):
+            found += [BrokerPartition(topic, number) for number in numbers]
+    return assigned
 
 
-def _still_there(member: GroupMember, partitions: Mapping[str, int]) -> list[BrokerPartition]:
+def _owned_and_existing(
+    member: GroupMember, partitions: Mapping[str, int]
+) -> list[BrokerPartition]:
+    """Return what the member owns of the topics that it reads, without deleted partitions."""
     return [
         log
         for log in member.owned
@@ -418,15 +458,14 @@ def _still_there(member: GroupMember, partitions: Mapping[str, int]) -> list[Bro
 
 
 def _cooperative_sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Lists:
-    holders: dict[BrokerPartition, set[str]] = {}
+    owners: dict[BrokerPartition, set[str]] = {}
     for member in members:
-        for log in member.owned:
-            holders.setdefault(log, set()).add(member.member_id)
-    wanted = _sticky(members, partitions)
-    return {
-        member: [log for log in logs if not holders.get(log, set()) - {member}]
-        for member, logs in wanted.items()
-    }
+        for partition in member.owned:
+            owners.setdefault(partition, set()).add(member.member_id)
+    assigned: _Lists = {}
+    for member_id, wanted in _sticky(members, partitions).items():
+        assigned[member_id] = [log for log in wanted if owners.get(log, set()) <= {member_id}]
+    return assigned
 
 
 _STRATEGIES: Mapping[str, Callable[[Sequence[GroupMember], Mapping[str, int]], _Lists]] = {
@@ -439,8 +478,9 @@ STRATEGIES = tuple(_STRATEGIES)
 
 
 OTHERS_BACKOFF_S: Mapping[BrokerFamily, float] = {BrokerFamily.KAFKA: 2.0, BrokerFamily.JAFKA: 10.0}
-"""Between two tries of an old consumer, by default. In 0.8 that is as long as ZooKeeper's followers
-may lag by its settings, 2 s.
+"""Default time between two tries of an old consumer.
+
+In 0.8 it is the time that ZooKeeper's followers may lag by its settings, 2 s.
 """
 
 
@@ -471,18 +511,19 @@ class Standing:
 
     phase: Phase = Phase.UNJOINED
     group: object = None
-    """What its assignment depends on, as last observed; any comparable value."""
+    """Input of its assignment, as last observed; any comparable value."""
     nudges: int = 0
-    """How often it called the others since it saw the group change."""
+    """Number of nudges of the other members since it observed a change of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a member waits for others."""
+    """Times that a member waits for others."""
 
     join_timeout_s: float = 60.0
-    """Time to settle. Longer than the others' tries with their backoffs, else it gives up while
-    they still try.
+    """Time to settle.
+
+    It is longer than the others' tries with their backoffs, else it gives up while they still try.
     """
     backoff_s: float = 2.0
     """Time before it observes again, unless an owner releases earlier."""
@@ -494,18 +535,20 @@ Step = tuple[Standing, Do]
 
 
 def to_join(standing: Standing) -> Step:
-    """Begin."""
+    """Start to join."""
     return replace(standing, phase=Phase.JOINING, group=None), Do.REGISTER
 
 
 def registered(standing: Standing) -> Step:
-    """Its own node is there."""
+    """Continue after the member's own znode was created."""
     return standing, Do.LOOK
 
 
 def looked(standing: Standing, group: object, *, owns_its_share: bool) -> Step:
-    """`group`: what the assignment depends on now; `owns_its_share`: whether its partitions are
-    still its own.
+    """Continue after the group was observed.
+
+    `group`: the input of the assignment now. `owns_its_share`: the member still owns its
+    partitions.
     """
     if standing.phase is Phase.STABLE:
         if group == standing.group and owns_its_share:
@@ -517,29 +560,32 @@ def looked(standing: Standing, group: object, *, owns_its_share: bool) -> Step:
 
 
 def claimed(standing: Standing, *, is_called: bool) -> Step:
-    """All its partitions are claimed."""
-    return replace(standing, phase=Phase.STABLE), Do.LOOK if is_called else Do.REST
+    """Continue after all partitions of the member are claimed. `is_called`: an event came."""
+    stable = replace(standing, phase=Phase.STABLE)
+    if is_called:
+        return stable, Do.LOOK
+    return stable, Do.REST
 
 
 def refused(standing: Standing, timing: Timing, *, elapsed_s: float) -> Step:
-    """A partition has another owner; `elapsed_s` since the rebalance began."""
+    """Continue if a partition has another owner. `elapsed_s`: since the rebalance began."""
     if elapsed_s >= timing.join_timeout_s:
         return replace(standing, phase=Phase.UNJOINED), Do.LEAVE
     return standing, Do.WAIT
 
 
 def waited(standing: Standing) -> Step:
-    """The backoff is over, or something happened before."""
+    """Continue after the backoff, or after an event that came before its end."""
     return standing, Do.LOOK
 
 
 def let_go(standing: Standing) -> Step:
-    """It owns nothing any more."""
+    """Continue after the member released all its partitions."""
     return replace(standing, phase=Phase.JOINING), Do.LOOK
 
 
 def ended(standing: Standing) -> Standing:
-    """Its session has ended, or it left."""
+    """Return the state after the session expired, or after the member left."""
     return replace(standing, phase=Phase.UNJOINED)
 
 
@@ -549,11 +595,11 @@ def backoff_s(timing: Timing, *, elapsed_s: float) -> float:
 
 
 def nudge_after_s(standing: Standing, timing: Timing) -> float | None:
-    """Return the seconds after settling, or after the last nudge, until the member looks for
-    unowned partitions; None: no more.
+    """Return the seconds after settling, or after the last nudge, until unowned partitions are sought.
 
-    Half a backoff longer than others sleep, then doubled each time, within the time that others may
-    take. A member that owns nothing after that does not want to.
+    The first time is half a backoff longer than the others' backoff, then it doubles, up to the
+    time that others may take. A member that owns nothing after that does not want to.
+    None: no more nudges.
     """
     first = 1.5 * timing.others_backoff_s
     spent = first * (2**standing.nudges - 1)
@@ -563,23 +609,22 @@ def nudge_after_s(standing: Standing, timing: Timing) -> float | None:
 
 
 def nudged(standing: Standing) -> Standing:
-    """It called the others."""
+    """Return the state after a nudge of the other members."""
     return replace(standing, nudges=standing.nudges + 1)
 
 
 def ownerless(
     of_others: Collection[BrokerPartition], owned: Collection[BrokerPartition]
 ) -> frozenset[BrokerPartition]:
-    """The logs that the group gives to others and that none of them has: they are between two
-    tries, or have given up.
+    """Return the partitions that are assigned to other members and owned by none of them.
+
+    Those members are between two tries, or have given up.
     """
     return frozenset(of_others).difference(owned)
 
 
 KEEPS_LOGS = frozenset({"cooperative-sticky"})
-"""Strategies whose members keep what they own during a rebalance and release only what moves
-(KIP-429).
-"""
+"""Strategies with incremental rebalances: members release only what moves (KIP-429)."""
 Log = TypeVar("Log", bound=Hashable)
 
 
@@ -630,8 +675,9 @@ def answered(refusal: BrokerRefusal | None) -> Answered:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeats:
-    """When the next heartbeat is due, and whether the session may still be alive. Moments are
-    seconds of one clock that never goes back.
+    """Times of heartbeats: when the next is due, and whether the session may have ended.
+
+    Moments are seconds of one monotonic clock.
     """
 
     interval_s: float
@@ -639,35 +685,40 @@ class Heartbeats:
     backoff_s: float
     """Pause after a failed request."""
     begun: float
-    """When the member joined, or began to."""
+    """Moment when the member joined, or began to join."""
     sent: float = float("-inf")
     received: float = float("-inf")
-    """When the last answer came that knew the member."""
+    """Moment of the last response of a coordinator that knew the member."""
     has_failed: bool = False
 
     def at_send(self, now: float) -> Heartbeats:
-        """One is sent."""
+        """Return the times after a heartbeat was sent."""
         return replace(self, sent=now, has_failed=False)
 
     def at_answer(self, now: float) -> Heartbeats:
-        """The coordinator knew the member."""
+        """Return the times after a response of a coordinator that knew the member."""
         return replace(self, received=now)
 
     def at_failure(self) -> Heartbeats:
-        """The last one came to nothing."""
+        """Return the times after a heartbeat failed."""
         return replace(self, has_failed=True)
 
     def at_join(self, now: float) -> Heartbeats:
-        """The member joined: time counts from here."""
+        """Return the times after the member joined: the session begins here."""
         return replace(self, begun=now, has_failed=False)
 
     def wait_s(self, now: float) -> float:
-        """Until the next one is due: `max(0, delay - (now - max(last sent, last joined)))`."""
-        delay = self.backoff_s if self.has_failed else self.interval_s
+        """Return the seconds until the next heartbeat is due.
+
+        `max(0, delay - (now - max(last sent, last joined)))`
+        """
+        delay = self.interval_s
+        if self.has_failed:
+            delay = self.backoff_s
         return max(0.0, delay - (now - max(self.sent, self.begun)))
 
     def age_s(self, now: float) -> float:
-        """Since the coordinator last showed that it knows the member."""
+        """Return the seconds since the last response of a coordinator that knew the member."""
         return now - max(self.received, self.begun)
 
     def is_over(self, now: float) -> bool:
@@ -679,19 +730,21 @@ _LONGEST_INTERVAL_S = 3.0
 
 
 def interval_of(session_s: float) -> float:
-    """Return the seconds between heartbeats: a third of the session, so that one may be lost, and
-    three at most, since only heartbeats report rebalances (27).
+    """Return the seconds between heartbeats.
+
+    A third of the session, so that one may be lost, and three at most, as only heartbeats report
+    rebalances (27).
     """
     return min(_LONGEST_INTERVAL_S, session_s / 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled(Generic[Log]):
-    """What a member of an incremental protocol owns, and what it reports next."""
+    """Partitions that a member of an incremental protocol owns, and what it reports next."""
 
     owned: frozenset[Log]
     held: frozenset[Log]
-    """To be released later; nobody else is assigned them before."""
+    """Partitions to release later; they are assigned to no other member before."""
 
     @property
     def is_settled(self) -> bool:
@@ -700,8 +753,10 @@ class Reconciled(Generic[Log]):
 
 
 def reconciled(owned: frozenset[Log], target: frozenset[Log], *, holds: bool) -> Reconciled[Log]:
-    """Return what to own if `target` is assigned: partitions no longer assigned are released first
-    or held; new ones are taken after that.
+    """Return the partitions to own if `target` is assigned.
+
+    Partitions that are no longer assigned are released first, or held; new ones are owned after
+    that.
     """
     revoked = owned - target
     if revoked and holds:

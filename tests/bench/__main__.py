@@ -1,11 +1,11 @@
-"""`make bench`: what runs take beside Spark's own Kafka source and beside others, into BENCHMARK.md
-and benchmark.json.
+"""`make bench`: runs compared with Spark's own Kafka source and with others, into BENCHMARK.md and
+benchmark.json.
 
 `python -m tests.bench [--quick] [--workloads 100B-none,1kB-lz4] [--kinds arrow,spark-delta]
 [--parts compared] [--records N] [--rounds N]`
 
-Real ZooKeeper, Kafka, Spark and Delta on this machine. Both files are written behind each result:
-whatever ends it, what was measured is there.
+Real ZooKeeper, Kafka, Spark and Delta on this machine. Both files are written after each result, so
+that nothing measured is lost.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ _GROWTH = (1, 2, 4, 8)
 """Tenths of the topic's records."""
 _ON_CORES = 2_000_000
 _OF_ONE = "100B-none"
-"""The workload of which growth and memory are looked at; where it is not asked for, the first one.
-"""
+"""The workload of growth and memory; if it is not requested, the first one."""
 _BESIDES = "1kB-lz4"
-"""The one of which the memory of our runs is looked at besides."""
+"""The second workload of our runs' memory."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure what is asked for; 1 when something of it failed."""
+    """Measure the requested parts; return 1 if one of them failed."""
     words = sys.argv[1:] if words is None else words
     arguments = _parser().parse_args(words)
     if arguments.render:

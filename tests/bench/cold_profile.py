@@ -1,13 +1,13 @@
-"""Where the processor's time of Spark's JVM goes in a cold run of 10,000 records by Spark's writer:
-what of Delta's commit, which threads.
+"""The processor time of Spark's JVM in a cold run of 10,000 records by Spark's writer, by step of
+Delta's commit and by thread.
 
     PYTHONPATH=. python tests/bench/cold_profile.py [--every MS]
 
 The third run of a pipeline, as in `small_runs`, whose JVM dumps its threads every 25 ms by its own
-flight recorder. Each dump says of each thread how much of the processor it had. What all threads
-had between two dumps is counted for what the driver's command was in then, so the compilers' time
-is in what they compiled for; `threads` is the same time again, by thread. Dumps cost time
-themselves: read the shares.
+flight recorder. Each dump has the processor time of each thread. The time of all threads between
+two dumps is counted for the step of the driver's command at that time, so the compilers' time
+belongs to the compiled steps; `threads` is the same time again, by thread. Dumps cost time
+themselves: compare shares only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WHERE = {
     "the session's catalog and extensions": "SparkSession",
     "else of the command's": "py4j.reflection",
 }
-"""What a command is in, by what stands in its stack; the first that does."""
+"""The step of a command, by the frames of its stack; the first match counts."""
 IDLE = "between commands: what Python does"
 THREADS = {
     "the second compiler": "C2",

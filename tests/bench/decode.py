@@ -1,18 +1,18 @@
-"""How fast bytes become Arrow columns: our cursor against kafka-python's parser, on the same bytes
-in the same run.
+"""The speed of decoding bytes to Arrow columns: our cursor and kafka-python's parser, on the same
+bytes in the same run.
 
     python tests/bench/decode.py [FORMAT ...]
 
 One thread, warmed, best of several runs. "Ours" is CRC, decompression, kernel and Arrow, all
 columns, as an executor does it: answers of 4 MiB through a cursor. "kafka-python" is its CRC check
-(by the same library where there is a faster one) and its record objects. Rates count records and
-bytes as they come over the wire; "MB/s values" counts the decompressed values.
+(by the same library if there is a faster one) and its record objects. Rates count records and bytes
+as they come over the wire; "MB/s values" counts the decompressed values.
 
-Formats: v2, v1 and v0 (kafka-python's legacy decoder), and 0.7, which kafka-python has no decoder
-of: beside it stands the legacy decoder on the same values in format v0. Wrappers hold about 16 KiB,
-as the record batches do.
+Formats: v2, v1 and v0 (kafka-python's legacy decoder), and 0.7, for which kafka-python has no
+decoder: it is compared with the legacy decoder on the same values in format v0. Wrappers have about
+16 KiB, as the record batches do.
 
-Exits with 1 when the two disagree about the number of records.
+Exits with 1 if the two disagree about the number of records.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def values(size: int, count: int) -> list[bytes]:
     rng = random.Random(size)
     found = []
     for number in range(count):
-        text = f'{{"user": {rng.randrange(10**6)}, "page": "/p/{rng.randrange(5000)}", "ms": {rng.randrange(2000)}, "n": {number}, "tag": "'
+        text = (
+            f'{{"user": {rng.randrange(10**6)}, "page": "/p/{rng.randrange(5000)}", "ms": '
+            f'{rng.randrange(2000)}, "n": {number}, "tag": "'
+        )
         found.append(
             (
                 text
@@ -240,7 +243,8 @@ def built(form: str, contents: list[bytes], codec: int, count: int) -> list[byte
 def main() -> int:
     equip_kafka_python()
     print(
-        f"{'format':>6} {'value':>7} {'codec':>7} | {'ours M rec/s':>13} {'MB/s wire':>10} {'MB/s values':>12} | "
+        f"{'format':>6} {'value':>7} {'codec':>7} | {'ours M rec/s':>13} {'MB/s wire':>10} "
+        f"{'MB/s values':>12} | "
         f"{'kafka-python M rec/s':>21} {'ratio':>6}"
     )
     agreed = True
@@ -265,8 +269,10 @@ def measured(form: str, size: int, count: int, contents: list[bytes], codec: str
     same = rows == count and their_rows == few
     rate, their_rate = rows / seconds, their_rows / their_seconds
     print(
-        f"{form:>6} {size:>5} B {codec:>7} | {rate / 1e6:>13.2f} {wire / seconds / 1e6:>10.0f} {rows * size / seconds / 1e6:>12.0f} | "
-        f"{their_rate / 1e6:>21.3f} {rate / their_rate:>5.0f}x{'' if same else '  DIFFERENT COUNTS'}",
+        f"{form:>6} {size:>5} B {codec:>7} | {rate / 1e6:>13.2f} "
+        f"{wire / seconds / 1e6:>10.0f} {rows * size / seconds / 1e6:>12.0f} | "
+        f"{their_rate / 1e6:>21.3f} "
+        f"{rate / their_rate:>5.0f}x{'' if same else '  DIFFERENT COUNTS'}",
         flush=True,
     )
     return same

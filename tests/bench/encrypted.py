@@ -1,10 +1,10 @@
-"""`make bench`: what encryption takes of reading, beside plain, and beside Python's own `ssl` that
-moves the same bytes and no more.
+"""`make bench`: the cost of encryption for reading, compared with plain connections, and with
+Python's own `ssl` that moves the same bytes and no more.
 
     PYTHONPATH=. python tests/bench/encrypted.py [--mib N] [--rounds N]
 
-Who answers is a process of its own that has one answer of 16 MiB ready and moves its offsets on, so
-that it costs no more than sending; an embedded broker's Java manages a tenth of that under TLS.
+The server is a separate process that has one answer of 16 MiB ready and increments its offsets, so
+that it costs no more than sending; an embedded broker's Java manages a tenth of that with TLS.
 `bytes`: a socket and `recv_into`, nothing else. `fetches`: answers as a task takes them. `rows`:
 read by the loop of a task, as Arrow batches. In turn, in one process, on one connection each.
 """
@@ -46,7 +46,8 @@ OF_A_BATCH, BATCHES, VALUE_BYTES = 1000, 16, 1000
 RECORDS = OF_A_BATCH * BATCHES
 """Of one answer."""
 _RAW = b"\xff\xff\xff\xff"
-"""Where a request's size would be: give as many bytes as the next eight say, and nothing of Kafka.
+"""In place of a request's size: send as many bytes as the next eight bytes contain, without Kafka's
+protocol.
 """
 MIB = 1 << 20
 _FETCH_BYTES = 32 * MIB
@@ -100,7 +101,7 @@ def _accept(
     broker: FakeBroker,
     batches: Sequence[bytes],
 ) -> None:
-    """Side by side: a task keeps its connection for the next one, who must not wait behind it."""
+    """In parallel: a task keeps its connection for the next one, which must not wait for it."""
     while True:
         connection, _ = listening.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -214,7 +215,7 @@ def measured(mib: int, rounds: int) -> Iterator[Measured]:
                     encrypted if tls else plain, answers, security if tls else OPEN
                 ),
             }
-            made_rows(plain, 1, OPEN)  # what is loaded and compiled once
+            made_rows(plain, 1, OPEN)  # code that is loaded and compiled once
             for _ in range(rounds):
                 for kind, move in ways.items():
                     for tls in (False, True):
@@ -227,7 +228,8 @@ def _answering(folder: Path, cert: Path, key: Path) -> Iterator[tuple[int, int]]
     words = [
         sys.executable,
         "-c",
-        "import sys; from tests.bench.encrypted import answer_for_ever; answer_for_ever(*sys.argv[1:])",
+        "import sys; from tests.bench.encrypted import answer_for_ever; "
+        "answer_for_ever(*sys.argv[1:])",
     ]
     child: subprocess.Popen[Any] = subprocess.Popen(
         [*words, str(ports), str(cert), str(key)], stdin=subprocess.PIPE
@@ -253,7 +255,7 @@ def _timed(kind: str, tls: bool, move: Callable[[bool], float]) -> Measured:
 
 
 def main() -> None:
-    """A table, and what the law is about: fetches through TLS beside Python's own `ssl`."""
+    """A table, and the ratio under test: fetches through TLS and Python's own `ssl`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
@@ -265,11 +267,13 @@ def main() -> None:
         speeds[kind, tls] = statistics.median(one.mib_s for one in own)
         cpu = statistics.median(one.cpu_s / one.mib * 1024 for one in own)
         print(
-            f"{kind:8} {'TLS' if tls else 'plain':6} {speeds[kind, tls]:8.0f} MiB/s {cpu:8.2f} CPU s/GiB"
+            f"{kind:8} {'TLS' if tls else 'plain':6} {speeds[kind, tls]:8.0f} MiB/s "
+            f"{cpu:8.2f} CPU s/GiB"
         )
     for kind in ("fetches", "rows"):
         print(
-            f"{kind} through TLS: {speeds[kind, True] / speeds['bytes', True]:.2f} of Python's own ssl"
+            f"{kind} through TLS: {speeds[kind, True] / speeds['bytes', True]:.2f} of "
+            f"Python's own ssl"
         )
 
 

@@ -74,7 +74,8 @@ def main() -> int:
             ]
             imports, decode = (statistics.median(column) for column in zip(*found, strict=True))
             print(
-                f"{name:>12}: {zipped.stat().st_size / 1e6:.2f} MB, imports {imports:.2f} s, first decode {decode:.2f} s"
+                f"{name:>12}: {zipped.stat().st_size / 1e6:.2f} MB, imports {imports:.2f} s, "
+                f"first decode {decode:.2f} s"
             )
     return 0
 

@@ -1,22 +1,20 @@
-"""`make bench-parts`: whole runs on a real Jafka, from plan to committed offsets, beside Jafka's
-own consumer that reads into nothing.
+"""`make bench-parts`: whole runs on a real Jafka, from plan to committed offsets, compared with
+Jafka's own consumer that drops its messages.
 
 Both read the same messages from one broker, in turns, a round of one and a round of the other,
-while the other's process stands by:
+while the other process is idle:
 
-- The messages are 100 bytes of JSON, no two alike, so that neither Parquet nor a cache makes one of
-  many. They are in the page cache.
-- Both are warm: the consumer's JVM goes on from round to round, and so does the Spark session that
-  the runs find. The first rounds of both
-  are left out.
-- Counted of a run is all of it, from the command to its exit code: ZooKeeper, the plan, fetching,
-  decoding, the files, Delta's commit, the
-  offsets, the report.
-- Counted of the consumer are the seconds from its first message to its last. Finding brokers, and
-  sharing partitions out in ZooKeeper, is
-  left out there: the ratio is to the speed at which it reads. What a whole round of it takes is printed, too. It checks the CRC of each
-  message and copies its payload, as it does for everybody, and what has come is counted. What it fetches ahead before its first message
-  is taken, at most ten chunks of 1 MiB for each stream, counts for it.
+- The messages are 100 bytes of JSON, all different, so that neither Parquet nor a cache combines
+  them. They are in the page cache.
+- Both are warm: the consumer's JVM lives through all rounds, and so does the Spark session of the
+  runs. The first rounds of both are left out.
+- The time of a run is all of it, from the command to its exit code: ZooKeeper, the plan,
+  fetching, decoding, the files, Delta's commit, the offsets, the report.
+- The time of the consumer is from its first message to its last, without finding brokers and
+  assigning partitions in ZooKeeper: the ratio is to its speed of reading. Its whole round is
+  printed, too. It checks the CRC of each message and copies its payload, as it always does, and
+  received messages are counted. Messages that it fetches ahead before its first message is
+  returned, at most ten chunks of 1 MiB for each stream, count for it.
 """
 
 from __future__ import annotations
@@ -92,9 +90,7 @@ class Round:
 
 
 class JafkaReader:
-    """A JVM with Jafka's own consumer that reads all messages of the topic each time that it is
-    asked.
-    """
+    """A JVM with Jafka's own consumer that reads all messages of the topic on each request."""
 
     def __init__(
         self, cluster: EmbeddedCluster, folder: Path, messages: int, partitions: int
@@ -185,7 +181,7 @@ def run_once(
     assert result.code == 0 and result.document["records_read"] == messages, result.err + result.out
     shutil.rmtree(
         folder / f"table-{number}"
-    )  # or what is written fills the page cache, and the messages leave it
+    )  # otherwise written data fills the page cache, and evicts the messages
     return Spent(*spent, result.document["seconds"])
 
 
@@ -267,7 +263,8 @@ def main() -> None:
                     )
             reader.close()
     print(
-        f"{arguments.messages:,} messages of {PAYLOAD_BYTES} bytes in {arguments.partitions} partitions of one Jafka, medians of {arguments.rounds}"
+        f"{arguments.messages:,} messages of {PAYLOAD_BYTES} bytes in {arguments.partitions} "
+        f"partitions of one Jafka, medians of {arguments.rounds}"
     )
     reading, whole = (
         arguments.messages / 1e6 / statistics.median(seconds[_COLD:])
@@ -283,7 +280,8 @@ def main() -> None:
             verb: statistics.median(one.verbs[verb] for one in spent) for verb in spent[0].verbs
         }
         print(
-            f"etl run, all of it: {kind:32} {run:6.2f} M messages/s, {cpu:.2f} us of CPU each, {run / reading:.2f} of its reading"
+            f"etl run, all of it: {kind:32} {run:6.2f} M messages/s, {cpu:.2f} us of CPU "
+            f"each, {run / reading:.2f} of its reading"
         )
         print(
             "  seconds: "
@@ -294,7 +292,7 @@ def main() -> None:
 
 
 def kinds_of(writers: Sequence[str], codecs: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What is said of the table in each kind of run, by its name."""
+    """The table settings of each kind of run, by its name."""
     arrow = (
         {f"arrow {codec}": {"writer": "arrow", "compression": codec} for codec in codecs}
         if "arrow" in writers

@@ -48,14 +48,14 @@ COLUMNS = (
 
 
 class Joined(NothingRead):
-    """The same world, whose member is timed."""
+    """The same services, with a timed member."""
 
     def __init__(self, world: Services) -> None:
         super().__init__(world)
         self.began = self.began_cpu = self.took_s = self.took_cpu_s = 0.0
 
     def member(self) -> Member | None:
-        """The run's own, from whose first step on the time counts."""
+        """The run's own member; the time starts with its first step."""
         member: Any = self._world.member()
         join, leave = member.join, member.leave
 
@@ -73,7 +73,7 @@ class Joined(NothingRead):
         return found
 
     def store(self, plan: Plan) -> Any:
-        """The hand-over, at whose end the time is over."""
+        """The offset commit, at the end of which the time ends."""
         with self._timed("store"):
             found = self._world.store(plan)
         self.took_s, self.took_cpu_s = (
@@ -115,7 +115,7 @@ def one_run(conf: Path, profile: str | None) -> dict[str, float]:
 
 
 def measured(partitions: int, *, profile: str | None = None) -> dict[str, float]:
-    """The run behind the first one, over so many logs, of topics of a hundred each."""
+    """The run after the first one, over this number of partitions, of topics of a hundred each."""
     topics = [f"topic-{number:04}" for number in range(max(1, partitions // LOGS_OF_A_TOPIC))]
     each = partitions // len(topics)
     with (

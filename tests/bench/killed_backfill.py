@@ -2,8 +2,8 @@
 killed at random moments.
 
 Real ZooKeeper, Kafka, Spark and Delta on this machine. Each kill is a SIGKILL for the command with
-its JVM and its workers. It ends in an error where a row is missing or double, or where a plan was
-fetched again without a kill that met it; the reports tell how often it was.
+its JVM and its workers. It fails if a row is missing or double, or if a plan was fetched again
+without a kill that hit it; the reports have the number of fetches.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def main() -> None:
             )
         ).as_py()
         print(
-            f"{arguments.records:,} records, {rows.num_rows:,} rows, {places:,} of them different; {dict(found)}; "
+            f"{arguments.records:,} records, {rows.num_rows:,} rows, {places:,} of them "
+            f"different; {dict(found)}; "
             f"{seconds:.0f} s with all starts; the last: {last}"
         )
         if not rows.num_rows == places == arguments.records:

@@ -1,12 +1,11 @@
-"""Sets of offsets, for recounts and for the audit: numpy beside Roaring bitmaps
-(pyroaring.BitMap64).
+"""Sets of offsets, for recounts and for the audit: numpy and Roaring bitmaps (pyroaring.BitMap64).
 
     PYTHONPATH=. python tests/bench/offset_sets.py
 
-Each line is a process of its own. Seconds are of processor time, without making the offsets; MiB is
-how much the process grew by at most. `recount`: 20 million offsets of one range noted 65,536 rows
-at a time, and the receipt made of them. `audit`: 600 buckets of one log as Spark's bitmaps compared
-with one applied plan. Exits with 1 when the two disagree.
+Each line is a separate process. Seconds are processor time, without creating the offsets; MiB is
+the largest growth of the process. `recount`: 20 million offsets of one range counted 65,536 rows at
+a time, and its result. `audit`: 600 buckets of one partition as Spark's bitmaps, compared with one
+applied plan. Exits with 1 if the two disagree.
 """
 
 from __future__ import annotations
@@ -188,7 +187,8 @@ def one(work: str, kind: str, form: str) -> None:
         else audited(kind, form)
     )
     print(
-        f"{used:.2f} {(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.0f} {found}"
+        f"{used:.2f} "
+        f"{(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.0f} {found}"
     )
 
 
@@ -210,7 +210,8 @@ def main() -> int:
             )
             agreed &= found == again
             print(
-                f"{work + ', ' + kind:<42} {numpy_s:>8} {numpy_mib:>5} {roaring_s:>10} {roaring_mib:>5}",
+                f"{work + ', ' + kind:<42} {numpy_s:>8} {numpy_mib:>5} {roaring_s:>10} "
+                f"{roaring_mib:>5}",
                 flush=True,
             )
     return 0 if agreed else 1

@@ -72,13 +72,13 @@ class Measured:
     peak_mib: float
     document_bytes: int
     plan_cpu_s: float
-    """Of planning, in this process alone: brokers and ZooKeeper work beside it."""
+    """Of planning, in this process only: brokers and ZooKeeper run in parallel."""
     commit_cpu_s: float
 
 
 class NothingRead:
-    """A world in which every record of a plan was read and is in the table, as far as the run can
-    tell. Each verb is timed.
+    """Services in which every record of a plan was read and is in the table, as far as the run can
+    observe. Each verb is timed.
     """
 
     def __init__(self, world: Services) -> None:
@@ -125,7 +125,7 @@ class NothingRead:
         return snapshot.table if plan.ranges else self._world.fetch(plan, snapshot)
 
     def append(self, plan: Plan, rows: Any) -> tuple[CommitResult | None, Table | None]:
-        """A plan without ranges makes the table; of another it is told that all of it is there."""
+        """A plan without ranges creates the table; another one is reported as completely applied."""
         if not plan.ranges:
             return self._world.append(plan, rows)
         return CommitResult(

@@ -1,9 +1,10 @@
-"""`make bench-parts`: what it costs a run that the one before died between the table's commit and
-the offsets. Differences in one run.
+"""`make bench-parts`: the cost for a run if the one before died between the table's commit and the
+offsets. Differences in one run.
 
 A normal run and a run that first repairs read the same number of new records, in turns, in one
-Spark session. Counted are the seconds of the run's verbs, all of which begin with the driver's lock
-held. Runs are broken off in this process: what one leaves behind does not depend on how it ended.
+Spark session. Counted are the seconds of the run's verbs, all of which begin with the held driver
+lock. Runs are interrupted in this process: the state that they leave does not depend on how they
+ended.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def main() -> None:
             repairing.append(spent(pipeline.run()))
         assert pipeline.is_whole()
     print(
-        f"{arguments.records:,} records in the plan that was broken off and in each run, median of {arguments.rounds}, seconds"
+        f"{arguments.records:,} records in the plan that was broken off and in each run, "
+        f"median of {arguments.rounds}, seconds"
     )
     for what, runs in (("normal", normal), ("after a crash", repairing)):
         total = statistics.median(sum(run.values()) for run in runs)
@@ -62,7 +64,8 @@ def main() -> None:
         )
     more = [sum(a.values()) - sum(b.values()) for a, b in zip(repairing, normal, strict=True)]
     print(
-        f"the repair adds {statistics.median(more):.2f} s (least {min(more):.2f}, most {max(more):.2f})"
+        f"the repair adds {statistics.median(more):.2f} s (least {min(more):.2f}, most "
+        f"{max(more):.2f})"
     )
 
 

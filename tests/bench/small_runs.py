@@ -1,14 +1,14 @@
-"""`make bench-parts`: what a run of 10,000 new records takes, from the start of its process to its
-exit, beside a bare Spark process.
+"""`make bench-parts`: the time of a run of 10,000 new records, from the start of its process to its
+exit, compared with a minimal Spark process.
 
     PYTHONPATH=. python tests/bench/small_runs.py [--rounds N]
 
-In turn, each a cold process of its own: a program that does nothing but append 10,000 ready rows (a
-Parquet file with the columns of the raw table) to a Delta table by Spark; `etl run` by Spark's
-writer, by files that Spark's tasks write, and by files without Spark; and `etl run` where nothing
-is new. All on the same machine as the one broker and ZooKeeper; what is read is in the page cache.
-Beside the clock there are the processor's seconds of all processes that each one started: other
-work on the machine disturbs them less.
+In turn, each a cold process: a program that only appends 10,000 ready rows (a Parquet file with the
+columns of the raw table) to a Delta table by Spark; `etl run` by Spark's writer, by files that
+Spark's tasks write, and by files without Spark; and `etl run` without new records. All on the same
+machine as the one broker and ZooKeeper; the records are in the page cache. In addition to the
+elapsed time the processor seconds of all started processes are printed: other work on the machine
+disturbs them less.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def took(words: Sequence[str]) -> Took:
 
 
 def count(words: Sequence[str]) -> None:
-    """Run it, and print what `took` reads. Processes whose parent ended (Spark's JVM) become this
-    one's, so that it can wait for them.
+    """Run it, and print `took`. Processes whose parent ended (Spark's JVM) become children of this
+    one, so that it can wait for them.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     begun = time.monotonic()
@@ -186,14 +186,16 @@ def main(rounds: int) -> None:
         if round_:
             found[kind].append(spent)
     print(
-        f"{'':>26} {'median s':>9} {'of bare':>8} {'processor s':>12} {'of bare':>8}   each by the clock, and the processor"
+        f"{'':>26} {'median s':>9} {'of bare':>8} {'processor s':>12} {'of bare':>8}   each "
+        f"by the clock, and the processor"
     )
     bare = _medians(found[BARE])
     for name, each in found.items():
         clock, processor = _medians(each)
         shown = " ".join(f"{one.clock:.2f} {one.processor:.2f}," for one in each)
         print(
-            f"{name:>26} {clock:>9.2f} {clock / bare.clock:>8.2f} {processor:>12.2f} {processor / bare.processor:>8.2f}   {shown}"
+            f"{name:>26} {clock:>9.2f} {clock / bare.clock:>8.2f} {processor:>12.2f} "
+            f"{processor / bare.processor:>8.2f}   {shown}"
         )
 
 

@@ -1,11 +1,11 @@
-"""Where the CPU of one task goes that writes files itself, in one process without Spark, on a real
-broker; and what it has in memory.
+"""The CPU time of one task that writes files itself, in one process without Spark, on a real
+broker; and its memory.
 
-    PYTHONPATH=. python tests/bench/task_profile.py [--workload 100B-none] [--records N] [--codec zstd] [--rounds N]
+    PYTHONPATH=. python tests/bench/task_profile.py [--workload 100B-none] [--records N] [--codec
+zstd] [--rounds N]
 
-CPU seconds are those of the process; the broker's are not counted. Each part has what is spent in
-it and in no part inside of it. The first round is left out: it compiles or loads what the later
-ones use.
+CPU seconds are those of the process, without the broker's. The time of each part excludes the parts
+inside of it. The first round is left out: it compiles or loads code for the later ones.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "Parquet": (data_files._OpenFile, "write"),
     "end of the file": (data_files._OpenFile, "close"),
 }
-"""What is timed; none of them calls itself."""
+"""The timed functions; none of them calls itself."""
 _COLD = 1
 spent: Counter[str] = Counter()
 _inside: list[float] = []
@@ -132,16 +132,20 @@ def main() -> None:
         tasks, codec = tasks_of(cluster, workload), Codec(arguments.codec)
         warm = [once(tasks, reading, codec) for _ in range(_COLD + arguments.rounds)][_COLD:]
     print(
-        f"{workload.name}, {workload.records:,} records, files in {codec.value}; medians of {len(warm)}"
+        f"{workload.name}, {workload.records:,} records, files in {codec.value}; medians of "
+        f"{len(warm)}"
     )
     for part in PARTS:
         print(
-            f"{part:>22} {statistics.median(parts[part] for _, parts in warm) * 1e6 / workload.records:7.4f} us of CPU a record"
+            f"{part:>22} "
+            f"{statistics.median(parts[part] for _, parts in warm) * 1e6 / workload.records:7.4f} "
+            f"us of CPU a record"
         )
     whole = statistics.median(cpu for cpu, _ in warm)
     per_gb = whole * 1e9 / (workload.records * workload.size)
     print(
-        f"{'all':>22} {whole * 1e6 / workload.records:7.4f}; {per_gb:.2f} s of CPU per GB; peak {peak_mb():.0f} MB"
+        f"{'all':>22} {whole * 1e6 / workload.records:7.4f}; {per_gb:.2f} s of CPU per GB; "
+        f"peak {peak_mb():.0f} MB"
     )
 
 

@@ -1,12 +1,12 @@
-"""What Spark's JVM takes for the rows of a Python data source before a writer has them: by size of
-Arrow batches, and by column.
+"""The cost of Spark's JVM for the rows of a Python data source before a writer gets them: by size
+of Arrow batches, and by column.
 
     PYTHONPATH=. python tests/bench/through_jvm.py [--rows N] [--bytes N] [--rounds N]
 
 In one thread, by Spark's own classes: an Arrow stream is read, and its rows become Spark's
-(`java/ArrowRows.java`). Printed are microseconds of CPU for a row, warm, those of the quickest
-round. What pyspark's collection of garbage takes behind each task of a worker is printed, too,
-before what is loaded is set aside and after (`etl/reader/task_rows.py`).
+(`java/ArrowRows.java`). Printed are microseconds of CPU for a row, warm, of the fastest round. The
+cost of pyspark's garbage collection after each task of a worker is printed, too, before loaded
+objects are frozen and after (`etl/reader/task_rows.py`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def main() -> None:
             text=True,
         ).stdout
     print(
-        f"{arguments.rows:,} rows with values of {arguments.bytes} bytes: microseconds of CPU for a row, and of them for reading the stream"
+        f"{arguments.rows:,} rows with values of {arguments.bytes} bytes: microseconds of "
+        f"CPU for a row, and of them for reading the stream"
     )
     for line in result.splitlines():
         path, whole, reading = line.rsplit(" ", 2)
@@ -126,7 +127,8 @@ def main() -> None:
     before = collection_s()
     gc.freeze()
     print(
-        f"a collection in a worker that has loaded the kernels: {before:.3f} s of CPU, with all of that set aside {collection_s():.3f}"
+        f"a collection in a worker that has loaded the kernels: {before:.3f} s of CPU, with "
+        f"all of that set aside {collection_s():.3f}"
     )
 
 

@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             published.played(case, reported, failure)
             published.write()
             print(
-                f"{number:3}/{len(chosen)} row {case.row:2} {case.name}: {_in_short(reported, failure)} "
+                f"{number:3}/{len(chosen)} row {case.row:2} {case.name}: "
+                f"{_in_short(reported, failure)} "
                 f"({time.monotonic() - began:.0f} s)",
                 flush=True,
             )
@@ -105,7 +106,10 @@ def _played(case: Case, stage: Stage) -> tuple[CaseResult | None, str]:
 def _in_short(reported: CaseResult | None, failure: str) -> str:
     if reported is None:
         return f"FAILED: {failure.splitlines()[0]}"
-    return f"{reported.after} -> {reported.next_run} -> {reported.checked.records} records, {reported.checked.rows} rows"
+    return (
+        f"{reported.after} -> {reported.next_run} -> {reported.checked.records} records, "
+        f"{reported.checked.rows} rows"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,7 +133,8 @@ def _parser() -> argparse.ArgumentParser:
         "--writer",
         choices=list(WRITES),
         default="spark",
-        help="who writes the rows: Spark; arrow: its tasks, into files of their own; processes: the same tasks without Spark",
+        help="who writes the rows: Spark; arrow: its tasks, into files of their own; processes: "
+        "the same tasks without Spark",
     )
     parser.add_argument(
         "--store",

@@ -192,7 +192,8 @@ CASES: tuple[Case, ...] = (
     Case(
         32,
         "a backfill killed ten times",
-        "a backfill: SIGKILL for the whole process group at 10 random moments, each time begun anew",
+        "a backfill: SIGKILL for the whole process group at 10 random moments, each time "
+        "begun anew",
         many_times,
     ),
 )

@@ -149,13 +149,15 @@ CASES: tuple[Case, ...] = (
     Case(
         39,
         "behind the append: taken",
-        f"{_ZOOKEEPER}before it moves its offsets another consumer owns a partition and reads on in it",
+        f"{_ZOOKEEPER}before it moves its offsets another consumer owns a partition and "
+        f"reads on in it",
         taken,
     ),
     Case(
         39,
         "behind the append: asleep",
-        f"{_ZOOKEEPER}the driver is paused past its session before it moves its offsets, a second one does the work, the first goes on",
+        f"{_ZOOKEEPER}the driver is paused past its session before it moves its offsets, a "
+        f"second one does the work, the first goes on",
         partial(wakes_at_verb, verb="commit", loaded=True, group=_BEHIND),
     ),
     *(
@@ -192,7 +194,8 @@ CASES: tuple[Case, ...] = (
     ),
     _in_kafka(
         "asleep",
-        "the driver is paused past its sessions before its commit, a second one does the work, the first goes on",
+        "the driver is paused past its sessions before its commit, a second one does the "
+        "work, the first goes on",
         cases_coordinated.asleep,
         verb="commit",
         loaded=True,

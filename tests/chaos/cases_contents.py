@@ -228,7 +228,8 @@ CASES: tuple[Case, ...] = (
     Case(
         18,
         "transactions",
-        "transactions of two producers, committed, aborted and open; killed before the offsets moved",
+        "transactions of two producers, committed, aborted and open; killed before the "
+        "offsets moved",
         transactions,
     ),
     Case(

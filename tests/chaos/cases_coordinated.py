@@ -346,7 +346,8 @@ CASES: tuple[Case, ...] = (
         Case(
             38,
             f"coordinated: asleep {name}",
-            f"{_AS}the driver is paused past its sessions {when}, a second one does the work, the first goes on",
+            f"{_AS}the driver is paused past its sessions {when}, a second one does the "
+            f"work, the first goes on",
             partial(asleep, verb=verb, loaded=loaded),
         )
         for verb, loaded, name, when in (
@@ -360,13 +361,15 @@ CASES: tuple[Case, ...] = (
     Case(
         38,
         "coordinated: nobody can tell, it was handed over",
-        f"{_AS}SIGKILL between commit and mark; another consumer reads all there is; a person says that it was handed over",
+        f"{_AS}SIGKILL between commit and mark; another consumer reads all there is; a "
+        f"person says that it was handed over",
         partial(nobody_can_tell, commit_succeeded=True),
     ),
     Case(
         38,
         "coordinated: nobody can tell, it was not",
-        f"{_AS}SIGKILL between plan and commit; another consumer reads all there is; a person says that it was not handed over",
+        f"{_AS}SIGKILL between plan and commit; another consumer reads all there is; a "
+        f"person says that it was not handed over",
         partial(nobody_can_tell, commit_succeeded=False),
     ),
     Case(

@@ -245,7 +245,8 @@ CASES: tuple[Case, ...] = (
     Case(
         23,
         "tail-lost-of-one",
-        "one of two brokers comes back with half of its logs, which are longer again when the next run comes",
+        "one of two brokers comes back with half of its logs, which are longer again when "
+        "the next run comes",
         tail_lost_of_one,
     ),
 )

@@ -265,7 +265,8 @@ CASES: tuple[Case, ...] = (
         Case(
             33,
             f"another driver's plan {name}",
-            f"as a member, the driver is paused past its session {words}; a second one hands the next plan over; the first goes on",
+            f"as a member, the driver is paused past its session {words}; a second one hands "
+            f"the next plan over; the first goes on",
             partial(wakes_at_verb, verb=verb, loaded=loaded, group=JOIN),
         )
         for verb, loaded, name, words in (

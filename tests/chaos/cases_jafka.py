@@ -168,7 +168,10 @@ _PAUSED = (
     "zombie with half its files",
     "zombie before the offsets",
 )
-_UNFLUSHED = "Jafka: SIGKILL after the Delta commit while logs have a tail that is not flushed; then SIGKILL for the broker, "
+_UNFLUSHED = (
+    "Jafka: SIGKILL after the Delta commit while logs have a tail that is not flushed; then "
+    "SIGKILL for the broker, "
+)
 _DELETED = "Jafka: retention deletes files of a log while its reader stands still, "
 
 CASES: tuple[Case, ...] = (

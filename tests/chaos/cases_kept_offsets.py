@@ -294,7 +294,8 @@ def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:
         ),
         case(
             "asleep between look and commit",
-            "the driver is paused between its look at the group and its commit, a second one does more, "
+            "the driver is paused between its look at the group and its commit, a second one "
+            "does more, "
             "the first goes on",
             asleep_between_look_and_commit,
         ),
@@ -302,7 +303,8 @@ def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:
     coordinators = [
         case(
             "coordinator moved",
-            "the broker that keeps the offsets is killed before the commit, another takes its place",
+            "the broker that keeps the offsets is killed before the commit, another takes "
+            "its place",
             coordinator_moved,
         ),
         case(
@@ -315,7 +317,8 @@ def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:
         *(
             case(
                 f"another committed {name}{', during a run' if during else ''}",
-                f"another client commits a {name} offset in Kafka {'during a run' if during else 'between two runs'}; the run stops, and "
+                f"another client commits a {name} offset in Kafka "
+                f"{'during a run' if during else 'between two runs'}; the run stops, and "
                 "the table tells where it is set back to",
                 another_committed,
                 by=by,
@@ -335,7 +338,8 @@ def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:
         ),
         case(
             "somebody joined",
-            "a consumer joins the group in Kafka before the commit; the run stops, and the consumer leaves",
+            "a consumer joins the group in Kafka before the commit; the run stops, and the "
+            "consumer leaves",
             somebody_joined,
         ),
     ]

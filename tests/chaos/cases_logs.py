@@ -348,7 +348,8 @@ CASES: tuple[Case, ...] = (
     Case(
         24,
         "expired-after-a-skip",
-        "`supersede --skip`, then the start of the range is deleted, and the run supersedes the plan again",
+        "`supersede --skip`, then the start of the range is deleted, and the run supersedes "
+        "the plan again",
         partial(expired_after_a_skip, by_hand=False),
     ),
     Case(

@@ -96,7 +96,8 @@ CASES: tuple[Case, ...] = (
     Case(
         14,
         "offset-moved-on-and-followed",
-        "an offset moved to a larger value between two runs, on_offset_changed: follow; 20 offsets are let go",
+        "an offset moved to a larger value between two runs, on_offset_changed: follow; 20 "
+        "offsets are let go",
         partial(moved_between, to=_LARGER, on_offset_changed="follow", follows=True),
         short=True,
     ),

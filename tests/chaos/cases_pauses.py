@@ -243,7 +243,8 @@ CASES: tuple[Case, ...] = (
         Case(
             35,
             f"paused under a driver that sleeps before {verb}",
-            f"the driver is paused past its session {when}, {_THEN}by an operator, a second driver runs, the first goes on",
+            f"the driver is paused past its session {when}, {_THEN}by an operator, a second "
+            f"driver runs, the first goes on",
             partial(paused_under_a_sleeper, verb=verb),
         )
         for verb, when in (("store", "before it stores its plan"), ("append", "before it writes"))

@@ -31,7 +31,10 @@ def paused_before_its_plan(stage: Stage) -> CaseResult:
     refused = late.run()
     assert refused.code == 2 and held(late) == "nothing", refused.err
     loading.produce(400)
-    message = f"the one that won: {summary_of(loading.ran())}; the woken one: {summary_of(woken)}, then exit {refused.code}"
+    message = (
+        f"the one that won: {summary_of(loading.ran())}; the woken one: {summary_of(woken)}, "
+        f"then exit {refused.code}"
+    )
     assert first.code == 0
     return CaseResult(after, message, checked(loading))
 
@@ -48,7 +51,10 @@ def killed_behind_its_plan(stage: Stage) -> CaseResult:
     assert refused.code == 2, f"{summary_of(refused)}\n{refused.err}"
     assert retire(other, "clicks").code == 0
     wait_for_no_owner(other)
-    message = f"the other one: exit {refused.code}; when the killed one is retired: {summary_of(other.ran())}"
+    message = (
+        f"the other one: exit {refused.code}; when the killed one is retired: "
+        f"{summary_of(other.ran())}"
+    )
     late = killed.run()
     assert late.code == 5 and held(killed) == "nothing", f"{summary_of(late)}\n{late.err}"
     return CaseResult(after, f"{message}; the retired one: exit {late.code}", checked(other))
@@ -81,13 +87,15 @@ CASES: tuple[Case, ...] = (
     Case(
         27,
         "two pipelines on one topic, one paused before its plan",
-        "two pipelines of a group start on one topic: SIGSTOP before the plan of one is stored, the other one runs, SIGCONT",
+        "two pipelines of a group start on one topic: SIGSTOP before the plan of one is "
+        "stored, the other one runs, SIGCONT",
         paused_before_its_plan,
     ),
     Case(
         27,
         "two pipelines on one topic, the winner killed for good",
-        "two pipelines of a group start on one topic: SIGKILL when the plan of one is stored; it is retired, and the other one runs",
+        "two pipelines of a group start on one topic: SIGKILL when the plan of one is "
+        "stored; it is retired, and the other one runs",
         killed_behind_its_plan,
     ),
 )

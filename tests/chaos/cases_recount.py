@@ -72,7 +72,8 @@ def mapped(stage: Stage, *, mode: str, are_gone: bool) -> CaseResult:
     table = f"delta.`{pipeline.table}`"
     properties = f"'delta.columnMapping.mode' = '{mode}', 'delta.enableDeletionVectors' = 'true'"
     _spark().sql(
-        f"CREATE TABLE {table} ({spark_schema()}) USING delta PARTITIONED BY (partition) TBLPROPERTIES ({properties})"
+        f"CREATE TABLE {table} ({spark_schema()}) USING delta PARTITIONED BY (partition) "
+        f"TBLPROPERTIES ({properties})"
     )
     if are_gone:  # OPTIMIZE leaves a partition with one file as it is
         pipeline.produce(400)

@@ -79,7 +79,10 @@ def many_times(stage: Stage) -> CaseResult:
     assert last.code == 0, last.err
     assert _are_all_or_none(pipeline) is True
     assert pipeline.door("verify").code == 0
-    reported = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {summary_of(last)}"
+    reported = (
+        f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: "
+        f"{summary_of(last)}"
+    )
     return stage.finish(pipeline, after=after, next_run=reported)
 
 
@@ -176,7 +179,8 @@ CASES: tuple[Case, ...] = (
     Case(
         31,
         "a replay killed twenty times",
-        "a replay: SIGKILL for the whole process group at 20 moments spread over its way, each time begun anew",
+        "a replay: SIGKILL for the whole process group at 20 moments spread over its way, "
+        "each time begun anew",
         many_times,
     ),
 )

@@ -143,8 +143,14 @@ def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> CaseResult:
     return CaseResult(after, message, checked(old))
 
 
-_OVER = "the driver is paused past its session, another pipeline takes its place and loads the same offsets, the first goes on: "
-_RETIRED = "the driver is paused before the append past its session, its pipeline is retired, another one of the group loads the topic: "
+_OVER = (
+    "the driver is paused past its session, another pipeline takes its place and loads the same "
+    "offsets, the first goes on: "
+)
+_RETIRED = (
+    "the driver is paused before the append past its session, its pipeline is retired, another "
+    "one of the group loads the topic: "
+)
 
 CASES: tuple[Case, ...] = (
     Case(

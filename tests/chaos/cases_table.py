@@ -157,7 +157,8 @@ def replaced_in_place(stage: Stage) -> CaseResult:
     pipeline = loaded(stage)
     before = table_of(pipeline).version()
     sql(
-        f"CREATE OR REPLACE TABLE delta.`{pipeline.table}` USING delta AS SELECT * FROM delta.`{pipeline.table}` WHERE offset < 3"
+        f"CREATE OR REPLACE TABLE delta.`{pipeline.table}` USING delta AS SELECT * FROM "
+        f"delta.`{pipeline.table}` WHERE offset < 3"
     )
     after = held(pipeline)
     result = stopped(pipeline.run(), 5, "table accept-changes")
@@ -320,7 +321,8 @@ def retention_of_ids(stage: Stage) -> CaseResult:
     pipeline = loaded(stage, runs=1)
     after, table = held(pipeline), pipeline.table
     sql(
-        f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')"
+        f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES "
+        f"('delta.setTransactionRetentionDuration' = 'interval 1 days')"
     )
     pipeline.produce(80)
     result = stopped(pipeline.run(), 2, "forgets transaction ids", "UNSET TBLPROPERTIES")

@@ -198,7 +198,8 @@ CASES: tuple[Case, ...] = (
         33,
         "void: in another plan's place",
         _VOID
-        + "another consumer commits 20 records, and the plan was to take the place of one that no member had stored",
+        + "another consumer commits 20 records, and the plan was to take the place of one that "
+        "no member had stored",
         partial(in_the_place_of, loaded=False),
     ),
     Case(33, "void: in another plan's place, later", _LATER, partial(in_the_place_of, loaded=True)),
@@ -236,7 +237,8 @@ CASES: tuple[Case, ...] = (
     Case(
         38,
         "coordinated: asleep before its commit, static",
-        f"{_AS}with a name of its own (static), the driver is paused past its sessions between plan and commit, a second one does the "
+        f"{_AS}with a name of its own (static), the driver is paused past its sessions "
+        f"between plan and commit, a second one does the "
         "work, the first goes on",
         partial(asleep, verb="hand_over", loaded=True, settings=_STATIC),
     ),

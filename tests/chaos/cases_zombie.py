@@ -237,7 +237,10 @@ def two_drivers(*, started: int, stored: int, appended: int) -> tuple[Case, ...]
     )
 
 
-_OVERTAKEN = "the driver is paused past its ZooKeeper session, a second one does the work, the first goes on: "
+_OVERTAKEN = (
+    "the driver is paused past its ZooKeeper session, a second one does the work, the first goes "
+    "on: "
+)
 
 CASES: tuple[Case, ...] = (
     Case(

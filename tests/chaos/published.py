@@ -187,4 +187,7 @@ def versions() -> str:
         if jar.stem[10:11].isdigit()
     )
     spark, delta, rust = map(importlib.metadata.version, ("pyspark", "delta-spark", "deltalake"))
-    return f"ZooKeeper {zookeeper}, Kafka {DEFAULT_VERSION}, Spark {spark}, Delta {delta}, and delta-rs {rust}"
+    return (
+        f"ZooKeeper {zookeeper}, Kafka {DEFAULT_VERSION}, Spark {spark}, Delta {delta}, and "
+        f"delta-rs {rust}"
+    )

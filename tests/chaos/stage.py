@@ -281,7 +281,10 @@ def summary_of(result: CommandResult) -> str:
         return f"exit {result.code}"
     if result.code and "message" in document:
         return f"exit {result.code}: {_EACH_TIME_ANOTHER.sub('', document['message'])}"
-    return f"exit {result.code}: {', '.join(one['outcome'] for one in document.get('outcomes', ())) or 'nothing'}"
+    return (
+        f"exit {result.code}: "
+        f"{', '.join(one['outcome'] for one in document.get('outcomes', ())) or 'nothing'}"
+    )
 
 
 _EACH_TIME_ANOTHER = re.compile(r": run \S+, pid \d+ on [^\s;]+|/\S+/crash-\d+/")

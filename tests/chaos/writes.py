@@ -46,14 +46,16 @@ WRITES: Mapping[str, Writes] = {
     ),
     "arrow": Writes(
         "CRASHES_ARROW",
-        "Spark's tasks write the files (`table.writer: auto`), but where a case says that Spark writes them.",
+        "Spark's tasks write the files (`table.writer: auto`), but where a case says that "
+        "Spark writes them.",
         {"table": {"writer": "auto"}},
         4,
         {**_FOUR_TASKS, "transform": {"record_batch": ARROW_TRANSFORM}},
     ),
     "processes": Writes(
         "CRASHES_WITHOUT_SPARK",
-        "Worker processes write the files, without Spark (`limits.local_below_bytes`), but where a case says otherwise.",
+        "Worker processes write the files, without Spark (`limits.local_below_bytes`), but "
+        "where a case says otherwise.",
         {"table": {"writer": "auto"}, "limits": {"local_below_bytes": 1 << 30}},
         cores(),
         {"transform": {"record_batch": ARROW_TRANSFORM}},

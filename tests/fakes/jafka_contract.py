@@ -250,7 +250,8 @@ class JafkaContract:
         consumer.produce(topic, 0, HELLO)
         with pytest.raises(
             BrokerError,
-            match=r"WRONG_PARTITION \(code 3\).*partition 3.*how many partitions the topic has on this broker",
+            match=r"WRONG_PARTITION \(code 3\).*partition 3.*how many partitions the topic has on "
+            r"this broker",
         ):
             consumer.fetch(topic, 3, 0)
         with pytest.raises(

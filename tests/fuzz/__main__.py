@@ -94,7 +94,8 @@ def _search_all(names: list[str], seconds: int) -> int:
             )
     found = sum(len(search.found) for search in searches)
     print(
-        f"{'together':28}{sum(s.inputs for s in searches):>12,}{sum(s.seconds for s in searches):>9.0f}  {found or 'nothing'}"
+        f"{'together':28}{sum(s.inputs for s in searches):>12,}{sum(s.seconds for s in searches):>9.0f} "
+        f" {found or 'nothing'}"
     )
     return 1 if found else 0
 

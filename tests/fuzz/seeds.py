@@ -257,7 +257,8 @@ def _of_groups_and_folders(api: Api, version: int) -> Any:
                             client_host="/10.0.0.7",
                             member_metadata=b"",
                             member_assignment=bytes.fromhex(
-                                "0000 00000001 0006 636c69636b73 00000002 00000003 00000004 ffffffff"
+                                "0000 00000001 0006 636c69636b73 00000002 00000003 00000004 "
+                                "ffffffff"
                             ),
                         )
                     ],

@@ -1,1 +1,1 @@
-"""The protocol as a model: small enough that every interleaving can be looked at."""
+"""The protocol as a model: small enough to explore every interleaving."""

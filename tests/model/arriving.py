@@ -37,8 +37,8 @@ class Plan(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table at the path: who it is, our plan 1 where its commit is there, and rows of plans that
-    no commit of ours tells of.
+    """A table at the path: its id, our plan 1 if it has its commit, and rows of plans without a
+    commit of ours.
     """
 
     id: int
@@ -110,7 +110,7 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
             "another pipeline makes the table",
             s._replace(table=Table(s.next), next=s.next + 1, made=s.made - 1),
         )
-    # in the middle of an append nobody could tell, whatever the plan says: that is left out
+    # in the middle of an append this is undecidable, whatever the plan contains: it is left out
     if s.table and s.exchanged and not any(driver.at is At.WRITE for driver in s.drivers):
         put_away = s._replace(next=s.next + 1, exchanged=s.exchanged - 1)
         yield "another table takes its place", put_away._replace(table=Table(s.next))

@@ -1,28 +1,30 @@
-"""Backfills beside a live pipeline, in one table: in every interleaving with crashes, lost
-sessions, and backfills that are given up.
+"""Backfills and a live pipeline in one table: in every interleaving with crashes, lost sessions,
+and backfills that are given up.
 
-One log. The live pipeline reads from its start on, for ever; a backfill reads a stretch that it
-claimed, in plans of one offset, under numbers and an application id of its own. Nobody waits for
-anybody: what keeps them apart is a fence, one znode whose version every claim moves.
+One partition. The live pipeline reads from its start on, for ever; a backfill reads an interval
+that it reserved, in plans of one offset, under numbers and an application id of its own. No driver
+waits for another: they are separated by the reservation lock, one znode whose version every
+reservation increments.
 
     python -m tests.model.backfilling
 
-Who claims reads the fence first, then what all others claim, and writes its claim and the fence in
-one transaction at the version that it read. The live pipeline claims with the plan that decides its
-start (or by which an operator sets it back), everything from there on. A backfill that is given up
-keeps the claim of what it loaded; what a forgotten driver may still store or append it gives away
-only behind a plan without offsets that takes that one's number, in the ledger and in the table.
+A driver that reserves reads the lock first, then all other reservations, and writes its reservation
+and the lock in one transaction at the version that it read. The live pipeline reserves with the
+plan that decides its start (or by which an operator sets it back), everything from there on. A
+backfill that is given up keeps the reservation of its loaded offsets. Offsets that a forgotten
+driver may still store or append are released only after a plan without offsets has taken that
+driver's number, in the ledger and in the table.
 
 ZooKeeper and the table are not read at one moment. So each plan of a backfill is stored at the
-version of its claim that was read before both, and moves it: whoever closes the claim knows that
-nothing was stored since it looked, and that nothing will be.
+version of its reservation that was read before both, and increments it: a driver that closes the
+reservation knows that no plan was stored since its observation, and that none will be.
 
-Laws: the table holds each offset at most once; claims are disjoint; and a backfill that is left
+Laws: the table has each offset at most once; reservations are disjoint; and a backfill that runs
 alone comes to its end.
 
-`backfilling_lives` has a log that is cut; `backfilling_copies` an older copy of ZooKeeper, for
-which a backfill is closed by another plan where a forgotten driver was faster, and a table that is
-made anew.
+`backfilling_lives` has a partition that is truncated; `backfilling_copies` an older copy of
+ZooKeeper, for which a backfill is closed by another plan if a forgotten driver was faster, and a
+table that is created again.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ END = 4
 WANTED = ((0, 2), (1, 3))
 """What the two backfills are to load."""
 LIVE = 2
-"""The live pipeline's place behind the backfills."""
+"""The live pipeline's index, after the backfills."""
 
 
 class At(IntEnum):
@@ -118,7 +120,7 @@ class State(NamedTuple):
     losses: int = 1
     given_up: int = 1
     live_starts: tuple[int, ...] = (0, 2)
-    """Where the live pipeline may begin, as policy or an operator says."""
+    """Where the live pipeline may begin, by policy or by an operator."""
 
 
 def steps(s: State) -> Iterator[tuple[str, State]]:
@@ -174,15 +176,15 @@ def _ended(s: State, i: int) -> State:
 
 
 def _read(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """What all others claim, behind the fence."""
+    """All other reservations, after the lock."""
     del load
     others = tuple(one.claim for of, one in enumerate(s.loads) if one.claim and of != driver.of)
     yield f"{i} reads the claims", _put(s, i, driver._replace(at=At.CLAIM, others=others))
 
 
 def _claim(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """Compare-and-set on the fence as it was read before the claims: whoever claimed since then
-    moved it.
+    """Compare-and-set on the lock as it was read before the reservations: any later reservation
+    incremented it.
     """
     wanted = (
         [Claim(start, END) for start in s.live_starts]
@@ -205,7 +207,7 @@ def _claim(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, 
 
 
 def is_moved(s: State, driver: Driver) -> bool:
-    """Whether somebody claimed since this driver read the fence."""
+    """True if another driver reserved since this driver read the lock."""
     return s.fence != driver.fence
 
 
@@ -242,7 +244,9 @@ def _store(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, 
 
 
 def is_changed(load: Load, driver: Driver) -> bool:
-    """Whether somebody stored a plan of the backfill, or closed it, since this driver looked."""
+    """True if another driver stored a plan of the backfill, or closed it, since this driver
+    observed.
+    """
     return driver.of != LIVE and load.version != driver.version
 
 
@@ -294,12 +298,12 @@ def _shut(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, S
 
 
 def _settle(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """What the table holds under that number decides what was loaded."""
+    """The table's plan of that number decides which offsets were loaded."""
     yield f"{i} reads what {driver.of} loaded", _put(s, i, driver._replace(at=At.RELEASE))
 
 
 def _release(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """The claim of what was not loaded ends; nobody needs the fence for that."""
+    """Release the offsets that were not loaded; that needs no lock."""
     assert load.claim is not None
     kept = load.claim._replace(until=load.position)
     yield (
@@ -342,7 +346,7 @@ def broken_law(s: State) -> str | None:
 
 
 def _is_finished(s: State, of: int, load: Load) -> bool:
-    """Whether one quiet run of what has a claim loads all of it."""
+    """True if one undisturbed run of each reservation loads all of it."""
     if load.claim is None or not load.claim.is_open:
         return True
     alone: State = _load(s, of, load._replace(lock=None))._replace(

@@ -1,21 +1,21 @@
-"""Backfills beside a live pipeline when an older copy of ZooKeeper is put back, and when the table
-is dropped and made again: in every interleaving of two drivers with lost sessions and crashes.
+"""Backfills and a live pipeline when an older copy of ZooKeeper is restored, and when the table is
+dropped and created again: in every interleaving of two drivers with lost sessions and crashes.
 
     python -m tests.model.backfilling_copies
 
-ZooKeeper is copied at any moment, and the copy put back at any later one: claims are open again
-that were given up, others are not there while their rows are, and a name may be used again whose
-plans are in the table. Whoever puts a copy back ends all drivers first (`drivers_end`): what one
-still had to append nobody knows of by that copy. The table is dropped once; an operator says that
-it is gone for good, and the live pipeline makes another one; what it had loaded into the first may
+ZooKeeper is copied at any moment, and the copy restored at any later one: reservations are open
+again that were given up, others are missing while their rows exist, and a name may be used again
+whose plans are in the table. The restore ends all drivers first (`drivers_end`): the copy knows
+nothing of their pending appends. The table is dropped once; an operator confirms that it is gone
+for good, and the live pipeline creates another one; offsets that it had loaded into the first may
 be loaded by a backfill, or read again by a replay. Or its disk is not mounted for a while, which
-nobody takes for that.
+must not be confused with that.
 
-A driver reads the fence and the claims first, or the version of its own claim; then ledgers and
-table; and then stores in one transaction at what was read first. Laws: no offset is in the table
-twice; a backfill that says that it is whole has all of its offsets in the table of now; and from
-every state commands lead on: each backfill becomes whole or is given up, and then what the table
-lacks is claimed by nobody.
+A driver reads the lock and the reservations first, or the version of its own reservation; then
+ledgers and table; and then stores in one transaction at the versions of the first read. Laws: no
+offset is in the table twice; a backfill that is reported as complete has all of its offsets in the
+present table; and from every state commands lead on: each backfill becomes complete or is given up,
+and then offsets that the table lacks are not reserved.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WANTED: tuple[tuple[tuple[int, int], ...], ...] = (((0, 2),), ((0, 1), (1, 2)))
 AGAIN = 0, 2
 """What a replay reads again of what the live pipeline loaded."""
 LIVE = 2
-"""The live pipeline's place behind them."""
+"""The live pipeline's index, after them."""
 NONE = 0
 """The id of no table."""
 
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
     moves: bool = False
     """It sets the live pipeline back."""
     again: tuple[int, int] = (0, 0)
-    """Offsets below the position whose rows it replaces, or brings back where they went with the
+    """Offsets below the position whose rows it replaces, or loads again if they were lost with the
     table before.
     """
 
@@ -104,7 +104,7 @@ class Accepted(NamedTuple):
 
 
 class ZooKeeper(NamedTuple):
-    """What is copied and put back: the fence, the ledgers, and what an operator accepted last."""
+    """The content of a copy: the lock, the ledgers, and the last decision of an operator."""
 
     fence: int = 0
     ledgers: tuple[Ledger, ...] = (Ledger(), Ledger(), Ledger(plan=Plan(1, 2, 2), is_recorded=True))
@@ -159,7 +159,7 @@ class State(NamedTuple):
 
     @property
     def seen(self) -> Table:
-        """What is at the table's path."""
+        """The table at the path."""
         return Table(NONE, (None, None, None)) if self.is_away else self.table
 
 
@@ -219,7 +219,7 @@ def is_left(s: State, of: int) -> bool:
 
 
 def drivers_end() -> bool:
-    """Whoever puts a copy of ZooKeeper back ends the drivers before."""
+    """The restore of a copy of ZooKeeper ends the drivers first."""
     return True
 
 
@@ -229,28 +229,30 @@ def is_closed(plan: Plan) -> bool:
 
 
 def is_settled_by(plan: Plan) -> bool:
-    """Whether a backfill that is being given up may give back the rest behind this plan, the newest
-    in the table.
+    """True if a backfill that is being given up may release the rest after this plan, the newest in
+    the table.
 
-    A forgotten driver may have appended the plan whose place the one that closes was to take: then
-    another one has to close.
+    A forgotten driver may have appended the plan that the closing plan was to replace: then another
+    one has to close.
     """
     return plan.closes
 
 
 def has_rows(s: State, start: int, until: int) -> bool:
-    """The rows of what is to be claimed, or to be read again, are asked for: a claim may be lost."""
+    """The rows of the offsets to be reserved, or read again, are counted: a reservation may be
+    lost.
+    """
     return any(start <= offset < until for offset in s.seen.rows)
 
 
 def updates_reservation_lock(plan: Plan) -> bool:
-    """Whether a plan of the live pipeline claims what nobody did."""
+    """True if a plan of the live pipeline reserves free offsets."""
     return plan.moves or plan.again != (0, 0)
 
 
 def is_behind(s: State) -> bool:
-    """Whether the table holds plans of the live pipeline that its ledger does not know: nobody can
-    tell then what it claims.
+    """True if the table has plans of the live pipeline that its ledger does not know: its
+    reservation is unknown then.
     """
     return in_force(s, LIVE) != s.zk.ledgers[LIVE].plan
 
@@ -281,7 +283,9 @@ def is_shut_out(s: State, of: int) -> bool:
 
 
 def is_of_table(s: State, plan: Plan) -> bool:
-    """Whether a plan was made for the table that is there: nobody goes on behind another one's."""
+    """True if a plan was made for the present table: no driver continues after a plan of another
+    one.
+    """
     return plan.table == s.seen.id or plan in s.seen.applied
 
 
@@ -291,8 +295,8 @@ def may_append(s: State, plan: Plan) -> bool:
 
 
 def is_accepted(s: State) -> bool:
-    """Whether an operator has said that what is at the table's path took the place of what was
-    there; none, while nothing is planned.
+    """True if an operator has accepted that the table at the path replaced the former one; or no
+    table, while nothing is planned.
     """
     result = s.zk.accepted
     return (
@@ -303,8 +307,8 @@ def is_accepted(s: State) -> bool:
 
 
 def is_gone(s: State) -> bool:
-    """Whether that holds for backfills, too. The plan behind which it was said must not have made a
-    table since.
+    """True if that holds for backfills, too. The plan after which it was accepted must not have
+    created a table since.
     """
     result = s.zk.accepted
     return (
@@ -320,7 +324,7 @@ def is_gone(s: State) -> bool:
 
 
 def may_say(s: State) -> bool:
-    """An operator says so only of a table that is gone for good."""
+    """An operator accepts it only for a table that is gone for good."""
     plan = s.zk.ledgers[LIVE].plan
     made_for = {ledger.plan.table for ledger in s.zk.ledgers if ledger.plan}
     return plan is not None and not s.is_away and not is_accepted(s) and made_for != {s.table.id}
@@ -465,7 +469,7 @@ def _run(s: State, driver: Driver) -> _Decided:
 
 
 def _set(s: State, driver: Driver) -> _Decided:
-    """Back, where nothing is loaded and nobody claims."""
+    """Set back to unloaded and unreserved offsets."""
     plan = in_force(s, LIVE)
     assert plan
     if is_left(s, LIVE) or is_behind(s) or not is_of_table(s, plan):
@@ -476,7 +480,7 @@ def _set(s: State, driver: Driver) -> _Decided:
 
 
 def _is_held(s: State, driver: Driver, start: int, until: int) -> bool:
-    """Whether a backfill claims any of these offsets of this table, by what was read."""
+    """True if a backfill reserves any of these offsets of this table, by the read state."""
     return any(
         one and one.table == s.seen.id and max(start, one.start) < min(until, one.until)
         for one in driver.claims
@@ -517,7 +521,7 @@ def _fill(s: State, driver: Driver) -> _Decided:
 
 
 def _first(s: State, driver: Driver) -> _Decided:
-    """Plan 1, of what is the live pipeline's no more than another backfill's."""
+    """Plan 1, of offsets that are as free for the live pipeline as for another backfill."""
     live, applied, here = s.zk.ledgers[LIVE].plan, s.seen.applied[LIVE], s.seen.id
     if (
         live is None
@@ -664,7 +668,7 @@ _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
 
 
 def is_whole(s: State, of: int) -> bool:
-    """Whether a backfill says that all of it is in the table, when it is begun or resumed now."""
+    """True if a backfill reports that all of it is in the table, when it is begun or resumed now."""
     claim, plan = s.zk.ledgers[of].claim, in_force(s, of)
     if (
         claim is None
@@ -694,7 +698,7 @@ def broken_law(s: State) -> str | None:
 
 
 def _alone(s: State, does: Does, of: int) -> State:
-    """What one command comes to with nobody else at work."""
+    """The result of one command without any other driver."""
     s = _put(s, 0, Driver(At.READ, does, of))
     while s.drivers[0].at is not At.IDLE:
         _, s = next(iter(_DOES[s.drivers[0].at](s, 0, s.drivers[0])))

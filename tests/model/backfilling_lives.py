@@ -1,24 +1,26 @@
-"""Backfills beside a live pipeline over a log that is cut once and grows again with other records:
-in every interleaving of two drivers.
+"""Backfills and a live pipeline on a partition that is truncated once and grows again with other
+records: in every interleaving of two drivers.
 
-One log of END offsets. It loses what comes from some offset on, and others write there. What the
-live pipeline reads behind that it reads as another life of the log, once an operator has accepted
-the cut: by a plan without rows, which moves the position back. Backfills read what they claimed, in
-plans of one offset. Besides, an operator sets the position back, and gives backfills up.
+One partition of END offsets. It loses its records from some offset on, and others are written
+there. The live pipeline reads them as another incarnation of the partition, once an operator has
+accepted the truncation: by a plan without rows, which moves the position back. Backfills read their
+reservation, in plans of one offset. In addition an operator sets the position back, and gives
+backfills up.
 
     python -m tests.model.backfilling_lives
 
-There are brokers that tell of a cut, by the epochs of leaders, whoever asks: tasks do when they
-have read. Of others an operator alone knows: then nobody gets records of the log before the cut is
-accepted (`tells`).
+Some brokers report a truncation by leader epochs, to any client: tasks check at the end of their
+read. On others only an operator knows: then no driver gets records of the partition before the
+truncation is accepted (`tells`).
 
-Everybody first reads the fence and the claims, or the version of his own claim; then ledgers, table
-and log; and then stores in one transaction at what was read first. Laws: no record that ever was is
-in the table twice, and no key (life, offset); and from every state commands lead on: what cannot go
-on is given up, the cut is accepted, and the live pipeline comes to the end of the log.
+Every driver first reads the lock and the reservations, or the version of its own reservation; then
+ledgers, table and partition; and then stores in one transaction at the versions of the first read.
+Laws: no record that ever existed is in the table twice, and no key (incarnation, offset); and from
+every state commands lead on: a backfill that cannot continue is given up, the truncation is
+accepted, and the live pipeline comes to the end of the partition.
 
-What the code asks of coverage, claims and rows together to find what was loaded is rows alone here:
-none of them is ever deleted.
+The code uses loaded intervals, reservations and rows together to find the loaded offsets; the model
+uses rows only, as none of them is ever deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ END = 3
 WANTED = (0, 2), (1, 2)
 """What the two backfills are to load."""
 LIVE = 2
-"""The live pipeline's place behind them."""
+"""The live pipeline's index, after them."""
 
 
 class Does(IntEnum):
@@ -57,11 +59,9 @@ class Plan(NamedTuple):
     until: int
     life: int = 0
     of: int = 0
-    """How often the log had been cut by what this plan knows of it: the epoch of the leader that
-    was asked.
-    """
+    """The number of truncations that this plan knows: the leader epoch in its request."""
     moves: bool = False
-    """It reads nothing, and says where to go on."""
+    """It reads nothing, and sets the position."""
 
 
 class Claim(NamedTuple):
@@ -141,8 +141,8 @@ class State(NamedTuple):
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody gets records: no broker tells of the cut, and what the operator knows of
-        it is not in the table yet.
+        """True if no driver gets records: no broker reports the truncation, and the operator's
+        knowledge of it is not in the table yet.
         """
         applied, plan = self.live.applied, self.live.plan
         assert applied and plan
@@ -155,7 +155,7 @@ class State(NamedTuple):
 
 _FROM_START = (Load(), Load(), Load(applied=Plan(1, 0, 0, moves=True)))
 FROM_START = State(loads=_FROM_START, losses=0, fills=1, given_up=0, runs=3, sets=1)
-"""The live pipeline begins at the first record, and reads what is set back besides."""
+"""The live pipeline begins at the first record, and also reads offsets that are set back."""
 OLDER = State(
     tells=False,
     cut=1,
@@ -171,14 +171,14 @@ OLDER = State(
 
 
 def is_cut(s: State, plan: Plan, until: int) -> bool:
-    """Whether the log is not any more what the plan knows, up to there, by what brokers tell, or
-    the operator.
+    """True if the partition differs from the plan's knowledge, up to there, by brokers or by the
+    operator.
     """
     return s.cut is not None and s.cut < until and plan.of == 0
 
 
 def may_begin_in(life: int) -> bool:
-    """What the table has of a log from before it was cut is told by nothing that a backfill asks."""
+    """The table's rows from before the truncation are unknown to every request of a backfill."""
     return life == 0
 
 
@@ -227,7 +227,7 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     if s.cuts:
         for at in range(
             END if s.tells else plan.until
-        ):  # behind the position nobody has to accept it
+        ):  # after the position it needs no acceptance
             yield f"the log is cut at {at}", s._replace(cut=at, cuts=0)
     for of, load in enumerate(s.loads):
         if load.lock is not None and s.losses:
@@ -320,7 +320,7 @@ def _run(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
 
 
 def _set(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
-    """Back, where nothing is loaded and nobody claims."""
+    """Set back to unloaded and unreserved offsets."""
     plan = load.plan
     assert plan
     if load.is_left or is_cut(s, plan, plan.until):
@@ -331,7 +331,7 @@ def _set(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
 
 
 def _accept(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
-    """Behind the last plan, or in the place of one that is not in the table."""
+    """After the last plan, or in place of one that is not in the table."""
     del driver
     plan = load.plan
     assert plan
@@ -446,7 +446,7 @@ def _append(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str,
 
 
 def _settle(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """What was not loaded is given back."""
+    """Release the offsets that were not loaded."""
     assert load.claim and load.applied
     kept = load.claim._replace(until=load.applied.until, is_settled=True)
     yield (
@@ -480,7 +480,7 @@ def broken_law(s: State) -> str | None:
 
 
 def _alone(s: State, does: Does, of: int) -> State:
-    """What one command comes to with nobody else at work."""
+    """The result of one command without any other driver."""
     s = _put(s, 0, Driver(At.READ, does, of))
     while s.drivers[0].at is not At.IDLE:
         _, s = next(iter(_DOES[s.drivers[0].at](s, 0, s.drivers[0], s.loads[s.drivers[0].of])))

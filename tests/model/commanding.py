@@ -1,19 +1,19 @@
 """Commands that set the group's offset, in every interleaving with the other members of the group.
 
-One log, and a group whose other members own it by turns with us. A command sets our position
-forwards past what is then told lost, or back over what nobody was given; the next run executes its
-plan, and reads on as a member. Old consumers keep in memory how far they are: who owns the log
-reads on from there, and writes the offset without looking at it.
+One partition, and a group whose other members own it in turn with us. A command sets our position
+forwards past records that are reported as lost, or back over records that no member got; the next
+run executes its plan, and reads on as a member. Old consumers keep their position in memory: the
+owner of the partition reads on from there, and overwrites the offset without reading it.
 
     python -m tests.model.commanding
 
 A command joins the group, reads the offset as the owner, and stores its plan in one step with the
-offset (`etl.decide.group_ownership`). What a run does between its claim and its hand-over, and
-where drivers die, is `group_commits`'s; here a run is two steps.
+offset (`etl.decide.group_ownership`). The steps of a run between its ownership and its offset
+commit, and the crashes of drivers, are `group_commits`'s; here a run is two steps.
 
-Laws: nothing is in the table that others read, nor read twice by others; what is told lost nobody
-has; and whatever the group's offset has passed is in the table, or others read it, or it is told
-lost by a plan that is stored.
+Laws: the table has no record that others read, and others read none twice; records reported as lost
+are in neither; and every record before the group's offset is in the table, or others read it, or a
+stored plan reports it as lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OTHERS, COMMAND = "others", "command"
 
 
 class Plan(NamedTuple):
-    """A command's: the position is `to`, and what it passes over is told lost."""
+    """A command's: the position is `to`, and skipped records are reported as lost."""
 
     start: int
     to: int
@@ -59,8 +59,8 @@ class Rules(NamedTuple):
     joins: bool = True
     """The command is the owner when it looks."""
     one_step: bool = True
-    """The offset moves as the plan is stored, if the command still owns the log then; else behind
-    the plan's execution.
+    """The offset moves as the plan is stored, if the command still owns the partition then; else
+    after the plan's execution.
     """
     starts_at_group: bool = True
     """What it passes over begins at the group's offset, not at our last position."""
@@ -150,7 +150,7 @@ def _ended(s: State) -> State:
 
 
 def _store(s: State, knows: Command) -> Iterator[tuple[str, State]]:
-    """To wherever a person says."""
+    """To any offset that an operator names."""
     start = knows.offset if s.rules.starts_at_group else s.position
     for to in range(s.end + 1):
         back = set(range(to, start))

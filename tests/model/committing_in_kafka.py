@@ -1,21 +1,21 @@
-"""Offsets that a coordinator keeps, which has no compare-and-set: read, then written, in every
-interleaving of two drivers with crashes, another client that commits in between, and brokers that
-drop what a group without members left.
+"""Offsets at a coordinator, which has no compare-and-set: read, then written, in every interleaving
+of two drivers with crashes, another client that commits in between, and brokers that expire offsets
+of a group without members.
 
-One log, one table; a driver may lose its lock without noticing and work on, so both may be at any
-step at once.
+One partition, one table; a driver may lose its lock without noticing and continue, so both may be
+at any step at the same time.
 
     python -m tests.model.committing_in_kafka
 
-Beside each offset stands a word: the number of the plan that moved it, or that of somebody else.
-Laws: what was applied is contiguous and disjoint, wherever the offset went; what another client
-wrote is never written over by a driver that has read it; and from every state one quiet run brings
-table and offset to the end of the log, or asks a person, which it may only where another client
-wrote last.
+Each offset has commit metadata: the number of the plan that committed it, or that of another
+client. Laws: the applied offsets are contiguous and disjoint, wherever the offset went; a driver
+that has read another client's commit never overwrites it; and from every state one undisturbed run
+brings table and offset to the end of the partition, or stops for an operator, which it may only do
+if another client committed last.
 
-A driver that reads, sleeps and writes later sets the offset back to where its plan left it: that is
-a word of ours, older than the newest plan, and is moved again as if nobody had moved it. What is
-lost is what another client writes between a driver's read and its write.
+A driver that reads, sleeps and writes later sets the offset back to its plan's end: its metadata is
+ours, older than the newest plan, and the offset is committed again as if it had never moved. A
+commit of another client between a driver's read and its write is lost.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class At(IntEnum):
 
 
 class Offset(NamedTuple):
-    """What the group has: the next offset, None where there is none, and its word: a plan's number,
-    0 or below for somebody else.
+    """The group's state: the next offset, None without one, and its metadata: a plan's number, 0 or
+    below for another client.
     """
 
     at: int | None = None
@@ -85,8 +85,8 @@ class State(NamedTuple):
 
 
 def is_ours_to_move(plan: Plan, found: Offset) -> bool:
-    """`etl.decide.offsets.place_moved` in small: whether nobody else has moved it since
-    the plan was made.
+    """`etl.decide.offsets.place_moved` in small: True if no other client has moved it since the
+    plan was made.
     """
     return found == plan.seen or found.at is None or 0 < found.word < plan.number
 

@@ -1,14 +1,14 @@
-"""Logs that are cut, in every interleaving with two drivers, their crashes, and an operator who
-accepts what is left.
+"""Partitions that are truncated, in every interleaving with two drivers, their crashes, and an
+operator who accepts the rest.
 
-One log of records that are all different, one table. What stands for the leader epochs of a plan is
-what the log held up to the plan's end: a plan is of the log as it is as long as the log still
-begins so. Laws: no row's key (life, offset) and no record is in the table twice, and from every
-state an operator and quiet runs bring every record of the log into the table and the offset to its
-end.
+One partition with different records, one table. The leader epochs of a plan are represented by the
+partition's content up to the plan's end: a plan belongs to the present partition as long as it
+still begins so. Laws: no row's key (incarnation, offset) and no record is in the table twice, and
+from every state an operator and undisturbed runs bring every record of the partition into the table
+and the offset to its end.
 
-A cut between a look and the append is seen by the tasks when they have read all (`fetch`), one
-between that and the commit by the next run.
+A truncation between observation and append is found by the tasks at the end of their read
+(`fetch`), one between that and the commit by the next run.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def grown(state: State) -> State:
 
 
 def accepted(state: State) -> State:
-    """The reset: behind the plan in the table, or in the place of a stored one."""
+    """The reset: after the plan in the table, or in place of a stored one."""
     plan, applied = in_force(state)
     assert plan is not None
     position = plan.until if applied else plan.start
@@ -194,7 +194,9 @@ def broken(state: State) -> str | None:
 
 
 def quiet(state: State) -> str | None:
-    """One driver alone and an operator who does as he is told; None when all is there in the end."""
+    """One driver alone and an operator who follows the advice; None if everything is loaded in the
+    end.
+    """
     state = state._replace(drivers=(("idle", None, ()), ("idle", None, ())), ids=1_000)
     for _ in range(60):
         after = accepted(state) if is_cut(in_force(state)[0], state.log) else driven(state, 0)

@@ -1,17 +1,17 @@
 """The protocol of numbered plans as a small explicit-state model: every interleaving of two drivers
-with crashes, lost sessions, a log that grows, a ledger restored from an old copy, a plan superseded
-before it was appended, and one whose offsets are gone when it is read.
+with crashes, lost sessions, a growing partition, a ledger restored from an old copy, a plan
+superseded before it was appended, and one whose offsets expire before they are read.
 
-One log, one table. What the model leaves out: others who change the table or move offsets.
+One partition, one table. Not in the model: other clients that change the table or move offsets.
 
     python -m tests.model [--large]
 
-A run of the model is one of `etl.run.ingest`: it looks, finishes what an earlier run left (a plan
-to execute, or a plan of the table to take over, or an offset to move), and goes on to one plan of
-its own. Laws: what was applied is contiguous from 0 and disjoint; the offset is never ahead of the
-table, unless the ledger was just restored; a run that ends with exit 0 leaves in the table what the
-log held when the run began; and from every state one quiet run brings table and offset to the end
-of the log.
+A run of the model is one of `etl.run.ingest`: it observes, finishes an earlier run (executes a
+plan, restores a plan from the table, or commits an offset), and continues with one new plan. Laws:
+the applied offsets are contiguous from 0 and disjoint; the offset is never ahead of the table,
+unless the ledger was just restored; after a run with exit 0 the table has all records that the
+partition had at its start; and from every state one undisturbed run brings table and offset to the
+end of the partition.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ledger(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The transaction version, and the plans whose rows are there, in order."""
+    """The transaction version, and the applied plans, in order."""
 
     bit: int = 0
     applied: tuple[Plan, ...] = ()
@@ -121,7 +121,7 @@ LARGE = Left(runs=4, end=4)
 
 
 class Found(NamedTuple):
-    """What looking came to: what is to be done with which plan, and where the next plan starts."""
+    """The decision of an observation: the action, its plan, and the start of the next plan."""
 
     what: str
     plan: Plan | None
@@ -288,8 +288,8 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Commit only if nobody committed under our application id since; else an exception, and the
-    table is read again all the same.
+    """Commit only if no other commit had our application id since; else an exception, after which
+    the table is read again.
     """
     assert driver.plan is not None
     read = _put(s, i, driver._replace(at=At.CHECK, bit=0))

@@ -1,4 +1,4 @@
-"""Looks at every state that a model can come to, and says on which way a law is broken."""
+"""Explores every reachable state of a model, and reports the path to a broken law."""
 
 from __future__ import annotations
 

@@ -1,32 +1,32 @@
-"""Hand-overs: a pipeline that is one member of a group moves the group's offset when its plan is
-stored, in every interleaving.
+"""Offset commits before the read: a pipeline that is one member of a group commits the group's
+offset when its plan is stored, in every interleaving.
 
-One log, one table, two drivers of one pipeline, and the group's other members, who own the log by
-turns with us, read on from the group's offset and commit what they read. Each of us may die, lose
-its lock or its ownership without noticing, and work on; one that died is a member for as long as
-its session, and its last commit may arrive behind it.
+One partition, one table, two drivers of one pipeline, and the group's other members, which own the
+partition in turn with us, read on from the group's offset and commit their records. Each of our
+drivers may die, lose its lock or its ownership without noticing, and continue; a dead one is a
+member as long as its session, and its last commit may arrive after it.
 
     python -m tests.model.handing_over
 
-Where offsets are in ZooKeeper the plan is created, its owner node checked and the offset set in one
-step. Where they are in Kafka there are three: the plan is stored, one commit fenced by the
-membership moves the offset and carries the plan's id, and the plan is marked as handed over. A
-commit that is refused makes the plan void before its first fetch, which is written down, too;
-another takes its place under its number. Whoever finds a plan that is neither first ends the
-membership that it was made with, so that no commit of it comes any more, and then looks whether one
-came: the word beside the offset is the plan's, until others commit.
+With offsets in ZooKeeper the plan is created, its owner node checked and the offset set in one
+step. With offsets in Kafka there are three steps: the plan is stored, one commit fenced by the
+membership moves the offset and carries the plan's id, and the plan is marked as committed. A
+rejected commit makes the plan void before its first fetch, which is stored, too; another plan
+replaces it under its number. A driver that finds a plan that is neither ends the membership of the
+plan first, so that no commit of it can arrive any more, and then checks whether one arrived: the
+metadata of the offset is the plan's, until others commit.
 
-A plan says what others read between the table and its start. One that was not handed over said so
-for nobody: the one in its place goes on from the same position, says it again with what others read
-since, and starts behind all of it.
+A plan lists the offsets that others read between the table and its start. If it was not committed,
+its replacement continues from the same position, lists them again with later ones, and starts after
+all of them.
 
-Laws: no offset is in the table twice, nor in the table and in what others committed; whatever the
-group's offset has passed is in the table, or was read by others, or is in a plan that was handed
-over; a plan is fetched only once it was handed over; what is between the plans in the table is what
-others read, and the plans say so; and from every state one quiet run, with nobody else in the
-group, ends with the log's end in the table or among the others' reads. It may ask a person instead
-only where nobody can tell whether a plan was handed over: the offset is beyond the plan's end, and
-others have committed since.
+Laws: no offset is in the table twice, nor in the table and in the commits of others; every offset
+before the group's offset is in the table, or was read by others, or is in a committed plan; a plan
+is fetched only after its commit; the offsets between the plans in the table are those that others
+read, and the plans list them; and from every state one undisturbed run, with no other members in
+the group, ends with the partition's end in the table or among the others' reads. It may stop for an
+operator instead only if the commit of a plan is undecidable: the offset is beyond the plan's end,
+and others have committed since.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Plan(NamedTuple):
     membership: int
     """With which its run owned the log, or others of its logs."""
     position: int
-    """Where the one before it in the table left us. What lies between that and `start` others read,
-    and the plan says so.
+    """The position after the plan before it in the table. Others read the offsets from there to
+    `start`, and the plan lists them.
     """
     is_handed_over: bool = False
     is_void: bool = False
@@ -81,13 +81,13 @@ class Plan(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody wrote down what became of its commit."""
+        """True if the result of its commit is not stored."""
         return not self.is_handed_over and not self.is_void
 
 
 class Group(NamedTuple):
-    """Where the group keeps its offset: the next one to read, the plan whose hand-over moved it
-    last (0: others), who owns the log.
+    """The group's state: the next offset to read, the plan that committed it last (0: others), the
+    owner of the partition.
     """
 
     offset: int = 0
@@ -112,7 +112,7 @@ class Driver(NamedTuple):
     old: Plan | None = None
     bit: int = 0
     is_unsure: bool = False
-    """It asked for the commit, and no answer came."""
+    """It sent the commit, and no answer came."""
 
 
 class Left(NamedTuple):
@@ -149,19 +149,19 @@ class Rules(NamedTuple):
     log now takes its place.
     """
     names_again: bool = True
-    """What a plan that was not handed over says that others read the one in its place says again:
-    it goes on from the same position.
+    """The replacement of an uncommitted plan lists the same reads of others: it continues from the
+    same position.
     """
     starts_behind_named: bool = True
-    """It starts behind that, too. Else, where the offset is still as that one saw it, it takes it
-    for one that a plan of ours forgot to move, and starts at the position.
+    """It starts after them, too. Otherwise, if the offset is still as that plan observed it, it
+    takes the offset for one that a plan of ours did not commit, and starts at the position.
     """
     evicts: bool = True
     """Before anybody looks whether a plan was handed over, the membership that it was made with is
     ended.
     """
     asks: bool = True
-    """Where nobody can tell whether a plan was handed over a person is asked."""
+    """If the commit of a plan is undecidable, the run stops for an operator."""
     taken_for_handed_over: bool = False
     """What a run believes then that does not ask."""
 
@@ -178,7 +178,7 @@ class State(NamedTuple):
     others_read: frozenset[int] = frozenset()
     end: int = 1
     under_way: Plan | None = None
-    """Of a commit that nobody waits for any more."""
+    """Of a commit whose answer is no longer awaited."""
     drivers: tuple[Driver, ...] = (Driver(), Driver())
     left: Left = Left()
     is_one_step: bool = False
@@ -258,7 +258,7 @@ def _is_of_owner(group: Group, membership: int) -> bool:
 
 
 def _evicted(group: Group, membership: int) -> Group:
-    """The group without the member of that membership, which is nobody's from now on."""
+    """The group without the member of that membership, which is invalid from now on."""
     return group._replace(owner=None) if _is_of_owner(group, membership) else group
 
 
@@ -277,9 +277,7 @@ def _ended(s: State, i: int, at: At = At.IDLE) -> State:
 
 
 def _dead(s: State, i: int) -> State:
-    """The same of one that says nothing any more: where members are a coordinator's it is one until
-    its session ends.
-    """
+    """The same for a silent member: at a coordinator it stays a member until its session ends."""
     return (
         _ended(s, i)
         if s.is_one_step
@@ -296,8 +294,8 @@ def _may_store(s: State, i: int) -> bool:
 
 
 def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """What was handed over is executed by whoever comes, member or not. Where that is not known,
-    its membership is ended first.
+    """Any driver executes a committed plan, member or not. If the commit is in doubt, the
+    membership ends first.
     """
     if s.plan and s.bit < s.plan.number and s.plan.is_open and not s.is_one_step:
         ended = s._replace(group=_evicted(s.group, s.plan.membership)) if s.rules.evicts else s
@@ -320,8 +318,8 @@ def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _find_out(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Compare-and-set on the plan's node, where the offset tells; else whoever owns the log by then
-    looks once more.
+    """Compare-and-set on the plan's node, if the offset decides; else the present owner of the
+    partition observes once more.
     """
     plan, wants = driver.plan, driver._replace(at=At.CLAIM, plan=None)
     assert plan is not None
@@ -417,8 +415,8 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _position(s: State, offset: int) -> int:
-    """How far the table is: behind the newest plan, or before one that another takes the place of.
-    None: at the group's offset.
+    """The end of the table: after the newest plan, or before one that is replaced. None: at the
+    group's offset.
     """
     plan = s.plan
     if plan is None:
@@ -522,8 +520,8 @@ def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Fetch, and open a transaction of the table: it remembers the bit that it saw. No membership
-    is asked any more.
+    """Fetch, and open a transaction of the table: it remembers the bit that it read. The membership
+    is not checked any more.
     """
     assert driver.plan is not None
     if s.bit >= driver.plan.number:
@@ -536,7 +534,7 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Commit only if nobody committed under our application id since."""
+    """Commit only if no other commit had our application id since."""
     plan = driver.plan
     assert plan is not None
     if s.bit == driver.bit:
@@ -592,7 +590,7 @@ def broken_law(s: State) -> str | None:
 
 
 def after_one_quiet_run(s: State) -> State:
-    """What one driver alone makes of it, with nobody else in the group and nothing else happening."""
+    """The result of one driver alone, with no other member in the group and no other event."""
     alone = Left(
         runs=1,
         crashes=0,
@@ -625,7 +623,7 @@ def is_whole(s: State) -> bool:
 
 
 def is_untold(s: State) -> bool:
-    """Whether nobody can tell if the newest plan was handed over."""
+    """True if the commit of the newest plan is undecidable."""
     plan = s.plan
     return (
         plan is not None
@@ -637,8 +635,8 @@ def is_untold(s: State) -> bool:
 
 
 def _is_untold(plan: Plan, offset: int) -> bool:
-    """Of one whose word does not stand beside the offset. Nothing of this log is the same as
-    nothing at all: another takes its place.
+    """Of a plan whose metadata is not that of the offset. Without offsets of this partition it has
+    no commit: another replaces it.
     """
     return plan.is_open and plan.start < plan.until <= offset
 
@@ -659,7 +657,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
             return bad
         calm.add(there)
         last = s
-        for _ in range(2):  # the first may finish what was left, and make no plan of its own
+        for _ in range(2):  # the first may finish an earlier run, and make no plan of its own
             last = after_one_quiet_run(last)
         asks = any(driver.at is At.ASKS for driver in last.drivers)
         if asks:
@@ -672,7 +670,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
 SMALL = State(left=Left(runs=2, lost_memberships=1, others=1, lost_answers=0, end=2))
 UNANSWERED = State(left=Left(runs=2, crashes=0, losses=0, lost_memberships=1, others=1, end=2))
-"""The same where a commit's answer is lost, and nobody dies."""
+"""The same with a commit whose answer is lost, and without deaths."""
 _LOADED = Plan(1, 0, 1, 1, 1, 0, is_handed_over=True)
 READ_ON = State(
     Group(offset=1, by=1, claims=1),
@@ -682,8 +680,8 @@ READ_ON = State(
     end=2,
     left=Left(runs=2, losses=0, lost_memberships=1, others=1, lost_answers=0, end=3, id=2),
 )
-"""Behind a plan that is in the table: the next one may say what others read since, and another take
-its place.
+"""After a plan in the table: the next one may list later reads of others, and another may replace
+it.
 """
 STARTS = State(), State(is_one_step=True)
 """Offsets in Kafka, and in ZooKeeper."""

@@ -1,21 +1,21 @@
-"""Hand-overs behind the append: a pipeline that is one member of a group moves the group's offset
-once its plan is in the table.
+"""Offset commits after the append: a pipeline that is one member of a group commits the group's
+offset once its plan is in the table.
 
-One log, one table, two drivers of one pipeline, and the group's other members, as in
-`group_commits`. The plan is stored without a check, and executed by whoever comes; then one commit
-of the membership that it was made with moves the offset, or is refused: another member has the log
-by then, and reads the same again. The next plan begins at the larger of our position and the
-group's offset. A membership is one that let go of nothing: by KIP-848 its epoch passes meanwhile,
-and it is the same one.
+One partition, one table, two drivers of one pipeline, and the group's other members, as in
+`group_commits`. The plan is stored without a check, and any driver executes it; then one commit of
+the plan's membership moves the offset, or is rejected: another member has the partition then, and
+reads the same records again. The next plan begins at the larger of our position and the group's
+offset. A membership is the same as long as it released nothing: with KIP-848 its epoch changes
+meanwhile.
 
     python -m tests.model.handing_over_later
 
-Laws: no offset is in the table twice; whatever the group's offset has passed is in the table, or
-others committed it; the group's offset never goes back; what is in the table and was committed by
-others as well was told by a report, where the offset's word says whose it is (Kafka: in ZooKeeper
-others who moved it by one write to just our end look like us). From every state quiet runs with
-nobody else in the group end with the log's end in the table or among what others read, and the
-group's offset there.
+Laws: no offset is in the table twice; every offset before the group's offset is in the table, or
+others committed it; the group's offset never goes back; offsets that are in the table and were
+committed by others, too, are in a report, if the offset's metadata identifies its writer (Kafka; in
+ZooKeeper others that moved it by one write to exactly our end look like us). From every state
+undisturbed runs with no other members in the group end with the partition's end in the table or
+among the reads of others, and the group's offset there.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class At(IntEnum):
 
 
 class Plan(NamedTuple):
-    """Offsets [start, until) under a number; without any it is one of other logs, and tells our
-    position.
+    """Offsets [start, until) under a number; without any it is a plan of other partitions, and has
+    our position.
     """
 
     number: int
@@ -53,8 +53,8 @@ class Plan(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Where the group keeps its offset, whose word is beside it (0: others'), and who owns the log
-    by which claim.
+    """The group's state: its offset with the metadata (0: others'), and the owner of the partition
+    with its claim.
     """
 
     offset: int = 0
@@ -72,7 +72,7 @@ class Driver(NamedTuple):
     plan: Plan | None = None
     bit: int = 0
     goes_on: bool = False
-    """Behind the record: it makes another plan, or reads the offset again."""
+    """After the result: it makes another plan, or reads the offset again."""
 
 
 class Left(NamedTuple):
@@ -85,7 +85,7 @@ class Left(NamedTuple):
     others: int = 1
     lost_answers: int = 1
     more: int = 1
-    """Plans that a run makes behind its first one, as the same member."""
+    """Plans that a run makes after its first one, as the same member."""
     end: int = 3
     id: int = 1
 
@@ -102,14 +102,14 @@ class Rules(NamedTuple):
     unsure_ends: bool = True
     """A commit of which no answer came ends its membership: it may still be under way."""
     tells: bool = True
-    """A look tells what others read of the last plan; of one that is not recorded, what they may
-    have read.
+    """An observation finds the offsets that others read of the last plan; for a plan without a
+    stored result, those that they may have read.
     """
     records_last: bool = True
-    """A plan is recorded behind its commit."""
+    """A plan's result is stored after its commit."""
     repairs: bool = True
-    """An offset behind our position is moved there by the run that owns the log now, whoever left
-    it.
+    """An offset before our position is committed there by the run that owns the partition now,
+    whichever run left it.
     """
 
 
@@ -125,9 +125,7 @@ class State(NamedTuple):
     others_read: frozenset[int] = frozenset()
     told: frozenset[int] = frozenset()
     recorded: int = 0
-    """The newest plan of which it is written down that it is in the table: behind its commit, and
-    what came of that was told.
-    """
+    """The newest plan with a stored result: after its commit, whose result was reported."""
     has_gone_back: bool = False
     end: int = 1
     under_way: Plan | None = None
@@ -223,9 +221,7 @@ def _ended(s: State, i: int) -> State:
 
 
 def _dead(s: State, i: int) -> State:
-    """The same of one that says nothing any more: where members are a coordinator's it is one until
-    its session ends.
-    """
+    """The same for a silent member: at a coordinator it stays a member until its session ends."""
     return (
         _ended(s, i)
         if s.is_in_zookeeper
@@ -243,9 +239,9 @@ def _overlap(plan: Plan | None, group: Group, *, until: int | None = None) -> fr
 
 
 def _overlap_of_last(s: State) -> frozenset[int]:
-    """The same of the last plan, which is in the table. Where it is recorded its commit was taken,
-    or its run told that it was not; what others read beyond its end tells nothing new. Where it is
-    not nobody knows, and they may read on from where the plan did.
+    """The same for the last plan, which is in the table. If its result is stored, its commit was
+    accepted or reported as rejected; reads of others beyond its end add nothing. Otherwise that is
+    unknown, and they may have read from the plan's start on.
     """
     plan, group = s.plan, s.group
     if plan is None or s.recorded >= plan.number:
@@ -258,7 +254,7 @@ def _told(s: State, offsets: frozenset[int]) -> State:
 
 
 def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """A stored plan is executed as it is, whoever owns the log by now."""
+    """A stored plan is executed unchanged, whichever member owns the partition now."""
     if s.plan and s.bit < s.plan.number:
         ended = s if s.is_in_zookeeper else s._replace(group=_evicted(s.group, s.plan.membership))
         executes = _put(
@@ -284,7 +280,7 @@ def _claim(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """The group's offset of now beside our position."""
+    """The group's present offset, compared with our position."""
     last, offset = s.plan, s.group.offset
     position = last.until if last else 0
     if last and s.bit < last.number:
@@ -336,7 +332,7 @@ def _repair(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Put-if-absent, and nothing else is looked at."""
+    """Put-if-absent, without any other check."""
     plan = driver.plan
     assert plan is not None
     if s.plan is not None and s.plan.number >= plan.number:
@@ -361,7 +357,7 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Commit only if nobody committed under our application id since."""
+    """Commit only if no other commit had our application id since."""
     plan = driver.plan
     assert plan is not None
     if s.bit == driver.bit:
@@ -447,7 +443,7 @@ def broken_law(s: State) -> str | None:
 
 
 def after_one_quiet_run(s: State) -> State:
-    """What one driver alone makes of it, with nobody else in the group and nothing else happening."""
+    """The result of one driver alone, with no other member in the group and no other event."""
     alone = Left(
         runs=1,
         crashes=0,
@@ -474,7 +470,7 @@ def after_one_quiet_run(s: State) -> State:
 
 def _of_a_quiet_run(s: State) -> str | None:
     last = s
-    for _ in range(2):  # the first may finish what was left, and make no plan of its own
+    for _ in range(2):  # the first may finish an earlier run, and make no plan of its own
         last = after_one_quiet_run(last)
     ours = {offset for plan in last.applied for offset in range(plan.start, plan.until)}
     if bad := broken_law(last):
@@ -511,7 +507,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
 SMALL = State(left=Left(runs=2, losses=0, lost_answers=0, more=0, end=2))
 UNANSWERED = State(left=Left(runs=2, losses=0, crashes=0, end=2))
-"""The same where a commit's answer is lost, a run makes two plans, and nobody dies."""
+"""The same with a commit whose answer is lost and a run with two plans, and without deaths."""
 STARTS = State(), State(is_in_zookeeper=True)
 """Offsets in Kafka, and in ZooKeeper."""
 

@@ -1,22 +1,22 @@
-"""Several pipelines, their logs and one table, as a small explicit-state model: an operator lets
-one take the place of another.
+"""Several pipelines, their partitions and one table, as a small explicit-state model: an operator
+lets one inherit another.
 
-Every interleaving of runs and of `etl.commands.inherit_pipeline`, with crashes at each step and with
-sessions that are lost without their owner's knowing: its append may come at any later moment. All
-ledgers are in one ZooKeeper. `SCENARIOS` are a pipeline that is renamed, one that is renamed twice,
-two that are merged into one (each with topics of its own), a take-over that is taken back, two that
-take one place, one that is retired before it loaded anything, and two that begin one topic
-together.
+Every interleaving of runs and of `etl.commands.inherit_pipeline`, with crashes at each step and
+with sessions that are lost without their owner's knowledge: its append may come at any later
+moment. All ledgers are in one ZooKeeper. `SCENARIOS` are a pipeline that is renamed, one that is
+renamed twice, two that are merged into one (each with topics of its own), an inheritance that is
+reverted, two that inherit the same one, one that is retired before it loaded anything, and two that
+begin one topic together.
 
-A take-over and a retirement close the number of a plan that is stored and not in the table: a plan
-that reads nothing is stored in its place and committed to the table, so a driver that slept finds
-its number taken.
+An inheritance and a retirement close the number of a plan that is stored and not in the table: a
+plan that reads nothing replaces it and is committed to the table, so that a driver that slept finds
+its number used.
 
     python -m tests.model.inheritance
 
-Laws: no offset is in the table twice, also where sessions are lost, unless two pipelines begin a
-topic together; then every pipeline refuses whenever it looks. No offset is left out. While no
-session is lost, a pipeline that an operator let take over may go on.
+Laws: no offset is in the table twice, also with lost sessions, unless two pipelines begin a topic
+together; then every pipeline stops at its next observation. No offset is left out. While no session
+is lost, a pipeline that inherited by an operator's decision may continue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ END = 2
 
 
 class At(IntEnum):
-    """What somebody does next."""
+    """The next step of an actor."""
 
     IDLE, LOOK, STORE, APPEND, RECORD, READ, CLOSE, RETIRE, RESUME = range(9)
 
@@ -54,10 +54,10 @@ class Plan(NamedTuple):
     table_version: int
     """How many commits the table had when it was made."""
     took: str | None = None
-    """Of a take-over: whose place it takes."""
+    """Of an inheritance: the predecessor."""
     heir_of: Known = ()
-    """Every pipeline whose place was taken so far, by us or by those that we took over; the newest
-    plan of each at that time.
+    """All predecessors so far, ours and those of our predecessors; the newest plan of each at that
+    time.
     """
 
     def topics(self) -> set[str]:
@@ -78,7 +78,7 @@ class Pipeline(NamedTuple):
 
     newest: Plan | None = None
     recorded: int = 0
-    """The newest plan whose record is written; up to its commit nobody looks again."""
+    """The newest plan with a stored result; commits up to it are never read again."""
     retired: bool = False
     lock: str | None = None
     """Who holds its driver's lock."""
@@ -110,7 +110,7 @@ class Scenario(NamedTuple):
     topics: Mapping[str, str]
     """A letter for each topic."""
     loaded: tuple[str, ...]
-    """Who has loaded offset 0 of its topics, in this order."""
+    """The pipelines that loaded offset 0 of their topics, in this order."""
     runs: Mapping[str, int]
     rulings: tuple[DecisionResult, ...] = ()
     is_taken_back: bool = False
@@ -118,7 +118,7 @@ class Scenario(NamedTuple):
     begins_behind: str = ""
     """A pipeline of the same group, which may not begin before the rulings are done."""
     has_rivals: bool = False
-    """Then whoever takes the place first may go on, or neither."""
+    """Then the pipeline that inherits first may continue, or neither."""
     at_once: bool = False
     """Two begin the same topic: both may append once."""
 
@@ -190,8 +190,8 @@ def begin(scenario: Scenario) -> State:
     return State(tuple((topic, 1) for topic in topics), tuple(table), pipelines)
 
 
-# -- what is decided
-# -----------------------------------------------------------------------------------------------------
+# -- decisions
+# -----------------------------------------------------------------------------------------------------------
 
 
 def bit(s: State, by: str) -> int:
@@ -262,8 +262,8 @@ def in_force(scenario: Scenario, s: State, name: str) -> Plan | None:
 
 
 def known_by(s: State, name: str, mine: Pipeline, plan: Plan) -> int:
-    """How many commits of the table nobody looks at again: up to our newest recorded one, or those
-    that the plan was made behind.
+    """The number of the table's commits that are never read again: up to our newest recorded one,
+    or those before the plan.
     """
     found = [
         i + 1
@@ -274,7 +274,7 @@ def known_by(s: State, name: str, mine: Pipeline, plan: Plan) -> int:
 
 
 def last_taken(s: State, plan: Plan) -> int:
-    """The same for what was taken over by this plan."""
+    """The same for the offsets that this plan inherited."""
     heir_of = dict(plan.heir_of)
     return max(
         (

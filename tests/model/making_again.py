@@ -1,15 +1,17 @@
-"""A topic that is made again on some of its brokers, each of which alone has its log, while one of
-them may be away.
+"""A topic that is recreated on some of its brokers, each with its own partition, while one of them
+may be unreachable.
 
-Two brokers, one physical log on each, two drivers and their crashes, an operator who does as the
-messages tell him. The topic's znode is made anew, and its id is another one, where nobody else
-keeps the topic: so its id says nothing of one log. A plan keeps for each log the id under which it
-was decided, and what the log held right before the plan's end (its tail), unless that has expired.
+Two brokers, one Jafka partition on each, two drivers and their crashes, an operator who follows the
+advice. The topic's znode is created again, with another id, if no other broker keeps the topic: so
+its id does not identify one partition. A plan keeps for each partition the id with which it was
+decided, and the content of the partition right before the plan's end (its tail fingerprint), unless
+that has expired.
 
     python -m tests.model.making_again
 
-Laws: no row's key (log, life, offset) and no record is in the table twice, and once all brokers are
-there an operator and quiet runs bring every record that the logs hold into the table.
+Laws: no row's key (partition, incarnation, offset) and no record is in the table twice, and once
+all brokers are available an operator and undisturbed runs bring every record of the partitions into
+the table.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ T = TypeVar("T")
 Log = tuple[int, ...]
 Row = tuple[int, int, int, int]
 Tail = int | None
-"""What lay right before a position; None: nobody knows."""
+"""The content right before a position; None: unknown."""
 NOBODY = -1
 
 
@@ -68,9 +70,7 @@ class State(NamedTuple):
     grows: int = 1
     again: int = 1
     kept: int = 1
-    """Whether it may be made again while another broker keeps it: its znode is then the one that
-    was.
-    """
+    """True if it may be recreated while another broker keeps it: its znode is then unchanged."""
     leaves: int = 1
     crashes: int = 1
     accepts: int = 2
@@ -80,7 +80,7 @@ SMALL = State(drivers=(("idle", None, ((), ())),))
 """One driver; `State()` has two and takes minutes."""
 EXPIRED = LOADED._replace(tails=(None, None))
 UNTOLD = SMALL._replace(plan=EXPIRED, last=EXPIRED, kept=0)
-"""What was read last has expired: only the topic's id tells."""
+"""The records that were read last have expired: only the topic's id is left to compare."""
 
 
 def content(record: int) -> int:
@@ -100,7 +100,7 @@ def is_there(state: State, i: int) -> bool:
 
 
 def summary(state: State, plan: Plan, i: int) -> bool | None:
-    """Whether the log is the one that was; None: nothing tells."""
+    """True if the partition is the same incarnation; None: undecidable."""
     tail, until = plan.tails[i], plan.untils[i]
     if len(state.logs[i]) < until:
         return False
@@ -108,8 +108,8 @@ def summary(state: State, plan: Plan, i: int) -> bool | None:
 
 
 def undecided(state: State, plan: Plan) -> list[int]:
-    """The logs that stop every run until somebody decides: those that were decided under another id
-    of the topic, where they are there.
+    """The partitions that stop every run until an operator decides: those that were decided with
+    another id of the topic, if they are available.
     """
     return [
         i
@@ -119,7 +119,7 @@ def undecided(state: State, plan: Plan) -> list[int]:
 
 
 def lost(state: State, plan: Plan) -> list[int]:
-    """The logs that do not hold what was read there, whatever the topic's id says."""
+    """The partitions without the records that were read there, whatever the topic's id."""
     return [i for i in (0, 1) if is_there(state, i) and summary(state, plan, i) is False]
 
 
@@ -128,15 +128,15 @@ def stops(state: State, plan: Plan) -> list[int]:
 
 
 def is_another(state: State, plan: Plan, i: int) -> bool:
-    """What is accepted of a log that stops the runs: by what it holds, and where nothing tells by
-    an operator's look at its records.
+    """The accepted state of a partition that stops the runs: by its content, and if that is
+    undecidable by an operator who has seen its records.
     """
     reported = summary(state, plan, i)
     return state.born[i] != plan.born[i] if reported is None else not reported
 
 
 def accepted(state: State) -> State:
-    """The reset: behind the plan in the table, or in the place of a stored one. A log that is away
+    """The reset: after the plan in the table, or in place of a stored one. An unreachable partition
     stays undecided.
     """
     plan, applied = in_force(state)
@@ -211,7 +211,7 @@ def driven(state: State, i: int) -> State:
         )
     if (
         at == "fetch"
-    ):  # tasks read, and ask at their end whether the logs still hold what was planned
+    ):  # tasks read, and check at their end whether the partitions still have the planned records
         return (
             with_driver(state, i, "append", plan, state.logs)
             if is_readable(state, plan)
@@ -239,7 +239,7 @@ def is_readable(state: State, plan: Plan) -> bool:
 
 
 def made_again(state: State, *brokers: int) -> Iterator[State]:
-    """The topic is deleted on these brokers and made again; where no other broker keeps it, its
+    """The topic is deleted on these brokers and created again; if no other broker keeps it, its
     znode is another one.
     """
     is_kept = any(is_there(state, i) and i not in brokers for i in (0, 1))
@@ -301,8 +301,8 @@ def broken(state: State) -> str | None:
 
 
 def quiet(state: State) -> str | None:
-    """All brokers are there, one driver works alone, an operator does as he is told; None when all
-    is there in the end.
+    """All brokers are available, one driver runs alone, an operator follows the advice; None if
+    everything is loaded in the end.
     """
     state = state._replace(drivers=SMALL.drivers, away=NOBODY, ids=1_000)
     for _ in range(60):

@@ -1,16 +1,16 @@
-"""Rebalances without a leader: members of one group share two logs by registrations and owner
-nodes, in every interleaving.
+"""Rebalances without a leader: members of one group divide two partitions by registrations and
+owner nodes, in every interleaving.
 
-A member of ours takes each step that `etl.decide.group_assignment` gives it. Beside it is
-another of ours, an old consumer, which tries so often and then owns nothing until it is called
-again, or a run that claims what nobody owns and is no member. Each of ours may die at every step,
-with its nodes there until its session ends; any of them may be as slow as it likes.
+A member of ours takes each step that `etl.decide.group_assignment` returns. The other member is
+another of ours, an old consumer, which makes some attempts and then owns nothing until the next
+event, or a run that claims partitions without an owner and is no member. Each of ours may die at
+every step, with its nodes there until its session ends; any of them may be as slow as it likes.
 
     python -m tests.model.rebalancing
 
-Laws: whoever of ours believes that a log is its own has the owner's node, so no two do; and from
-every state, when nobody comes or goes any more, everybody settles: each log is owned by the member
-that the group gives it to, with no event from outside.
+Laws: a member of ours that believes that it owns a partition has the owner's node, so no two do;
+and from every state, when no member joins or leaves any more, the group settles: each partition is
+owned by the member of its assignment, without an event from outside.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Owners = tuple[int | None, ...]
 
 
 class Kind(IntEnum):
-    """What somebody is."""
+    """The kinds of actors."""
 
     OURS, OLD, CLAIMER = range(3)
 
@@ -108,9 +108,7 @@ def given(ids: frozenset[int], who: int) -> frozenset[int]:
 
 
 def steps(s: State, *, is_quiet: bool = False) -> Iterator[tuple[str, State]]:
-    """Every state that may come next, with what happened; where it is quiet nobody comes, goes or
-    dies.
-    """
+    """Every possible next state, with its event; if `quiet`, no member joins, leaves or dies."""
     left = s.left
     for i, who in enumerate(s.all):
         if who.is_dead:
@@ -320,7 +318,7 @@ def broken_law(s: State) -> str | None:
 
 
 def after_quiet(s: State) -> State:
-    """What becomes of it when nobody comes or goes: each takes its steps in turn, and none nudges
+    """The final state if no member joins or leaves: each takes its steps in turn, and none nudges
     while another one can do anything.
     """
     s = s._replace(left=Left(starts=0, leaves=0, crashes=0, nudges=3))

@@ -1,16 +1,17 @@
-"""Replays: a plan whose commit takes the rows of an interval out and puts in those that the log has
-now, in every interleaving.
+"""Replays: a plan whose commit removes the rows of an interval and adds those of the present
+partition, in every interleaving.
 
-One log, one table, two drivers: each run or replay takes the lock, and may die or lose its session
-and work on. Besides, the log grows, retention takes its first record, the ledger is put back from
-an old copy, and an operator gives up a plan that is stored.
+One partition, one table, two drivers: each run or replay takes the lock, and may die or lose its
+session and continue. In addition the partition grows, retention deletes its first record, the
+ledger is restored from an old copy, and an operator gives up a stored plan.
 
     python -m tests.model.replaying
 
-A row stands for who wrote it: the id of its plan. Laws: what was ever loaded is in the table once,
-at every moment; only a replay of its own interval writes a row anew; a replay that ends with exit 0
-has written all rows of its interval; the offset is never ahead of the table, unless the ledger was
-just put back; and from every state one quiet run brings table and offset to the end of the log.
+A row is represented by its writer: the id of its plan. Laws: every record that was ever loaded is
+in the table once, at every moment; only a replay of its own interval writes a row again; a replay
+that ends with exit 0 has written all rows of its interval; the offset is never ahead of the table,
+unless the ledger was just restored; and from every state one undisturbed run brings table and
+offset to the end of the partition.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.model.exploring import explored
 TURNS = 3
 """How often one command looks."""
 INTERVAL = 0, 2
-"""What is replayed, as soon as it is loaded."""
+"""The interval of the replay, once it is loaded."""
 
 
 class At(IntEnum):
@@ -194,9 +195,7 @@ def _ended(s: State, i: int) -> State:
 
 
 def _done(s: State, i: int) -> State:
-    """With exit 0: what a replay was asked for is written by it, or by another one that came behind
-    it.
-    """
+    """With exit 0: the interval of a replay is written by it, or by another one after it."""
     driver, rows = s.drivers[i], rows_of(s)
     is_older = (
         driver.replays

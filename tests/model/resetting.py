@@ -1,14 +1,14 @@
-"""Positions that an operator sets, forwards and backwards, in every interleaving with two drivers:
-crashes, lost sessions, a log that grows, and a ledger restored from an old copy.
+"""Offsets that an operator sets, forwards and backwards, in every interleaving with two drivers:
+crashes, lost sessions, a growing partition, and a ledger restored from an old copy.
 
-One log, one table. A reset is a plan without rows: it is stored behind the last plan, or in the
+One partition, one table. A reset is a plan without rows: it is stored after the last plan, or in
 place of one that is stored and not in the table, and a run commits it like any other. Forwards it
-tells what it passes over. Backwards it may go only over offsets that the table does not hold. Laws:
-no offset is loaded twice; none is passed over without being told; and from every state one quiet
-run brings table and offset to the end of the log, where what is not loaded is what an operator
-passed over and did not come back for.
+reports the skipped offsets. Backwards it may go only over offsets that the table does not have.
+Laws: no offset is loaded twice; none is skipped without a report; and from every state one
+undisturbed run brings table and offset to the end of the partition, except offsets that an operator
+skipped and did not return to.
 
-`etl.commands.set_offsets` is the command, `etl.decide.set_offsets` what it decides.
+`etl.commands.set_offsets` is the command, `etl.decide.set_offsets` its decisions.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def may_go_to(target: int, position: int, applied: tuple[Plan, ...]) -> bool:
 
 
 def found_by(s: State) -> tuple[str, Plan | None]:
-    """`etl.decide.reconcile` in small: what is to be done with which plan."""
+    """`etl.decide.reconcile` in small: the next action, and its plan."""
     newest = s.ledger.plans[-1] if s.ledger.plans else None
     number = newest.number if newest else 0
     held = s.applied[-1] if s.applied else None

@@ -1,25 +1,25 @@
-"""Runs under a key, in every interleaving of two drivers with crashes, lost sessions, caps, pruned
+"""Runs with a key, in every interleaving of two drivers with crashes, lost sessions, caps, pruned
 and superseded plans.
 
-Two logs. The record at offset CUT is the first that is as late as the runs of the key are to read
-up to; until it is there, a log's end is the bound. The second log may be away: it grows no more
-then, and nobody can tell where it ends. The key K is handed in by a scheduler, again and again; a
-run without a key comes in between.
+Two partitions. The record at offset CUT is the first at or after the end of the key's runs; until
+it exists, a partition's end is the bound. The second partition may be unreachable: it does not grow
+then, and its end is unknown. A scheduler passes the key K again and again; a run without a key
+comes in between.
 
     python -m tests.model.run_keys
 
-Where a key is kept: in the plan that was made under it, with the offsets that its run is to reach
-and this plan does not (`left`): a cap ends it before, or the log was away. A log that was away when
-the first plan was made has no bound yet; the first plan of the key that finds it there freezes one.
-Once that plan is pruned, and where there was nothing to read, the key is in a list, unless
-something of it is left: then it is forgotten. A look reads the newest number first, then the plans,
-then the list: pruning moves a key from the plans to the list, and whoever plans behind the newest
-number that was read stores nothing where another driver stored since.
+A key is stored in the plan that was made with it, with the offsets that its run must reach and this
+plan does not (`left`): a cap ends it before, or the partition was unreachable. A partition that was
+unreachable when the first plan was made has no bound yet; the first plan of the key that can read
+it freezes one. Once that plan is pruned, and if there was nothing to read, the key is in a list,
+unless a part of it is left: then it is forgotten. An observation reads the newest number first,
+then the plans, then the list: pruning moves a key from the plans to the list, and a driver that
+plans after the newest number that it read stores nothing if another driver stored since.
 
-Laws: what was applied is contiguous and disjoint; no plan under K reaches beyond the bound that was
-frozen first; a run of K that ends with exit 0 and does not say that it is not complete leaves the
-table at that bound or beyond, in a log that was away also; and no run that begins after such an end
-stores a plan under K.
+Laws: the applied offsets are contiguous and disjoint; no plan of K reaches beyond the bound that
+was frozen first; after a run of K that ends with exit 0 and does not report a rest, the table is at
+that bound or beyond, also in a partition that was unreachable; and no run that begins after such an
+end stores a plan of K.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Plan(NamedTuple):
     is_keyed: bool = False
     left: Left = (None, None)
     held: Offsets = (0, 0)
-    """Under K: where the bounds lay by what the logs held, also one that was away. Nobody reads it:
-    the laws do.
+    """With K: the bounds by the partitions' content, also of an unreachable one. Only the laws read
+    it.
     """
 
 
@@ -87,13 +87,14 @@ class State(NamedTuple):
     lock: int | None = None
     drivers: tuple[Driver, ...] = (Driver(), Driver())
     frozen: Left = (None, None)
-    """The first bounds of K; nobody reads them: the laws do."""
+    """The first bounds of K; only the laws read them."""
     owed: Offsets = (0, 0)
-    """`held` of the first plan under K, where no run of K had ended with exit 0 by then: a driver
-    that lost its session may store a plan under K behind such an end, and what that loads is as
-    right as what any later run loads."""
+    """`held` of the first plan with K, if no run of K had ended with exit 0 before: a driver that
+    lost its session may store a plan with K after such an end, and its rows are as right as those
+    of any later run.
+    """
     is_done: bool = False
-    """A run of K has ended with exit 0 and left nothing; nobody reads it either."""
+    """A run of K has ended with exit 0 and left nothing; only the laws read it."""
     runs: int = 2
     others: int = 1
     """How many runs without a key there may be."""
@@ -163,9 +164,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
 
 
 def pruned(s: State) -> State:
-    """One transaction: the oldest plan goes, and its key into the list, where nothing of it is
-    left. Else the key is forgotten: asked for again it is a new one, and what it reads is frozen
-    anew."""
+    """One transaction: the oldest plan is removed, and its key is added to the list if nothing of
+    it is left. Otherwise the key is forgotten: passed again it is a new one, and its bounds are
+    frozen again.
+    """
     oldest, more = s.plans[0], s._replace(plans=s.plans[1:], prunes=s.prunes - 1)
     if not oldest.is_keyed or any(plan.is_keyed for plan in s.plans[1:]):
         return more
@@ -190,7 +192,7 @@ def _ended(s: State, i: int) -> State:
 
 
 def _done(s: State, i: int) -> State:
-    """The run has ended with exit 0, and says of nothing that it left it."""
+    """The run has ended with exit 0, and reports no rest."""
     is_kept = not s.drivers[i].is_keyed or all(s.positions[log] >= s.owed[log] for log in (0, 1))
     after = _ended(s, i) if is_kept else _put(s, i, Driver(At.BROKEN))
     return after._replace(is_done=s.is_done or s.drivers[i].is_keyed)
@@ -212,9 +214,9 @@ def _newest(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def instead_of(old: Plan, s: State) -> Plan:
-    """The plan in the place of one: to the ends of now, but for one of K, whose bounds stay; what
-    is away is left. Where no bound is frozen yet, none is frozen here: the run need not be one of
-    K."""
+    """The replacement of a plan: to the present ends, except for a plan of K, whose bounds stay;
+    unreachable partitions are left. No bound is frozen here: the run need not be one of K.
+    """
     if not old.is_keyed:
         return old._replace(
             until=pair(lambda log: s.ends[log] if s.is_there(log) else old.start[log]), id=s.next
@@ -282,8 +284,8 @@ def _keys(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def bound_now(s: State, log: int, driver: Driver, start: Offsets) -> int:
-    """Up to where the run reads the log; UNKNOWN of one that is away. Behind a plan of K as that
-    says, or not at all.
+    """The end of the run's read of the partition; UNKNOWN if it is unreachable. After a plan of K
+    by that plan, or not at all.
     """
     if not driver.is_keyed:
         return s.ends[log] if s.is_there(log) else start[log]
@@ -306,7 +308,7 @@ def _until(s: State, start: Offsets, bounds: Offsets, is_keyed: bool) -> Offsets
 
 
 def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Put-if-absent; what is pruned by then has a smaller number than what is there."""
+    """Put-if-absent; plans that were pruned meanwhile have smaller numbers than the stored ones."""
     plan = driver.plan
     assert plan is not None
     if s.plans and s.plans[-1].number >= plan.number:
@@ -430,8 +432,8 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
 
 LOST = State(others=0, crashes=0, losses=1, prunes=0)
-"""All at once is more than a machine keeps; lost sessions are looked at with plans that are
-superseded and logs that are away.
+"""All of them together exceed a machine's memory; lost sessions are combined with superseded plans
+and unreachable partitions.
 """
 
 

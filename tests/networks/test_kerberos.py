@@ -95,7 +95,10 @@ def kerberized(
     """A broker, and the port of its listener that takes tickets."""
     module = "com.sun.security.auth.module.Krb5LoginModule"
     entered, plain = free_port(), free_port()
-    keytab = f'{module} required useKeyTab=true storeKey=true keyTab="{kdc}/kafka.keytab" principal="kafka/localhost@TEST";'
+    keytab = (
+        f'{module} required useKeyTab=true storeKey=true keyTab="{kdc}/kafka.keytab" '
+        f'principal="kafka/localhost@TEST";'
+    )
     with_listener = {
         "listeners": f"PLAINTEXT://127.0.0.1:{plain},KERBEROS://127.0.0.1:{entered}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},KERBEROS://localhost:{entered}",

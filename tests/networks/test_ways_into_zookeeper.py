@@ -164,7 +164,8 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
         lambda s: {"connect": s.plain.connect, "auth": login(variable="NOWHERE")},
         Expected(
             SettingsError,
-            "zookeeper.auth.password refers to the environment variable NOWHERE, which cannot be read",
+            "zookeeper.auth.password refers to the environment variable NOWHERE, which "
+            "cannot be read",
             "zookeeper.auth.password",
         ),
     ),

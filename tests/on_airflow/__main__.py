@@ -62,7 +62,8 @@ def made(version: str) -> Path:
     with alone(folder.with_name(f"{folder.name}.lock")):
         if not stamp.exists():
             print(
-                f"installing Airflow {version} into {folder}: 700 MB, a minute or two the first time",
+                f"installing Airflow {version} into {folder}: 700 MB, a minute or two the "
+                f"first time",
                 flush=True,
             )
             venv.create(folder, with_pip=True, clear=True)

@@ -57,7 +57,8 @@ def main() -> int:
             with StandaloneAirflow(home, environment) as airflow:
                 airflow.cli("dags", "unpause", "ingest_clicks")
                 print(
-                    f"Airflow: {airflow.url} (no login), DAG ingest_clicks; table and reports: {folder}; Ctrl-C ends all",
+                    f"Airflow: {airflow.url} (no login), DAG ingest_clicks; table and "
+                    f"reports: {folder}; Ctrl-C ends all",
                     flush=True,
                 )
                 _until_stopped()

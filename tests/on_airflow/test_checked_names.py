@@ -30,8 +30,8 @@ def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_th
     assert main(["check", str(DAGS)]) == 2
     result = capsys.readouterr().out
     assert (
-        "The pool clicks does not exist; task load of DAG pooled names it. Create it: airflow pools set clicks 1"
-        in result
+        "The pool clicks does not exist; task load of DAG pooled names it. Create it: "
+        "airflow pools set clicks 1" in result
     )
     assert "connection" not in result
     subprocess.run(

@@ -44,7 +44,8 @@ def test_dag_files_load_in_a_process_of_their_own_without_anything_heavy() -> No
         [
             sys.executable,
             "-c",
-            "import sys, json, etl.airflow.compat, airflow.providers.apache.spark.operators.spark_submit\n"
+            "import sys, json, etl.airflow.compat, "
+            "airflow.providers.apache.spark.operators.spark_submit\n"
             f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))",
         ],
         cwd=ROOT,
@@ -168,7 +169,8 @@ def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(
     (folder / "dags").mkdir()
     (folder / "half.yaml").write_text("pipeline: clicks")
     (folder / "dags" / "wrong.py").write_text(
-        f"from etl.airflow import ingest_dag\ndag = ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n"
+        f"from etl.airflow import ingest_dag\ndag = "
+        f"ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n"
     )
     reported = "".join(dag_bag(folder / "dags").import_errors.values())
     assert "SettingsError" in reported and "half.yaml" in reported and "group.id" in reported

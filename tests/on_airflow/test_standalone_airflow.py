@@ -175,7 +175,8 @@ def _is_done(airflow: StandaloneAirflow, kind: str) -> bool:
 def _is_loaded_after(airflow: StandaloneAirflow, when: datetime) -> bool:
     """Return True if a run of an interval that ends after that time is done."""
     found = airflow.rows(
-        "select data_interval_end from dag_run where dag_id = ? and state = 'success' and run_type = 'scheduled'",
+        "select data_interval_end from dag_run where dag_id = ? and state = 'success' and "
+        "run_type = 'scheduled'",
         DAG,
     )
     return any(

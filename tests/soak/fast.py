@@ -199,7 +199,8 @@ def summary(total: Tally, passed_s: float) -> str:
     interrupted = sum(total.counts[deed.value] for deed in Deed)
     rate = f"{passed_s:.0f} s: {interrupted / passed_s * 60:,.0f} a minute"
     lines = [
-        f"{interrupted:,} interrupted of {total.counts['runs']:,} runs in {rate}, at {len(total.moments)} different moments"
+        f"{interrupted:,} interrupted of {total.counts['runs']:,} runs in {rate}, at "
+        f"{len(total.moments)} different moments"
     ]
     lines += [f"{total.counts['checks']:,} checks, {total.records:,} records in the tables"]
     lines += [

@@ -336,7 +336,8 @@ class Story:
                 missing -= set(range(there.log_start))
             if wrong or missing or found & gone:
                 raise Broken(
-                    f"{log}: missing {sorted(missing)[:9]}, wrong {wrong[:3]}, lost and there {sorted(found & gone)[:9]}"
+                    f"{log}: missing {sorted(missing)[:9]}, wrong {wrong[:3]}, lost and "
+                    f"there {sorted(found & gone)[:9]}"
                 )
         self.tally.counts["checks"] += 1
         if whole:

@@ -420,7 +420,8 @@ def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_l
     )
     frame.createOrReplaceTempView("temporary_view")
     spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW sql_view USING {NAME} OPTIONS (bootstrap '{cluster.bootstrap}', topics '{name}')"
+        f"CREATE OR REPLACE TEMPORARY VIEW sql_view USING {NAME} OPTIONS (bootstrap "
+        f"'{cluster.bootstrap}', topics '{name}')"
     )
 
     def counts() -> list[int]:

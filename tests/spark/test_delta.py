@@ -297,7 +297,8 @@ def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999_whatever_the_sess
         "topic",
         "partition",
         "offset",
-        f"timestamp_micros(get(array({', '.join(map(str, _DATES))}), cast(offset as int))) timestamp",
+        f"timestamp_micros(get(array({', '.join(map(str, _DATES))}), cast(offset as int))) "
+        f"timestamp",
         "timestampType",
         "headers",
         "incarnation",
@@ -391,7 +392,8 @@ def test_files_of_our_own_are_right_in_a_table_with_every_feature_that_they_are_
     }
     text = ", ".join(f"'delta.{key}' = '{value}'" for key, value in properties.items())
     spark.sql(
-        f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta TBLPROPERTIES ({text})"
+        f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta "
+        f"TBLPROPERTIES ({text})"
     )
     for number in (1, 2):
         plan = make_plan(number, table_id=DeltaTable(path).metadata().id)
@@ -597,7 +599,8 @@ def test_a_table_that_forgets_transaction_ids_is_refused(
 ) -> None:
     append(make_plan(1))
     spark.sql(
-        f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')"
+        f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES "
+        f"('delta.setTransactionRetentionDuration' = 'interval 1 days')"
     )
     with pytest.raises(NotOurTable, match="UNSET TBLPROPERTIES"):
         table_state.read_table(path, APP, known=None)

@@ -153,7 +153,9 @@ def test_without_a_table_nothing_is_replaced_and_none_is_made(
 def test_the_condition_names_each_life_of_each_log() -> None:
     spans = [Span(BrokerPartition("a'b\\", 3), 5, 9, 2), Span(BrokerPartition("c", 0, 7), 0, 4)]
     assert condition(spans, ["topic", "incarnation"]) == (
-        "(`topic` = 'a\\'b\\\\' AND `partition` = 3 AND `offset` >= 5 AND `offset` < 9 AND coalesce(`incarnation`, 0) = 2) OR "
-        "(`topic` = 'c' AND `partition` = 0 AND `broker_id` = 7 AND `offset` >= 0 AND `offset` < 4 AND coalesce(`incarnation`, 0) = 0)"
+        "(`topic` = 'a\\'b\\\\' AND `partition` = 3 AND `offset` >= 5 AND `offset` < 9 AND "
+        "coalesce(`incarnation`, 0) = 2) OR "
+        "(`topic` = 'c' AND `partition` = 0 AND `broker_id` = 7 AND `offset` >= 0 AND "
+        "`offset` < 4 AND coalesce(`incarnation`, 0) = 0)"
     )
     assert condition(spans[1:], ["topic"]).endswith("AND 0 = 0)")

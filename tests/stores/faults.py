@@ -34,7 +34,10 @@ class _Way(BaseHTTPRequestHandler):
         fault = self.kept.fault(lambda method, part: method == self.command and part in self.path)
         if fault in _ANSWERS:
             status, reason, code = _ANSWERS[fault]
-            text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>Ask again later.</Message></Error>"
+            text = (
+                f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>Ask again "
+                f"later.</Message></Error>"
+            )
             self._answer(status, reason, [("Content-Type", "application/xml")], text.encode())
             return
         if fault == "late" and not self.kept.is_let_go():

@@ -114,6 +114,7 @@ def test_a_partition_of_kafka_without_a_leader_is_told_with_the_brokers_that_hol
     assert (verdict, found) == (
         Verdict.ADVICE,
         (
-            "5 partitions have no leader: clicks 0 (on brokers 1 2, in sync were 2), clicks 1 (on brokers 1 2), clicks 2 and 2 more"
+            "5 partitions have no leader: clicks 0 (on brokers 1 2, in sync were 2), clicks "
+            "1 (on brokers 1 2), clicks 2 and 2 more"
         ),
     )

@@ -40,7 +40,8 @@ DOORS = [
 def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     program = (
         "import sys; from etl.cli import main; code = main(['--help'])\n"
-        "heavy = {'pyspark', 'numba', 'numpy', 'pyarrow', 'kafka', 'kazoo', 'deltalake', 'pydantic', 'yaml', 'cramjam'}\n"
+        "heavy = {'pyspark', 'numba', 'numpy', 'pyarrow', 'kafka', 'kazoo', 'deltalake', "
+        "'pydantic', 'yaml', 'cramjam'}\n"
         "print(code, sorted(heavy & set(sys.modules)))"
     )
     result = subprocess.run(

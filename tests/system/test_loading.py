@@ -139,7 +139,10 @@ def test_a_run_that_was_killed_leaves_a_report_that_says_running(pipeline: Pipel
 def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.ran()
-    program = "import sys; from etl.cli import main; code = main(['run', sys.argv[1]]); print(code, 'pyspark' in sys.modules)"
+    program = (
+        "import sys; from etl.cli import main; code = main(['run', sys.argv[1]]); print(code, "
+        "'pyspark' in sys.modules)"
+    )
     request = subprocess.run(
         [sys.executable, "-c", program, str(pipeline.conf)],
         cwd=ROOT,
@@ -229,7 +232,10 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         )
         assert pipeline.is_whole()
         assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
-        behind = f"{pipeline.topic} 0: 1 offset below the high watermark waits for the open transaction for-{pipeline.topic} of"
+        behind = (
+            f"{pipeline.topic} 0: 1 offset below the high watermark waits for the open "
+            f"transaction for-{pipeline.topic} of"
+        )
         [reported] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
         assert reported.startswith(behind) and ", open since 20" in reported
         shown = pipeline.door("offsets", "show").document[0]
@@ -359,7 +365,8 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     )
     (pipeline.folder / "shaping_of_tests.py").write_text(
         "from pyspark.sql import functions as f\n\n"
-        "def shaped(rows):\n    return rows.withColumns({'size': f.length('value'), 'source': f.lit('web')}).drop('headers')\n"
+        "def shaped(rows):\n    return rows.withColumns({'size': f.length('value'), "
+        "'source': f.lit('web')}).drop('headers')\n"
     )
     monkeypatch.syspath_prepend(str(pipeline.folder))
     pipeline.settings["table"]["path"] = str(pipeline.table)

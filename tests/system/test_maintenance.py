@@ -144,7 +144,8 @@ def test_a_table_with_deletion_vectors_loses_them_and_no_row(
     pipeline.produce(80)
     pipeline.ran()
     spark.sql(
-        f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+        f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES "
+        f"('delta.enableDeletionVectors' = 'true')"
     )
     spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
     rows = spark.read.format("delta").load(str(pipeline.table)).count()

@@ -166,7 +166,8 @@ def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_someb
     named.ran()
     name = name_of(named)
     spark.sql(
-        f"CREATE TABLE {name}_again USING delta LOCATION '{named.folder}/again' AS SELECT * FROM {name} LIMIT 0"
+        f"CREATE TABLE {name}_again USING delta LOCATION '{named.folder}/again' AS SELECT * "
+        f"FROM {name} LIMIT 0"
     )
     spark.sql(f"DROP TABLE {name}")
     refused(named.door("run"), 5, "no Delta table is at the place", "etl table lookup-path CONF")

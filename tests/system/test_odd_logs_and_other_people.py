@@ -197,7 +197,8 @@ def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_ru
                 encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)),
             )
     expected = (
-        f"{pipeline.topic} 1: records up to offset 1 may expire within 2.0 h (retention.ms 43,200,000); "
+        f"{pipeline.topic} 1: records up to offset 1 may expire within 2.0 h (retention.ms "
+        f"43,200,000); "
         "its range (from 0) is read first"
     )
     assert pipeline.door("run", after=["--dry-run"]).document["expires_soon"] == [expected]

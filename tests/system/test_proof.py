@@ -209,8 +209,8 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     shown = pipeline.door("verify", json_too=False)
     assert shown.code == 0, shown.err
     assert (
-        f"{pipeline.topic} 3: 11 removed later by another writer's DELETE at version 1, as policy or an operator allows"
-        in shown.out
+        f"{pipeline.topic} 3: 11 removed later by another writer's DELETE at version 1, as "
+        f"policy or an operator allows" in shown.out
     )
     assert "429 records, each once, 11 were removed since, as allowed" in shown.out
 
@@ -262,8 +262,8 @@ def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone
         0,
     )
     assert (
-        "1 of unknown cause, since the files of their commit are deleted; another writer committed WRITE at version 1 since"
-        in proof.err
+        "1 of unknown cause, since the files of their commit are deleted; another writer "
+        "committed WRITE at version 1 since" in proof.err
     )
 
 

@@ -51,7 +51,8 @@ def test_columns_with_other_names_and_deletion_vectors_are_counted_again_also_wh
     properties = "'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true'"
     table = f"delta.`{pipeline.table}`"
     spark.sql(
-        f"CREATE TABLE {table} ({spark_schema()}) USING delta PARTITIONED BY (partition) TBLPROPERTIES ({properties})"
+        f"CREATE TABLE {table} ({spark_schema()}) USING delta PARTITIONED BY (partition) "
+        f"TBLPROPERTIES ({properties})"
     )
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["partition"]}}
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
@@ -151,7 +152,8 @@ def test_where_the_table_has_no_offsets_a_crash_leaves_what_nobody_knows_and_the
     spark: SparkSession,
 ) -> None:
     spark.sql(
-        f"CREATE TABLE delta.`{pipeline.table}` (topic string, partition int, value binary) USING delta"
+        f"CREATE TABLE delta.`{pipeline.table}` (topic string, partition int, value binary) "
+        f"USING delta"
     )
     shape("rows.select('topic', 'partition', 'value')")
     pipeline.produce(80)

@@ -144,7 +144,8 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
         "from pyspark.sql import functions as f\n\n"
         "@f.udf('int')\ndef lucky(value):\n    if value:\n        raise ValueError('no luck')\n\n"
         "def of_the_module(value):\n    return 1\n\n"
-        "@f.udf('int')\ndef closed(value):\n    raise PermissionError(13, 'Permission denied', '/data/lookup.csv')\n\n"
+        "@f.udf('int')\ndef closed(value):\n    raise PermissionError(13, 'Permission "
+        "denied', '/data/lookup.csv')\n\n"
         f"def shaped(rows):\n    return rows.withColumn('size', {made})\n"
     )
     monkeypatch.syspath_prepend(str(pipeline.folder))
@@ -170,7 +171,8 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
         ),
         (
             "blank",
-            "from pyspark.sql import functions as f\n\ndef shaped(rows):\n    return rows.withColumn('a b', f.lit(1))\n",
+            "from pyspark.sql import functions as f\n\ndef shaped(rows):\n    return "
+            "rows.withColumn('a b', f.lit(1))\n",
             ("'a b'",),
         ),
     ],

@@ -168,7 +168,8 @@ def test_a_table_with_deletion_vectors_and_mapped_columns_is_replayed_and_its_re
 ) -> None:
     table = f"delta.`{marking.table}`"
     spark.sql(
-        f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name')"
+        f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
+        f"'delta.columnMapping.mode' = 'name')"
     )
     assert replay(marking, "--from", "20", "--until", "30", "--yes").code == 0
     assert replay(marking, "--from", "25", "--until", "60", "--yes").code == 0

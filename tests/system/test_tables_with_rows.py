@@ -168,7 +168,8 @@ def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_secon
         assert result.code == 5, result.err + result.out
         assert f"The table holds 100 rows of {heir.topic}:0" in result.err, result.err
     spark.sql(
-        f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers array<struct<key:string,value:binary>>, incarnation int)"
+        f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers "
+        f"array<struct<key:string,value:binary>>, incarnation int)"
     )
     refused(heir.run(), 5, "a second time")
     assert restored(heir).code == 0

@@ -72,7 +72,8 @@ def make_table(spark: SparkSession, table: Path) -> None:
         made = made.addColumn(name, kind)
     made.addColumn("day", "DATE", generatedAlwaysAs="CAST(timestamp AS DATE)").execute()
     spark.sql(
-        f"ALTER TABLE delta.`{table}` ADD CONSTRAINT since_march CHECK (CAST(timestamp AS DATE) >= DATE'2026-03-02')"
+        f"ALTER TABLE delta.`{table}` ADD CONSTRAINT since_march CHECK (CAST(timestamp AS "
+        f"DATE) >= DATE'2026-03-02')"
     )
 
 

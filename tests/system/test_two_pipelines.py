@@ -259,7 +259,8 @@ def test_a_stored_plan_is_closed_by_spark_in_a_table_that_delta_rs_cannot_commit
     pipeline.produce(40)
     pipeline.ran()
     spark.sql(
-        f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
+        f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableRowTracking' "
+        f"= 'true')"
     )
     pipeline.produce(40)
     broken_off_before("append", pipeline)

@@ -77,9 +77,8 @@ WAYS: dict[str, Way] = {
     "etl offsets set CONF -p clicks:3 --to 1200 --reason ...": Way(answer="y"),
     "etl ledger restore CONF --reason ...": Way(zookeeper_lost, answer="y"),
     "etl records show CONF -p clicks:3 --from latest --follow --value-format json": Way(code=130),
-    "etl replay CONF --topic clicks --from 2026-01-31T00:00:00+00:00 --until 2026-02-01T00:00:00+00:00 --reason ...": Way(
-        answer="y"
-    ),
+    "etl replay CONF --topic clicks --from 2026-01-31T00:00:00+00:00 --until "
+    "2026-02-01T00:00:00+00:00 --reason ...": Way(answer="y"),
     "etl backfills delete CONF january --reason ...": Way(PageWorld.left_backfill, answer="y"),
 }
 WORLDS: dict[str, Callable[[PageWorld], object]] = {

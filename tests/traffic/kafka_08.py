@@ -65,7 +65,8 @@ class Kafka08Traffic(OldTraffic):
         )  # after it, at the end, the offset
         if refused:
             raise ConnectionError(
-                f"{log.broker.bootstrap} does not take messages for {log.topic}-{log.partition}: error {refused}"
+                f"{log.broker.bootstrap} does not take messages for "
+                f"{log.topic}-{log.partition}: error {refused}"
             )
 
     def rows(self, log: OldLog) -> Iterator[Row]:

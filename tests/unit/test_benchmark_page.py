@@ -67,12 +67,12 @@ def test_a_row_has_the_medians_of_its_rounds_and_its_ratios_to_sparks_and_to_the
         in page
     )
     assert (
-        "| `etl run`, `writer: arrow` | 0.50 | 2.00 | 200 | 8.00 | 1.00 | 4.50 | 10.0 | 0.25 | 0.50 | 20 |"
-        in page
+        "| `etl run`, `writer: arrow` | 0.50 | 2.00 | 200 | 8.00 | 1.00 | 4.50 | 10.0 | 0.25 "
+        "| 0.50 | 20 |" in page
     )
     assert (
-        "| confluent-kafka + deltalake, one process | 2.00 | 0.50 | 50 | 2.00 | 2.00 | 2.25 | 20.0 | 0.50 |  | 40 |"
-        in page
+        "| confluent-kafka + deltalake, one process | 2.00 | 0.50 | 50 | 2.00 | 2.00 | 2.25 "
+        "| 20.0 | 0.50 |  | 40 |" in page
     )
 
 

@@ -37,7 +37,8 @@ from tests.pages import (
 )
 
 NO_COMMANDS = re.compile(
-    r"/consumers/|time\(\) - |offset_range_etl_|# |(FROM|USER|COPY|RUN) |brokers$|ZooKeeper├?|ZooKeeper |Delta$|└|Replay, |FirstRun, |"
+    r"/consumers/|time\(\) - |offset_range_etl_|# |(FROM|USER|COPY|RUN) "
+    r"|brokers$|ZooKeeper├?|ZooKeeper |Delta$|└|Replay, |FirstRun, |"
     r"(table|spark):$|(path|store|name|spark\.[\w.]+): "
 )
 """Indented lines that are not commands: znodes, Prometheus' expressions, comments, a Dockerfile, a

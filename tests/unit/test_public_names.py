@@ -49,7 +49,8 @@ def test_a_name_that_is_not_public_is_no_attribute_of_the_package() -> None:
 
 def test_a_star_import_gives_the_public_names_alone() -> None:
     assert told_by_python(
-        "before = set(globals()); from etl import *; print(sorted(set(globals()) - before - {'before'}))"
+        "before = set(globals()); from etl import *; print(sorted(set(globals()) - before - "
+        "{'before'}))"
     ) == str(sorted(etl.__all__))
 
 

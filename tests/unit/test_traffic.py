@@ -19,7 +19,8 @@ HELLO, CHINESE = b"hello", bytes.fromhex("e4b8ade69687")
 PLAIN = bytes.fromhex("0000000b01003610a68668656c6c6f 0000000c01005a09ed37e4b8ade69687")
 """Seen in the log file of a real Jafka."""
 IN_GZIP = bytes.fromhex(
-    "0000003a01010138c0e3 1f8b08000000000002ff636060e06664301358d696919a9393cfc0c0c0c3c810c5f9d6fcc98eb5cfa6b50300ebd9cf371f000000"
+    "0000003a01010138c0e3 "
+    "1f8b08000000000002ff636060e06664301358d696919a9393cfc0c0c0c3c810c5f9d6fcc98eb5cfa6b50300ebd9cf371f000000"
 )
 """The same two in one entry, which a real Jafka took."""
 OFFSET_100 = bytes.fromhex("0000000000000064 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f")

@@ -297,7 +297,8 @@ def test_a_log_that_was_made_again_since_it_was_planned_fails_the_task_once_it_i
     )
     with pytest.raises(
         PartitionTruncated,
-        match=f"holds other bytes before offset {r.until_offset}.*accept-changes CONF -p clicks:2-0 --truncated-at OFFSET",
+        match=f"holds other bytes before offset {r.until_offset}.*accept-changes CONF -p "
+        f"clicks:2-0 --truncated-at OFFSET",
     ):
         read([part], tails=planned)
 

@@ -344,7 +344,8 @@ def test_a_partition_of_a_jafka_needs_its_broker_and_one_that_is_away_is_hinted_
         peeked(jafka, "0")
     with pytest.raises(
         SettingsError,
-        match="has no partition 4-0.*its partitions: 3-0, 3-1; partitions of an unreachable broker are unknown",
+        match="has no partition 4-0.*its partitions: 3-0, 3-1; partitions of an unreachable broker "
+        "are unknown",
     ):
         peeked(jafka, "4-0")
 

@@ -64,7 +64,8 @@ def test_a_line_has_offset_time_key_value_and_headers(broker: FakeBroker, conf: 
     )
     assert (
         result.err
-        == "etl: clicks 0 has offsets 0 to 3; from 0:\netl: 3 records; the end of the log; --from 3 continues\n"
+        == "etl: clicks 0 has offsets 0 to 3; from 0:\netl: 3 records; the end of the log; "
+        "--from 3 continues\n"
     )
 
 

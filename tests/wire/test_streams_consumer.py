@@ -510,7 +510,10 @@ def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_
 
 
 def test_importing_the_room_imports_nothing_that_asks_brokers() -> None:
-    program = "import sys, etl.streams; print([name for name in sys.modules if name.startswith('etl.') and name != 'etl.streams'])"
+    program = (
+        "import sys, etl.streams; print([name for name in sys.modules if name.startswith('etl.') "
+        "and name != 'etl.streams'])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -92,7 +92,8 @@ def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_w
     assert chosen_topics(reported, every).topics.keys() == {"early"}
     with pytest.raises(
         PermissionDenied,
-        match=r"do not let us read the topic \(topic late.*Describe and Read\. If the topic was deleted",
+        match=r"do not let us read the topic \(topic late.*Describe and Read\. If the topic was "
+        r"deleted",
     ):
         chosen_topics(with_denied_topics(cluster, reported, ["early", "late", "deleted"]), every)
 

@@ -1,5 +1,5 @@
-"""A process that is asked to do things one after the other, in lines of JSON: what is timed runs in
-it, and who times it stands outside.
+"""A process that executes jobs one after the other, in lines of JSON: the timed code runs in it,
+and the timer outside.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Spent:
     cpu: float
     """Seconds of processor time of the process and all below it."""
     told: Mapping[str, Any]
-    """What the job says itself."""
+    """The job's own figures."""
     peaks: Mapping[str, int]
 
 
 class Failed(Exception):
-    """What was asked for did not go well; its text is the last of what was said."""
+    """A job failed; its text is the last output."""
 
 
 class Child:
@@ -71,7 +71,7 @@ class Child:
         self.end()
 
     def end(self) -> None:
-        """Nothing more is asked of it: it ends by itself, or is ended."""
+        """Send no more jobs: it ends by itself, or is ended."""
         if self._process.stdin and not self._process.stdin.closed:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -24,7 +24,7 @@ _PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numpy", "numba",
 
 
 class Document:
-    """`tell` adds a result and writes both files of the folder."""
+    """`add_result` adds a result and writes both files of the folder."""
 
     def __init__(
         self, folder: Path, words: Sequence[str], *, codec: str, goes_on: bool = False
@@ -80,7 +80,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 def _then(before: Any, now: Any) -> Any:
-    """What was so for the commands before, and for this one."""
+    """The state for the commands before, and for this one."""
     return now if before is None else f"{before}, then {now}"
 
 

@@ -1,10 +1,10 @@
-"""The limit: what comes through the sockets if nobody looks at it. Our own Fetch requests, a thread
-and a connection for each partition.
+"""The limit: the rate of bytes through the sockets without any decoding. Our own Fetch requests, a
+thread and a connection for each partition.
 
     python -m tests.bench.whole.drain BOOTSTRAP
 
-Of each answer only the heads of its record batches are read, for the offset to ask for next; all
-other bytes are thrown away.
+Of each answer only the headers of its record batches are read, for the offset of the next request;
+all other bytes are dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST_OFFSET_AT = 23
 
 
 def next_offset(records: memoryview, offset: int) -> int:
-    """Behind the last whole batch."""
+    """The offset after the last whole batch."""
     at = 0
     while at + _HEAD.size <= len(records):
         base, size = _HEAD.unpack_from(records, at)

@@ -58,7 +58,7 @@ def ratio(above: Sequence[Result], below: Sequence[Result], of: Callable[[Result
 
 
 def megabytes(results: Sequence[Result], of: Callable[[Result], float | None]) -> str:
-    """The most of the rounds, in millions of bytes; nothing where nobody told it."""
+    """The maximum of the rounds, in millions of bytes; nothing if it was not measured."""
     found = [value for value in map(of, results) if value is not None]
     return f"{max(found) / 1e6:,.0f}" if found else MISSING
 

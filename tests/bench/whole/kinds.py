@@ -1,4 +1,4 @@
-"""What is compared: the kinds of work, by their names, and what they are called in the document."""
+"""The compared kinds of work, by their names, and their titles in the document."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ COMPARED_WITH: Mapping[str, str] = {
     **dict.fromkeys((*RUNS, PEER), "spark-delta"),
     "reader": "spark-noop",
 }
-"""Whose speed each is compared with."""
+"""The kind with which the speed of each is compared."""

@@ -1,4 +1,4 @@
-"""The results as a page: what was measured on what, and a table for each part."""
+"""The results as a page: the machine and the versions, and a table for each part."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ def _compared(logs: Mapping[str, int], results: Sequence[Result]) -> Iterator[st
         own = [one for one in results if one["workload"] == name and "failed" not in one]
         if own:
             size = WORKLOADS[name].size
-            yield f"\n### {name}\n\n{own[0]['records']:,} records, {own[0]['records'] * size / 1e6:,.0f} MB of values"
+            yield (
+                f"\n### {name}\n\n{own[0]['records']:,} records, "
+                f"{own[0]['records'] * size / 1e6:,.0f} MB of values"
+            )
             yield (
                 f"; the topic's segments have {logs[name] / 1e6:,.0f} MB.\n\n"
                 if name in logs

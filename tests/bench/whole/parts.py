@@ -1,5 +1,5 @@
-"""What is measured of a topic: all kinds in turn; growth with records and with cores; peaks of
-memory. Each result is told at once.
+"""The measurements of a topic: all kinds in turn; growth with records and with cores; peaks of
+memory. Each result is reported at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ AddResult = Callable[[Mapping[str, Any]], None]
 """Takes one result: it is printed, and kept on disk."""
 _WARM_RECORDS = 1_000_000
 LONGER = 20
-"""How many times longer the long range is of which memory is looked at."""
+"""The ratio of the long range to the short one in the measurement of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartOptions:
-    """What is asked for on the command line, and where it is done."""
+    """The options of the command line, and the servers."""
 
     cluster: EmbeddedCluster
     folder: Path
@@ -37,7 +37,7 @@ class PartOptions:
     """Rounds that warm processes, and are left out."""
 
     def only(self, kinds: Sequence[str]) -> list[str]:
-        """Those of the kinds that are asked for."""
+        """Return the requested kinds among these."""
         return [kind for kind in kinds if kind in self.kinds]
 
 
@@ -77,8 +77,8 @@ class Warm:
         }
 
     def warm(self, kinds: Sequence[str], topic: Topic) -> None:
-        """Each of them with fewer records, so often as is asked for; what fails is left to what is
-        measured.
+        """Run each of them with fewer records, the requested number of times; errors are left to
+        the measurement.
         """
         for _ in range(self._options.cold):
             for kind in kinds:

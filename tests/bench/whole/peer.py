@@ -54,7 +54,7 @@ CONSUMER = {
     "receive.message.max.bytes": 128 << 20,
     "enable.partition.eof": False,
 }
-"""What is not librdkafka's default makes it faster here."""
+"""Settings that differ from librdkafka's defaults make it faster here."""
 _MADE_OF = {0: -1, 1: 0, 2: 1}
 """librdkafka's words for a timestamp's type -> Kafka's."""
 
@@ -80,7 +80,7 @@ def columns(messages: list[Message]) -> pyarrow.RecordBatch:
 
 
 class Peer:
-    """Reads a topic from its beginning into a new table, each time that it is asked."""
+    """Reads a topic from its beginning into a new table, on each request."""
 
     def __init__(self, bootstrap: str, folder: str, codec: str) -> None:
         self._bootstrap, self._folder, self._numbers = bootstrap, Path(folder), 0

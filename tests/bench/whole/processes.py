@@ -49,11 +49,11 @@ def _ticks(pid: int) -> int:
 
 @dataclass
 class Peaks:
-    """`with Peaks(pid) as peaks: ...`: the most resident memory (VmHWM) that each process of the
-    tree has had since it began.
+    """`with Peaks(pid) as peaks: ...`: the largest resident memory (VmHWM) of each process of the
+    tree since its start.
 
-    Pages that processes share, as those of libraries and those from before a fork, count for each
-    of them. Looked at every 20 ms, so the last 20 ms of a process that ends are not seen.
+    Shared pages, for example of libraries and from before a fork, count for each process. It is
+    read every 20 ms, so the last 20 ms of a process are missing.
     """
 
     root: int

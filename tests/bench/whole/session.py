@@ -1,19 +1,19 @@
-"""One Spark session and what is done in it: runs of ours, and Spark's own source and writer beside
-them, all with the same settings.
+"""One Spark session and its jobs: runs of ours, and Spark's own source and writer, all with the
+same settings.
 
     python -m tests.bench.whole.session BOOTSTRAP ZOOKEEPER FOLDER MASTER CODEC FETCHES
 
-- Spark's defaults for the JVM and for queries; what a pipeline's session has besides
-  (docs/SETTINGS.md) holds for all.
-- Spark's source has all eight columns (`includeHeaders`), and a task for each partition, as many as
-  cores. Its fetches are as large as ours
-  (FETCHES: `large`), or its own (`default`), and a query's consumers do not outlive it for long. It writes a Delta table with the
-  codec, and its level, that files of ours have. Nothing of it saves offsets, or looks whether it did that before.
-- Of a run of ours all is counted: from the command to its exit code; and apart, from the stored
-  plan to the table's commit.
+- Spark's defaults for the JVM and for queries; the additional settings of a pipeline's session
+  (docs/SETTINGS.md) apply to all.
+- Spark's source has all eight columns (`includeHeaders`), and a task for each partition, as many
+  as cores. Its fetches are as large as ours (FETCHES: `large`), or its own (`default`), and a
+  query's consumers end soon after it. It writes a Delta table with the codec and level of our
+  files. It neither saves offsets nor checks saved ones.
+- The time of a run of ours is all of it: from the command to its exit code; and separately from
+  the stored plan to the table's commit.
 
 Spark's source is release 4.0.0 (of 4.2.0 one jar is not on Maven Central), with the kafka-clients
-that it asks for.
+that it depends on.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         "limits": {"local_below_bytes": _ALL_OF_IT},
     },
 }
-"""What the conf of each kind of run says."""
+"""The conf of each kind of run."""
 
 
 def started(folder: Path, master: str, codec: str) -> SparkSession:
@@ -89,8 +89,8 @@ def started(folder: Path, master: str, codec: str) -> SparkSession:
 
 
 class Session:
-    """Does one thing after the other; each table is a new one, and taken away behind it, or the
-    records leave the page cache.
+    """Runs one job after the other; each table is a new one, and deleted after it, so that the
+    records stay in the page cache.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Session:
         return {"to_commit": found.pop("committed_at") - began_at, **found}
 
     def _stored_at(self, name: str) -> float:
-        """When the run's plan was stored, in seconds since 1970: its znode tells."""
+        """The time at which the run's plan was stored, in seconds since 1970, by its znode."""
         client = KazooClient(self._zookeeper)
         client.start()
         try:

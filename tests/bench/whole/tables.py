@@ -1,6 +1,4 @@
-"""What a Delta table's log says of it, read as JSON: rows, files, bytes, and when its newest commit
-was there.
-"""
+"""The log of a Delta table, read as JSON: rows, files, bytes, and the time of its newest commit."""
 
 from __future__ import annotations
 
@@ -29,8 +27,8 @@ def written(table: Path, records: int) -> Mapping[str, Any]:
 
 
 class Clock:
-    """Seconds since it was made, by the machine's time of day: what files and znodes tell is
-    compared with it.
+    """Seconds since its creation, by the machine's clock, for comparison with times of files and
+    znodes.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The topics of one broker: made and filled for a workload, and taken away behind it."""
+"""The topics of one broker: created and filled for a workload, and deleted after it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def filled(cluster: EmbeddedCluster, workload: Workload) -> Iterator[Topic]:
     there = _records(cluster, workload)
     if any(codes) or there != workload.records:
         raise ValueError(
-            f"{workload.name}: {there} of {workload.records} records are there; exit codes of the producers: {codes}"
+            f"{workload.name}: {there} of {workload.records} records are there; exit codes "
+            f"of the producers: {codes}"
         )
     segments = [
         path

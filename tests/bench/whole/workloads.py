@@ -1,6 +1,4 @@
-"""What is read: how large records are, how the topic's batches are compressed, and how many there
-are.
-"""
+"""The records of a workload: their size, the compression of the topic's batches, and their number."""
 
 from __future__ import annotations
 

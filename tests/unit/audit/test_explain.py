@@ -107,7 +107,8 @@ def test_rows_in_a_table_before_this_one_are_nobodys_fault() -> None:
     assert found == Missing(removed=4, elsewhere=4, by=(DELETE,))
     assert (
         found.summary
-        == "4 removed later by another writer's DELETE at version 5, 4 in an earlier table that was replaced by this one"
+        == "4 removed later by another writer's DELETE at version 5, 4 in an earlier table that "
+        "was replaced by this one"
     )
 
 
@@ -156,5 +157,6 @@ def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed
 def test_many_removals_are_counted() -> None:
     by = tuple(ForeignCommit(n, "DELETE", "removed rows") for n in range(4, 9))
     assert blame([origin(10)], by, frozenset()).summary == (
-        "4 removed later by another writer's DELETE at version 4 and DELETE at version 5 and DELETE at version 6 and 2 more"
+        "4 removed later by another writer's DELETE at version 4 and DELETE at version 5 and "
+        "DELETE at version 6 and 2 more"
     )

@@ -55,7 +55,8 @@ def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
 ) -> None:
     conf = tmp_path / "clicks.yaml"
     conf.write_text(
-        "{pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: [t]}, table: {path: t}}"
+        "{pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: [t]}, table: "
+        "{path: t}}"
     )
     assert main(["run", "--dry-run", str(conf), text, "--json"]) == 2
     assert text.removeprefix("--set=").partition("=")[0] in json.dumps(

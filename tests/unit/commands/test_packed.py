@@ -147,8 +147,10 @@ def test_what_was_packed_is_named_as_the_executors_see_it() -> None:
         Path("/d/env.tar.gz"),
     )
     assert archive.command == (
-        f"mkdir -p environment && tar -xzf /d/env.tar.gz -C environment && PYSPARK_DRIVER_PYTHON={sys.executable} "
-        "PYSPARK_PYTHON=./environment/bin/python spark-submit --master MASTER --archives /d/env.tar.gz#environment --jars "
+        f"mkdir -p environment && tar -xzf /d/env.tar.gz -C environment && "
+        f"PYSPARK_DRIVER_PYTHON={sys.executable} "
+        "PYSPARK_PYTHON=./environment/bin/python spark-submit --master MASTER --archives "
+        "/d/env.tar.gz#environment --jars "
         "/j/a.jar,/j/b.jar /d/etl_job.py run CONF"
     )
     assert (

@@ -80,7 +80,8 @@ def test_a_replay_that_leaves_nothing_is_said_to_find_nothing_new_after_it() -> 
     grow(outside, -2, 0, -1)
     assert (
         summary(outside)
-        == "the next run replays plan 1, which is stored and not in the table; then it finds nothing new"
+        == "the next run replays plan 1, which is stored and not in the table; then it finds "
+        "nothing new"
     )
 
 

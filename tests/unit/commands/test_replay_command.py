@@ -58,8 +58,8 @@ def test_a_dry_run_says_that_a_compacted_topic_may_give_fewer_rows_than_go() -> 
     seen = replace(world.observe(), retention={"clicks": Retention(is_compacted=True)})
     [note] = preview_of(world, seen, SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
     assert (
-        note
-        == "the topic clicks is compacted: of keys that were written again since, the older rows go and none come"
+        note == "the topic clicks is compacted: of keys that were written again since, the older "
+        "rows go and none come"
     )
 
 
@@ -70,7 +70,8 @@ def test_a_dry_run_says_that_what_it_names_is_paused() -> None:
     world = FakeWorld(outside, SETTINGS)
     [note] = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
     assert note == (
-        "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken. The named offsets are loaded, and it stays paused"
+        "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken. The named "
+        "offsets are loaded, and it stays paused"
     )
 
 
@@ -99,7 +100,8 @@ def test_a_dry_run_may_reach_into_what_the_plan_loads_that_is_executed_first() -
     world = FakeWorld(outside, SETTINGS)
     found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "4", "7"))
     assert found.summary == (
-        "plan 2, which is stored and not in the table, is executed first; then 1 rows of clicks and those that it brings there go, and at "
+        "plan 2, which is stored and not in the table, is executed first; then 1 rows of "
+        "clicks and those that it brings there go, and at "
         "most 3 come, in one commit of plan 3"
     )
 
@@ -178,7 +180,8 @@ def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_r
     into: str, why: str, tmp_path: Path
 ) -> None:
     (tmp_path / "clicks.yaml").write_text(
-        "{pipeline: clicks, group: g, zookeeper: {connect: '127.0.0.1:1/x'}, source: {topics: [clicks]}, "
+        "{pipeline: clicks, group: g, zookeeper: {connect: '127.0.0.1:1/x'}, source: "
+        "{topics: [clicks]}, "
         "table: {path: tables/clicks}}"
     )
     settings = load_settings(tmp_path / "clicks.yaml")

@@ -154,7 +154,8 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
     [
         (
             5,
-            '{"error": "LedgersDisagree", "message": "w", "where": {}, "action": "c", "exit_code": 5, "retriable": false}',
+            '{"error": "LedgersDisagree", "message": "w", "where": {}, "action": "c", '
+            '"exit_code": 5, "retriable": false}',
             LedgersDisagree,
         ),
         (3, '{"run_id": "r"}', DataLost),

@@ -32,7 +32,10 @@ PLANS: list[dict[str, Any]] = [
     }
     for number, rows, version in ((11_999, 1_234_567_890, 12_001), (12_000, None, None))
 ]
-LONG = "the topics of a cluster with a long sentence that says what was found and goes on beyond the end of a line of a terminal"
+LONG = (
+    "the topics of a cluster with a long sentence that says what was found and goes on beyond "
+    "the end of a line of a terminal"
+)
 DIAGNOSIS = Diagnosis(
     (
         Line("ZooKeeper's request limit", Verdict.OK, LONG),

@@ -124,7 +124,8 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
         ("INVALID_SCHEMA_OR_RELATION_NAME", "", ("takes no such name", "letters, digits and _")),
         (
             "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
-            "Cannot create table ('`lake`.`clicks`'). The associated location ('file:/wh/lake.db/clicks') is not empty and also not a Delta",
+            "Cannot create table ('`lake`.`clicks`'). The associated location "
+            "('file:/wh/lake.db/clicks') is not empty and also not a Delta",
             (
                 "/wh/lake.db/clicks",
                 "CREATE TABLE lake.clicks USING delta LOCATION '/wh/lake.db/clicks'",
@@ -140,7 +141,8 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
             "",
             (
                 "INSUFFICIENT_PERMISSIONS",
-                "CREATE TABLE lake.clicks (`key` binary, `a``b` int, `event_date` date) USING delta",
+                "CREATE TABLE lake.clicks (`key` binary, `a``b` int, `event_date` date) "
+                "USING delta",
             ),
         ),
     ],

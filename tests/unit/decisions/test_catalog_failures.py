@@ -10,9 +10,11 @@ from etl.decide.table_rules import cannot_be, innermost, known_cause, meant_by
 
 URIS = "spark.hadoop.hive.metastore.uris"
 OF_HIVE = (
-    "org.apache.spark.sql.AnalysisException: org.apache.hadoop.hive.ql.metadata.HiveException: java.lang.RuntimeException: Unable to "
+    "org.apache.spark.sql.AnalysisException: "
+    "org.apache.hadoop.hive.ql.metadata.HiveException: java.lang.RuntimeException: Unable to "
     "instantiate org.apache.hadoop.hive.ql.metadata.SessionHiveMetaStoreClient",
-    "java.lang.RuntimeException: Unable to instantiate org.apache.hadoop.hive.ql.metadata.SessionHiveMetaStoreClient",
+    "java.lang.RuntimeException: Unable to instantiate "
+    "org.apache.hadoop.hive.ql.metadata.SessionHiveMetaStoreClient",
     "java.lang.reflect.InvocationTargetException",
 )
 
@@ -24,7 +26,8 @@ def meta(message: str) -> tuple[str, ...]:
 def unconnected(message: str) -> tuple[str, ...]:
     return meta(
         "Could not connect to meta store using any of the URIs provided. Most recent failure: "
-        f"org.apache.thrift.transport.TTransportException: {message}\n\tat org.apache.thrift.transport.TSocket.open(TSocket.java:255)"
+        f"org.apache.thrift.transport.TTransportException: {message}\n\tat "
+        f"org.apache.thrift.transport.TSocket.open(TSocket.java:255)"
     )
 
 
@@ -47,7 +50,8 @@ def unconnected(message: str) -> tuple[str, ...]:
         ),
         (
             meta(
-                "Got exception: org.apache.hadoop.security.AccessControlException Permission denied: user=etl"
+                "Got exception: org.apache.hadoop.security.AccessControlException Permission "
+                "denied: user=etl"
             ),
             2,
             "permission was refused",
@@ -55,7 +59,8 @@ def unconnected(message: str) -> tuple[str, ...]:
         (
             (
                 *OF_HIVE,
-                "java.sql.SQLException: Another instance of Derby may have already booted the database /m",
+                "java.sql.SQLException: Another instance of Derby may have already booted "
+                "the database /m",
             ),
             7,
             "another process",
@@ -63,7 +68,8 @@ def unconnected(message: str) -> tuple[str, ...]:
         (
             (
                 "org.apache.spark.SparkException: x",
-                "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+                "java.lang.ClassNotFoundException: Class "
+                "org.apache.hadoop.fs.s3a.S3AFileSystem not found",
             ),
             2,
             "the class org.apache.hadoop.fs.s3a.S3AFileSystem",
@@ -149,7 +155,8 @@ def test_of_exceptions_that_wrap_others_the_innermost_is_told_where_no_other_is_
     [
         (
             [
-                "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found"
+                "java.lang.ClassNotFoundException: Class "
+                "org.apache.hadoop.fs.s3a.S3AFileSystem not found"
             ],
             2,
         ),

@@ -233,7 +233,8 @@ def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_o
     assert (left.owners, set(left.extents)) == ({B: "m-2 at 10.0.0.8", C: UNASSIGNED}, {A})
     assert list(describe_by_owner(left.owners)) == [
         "clicks 1: owned by m-2 at 10.0.0.8; left out",
-        "clicks 2: assigned to no known member of the group; a run reads it after the next rebalance",
+        "clicks 2: assigned to no known member of the group; a run reads it after the next "
+        "rebalance",
     ]
     with pytest.raises(Owned, match="The partition is assigned to no known member of the group"):
         reject_partitions_of_other_members([C], left, settings)

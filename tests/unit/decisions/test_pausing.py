@@ -210,11 +210,13 @@ SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
         ),
         (f"clicks 0: {SINCE}r; no unread records", {"pauses": (of(A),), "at": 9}),
         (
-            f"clicks 2: {SINCE}r; brokers report no such partition: it is deleted, or an ACL hides it",
+            f"clicks 2: {SINCE}r; brokers report no such partition: it is deleted, or an ACL "
+            f"hides it",
             {"pauses": (of(C),)},
         ),
         (
-            f"orders: {SINCE}all; brokers report no such partition: it is deleted, or an ACL hides it",
+            f"orders: {SINCE}all; brokers report no such partition: it is deleted, or an ACL "
+            f"hides it",
             {"pauses": (whole("orders"),)},
         ),
     ],
@@ -228,7 +230,8 @@ def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(
 def test_of_a_pause_nobody_tells_more_than_is_known() -> None:
     [result] = paused_lines((of(A),))
     assert result.startswith(
-        f"clicks 0: {SINCE}r; 9 offsets unread, and their expiry is unknown: the brokers do not tell"
+        f"clicks 0: {SINCE}r; 9 offsets unread, and their expiry is unknown: the brokers do "
+        f"not tell"
     )
 
 

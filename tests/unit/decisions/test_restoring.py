@@ -195,7 +195,8 @@ def test_what_going_on_behind_rows_comes_to_is_said() -> None:
     snapshot = plain_snapshot({A: (0, 30), B: (0, 5)}, committed={A: Committed(21, 0)})
     result = describe_restored_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
     assert result[0] == (
-        "clicks:0 goes on at 20, one past its last row; the committed offset is 21, and what lies between is read again: "
+        "clicks:0 goes on at 20, one past its last row; the committed offset is 21, and what "
+        "lies between is read again: "
         "the table has no row of it"
     )
     assert result[1].endswith(

@@ -55,7 +55,8 @@ def test_a_limit_that_has_no_effect_under_sparks_writer_is_refused() -> None:
     }
     with pytest.raises(
         SettingsError,
-        match=r"effect under table\.writer: spark \(key limits\.local_below_bytes\)\. Set table\.writer: auto or arrow,",
+        match=r"effect under table\.writer: spark \(key limits\.local_below_bytes\)\. Set "
+        r"table\.writer: auto or arrow,",
     ):
         parse_settings(conf)
     assert (

@@ -140,7 +140,8 @@ def test_a_first_run_into_a_table_that_another_pipeline_loaded_stops_and_names_i
         run(outside)
     assert (
         caught.value.message
-        == f"pipeline clicks of group old-group on cluster {CLUSTER} has loaded this topic into this table"
+        == f"pipeline clicks of group old-group on cluster {CLUSTER} has loaded this topic into "
+        f"this table"
     )
     assert "etl pipelines inherit CONF --predecessor old-group/clicks" in caught.value.action
     assert (caught.value.where["topic"], not outside.plans, caught.value.exit_code) == (
@@ -212,7 +213,8 @@ def test_the_pipeline_that_was_taken_over_stops_and_no_acknowledgement_lets_it_g
     )
     with pytest.raises(
         LedgersDisagree,
-        match="Since our last commit pipeline clicks of group new on cluster cluster-1 took over topic clicks",
+        match="Since our last commit pipeline clicks of group new on cluster cluster-1 took over "
+        "topic clicks",
     ) as caught:
         run(outside)
     assert (

@@ -84,8 +84,8 @@ def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_t
     with pytest.raises(NotOurTable, match="no column key") as refused:
         reject_other_columns("/t", wanted, columns(n="long"))
     assert (
-        "ADD COLUMNS (`key` BINARY, `many` ARRAY<INT>, `by` MAP<STRING, ARRAY<INT>>, `of` STRUCT<`a`: TIMESTAMP_NTZ>, `d` DECIMAL(9,2))"
-        in refused.value.action
+        "ADD COLUMNS (`key` BINARY, `many` ARRAY<INT>, `by` MAP<STRING, ARRAY<INT>>, `of` "
+        "STRUCT<`a`: TIMESTAMP_NTZ>, `d` DECIMAL(9,2))" in refused.value.action
     )
 
 

@@ -266,7 +266,8 @@ def test_a_java_of_another_version_is_refused_and_its_place_is_named(
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(
-        "#!/bin/sh\necho '    java.home = /x' >&2; echo '    java.specification.version = 1.8' >&2\n"
+        "#!/bin/sh\necho '    java.home = /x' >&2; echo '    java.specification.version = "
+        "1.8' >&2\n"
     )
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

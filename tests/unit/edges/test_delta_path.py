@@ -187,8 +187,10 @@ def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"\n\tat org.apache',
-        "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+        "org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "
+        '"s3"\n\tat org.apache',
+        "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class "
+        "org.apache.hadoop.fs.s3a.S3AFileSystem not found",
     ],
 )
 def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) -> None:
@@ -199,8 +201,14 @@ def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) ->
 def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_passing_trouble() -> (
     None
 ):
-    result = "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed\n\tat org\n"
-    text = f"{result}Caused by: java.io.IOException: Mkdirs failed to create file:/t/partition=0/colour=r\0d (exists=false, cwd=file:/home)"
+    result = (
+        "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: "
+        "[TASK_WRITE_FAILED] Task failed\n\tat org\n"
+    )
+    text = (
+        f"{result}Caused by: java.io.IOException: Mkdirs failed to create "
+        f"file:/t/partition=0/colour=r\0d (exists=false, cwd=file:/home)"
+    )
     reported = translate(Exception(text), "/t")
     assert isinstance(reported, SettingsError) and not reported.retriable
     assert (
@@ -264,13 +272,17 @@ def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug() -> None:
         "java.nio.file.FileSystemException: /warehouse/part-0: Operation not permitted"
     )
     assert is_obstacle(
-        "org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/t/_delta_log"
+        "org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot "
+        "create file:/t/_delta_log"
     )
     assert not is_obstacle("java.lang.NullPointerException")
 
 
 def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
-    text = "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X(X.scala:1)\n"
+    text = (
+        "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job "
+        "aborted\n\tat org.apache.spark.X(X.scala:1)\n"
+    )
     reported = unreachable(
         OSError(
             text + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
@@ -287,7 +299,8 @@ def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata of the table has been changed",
+        "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata "
+        "of the table has been changed",
         "[DELTA_CONCURRENT_DELETE_READ] ConcurrentDeleteReadException: ...",
         "io.delta.exceptions.ProtocolChangedException: ...",
     ],

@@ -19,7 +19,8 @@ from tests.builders import plain_settings
 from tests.reports import new_report
 
 SUCCESS = re.compile(
-    r'^offset_range_etl_last_success_timestamp_seconds\{pipeline="clicks",group="etl-clicks"\} (.+)$',
+    r'^offset_range_etl_last_success_timestamp_seconds\{pipeline="clicks",group="etl-clicks"\} '
+    r"(.+)$",
     re.MULTILINE,
 )
 
@@ -72,8 +73,10 @@ def test_a_run_that_fails_is_told_and_keeps_when_one_last_succeeded(tmp_path: Pa
         b"",
         b"\xff\xfe",
         b"nonsense\n",
-        b'offset_range_etl_last_success_timestamp_seconds{pipeline="clicks",group="etl-clicks"} 1.2.3\n',
-        b'offset_range_etl_last_success_timestamp_seconds{pipeline="other",group="etl-clicks"} 17.0\n',
+        b'offset_range_etl_last_success_timestamp_seconds{pipeline="clicks",group="etl-clicks"} '
+        b"1.2.3\n",
+        b'offset_range_etl_last_success_timestamp_seconds{pipeline="other",group="etl-clicks"} '
+        b"17.0\n",
     ],
 )
 def test_a_file_that_says_nothing_of_this_pipeline_is_written_anew(

@@ -12,9 +12,13 @@ from etl.errors import PermissionDenied, SettingsError, TableUnreachable
 from etl.io.delta.stores import public_cause, translate, unreachable
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
-_XML = '<?xml version="1.0"?>\n<Error><Code>{}</Code><Message>said</Message><StringToSign>AWS4-HMAC key-of-mine</StringToSign></Error>'
+_XML = (
+    '<?xml version="1.0"?>\n<Error><Code>{}</Code><Message>said</Message><StringToSign>AWS4-HMAC '
+    "key-of-mine</StringToSign></Error>"
+)
 _ASKED = (
-    "Kernel error -> Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing GET http://h:1/lake?prefix=t in 2ms - "
+    "Kernel error -> Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing GET "
+    "http://h:1/lake?prefix=t in 2ms - "
     "Server returned non-2xx status code\n  {}\n"
 )
 REFUSED = [
@@ -22,10 +26,14 @@ REFUSED = [
     _ASKED.format("403 Forbidden") + _XML.format("SignatureDoesNotMatch"),
     _ASKED.format("403 Forbidden") + _XML.format("InvalidAccessKeyId"),
     _ASKED.format("403 Forbidden") + _XML.format("AuthorizationFailure"),
-    "Kernel error -> The operation lacked the necessary privileges to complete for path t/_delta_log/_last_checkpoint",
-    "The operation lacked valid authentication credentials\n - Server returned non-2xx status code 401 Unauthorized",
-    "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - Server returned non-2xx status code\n 403 Forbidden",
-    "java.nio.file.AccessDeniedException: s3a://lake/t: getFileStatus: software.amazon.awssdk.services.s3.model.S3Exception: null "
+    "Kernel error -> The operation lacked the necessary privileges to complete for path "
+    "t/_delta_log/_last_checkpoint",
+    "The operation lacked valid authentication credentials\n - Server returned non-2xx "
+    "status code 401 Unauthorized",
+    "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - Server returned "
+    "non-2xx status code\n 403 Forbidden",
+    "java.nio.file.AccessDeniedException: s3a://lake/t: getFileStatus: "
+    "software.amazon.awssdk.services.s3.model.S3Exception: null "
     "(Service: S3, Status Code: 403, Request ID: x)",
     "org.apache.hadoop.security.AccessControlException: Permission denied: user=etl, access=WRITE",
 ]
@@ -48,7 +56,8 @@ WRONG = [
 ]
 PASSING = [
     (
-        "Error performing GET http://h:1 after 10 retries\n tcp connect error\n Connection refused (os error 111)",
+        "Error performing GET http://h:1 after 10 retries\n tcp connect error\n Connection "
+        "refused (os error 111)",
         "Connection refused",
     ),
     (
@@ -59,7 +68,8 @@ PASSING = [
     ("what nobody knows", "cannot be read"),
     (
         "Generic HdfsObjectStore error: RPC error: "
-        "org.apache.hadoop.hdfs.server.namenode.SafeModeException Cannot create file. Name node is in safe mode.",
+        "org.apache.hadoop.hdfs.server.namenode.SafeModeException Cannot create file. Name "
+        "node is in safe mode.",
         "safe mode",
     ),
 ]
@@ -99,7 +109,8 @@ def test_what_may_pass_is_worth_another_run(text: str, words_said: str) -> None:
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_a_writer_raises_in_a_store_is_told_the_same_way(text: str) -> None:
     by_spark = Exception(
-        f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted.\nCaused by: {text}"
+        f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job "
+        f"aborted.\nCaused by: {text}"
     )
     raised = by_spark if text.startswith(("java", "org")) else OSError(text)
     assert isinstance(translate(raised, S3), PermissionDenied)

@@ -16,22 +16,26 @@ AWAITED = (
     "text, message, file, exit_code",
     [
         (
-            "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
+            "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered "
+            "error while reading file "
             "file:/data/a%20table/topic=clicks/part-0.snappy.parquet. File does not exist. It is",
             "does not exist",
             "part-0.snappy.parquet",
             5,
         ),
         (
-            "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/t/part-0.parquet.  "
+            "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error "
+            "while reading file s3a://b/t/part-0.parquet.  "
             "SQLSTATE: KD001",
             "cannot be read",
             "part-0.parquet",
             7,
         ),
         (
-            "org.apache.spark.sql.delta.DeltaFileNotFoundException: [DELTA_TRUNCATED_TRANSACTION_LOG] "
-            "file:/t/_delta_log/00000000000000000000.json: Unable to reconstruct state at version 1",
+            "org.apache.spark.sql.delta.DeltaFileNotFoundException: "
+            "[DELTA_TRUNCATED_TRANSACTION_LOG] "
+            "file:/t/_delta_log/00000000000000000000.json: Unable to reconstruct state at "
+            "version 1",
             "does not exist",
             "00000000000000000000.json",
             5,

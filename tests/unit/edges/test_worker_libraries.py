@@ -6,7 +6,10 @@ import pytest
 
 from etl.io.spark.session import lacking
 
-TRACEBACK = 'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", line 3, in main\n{raised}\n\n\tat org.apache.spark.api'
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", line 3, in '
+    "main\n{raised}\n\n\tat org.apache.spark.api"
+)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +21,8 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", 
             "does not have the module numba.core",
         ),
         (
-            "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be installed; however, it was "
+            "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] "
+            "PyArrow >= 18.0.0 must be installed; however, it was "
             "not found.",
             "does not have the module PyArrow",
         ),
@@ -27,7 +31,8 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", 
             "Numba needs NumPy 2.4 or less. Got NumPy 2.5.",
         ),
         (
-            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than "
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] "
+            "Python in worker has different version: 3.12 than "
             "that in driver: 3.11, PySpark cannot run with different minor versions.",
             "3.12 than that in driver: 3.11",
         ),
@@ -40,7 +45,8 @@ def test_what_a_worker_lacks_is_told_with_the_command_that_makes_it(raised: str,
 
 def test_a_python_that_is_not_on_the_workers_is_told_with_its_path() -> None:
     error = lacking(
-        'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory'
+        'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No '
+        "such file or directory"
     )
     assert (
         error is not None

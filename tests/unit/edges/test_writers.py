@@ -179,14 +179,16 @@ UNFIT_TABLES: list[tuple[Any, str]] = [
     (
         table_with(
             "invariants",
-            fields='{"name": "a", "type": "long", "nullable": true, "metadata": {"delta.invariants": "{}"}}',
+            fields='{"name": "a", "type": "long", "nullable": true, "metadata": '
+            '{"delta.invariants": "{}"}}',
         ),
         "column a is under an invariant",
     ),
     (
         table_with(
             writer=6,
-            fields='{"name": "a", "type": "long", "nullable": true, "metadata": {"delta.identity.start": 1}}',
+            fields='{"name": "a", "type": "long", "nullable": true, "metadata": '
+            '{"delta.identity.start": 1}}',
         ),
         "column a is an identity column",
     ),

@@ -12,7 +12,10 @@ from etl.testkit.brokers import Metadata, metadata, parse_metadata
 # Correlation 0; one broker, 7 at h:9 (and no rack); the controller 7; one topic, t: partition 0 is
 # led by 7, partition 1 has no leader.
 _BROKER = "00000001 00000007 000168 00000009"
-_PARTITIONS = "00000002 0000 00000000 00000007 00000001 00000007 00000001 00000007 0005 00000001 ffffffff 00000001 00000007 00000000"
+_PARTITIONS = (
+    "00000002 0000 00000000 00000007 00000001 00000007 00000001 00000007 0005 00000001 ffffffff "
+    "00000001 00000007 00000000"
+)
 _V0 = bytes.fromhex(f"00000000 {_BROKER} 00000001 0000 000174 {_PARTITIONS}")
 _V1_WITHOUT_TOPICS = bytes.fromhex(f"00000000 {_BROKER} ffff 00000007 00000000")
 

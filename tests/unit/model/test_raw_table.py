@@ -12,15 +12,18 @@ from tests.fakes.logs import cursor_of
 
 def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch() -> None:
     assert columns.spark_schema() == (
-        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp "
+        "timestamp_ltz, timestampType int, "
         "headers array<struct<key:string,value:binary>>, incarnation int"
     )
 
 
 def test_rows_of_physical_logs_have_the_broker_and_the_place_in_their_entry_too() -> None:
     assert columns.spark_schema(physical=True) == (
-        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
-        "headers array<struct<key:string,value:binary>>, broker_id int, message_index int, incarnation int"
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp "
+        "timestamp_ltz, timestampType int, "
+        "headers array<struct<key:string,value:binary>>, broker_id int, message_index int, "
+        "incarnation int"
     )
     assert tuple(columns.arrow_schema(physical=True).names) == columns.raw_columns(physical=True)
     assert columns.raw_columns(["message_index", "topic", "broker_id"], physical=True) == (

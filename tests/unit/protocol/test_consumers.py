@@ -41,7 +41,8 @@ BLACK = b'{"version":1,"subscription":{"clicks.*":4},"pattern":"black_list","tim
         (BLACK, BrokerFamily.KAFKA, {"orders": 4}),
         (b'{"subscription":{},"pattern":"white_list"}', BrokerFamily.KAFKA, {}),
         (
-            b'{"timestamp":"5","subscription":{"clicks":1},"pattern":"any other word","version":9,"more":[]}',
+            b'{"timestamp":"5","subscription":{"clicks":1},"pattern":"any other '
+            b'word","version":9,"more":[]}',
             BrokerFamily.KAFKA,
             {"clicks": 1},
         ),

@@ -22,7 +22,10 @@ def test_a_marked_error_is_found_in_a_long_traceback(kind: type[EtlError]) -> No
     error = kind(
         'a "quoted" \\ line\nand more é', action="this", topic="t", partition=0, offset=2**62
     )
-    text = f"Py4JJavaError: {'x' * 50_000}\n  at org.apache\nRuntimeError: {mark(error)}\n\tat java.lang.Thread\n{'y' * 50_000}"
+    text = (
+        f"Py4JJavaError: {'x' * 50_000}\n  at org.apache\nRuntimeError: {mark(error)}\n\tat "
+        f"java.lang.Thread\n{'y' * 50_000}"
+    )
     found = unmark(text)
     assert type(found) is kind
     assert (found.message, found.action, found.where) == (error.message, error.action, error.where)

@@ -71,7 +71,8 @@ def response(
 
 def test_a_fetch_v4_is_encoded_byte_for_byte() -> None:
     expected = (
-        "0000003a 0001 0004 00000001 000174 ffffffff 00000064 00000001 00100000 00 00000001 000464656d6f 00000001 00000000"
+        "0000003a 0001 0004 00000001 000174 ffffffff 00000064 00000001 00100000 00 00000001 "
+        "000464656d6f 00000001 00000000"
         "0000000000000065 00100000"
     )
     assert fetch_bytes(4, [FetchTarget(DEMO, 101, 1 << 20)]) == bytes.fromhex(expected)
@@ -79,7 +80,10 @@ def test_a_fetch_v4_is_encoded_byte_for_byte() -> None:
 
 def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
     fields = small_messages.list_offsets_fields({DEMO: LATEST}, Isolation.READ_UNCOMMITTED, {})
-    expected = "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff"
+    expected = (
+        "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
+        "ffffffffffffffff"
+    )
     assert small_messages.encode(
         Api.LIST_OFFSETS, 1, correlation_id=2, client_id="t", fields=fields
     ) == bytes.fromhex(expected)

@@ -38,7 +38,10 @@ def answer(text: str) -> memoryview:
 
 def test_a_fetch_v0_is_encoded_byte_for_byte_and_v1_and_v2_but_for_their_number() -> None:
     request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
-    v0 = "00000035 0001 0000 00000001 000174 ffffffff 00000064 00000001 00000001 000464656d6f 00000001 00000000 0000000000000064 00100000"
+    v0 = (
+        "00000035 0001 0000 00000001 000174 ffffffff 00000064 00000001 00000001 000464656d6f "
+        "00000001 00000000 0000000000000064 00100000"
+    )
     for release, version in (("0.8.0", 0), ("0.9", 1), ("0.10.0", 2)):
         assert spoken_to_as(release).fetch(request).frame(1) == hexed(
             v0.replace("0001 0000 00000001", f"0001 000{version} 00000001", 1)
@@ -48,7 +51,8 @@ def test_a_fetch_v0_is_encoded_byte_for_byte_and_v1_and_v2_but_for_their_number(
 def test_a_fetch_v3_bounds_the_whole_answer() -> None:
     request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 21, 100, 1)
     assert spoken_to_as("0.10.1").fetch(request).frame(1) == hexed(
-        "00000039 0001 0003 00000001 000174 ffffffff 00000064 00000001 00200000 00000001 000464656d6f 00000001 00000000"
+        "00000039 0001 0003 00000001 000174 ffffffff 00000064 00000001 00200000 00000001 "
+        "000464656d6f 00000001 00000000"
         "0000000000000064 00100000"
     )
 
@@ -69,7 +73,8 @@ def test_an_answer_of_an_old_version_tells_no_last_stable_offset_and_no_log_star
         .fetch(request)
         .read(
             answer(
-                f"{throttled} 00000001 000464656d6f 00000001 00000000 0000 0000000000000065 0000001f {HELLO}"
+                f"{throttled} 00000001 000464656d6f 00000001 00000000 0000 0000000000000065 "
+                f"0000001f {HELLO}"
             )
         )
     )
@@ -126,11 +131,13 @@ def test_without_a_limit_of_the_whole_answer_the_first_is_asked_in_full_and_the_
 def test_list_offsets_v0_asks_for_one_offset_and_reads_the_newest() -> None:
     request = spoken_to_as("0.9").list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {DEMO: 7})
     assert request.frame(2) == hexed(
-        "0000002d 0002 0000 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff 00000001"
+        "0000002d 0002 0000 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
+        "ffffffffffffffff 00000001"
     )
     listed = request.read(
         answer(
-            "00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000065 0000000000000000"
+            "00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000065 "
+            "0000000000000000"
         )
     ).answer[DEMO]
     assert (listed.offset, listed.timestamp_ms, listed.leader_epoch, listed.is_last_stable) == (
@@ -144,7 +151,8 @@ def test_list_offsets_v0_asks_for_one_offset_and_reads_the_newest() -> None:
 def test_list_offsets_v1_is_encoded_byte_for_byte() -> None:
     request = spoken_to_as("0.10.1").list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {})
     assert request.frame(2) == hexed(
-        "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff"
+        "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
+        "ffffffffffffffff"
     )
 
 
@@ -250,13 +258,16 @@ COMMITS = {
     (
         True,
         "0.8",
-    ): "0000002a 0008 0000 00000001 000174 000167 00000001 000464656d6f 00000001 00000000 0000000000000005 0000",
+    ): "0000002a 0008 0000 00000001 000174 000167 00000001 000464656d6f 00000001 00000000 "
+    "0000000000000005 0000",
     (False, "0.8"): (
-        "00000038 0008 0001 00000001 000174 000167 ffffffff 0000 00000001 000464656d6f 00000001 00000000 0000000000000005"
+        "00000038 0008 0001 00000001 000174 000167 ffffffff 0000 00000001 000464656d6f "
+        "00000001 00000000 0000000000000005"
         "ffffffffffffffff 0000"
     ),
     (False, "0.9"): (
-        "00000038 0008 0002 00000001 000174 000167 ffffffff 0000 ffffffffffffffff 00000001 000464656d6f 00000001 00000000"
+        "00000038 0008 0002 00000001 000174 000167 ffffffff 0000 ffffffffffffffff 00000001 "
+        "000464656d6f 00000001 00000000"
         "0000000000000005 0000"
     ),
 }

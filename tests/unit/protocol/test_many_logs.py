@@ -247,7 +247,8 @@ def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
     ("answer", "message"),
     [
         (
-            "00000007 00 00000000 02 07 636c69636b73 02 ffffffff 0000 ffffffffffffffff 0000000000000011 00000002 00 00 00",
+            "00000007 00 00000000 02 07 636c69636b73 02 ffffffff 0000 ffffffffffffffff "
+            "0000000000000011 00000002 00 00 00",
             "is negative",
         ),
         (

@@ -17,7 +17,8 @@ from tests.fakes.jafka import entry, old_entry, wrapped
 
 HELLO, WORLD = entry(b"hello"), entry(b"world!")
 GZIPPED = bytes.fromhex(
-    "0000003a 01 01 0138c0e3 1f8b0800000000000 2ff636060e06664301358d696919a9393cfc0c0c0c3c810c5f9d6fcc98eb5cfa6b50300"
+    "0000003a 01 01 0138c0e3 1f8b0800000000000 "
+    "2ff636060e06664301358d696919a9393cfc0c0c0c3c810c5f9d6fcc98eb5cfa6b50300"
     "ebd9cf371f000000".replace(" ", "")
 )
 """`hello` and the six bytes of U+4E2D U+6587 in one entry of 62 bytes, as a real broker took it and
@@ -104,7 +105,10 @@ def test_an_answer_without_a_whole_message_says_how_many_bytes_it_takes() -> Non
     for size in range(1, len(HELLO)):
         messages = Messages(physical(HELLO[:size], at=100))
         assert (messages.needed_bytes, messages.next_offset) == (15 if size >= 4 else 1, 100)
-        reported = f"does not fit into a fetch of {size} bytes.*offset 100.*if more bytes bring no more, no message begins at this offset"
+        reported = (
+            f"does not fit into a fetch of {size} bytes.*offset 100.*if more bytes bring no "
+            f"more, no message begins at this offset"
+        )
         with pytest.raises(MessageTooLarge, match=reported):
             list(messages)
 

@@ -76,8 +76,8 @@ def addresses(page: Parsed) -> Iterator[str]:
 def test_a_page_of_a_run_says_what_came_of_it_in_a_sentence_and_six_figures() -> None:
     page = parsed(loaded(4))
     assert (
-        "388 records loaded in 22 s. The table holds everything that could be read when the run began."
-        in page.text
+        "388 records loaded in 22 s. The table holds everything that could be read when the "
+        "run began." in page.text
     )
     assert [text for name, text in page.texts if name == "dd"][:6] == [
         "388",
@@ -94,8 +94,8 @@ def test_a_page_of_a_run_says_what_came_of_it_in_a_sentence_and_six_figures() ->
 def test_a_page_says_what_time_each_verb_took_and_its_share() -> None:
     page = parsed(loaded(1))
     assert (
-        "Starting Spark6.1 s27 %Fetching and writing14 s63 %Commit to the table1.5 s7 %Moving the offsets<0.01 s<1 %"
-        in page.text
+        "Starting Spark6.1 s27 %Fetching and writing14 s63 %Commit to the table1.5 s7 "
+        "%Moving the offsets<0.01 s<1 %" in page.text
     )
     bars = [
         float(attributes["width"] or 0)
@@ -175,8 +175,8 @@ def test_a_page_of_thousands_of_partitions_tells_the_worst_of_them_and_how_many_
         ["clicks", "0", "0"],
     ]
     assert (
-        f"and {5000 - MOST_PARTITIONS:,} partitions more, with 465,600 records in all and a lag of 0 after the run"
-        in page.text
+        f"and {5000 - MOST_PARTITIONS:,} partitions more, with 465,600 records in all and a "
+        f"lag of 0 after the run" in page.text
     )
     assert (
         f"and {100 - MOST_TOPICS} topics more" in page.text

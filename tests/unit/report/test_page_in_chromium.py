@@ -76,13 +76,15 @@ def test_a_page_is_whole_and_calm_in_a_browser(
         )
         assert (
             page.value(
-                "[...document.querySelectorAll('p,dd,dt,h1,h2,li span')].filter(one => one.scrollWidth > one.clientWidth + 1"
+                "[...document.querySelectorAll('p,dd,dt,h1,h2,li span')].filter(one => "
+                "one.scrollWidth > one.clientWidth + 1"
                 " && getComputedStyle(one).display !== 'inline').length"
             )
             == 0
         ), "no text is wider than its place"
         assert page.value(
-            "[...document.querySelectorAll('svg')].every(one => one.getBoundingClientRect().width > 40)"
+            "[...document.querySelectorAll('svg')].every(one => "
+            "one.getBoundingClientRect().width > 40)"
         )
         assert page.complaints == [] and page.asked_for == [file.as_uri()]
     finally:
@@ -127,7 +129,8 @@ def test_a_number_of_millions_is_not_broken_in_its_middle(
     try:
         lines = (
             "[...document.querySelectorAll('.tiles dd')].map(one => {"
-            " const text = document.createRange(); text.selectNode(one.firstChild); return text.getClientRects().length })"
+            " const text = document.createRange(); text.selectNode(one.firstChild); return "
+            "text.getClientRects().length })"
         )
         assert page.value(lines) == [1] * 6
     finally:

@@ -175,14 +175,18 @@ def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_it
             B: OpenTransaction(8, 6),
         },
     )
-    of_a = "clicks 0: 60 offsets below the high watermark wait for the open transaction orders of producer 7, open since 2023-11-14T22:13:20.000+00:00"
+    of_a = (
+        "clicks 0: 60 offsets below the high watermark wait for the open transaction orders of "
+        "producer 7, open since 2023-11-14T22:13:20.000+00:00"
+    )
     of_b = (
         "clicks 1: 1 offset below the high watermark waits for the open transaction of producer 8"
     )
     assert list(describe_open(snapshot)) == [of_a, of_b]
     both = replace(snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)})
     assert list(describe_open(both)) == [
-        "clicks 0, 1: 61 offsets below the high watermark wait for the open transaction of producer 8"
+        "clicks 0, 1: 61 offsets below the high watermark wait for the open transaction of "
+        "producer 8"
     ]
     untold = replace(snapshot, open_transactions={})
     assert list(describe_open(untold)) == [
@@ -381,7 +385,8 @@ def test_a_record_that_leaves_something_open_says_so() -> None:
     )
     assert (
         describe_uncounted(doubtful)
-        == "; 1 offsets have no row, and whether the transform left them out is unknown: `etl verify` cannot prove them"
+        == "; 1 offsets have no row, and whether the transform left them out is unknown: `etl "
+        "verify` cannot prove them"
     )
     assert describe_uncounted(APPLIED) == ""
 

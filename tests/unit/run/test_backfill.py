@@ -323,7 +323,10 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
     claim, report = fake_ledger.read_claim(outside.beside("old")), new_report()
     assert claim
     filled(outside, what, report=report)
-    text = f"backfill old is complete: 9 offsets of 3 partitions; it began at {at(claim.claim.made_at_ms)} from -24h until -1h"
+    text = (
+        f"backfill old is complete: 9 offsets of 3 partitions; it began at "
+        f"{at(claim.claim.made_at_ms)} from -24h until -1h"
+    )
     assert report.outcomes == [(Outcome.ALREADY_LOADED, text)]
 
 
@@ -332,7 +335,8 @@ def test_another_interval_under_the_same_name_is_refused() -> None:
     filled(outside)
     with pytest.raises(
         SettingsError,
-        match=r"Backfill old was begun from 0 until 5 \(\) False, and now it is asked for from 0 until 4",
+        match=r"Backfill old was begun from 0 until 5 \(\) False, and now it is asked for from 0 "
+        r"until 4",
     ):
         filled(outside, backfill_request(0, 4))
 
@@ -543,7 +547,8 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     filled(outside, settings=skipping, report=report)
     [(_, message)] = report.outcomes
     assert message.startswith(
-        "backfill old is complete: 13 offsets of 3 partitions; 2 more are lost, which the policy allows, and are not in the "
+        "backfill old is complete: 13 offsets of 3 partitions; 2 more are lost, which the "
+        "policy allows, and are not in the "
         "table: the losses table lists them; it began at "
     )
 

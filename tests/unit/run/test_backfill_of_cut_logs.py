@@ -191,7 +191,8 @@ def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_
         is_begun = answers[0]
         error = PartitionTruncated(
             "cut",
-            action="the disk; to go on from there: etl topics accept-changes CONF -p clicks:0 --reason ...",
+            action="the disk; to go on from there: etl topics accept-changes CONF -p clicks:0 "
+            "--reason ...",
         )
         with contextlib.suppress(PartitionTruncated), _leading_out("old", answers.pop):
             raise error

@@ -348,7 +348,8 @@ def test_what_the_plan_in_a_stored_ones_place_cannot_read_is_not_lost_and_is_tol
     old = outside.newest_plan()
     plan = supersede(outside, settings=settings)
     assert old and describe_left(old, plan) == [
-        "Not read by this plan: clicks-2 0: offsets 6 to 16 of plan 2; its loaded-until offset stays 6"
+        "Not read by this plan: clicks-2 0: offsets 6 to 16 of plan 2; its loaded-until "
+        "offset stays 6"
     ]
     run(outside, settings)
     assert losses_of(outside) == []

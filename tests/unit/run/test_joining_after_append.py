@@ -161,7 +161,8 @@ def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset
     assert outcomes(report)[:2] == [Outcome.DUPLICATE_READS, Outcome.PLAN_COMPLETED]
     assert (
         report.outcomes[0][1]
-        == "clicks: other members of the group may also have read 2 offsets of partition 0 from 0 to 2"
+        == "clicks: other members of the group may also have read 2 offsets of partition 0 from "
+        "0 to 2"
     )
     assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
     grow(outside, 3, 3)

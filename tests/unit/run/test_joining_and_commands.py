@@ -496,7 +496,8 @@ def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_un
     live = replace(seen, live_consumers=("consumer-1 at 10.0.0.7",))
     with pytest.raises(
         Owned,
-        match="The group has members: consumer-1 at .* commits its offsets only when a run executes it",
+        match="The group has members: consumer-1 at .* commits its offsets only when a run "
+        "executes it",
     ):
         reject_active_members(live, in_kafka)
     reject_active_members(live, SETTINGS)

@@ -91,7 +91,8 @@ def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(
     first = [3, 2, 0] if request_ is K else [5, 3, 0]
     assert reached(out) == first and report.exit_code == 0
     assert left(report) == [
-        "Run key K is not loaded in clicks 2, which could not be read. Run it again with the key when it can be read"
+        "Run key K is not loaded in clicks 2, which could not be read. Run it again with the "
+        "key when it can be read"
     ]
     assert left(load(out, request_, settings)) == left(report)
     assert reached(out) == first
@@ -202,7 +203,8 @@ def test_a_key_with_nothing_to_read_says_that_it_is_not_complete_where_no_record
     load(out, None)
     report = load(out)
     assert left(report) == [
-        "Each of 3 partitions has no record at or after T. Older records that arrive later are loaded by a later run"
+        "Each of 3 partitions has no record at or after T. Older records that arrive later "
+        "are loaded by a later run"
     ]
     assert Outcome.UP_TO_DATE in outcomes(report)
     lead(out, is_led=False)

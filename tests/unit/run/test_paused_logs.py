@@ -335,7 +335,8 @@ def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to
     grow(outside, 1, 2, 1)
     report = load(outside, key, settings)
     assert [value for outcome, value in report.outcomes if outcome is Outcome.NOT_COMPLETE] == [
-        "Run key K is not loaded in clicks 1, which could not be read. Run it again with the key when it can be read"
+        "Run key K is not loaded in clicks 1, which could not be read. Run it again with the "
+        "key when it can be read"
     ]
     grow(outside, 1, 2, 1)
     assert (
@@ -373,7 +374,8 @@ def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it()
         value for outcome, value in run(outside).outcomes if outcome is Outcome.LEDGER_RESTORED
     ]
     assert reported.endswith(
-        "commits up to plan 1. ZooKeeper may have lost pauses of partitions. Pause them again with `etl topics pause`"
+        "commits up to plan 1. ZooKeeper may have lost pauses of partitions. Pause them "
+        "again with `etl topics pause`"
     )
 
 

@@ -86,7 +86,8 @@ def test_a_run_up_to_a_time_reads_each_log_to_the_first_record_that_is_as_late_a
     report = load(out, Request(None, UNTIL))
     assert reached(out) == [3, 2, 4]
     assert messages_of(report, Outcome.NOT_COMPLETE) == [
-        "Plan 1: 1 partition has no record at or after T and was read to the log end. Older records that arrive later are loaded by a later run"
+        "Plan 1: 1 partition has no record at or after T and was read to the log end. Older "
+        "records that arrive later are loaded by a later run"
     ]
     assert outcomes(load(out, None)) == [Outcome.INGESTED]
     assert reached(out) == [5, 3, 4]
@@ -215,11 +216,13 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
         ),
         (
             Outcome.UP_TO_DATE,
-            f"No new records (until T). Run key {K.run_key} is done: a later run with it loads nothing",
+            f"No new records (until T). Run key {K.run_key} is done: a later run with it "
+            f"loads nothing",
         ),
         (
             Outcome.NOT_COMPLETE,
-            "1 partition has no record at or after T. Older records that arrive later are loaded by a later run",
+            "1 partition has no record at or after T. Older records that arrive later are "
+            "loaded by a later run",
         ),
     ]
     out.logs[LOGS[2]].grow(2)

@@ -23,7 +23,10 @@ JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.sc
 
 def traceback(*raised: str, file: str = "/home/me/shaping.py") -> str:
     """What Python prints: each of `raised` followed from the one before."""
-    one = 'Traceback (most recent call last):\n  File "{}", line {}, in shaped\n    return row["a"]\n           ~~~^^^^^\n{}\n'
+    one = (
+        'Traceback (most recent call last):\n  File "{}", line {}, in shaped\n    return '
+        'row["a"]\n           ~~~^^^^^\n{}\n'
+    )
     between = "\nDuring handling of the above exception, another exception occurred:\n\n"
     return between.join(
         one.format(file, number, value) for number, value in enumerate(raised, start=7)

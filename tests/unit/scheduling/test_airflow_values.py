@@ -220,7 +220,8 @@ def test_what_a_command_said_before_it_ended_without_a_document_is_in_the_log(
 ) -> None:
     environment = bare(
         tmp_path,
-        f'export PYTHONPATH={ROOT}\n[ $1 = -c ] || {{ echo of no use >&2; exit 1; }}\nexec {sys.executable} "$@"',
+        f"export PYTHONPATH={ROOT}\n[ $1 = -c ] || {{ echo of no use >&2; exit 1; }}\nexec "
+        f'{sys.executable} "$@"',
     )
     assert run_command(environment, ["lag"]) == (1, None)
     assert "of no use" in caplog.text

@@ -134,6 +134,7 @@ def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
 def test_a_key_that_stands_twice_in_the_value_of_a_change_is_refused() -> None:
     with pytest.raises(
         SettingsError,
-        match=r"--set source\.topics: the value is not valid YAML: duplicate key allow, first in line",
+        match=r"--set source\.topics: the value is not valid YAML: duplicate key allow, first in "
+        r"line",
     ):
         parse_change("source.topics={allow: [clicks], allow: [views]}")

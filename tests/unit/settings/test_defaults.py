@@ -148,7 +148,8 @@ def test_a_key_that_stands_twice_in_the_defaults_is_refused_with_both_lines(tmp_
     shared = tmp_path / "shared" / "defaults.yaml"
     lines = len(shared.read_text().splitlines())
     shared.write_text(
-        f"{shared.read_text()}limits: {{max_records_per_plan: 10}}\nlimits: {{local_below_bytes: 0}}\n"
+        f"{shared.read_text()}limits: {{max_records_per_plan: 10}}\nlimits: "
+        f"{{local_below_bytes: 0}}\n"
     )
     message = f"duplicate key limits, first in line {lines + 1};.*: line {lines + 2}, column 1"
     with pytest.raises(SettingsError, match=message) as caught:

@@ -110,7 +110,8 @@ def test_a_path_of_azure_names_its_account() -> None:
 def test_both_tables_carry_the_store_and_are_their_paths_to_all_else(tmp_path: Path) -> None:
     file = tmp_path / "conf.yaml"
     file.write_text(
-        "{pipeline: p, group: g, zookeeper: {connect: h:1}, source: {topics: [a]}, table: {path: s3://lake/t/, "
+        "{pipeline: p, group: g, zookeeper: {connect: h:1}, source: {topics: [a]}, table: "
+        "{path: s3://lake/t/, "
         "store: {region: eu-central-1}}}"
     )
     table = load_settings(file).table

@@ -155,7 +155,10 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
         f"Set it back to {ours}, where we are: nothing is left out, nothing is loaded twice"
         in refused.value.action
     )
-    others = f"a message begins at {starts[7]} or {starts[8]}, too, and what lies from {ours} up to there is then left out"
+    others = (
+        f"a message begins at {starts[7]} or {starts[8]}, too, and what lies from {ours} up to "
+        f"there is then left out"
+    )
     assert others in refused.value.action
     outside.move_offset(ONE, ours)
     run(outside, FOLLOWING)
@@ -174,8 +177,8 @@ def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_
         run(outside)
     assert not outside.plans and not outside.table
     assert (
-        f"Set it to {starts[1]}: the message that begins there is loaded, also if that consumer has read it"
-        in refused.value.action
+        f"Set it to {starts[1]}: the message that begins there is loaded, also if that "
+        f"consumer has read it" in refused.value.action
     )
     assert f"or to {starts[2]}: that message is left out" in refused.value.action
     outside.move_offset(ONE, starts[1])
@@ -216,7 +219,8 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
         run(outside, FOLLOWING)
     assert f"Set it back to {ours}" in refused.value.action
     assert refused.value.action.endswith(
-        "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset as it is then"
+        "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset "
+        "as it is then"
     )
     outside.move_offset(ONE, ours)
     with pytest.raises(MisalignedOffset) as refused:
@@ -348,9 +352,12 @@ def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_
     ) as refused:
         reject_misaligned_offsets({ONE: 37}, seen, plan, is_left=True)
     assert refused.value.action.endswith(
-        "If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with the "
-        "table's by etl records show), etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET --reason ... goes on from up to where they are the same, "
-        "from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
+        "If nobody set it: where the log is another one, or lost its end and was written on "
+        "since (compare its records with the "
+        "table's by etl records show), etl topics accept-changes CONF -p clicks:1-0 "
+        "--truncated-at OFFSET --reason ... goes on from up to where they are the same, "
+        "from 0 if it was made again; where it is the same and damaged there, --skip leaves "
+        "out what is"
     )
 
 

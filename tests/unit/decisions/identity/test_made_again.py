@@ -187,8 +187,8 @@ def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accep
     )
     assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.action
     assert (
-        "etl topics accept-changes CONF -p clicks --reason ..., which reads logs that hold other bytes from their start"
-        in refused.value.action
+        "etl topics accept-changes CONF -p clicks --reason ..., which reads logs that hold "
+        "other bytes from their start" in refused.value.action
     )
     plan = accept(outside, "clicks")
     assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
@@ -410,8 +410,8 @@ def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_s
     assert outside.plans == before
     assert "made again on that broker alone" in refused.value.action
     assert (
-        "from 0 if it was made again: etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET"
-        in refused.value.action
+        "from 0 if it was made again: etl topics accept-changes CONF -p clicks:1-0 "
+        "--truncated-at OFFSET" in refused.value.action
     )
     position = outside.offsets[ONE][0]
     assert accept(outside, "clicks:1-0", at_offset=0).vanished == (Vanished(ONE, 0, position),)
@@ -665,7 +665,8 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
     old, snapshot = outside.newest_plan(), FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     plan = accept(outside, "clicks:1-1", "clicks:1-0")
     assert old and told_of(old, plan, snapshot) == [
-        "clicks:1-1: is another log by your word alone: if it is the one that was, its rows are in the table twice, under two incarnations",
+        "clicks:1-1: is another log by your word alone: if it is the one that was, its rows "
+        "are in the table twice, under two incarnations",
         "clicks:2-0: is not decided yet, and runs stop until it is",
     ]
     away(outside, TWO)

@@ -130,8 +130,8 @@ def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_messag
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
     assert (
-        f"if up to {starts[1]} or below, `etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET"
-        in refused.value.action
+        f"if up to {starts[1]} or below, `etl topics accept-changes CONF -p clicks:1-0 "
+        f"--truncated-at OFFSET" in refused.value.action
     )
     assert accept(outside, "clicks:1-0", at_offset=starts[1]).positions[ONE] == starts[1]
     run(outside)

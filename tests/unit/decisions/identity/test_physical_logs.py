@@ -251,7 +251,10 @@ def test_a_pipeline_whose_conf_names_another_family_of_brokers_is_refused_and_no
     run(outside)
     grow(outside, 1, 1, 1)
     before = replace(outside, plans=dict(outside.plans), offsets=dict(outside.offsets))
-    message = f"and the conf says {settings.source.broker_type.value}: offsets of one mean nothing on the other"
+    message = (
+        f"and the conf says {settings.source.broker_type.value}: offsets of one mean nothing on "
+        f"the other"
+    )
     with pytest.raises(SettingsError, match=message) as refused:
         run(outside, settings)
     assert refused.value.where["key"] == "source.broker_type" and outside == before

@@ -436,7 +436,8 @@ def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_sam
     old, snapshot = outside.newest_plan(), FakeWorld(outside, settings_of()).observe()
     plan = accept(outside, "clicks", is_same_log=True)
     assert old and told_of(old, plan, snapshot) == [
-        "clicks: is the topic that it was by your word alone: if it is another, its records below our positions are never loaded"
+        "clicks: is the topic that it was by your word alone: if it is another, its records "
+        "below our positions are never loaded"
     ]
     assert told_of(old, replace(plan, incarnations={A: 1}), snapshot) == []
 

@@ -163,7 +163,7 @@ def test_a_hash_is_that_of_java_and_texts_are_ordered_by_units_of_utf_16() -> No
         0,
         1772899,
     ]
-    assert java_hash("rs,0]", behind=java_hash("[orde")) == java_hash("[orders,0]")
+    assert java_hash("rs,0]", prefix_hash=java_hash("[orde")) == java_hash("[orders,0]")
     assert sorted(["\ue000", "\U0001f600", "b", "a-10", "a-2"], key=java_order) == [
         "a-10",
         "a-2",

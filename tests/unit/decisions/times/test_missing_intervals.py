@@ -96,11 +96,13 @@ def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_lo
         ", except 2 offsets that plans record as lost or given up"
     )
     assert intervals(before=1).summary.endswith(
-        " hold; not counted: 1 offset before the start of this pipeline, or before its new start after a truncation"
+        " hold; not counted: 1 offset before the start of this pipeline, or before its new "
+        "start after a truncation"
     )
     found = intervals(unled=(A, B))
     assert found.summary == (
-        "3 intervals: the table has every record of them that the partitions with a leader hold; clicks 0 and 1 more "
+        "3 intervals: the table has every record of them that the partitions with a leader "
+        "hold; clicks 0 and 1 more "
         "partitions have no leader, so the offsets at these times are unknown"
     )
     assert found.refusal and (found.refusal.exit_code, found.refusal.where) == (

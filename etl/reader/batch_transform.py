@@ -1,9 +1,9 @@
 """How does a user's function change the Arrow batches of a task?
 
-A function from RecordBatch to RecordBatch, named `package.module:function`, applied between reading
-and writing, so both writers receive the same rows. Its output columns are found by calling it with
-an empty batch. Each batch is of one partition, and each row must name a record of it. Range results
-count what was read.
+A function from RecordBatch to RecordBatch, named `package.module:function`, is applied between
+reading and writing, so both writers receive the same rows. A call with an empty batch finds its
+output columns. Each batch is of one partition, and each row must be of a record of that batch.
+Range results count the records that were read.
 
 Arrow types that Delta lacks are converted (Delta protocol, "Primitive Types"); all columns are
 nullable, as in Delta's own new tables.
@@ -25,14 +25,14 @@ from etl.errors import SettingsError
 from etl.model.columns import arrow_schema, row_key
 
 _DECIMAL_DIGITS = 38
-_SAME = (
+_UNCHANGED_TYPES = (
     types.is_boolean,
     types.is_signed_integer,
     types.is_float32,
     types.is_float64,
     types.is_date32,
 )
-_KEPT_AS = (
+_CONVERTED_TYPES = (
     (types.is_uint8, pa.int16()),
     (types.is_uint16, pa.int32()),
     (types.is_uint32, pa.int64()),
@@ -56,261 +56,290 @@ _LISTS = (
 
 
 class NoTypeOfDelta(ValueError):
-    """An Arrow type that Delta lacks; arguments: its name, and for a schema the path of field
-    names.
+    """An Arrow type that Delta lacks.
+
+    Arguments: its name, and for a schema the path of field names.
     """
 
 
-def stored_schema(made: pa.Schema) -> pa.Schema:
-    """The columns as the table has them. Raises NoTypeOfDelta."""
-    return pa.schema([_field(field) for field in made])
+def stored_schema(returned: pa.Schema) -> pa.Schema:
+    """Return the columns with the table's types. Raises NoTypeOfDelta."""
+    return pa.schema([_stored_field(field) for field in returned])
 
 
 def names_twice(fields: Iterable[pa.Field]) -> Iterator[list[str]]:
-    """Names that only capital letters keep apart, or nothing, of columns and of the fields of each
-    struct in them.
-    """
-    named = list(fields)
-    same: dict[str, list[str]] = {}
-    for field in named:
-        same.setdefault(field.name.lower(), []).append(field.name)
-    yield from (names for names in same.values() if len(names) > 1)
-    for field in named:
-        yield from names_twice(_inside(field.type))
+    """Yield names that are equal but for case, of columns and of the fields of each struct."""
+    fields = list(fields)
+    by_lower: dict[str, list[str]] = {}
+    for field in fields:
+        by_lower.setdefault(field.name.lower(), []).append(field.name)
+    for names in by_lower.values():
+        if len(names) > 1:
+            yield names
+    for field in fields:
+        yield from names_twice(_struct_fields(field.type))
 
 
-def _inside(kind: pa.DataType) -> Iterator[pa.Field]:
-    """The fields of a struct; of a list or a map those of the structs in it."""
-    for inner in (kind.field(at) for at in range(kind.num_fields)):
-        yield from [inner] if types.is_struct(kind) else _inside(inner.type)
+def _struct_fields(kind: pa.DataType) -> Iterator[pa.Field]:
+    """Yield the fields of a struct; for a list or a map those of the structs in it."""
+    for number in range(kind.num_fields):
+        inner = kind.field(number)
+        if types.is_struct(kind):
+            yield inner
+        else:
+            yield from _struct_fields(inner.type)
 
 
-def stored_type(made: pa.DataType) -> pa.DataType:
-    """The type that the table keeps values of this one as. Raises NoTypeOfDelta."""
-    if any(holds(made) for holds in _SAME):
-        return made
-    kept = next((kept for holds, kept in _KEPT_AS if holds(made)), None)
-    if kept is not None:
-        return kept
-    if types.is_timestamp(
-        made
-    ):  # Delta's are of microseconds; with a zone it is a moment, whichever zone that is
-        return pa.timestamp("us", tz="UTC" if made.tz else None)
-    if (
-        types.is_decimal(made)
-        and made.precision <= _DECIMAL_DIGITS
-        and 0 <= made.scale <= made.precision
-    ):
-        return pa.decimal128(made.precision, made.scale)
-    if types.is_dictionary(made) or types.is_run_end_encoded(made):
-        return stored_type(made.value_type)
-    return _nested(made)
+def stored_type(returned: pa.DataType) -> pa.DataType:
+    """Return the table's type for values of this type. Raises NoTypeOfDelta."""
+    if any(is_type(returned) for is_type in _UNCHANGED_TYPES):
+        return returned
+    for is_type, converted in _CONVERTED_TYPES:
+        if is_type(returned):
+            return converted
+    if types.is_timestamp(returned):
+        # Delta has microseconds. With a time zone the value is an instant, in any zone.
+        return pa.timestamp("us", tz="UTC" if returned.tz else None)
+    if types.is_decimal(returned):
+        fits = returned.precision <= _DECIMAL_DIGITS and 0 <= returned.scale <= returned.precision
+        if fits:
+            return pa.decimal128(returned.precision, returned.scale)
+    if types.is_dictionary(returned) or types.is_run_end_encoded(returned):
+        return stored_type(returned.value_type)
+    return _stored_nested_type(returned)
 
 
-def _nested(made: pa.DataType) -> pa.DataType:
-    if any(holds(made) for holds in _LISTS):
-        return pa.list_(pa.field("element", stored_type(made.value_type)))
-    if types.is_map(made):
-        return pa.map_(stored_type(made.key_type), stored_type(made.item_type))
-    if types.is_struct(made) and made.num_fields:
-        return pa.struct([_field(made.field(at)) for at in range(made.num_fields)])
-    raise NoTypeOfDelta(str(made))
+def _stored_nested_type(returned: pa.DataType) -> pa.DataType:
+    if any(is_type(returned) for is_type in _LISTS):
+        return pa.list_(pa.field("element", stored_type(returned.value_type)))
+    if types.is_map(returned):
+        return pa.map_(stored_type(returned.key_type), stored_type(returned.item_type))
+    if types.is_struct(returned) and returned.num_fields:
+        fields = [returned.field(number) for number in range(returned.num_fields)]
+        return pa.struct([_stored_field(field) for field in fields])
+    raise NoTypeOfDelta(str(returned))
 
 
-def _field(made: pa.Field) -> pa.Field:
+def _stored_field(returned: pa.Field) -> pa.Field:
     try:
-        return pa.field(made.name, stored_type(made.type))
+        return pa.field(returned.name, stored_type(returned.type))
     except NoTypeOfDelta as error:
-        raise NoTypeOfDelta(error.args[0], made.name, *error.args[1:]) from error
+        raise NoTypeOfDelta(error.args[0], returned.name, *error.args[1:]) from error
 
 
 OF_KEYS = {
     "transform.dataframe": "the transform",
     "transform.record_batch": "the Arrow transform",
 }
-"""Key of the conf -> what it names, as a sentence calls it."""
+"""The transform of each key, as a message names it within a sentence."""
 
 
 def load_function(name: str, key: str) -> Callable[[Any], Any]:
-    """The function `package.module:function`, from the Python path or the current folder. Raises
-    SettingsError.
+    """Return the function `package.module:function`.
+
+    Its module is imported from the Python path or the current directory. Raises SettingsError.
     """
-    module, _, function = name.partition(":")
-    sys.path[:] = sys.path if "" in sys.path else [*sys.path, ""]
+    module, _, function_name = name.partition(":")
+    if "" not in sys.path:
+        sys.path.append("")
     try:
-        found = getattr(importlib.import_module(module), function)
+        function = getattr(importlib.import_module(module), function_name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # importing runs the module: whatever it raises (SystemExit, too) is about the transform
-        message = f"{OF_KEYS[key]} cannot be imported: {describe_failure_of(error)}"
-        action = "Check its spelling, and that its module is installed or in this folder, also where tasks run"
-        raise SettingsError(message, key=key, action=action) from error
-    if not callable(found):
+    except BaseException as error:  # an import runs the user's module, which may call sys.exit
         raise SettingsError(
-            f"{name} is no function", key=key, action="Write package.module:function"
+            f"The function of {key} cannot be imported: {describe_failure_of(error)}",
+            key=key,
+            action="Check its spelling, and that its module is installed or in this directory, also"
+            " where tasks run",
+        ) from error
+    if not callable(function):
+        raise SettingsError(
+            f"{name} is not a function", key=key, action="Write package.module:function"
         )
-    wanted: Callable[[Any], Any] = found
-    return wanted
+    result: Callable[[Any], Any] = function
+    return result
 
 
 def describe_failure_of(error: BaseException) -> str:
     """Return the exception's name and first line; for a module or function that exits, the exit."""
     if isinstance(error, SystemExit):
         return f"it ends the process (sys.exit, with {error.code!r})"
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".removesuffix(
-        ": "
-    )
+    name = type(error).__name__
+    text = str(error).strip()
+    if not text:
+        return name
+    return f"{name}: {text.splitlines()[0]}".removesuffix(": ")
 
 
 def line_of(error: BaseException) -> str | None:
     """Return the outermost line of the user's code that led to the error."""
-    return next(
-        (
-            f"{frame.filename}:{frame.lineno}"
-            for frame in traceback.extract_tb(error.__traceback__)[1:]
-        ),
-        None,
-    )
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    if not frames:
+        return None
+    return f"{frames[0].filename}:{frames[0].lineno}"
 
 
 _KEY = "transform.record_batch"
-_CHECK = "Check the function: pyarrow.RecordBatch in, pyarrow.RecordBatch out, the same columns each time"
-_AGAIN = (
-    ". The next run executes the stored plan again with the function of that time; or replace the plan: "
-    "etl plans supersede CONF N --reason ..."
+_CHECK = (
+    "Check the function: pyarrow.RecordBatch in, pyarrow.RecordBatch out, the same columns each"
+    " time"
 )
-Names = tuple[tuple[str, pa.DataType], ...]
+_RETRY = (
+    ". The next run executes the stored plan again with the function of that time. Or replace the"
+    " plan: etl plans supersede CONF N --reason ..."
+)
+_Columns = tuple[tuple[str, pa.DataType], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowTransform:
-    """A function that was tried on no rows. It is sent to tasks by its name."""
+    """A function that was called with an empty batch. It is sent to tasks by its name."""
 
     name: str
     """`package.module:function`."""
     made: pa.Schema
-    """The columns as the function makes them."""
+    """The columns that the function returns."""
     stored: pa.Schema
-    """The same with the table's types (`batch_transform`)."""
+    """The same columns with the table's types."""
     physical: bool = False
-    """The rows are of physical logs (`BrokerPartition.is_physical`)."""
+    """The rows are of physical partitions (`BrokerPartition.is_physical`)."""
 
 
 def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform:
-    """Find the function, and find out which columns it makes. Raises SettingsError, with the line
-    where it failed.
+    """Import the function, and find its output columns with an empty batch.
+
+    Raises SettingsError, with the line where the function failed.
     """
     function = load_function(name, _KEY)
-    given = arrow_schema(physical=physical)
-    made = _called(function, pa.RecordBatch.from_pylist([], schema=given), "on no rows", _CHECK)
-    if made.num_rows:
-        raise _wrong(f"made {made.num_rows} rows of none", f"{_CHECK}; a row is made of a record")
-    twice = next(names_twice(made.schema), None)
-    if twice is not None:
-        message = f"makes the column {' and '.join(dict.fromkeys(twice))} more than once; to Delta capital letters are no difference"
-        raise _wrong(message, "Check the columns that it returns")
+    schema = arrow_schema(physical=physical)
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    returned = _call(function, empty, "for an empty batch", _CHECK)
+    if returned.num_rows:
+        raise _error(
+            f"returned {returned.num_rows} rows for an empty batch",
+            f"{_CHECK}. Each row must be of a record",
+        )
+    same_names = next(names_twice(returned.schema), None)
+    if same_names is not None:
+        raise _error(
+            f"returns the column {' and '.join(dict.fromkeys(same_names))} more than once: Delta"
+            " does not distinguish capital letters",
+            "Check the columns that it returns",
+        )
     try:
-        stored = stored_schema(made.schema)
-        made.cast(stored)
+        stored = stored_schema(returned.schema)
+        returned.cast(stored)
     except NoTypeOfDelta as error:
         kind, *path = error.args
-        message = f"makes the column {'.'.join(path)} of a type that Delta does not have: {kind}"
-        raise _wrong(message, "Check the columns that it returns") from error
-    except pa.ArrowException as error:
-        raise _wrong(
-            f"makes columns that cannot be kept: {describe_failure_of(error)}",
+        raise _error(
+            f"returns the column {'.'.join(path)} of a type that Delta does not have: {kind}",
             "Check the columns that it returns",
         ) from error
-    return ArrowTransform(name, made.schema, stored, physical)
+    except pa.ArrowException as error:
+        raise _error(
+            f"returns columns that cannot be stored: {describe_failure_of(error)}",
+            "Check the columns that it returns",
+        ) from error
+    return ArrowTransform(name, returned.schema, stored, physical)
 
 
 def transformed(
     batches: Iterable[pa.RecordBatch], transform: ArrowTransform
 ) -> Iterator[pa.RecordBatch]:
-    """Apply the function to each batch, with columns as `ArrowTransform.stored`; batches without
-    rows are left out. Raises SettingsError for its errors and for rows that the table or `verify`
-    cannot use.
+    """Apply the function to each batch, with columns as `ArrowTransform.stored`.
+
+    Batches without rows are left out. Raises SettingsError for the function's errors and for rows
+    that the table or `verify` cannot use.
     """
-    function, given, expected = (
-        load_function(transform.name, _KEY),
-        arrow_schema(physical=transform.physical),
-        _names(transform.made),
-    )
-    for read in batches:
-        batch = read if read.schema.equals(given) else read.select(given.names).cast(given)
-        made = _called(function, batch, "on rows", _CHECK + _AGAIN)
-        if _names(made.schema) != expected:
-            message = f"made other columns of rows than of none: {_first_difference(_names(made.schema), expected)}"
-            raise _wrong(message, _CHECK + _AGAIN)
+    function = load_function(transform.name, _KEY)
+    schema = arrow_schema(physical=transform.physical)
+    expected = _columns(transform.made)
+    for batch in batches:
+        if not batch.schema.equals(schema):
+            batch = batch.select(schema.names).cast(schema)
+        returned = _call(function, batch, "for a batch with rows", _CHECK + _RETRY)
+        found = _columns(returned.schema)
+        if found != expected:
+            raise _error(
+                "returned other columns with rows than without:"
+                f" {_first_difference(found, expected)}",
+                _CHECK + _RETRY,
+            )
         try:
-            rows = made.cast(transform.stored)
-            rows.validate(
-                full=True
-            )  # bytes that are no UTF-8 in one text, and delta-rs reads nothing of the table any more
+            rows = returned.cast(transform.stored)
+            # One text with invalid UTF-8 would make the whole table unreadable for delta-rs.
+            rows.validate(full=True)
         except pa.ArrowException as error:
-            raise _wrong(
-                f"made a value that the table cannot keep: {describe_failure_of(error)}",
-                f"Check the function{_AGAIN}",
+            raise _error(
+                f"returned a value that the table cannot store: {describe_failure_of(error)}",
+                f"Check the function{_RETRY}",
             ) from error
         _reject_other_records(batch, rows, physical=transform.physical)
         if rows.num_rows:
             yield rows
 
 
-def _called(
-    function: Callable[[Any], Any], batch: pa.RecordBatch, where: str, action: str
+def _call(
+    function: Callable[[Any], Any], batch: pa.RecordBatch, situation: str, action: str
 ) -> pa.RecordBatch:
-    """One call. Raises SettingsError."""
+    """Call the function once. Raises SettingsError."""
     try:
-        made = function(batch)
+        returned = function(batch)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # it is somebody else's code: whatever it raises (SystemExit, too) is about the transform
-        raise _wrong(
-            f"failed {where}: {describe_failure_of(error)}", action, line=line_of(error)
+    except BaseException as error:  # any error of the user's code, SystemExit, too
+        raise _error(
+            f"failed {situation}: {describe_failure_of(error)}", action, line=line_of(error)
         ) from error
-    if not isinstance(made, pa.RecordBatch):
-        raise _wrong(f"gave {type(made).__name__} {where}, no RecordBatch", action)
-    return made
+    if not isinstance(returned, pa.RecordBatch):
+        raise _error(f"returned {type(returned).__name__} {situation}, not a RecordBatch", action)
+    return returned
 
 
-def _reject_other_records(read: pa.RecordBatch, rows: pa.RecordBatch, *, physical: bool) -> None:
-    """Check that each row names a record of its batch, since rows are counted, replaced and
-    verified by these columns. Raises SettingsError. Rows may be fewer, more, or reordered; missing
-    columns are checked with the table.
+def _reject_other_records(batch: pa.RecordBatch, rows: pa.RecordBatch, *, physical: bool) -> None:
+    """Raise SettingsError if a row is not of a record of its batch.
+
+    Rows are counted, replaced and verified by the columns that identify a record. Rows may be
+    fewer, more, or reordered; missing columns are checked with the table.
     """
     for name in row_key(physical=physical):
         if name not in rows.schema.names:
             continue
-        before, after = read.column(name), rows.column(name)
+        before = batch.column(name)
+        after = rows.column(name)
         try:
-            same_kind = after if after.type == before.type else after.cast(before.type)
+            if after.type != before.type:
+                after = after.cast(before.type)
         except pa.ArrowException as error:
-            raise _another(name, describe_failure_of(error)) from error
-        if not same_kind.equals(before) and not (
-            same_kind.null_count == 0
-            and compute.all(compute.is_in(same_kind, value_set=before)).as_py() in (True, None)
-        ):
-            raise _another(name, "a value that no record of the batch has")
+            raise _changed_key(name, describe_failure_of(error)) from error
+        if after.equals(before):
+            continue
+        if after.null_count == 0:
+            all_known = compute.all(compute.is_in(after, value_set=before)).as_py()
+            if all_known in (True, None):  # None: no rows
+                continue
+        raise _changed_key(name, "a value that no record of the batch has")
 
 
-def _another(name: str, why: str) -> SettingsError:
-    return _wrong(
-        f"changes the column {name}, by which a row is known as that of its record: {why}",
-        f"Change the function: it must leave {name} of each row as it came; further columns are fine{_AGAIN}",
+def _changed_key(name: str, cause: str) -> SettingsError:
+    return _error(
+        f"changes the column {name}, which identifies the record of a row: {cause}",
+        f"Change the function: it must leave {name} of each row unchanged; further columns are"
+        f" fine{_RETRY}",
     )
 
 
-def _wrong(message: str, action: str, **where: Any) -> SettingsError:
+def _error(message: str, action: str, **where: Any) -> SettingsError:
     return SettingsError(f"The Arrow transform {message}", key=_KEY, action=action, **where)
 
 
-def _names(schema: pa.Schema) -> Names:
+def _columns(schema: pa.Schema) -> _Columns:
     return tuple((field.name, field.type) for field in schema)
 
 
-def _first_difference(found: Names, expected: Names) -> str:
-    for one, other in zip(found, expected, strict=False):
-        if one != other:
-            return f"{one[0]} ({one[1]}) in the place of {other[0]} ({other[1]})"
-    return f"{len(found)} columns in the place of {len(expected)}"
+def _first_difference(found: _Columns, expected: _Columns) -> str:
+    for (name, kind), (expected_name, expected_kind) in zip(found, expected, strict=False):
+        if (name, kind) != (expected_name, expected_kind):
+            return f"{name} ({kind}) instead of {expected_name} ({expected_kind})"
+    return f"{len(found)} columns instead of {len(expected)}"

@@ -1,11 +1,11 @@
 """How do worker processes of this machine run tasks, without Spark?
 
-The same tasks, files and errors. A failed task ends the write; the next run executes the same plan.
-A task whose process died is tried in a new one, and a task that could not read from a broker in the
-same one, each time under new file names.
+Tasks, files and errors are the same as with Spark. A failed task ends the write; the next run
+executes the same plan. If its process died, a task is retried in a new process; if a broker's
+response was invalid, in the same process; each time under new file names.
 
-Tasks are pickled to standard input, results come back on a pipe whose number is the last argument.
-A worker exits when its input ends; files that no commit names are left to VACUUM.
+Tasks are pickled to standard input. Results return on a pipe, and the last argument is the number
+of its file descriptor. A worker exits when its input ends. VACUUM deletes files of no commit.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Order(NamedTuple):
     task: Task
     attempt: int
     reading: Reading
-    wanted: FileOptions
+    options: FileOptions
     progress: ProgressAddress | None
 
 
@@ -56,7 +56,7 @@ def done(order: Order) -> Written | Failed:
     """Run one attempt and return its result."""
     try:
         return write_task(
-            order.task, order.reading, order.wanted, order.progress, attempt=order.attempt
+            order.task, order.reading, order.options, order.progress, attempt=order.attempt
         )
     except TaskFailed as failed:
         return Failed(str(failed), was_misread=isinstance(failed.__cause__, CorruptData))
@@ -65,25 +65,25 @@ def done(order: Order) -> Written | Failed:
 
 
 def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
-    """Execute what comes, in turn, until the input ends. The process ends with it."""
-    waiting = SimpleQueue[Order]()
-    threading.Thread(target=_take, args=(orders, waiting), name="orders", daemon=True).start()
-    _load()
+    """Execute orders one after the other, until the input ends. The process ends with it."""
+    queue = SimpleQueue[Order]()
+    threading.Thread(target=_receive, args=(orders, queue), name="orders", daemon=True).start()
+    _import_modules()
     while True:
-        pickle.dump(done(waiting.get()), answers)
+        pickle.dump(done(queue.get()), answers)
         answers.flush()
 
 
-def _take(orders: IO[bytes], waiting: SimpleQueue[Order]) -> None:
+def _receive(orders: IO[bytes], queue: SimpleQueue[Order]) -> None:
     try:
         while True:
-            waiting.put(pickle.load(orders))  # noqa: S301 -- by the process that started this one
+            queue.put(pickle.load(orders))  # noqa: S301 -- by the process that started this one
     except (EOFError, OSError, pickle.UnpicklingError):
         os._exit(0)
 
 
-def _load() -> None:
-    """Import what the first task needs, while the worker waits."""
+def _import_modules() -> None:
+    """Import the modules of the first task, while the worker waits."""
     import etl.io.delta.data_files
     import etl.reader.fetch
 
@@ -92,20 +92,24 @@ def _load() -> None:
 
 def main() -> None:
     """Serve on the process's own pipes."""
-    at = int(sys.argv[-1])
-    os.set_inheritable(at, False)
-    answers: Any = os.fdopen(at, "wb")
+    descriptor = int(sys.argv[-1])
+    os.set_inheritable(descriptor, False)
+    answers: Any = os.fdopen(descriptor, "wb")
     serve(sys.stdin.buffer, answers)
 
 
 ATTEMPTS_MAX = 4
 """As Spark's `spark.task.maxFailures`."""
-_TOLD_BYTES = 2000
+_OUTPUT_BYTES = 2000
+"""The last output of a lost process that its error quotes."""
 _ENDING_S = 10.0
 """Time for a process to end after its pipes have closed."""
-_CHECK = "Set limits.local_below_bytes: 0 leaves the tasks to Spark"
-_PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from etl.reader.local_workers import main; main()"
-"""It imports as this process does. Not -m: what it gives back would be of the module __main__."""
+_CHECK = "Set limits.local_below_bytes: 0 to leave the tasks to Spark"
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
+    " from etl.reader.local_workers import main; main()"
+)
+"""Imports as this process does. Not -m: its results would be of classes of the module __main__."""
 
 
 class WorkerRangeResults:
@@ -115,10 +119,10 @@ class WorkerRangeResults:
         self.receipts: dict[int, RangeResult] = {}
         """The results so far; complete when all tasks have ended."""
         self.last_came: float | None = None
-        """When the last of them came, by `time.monotonic`."""
+        """Time of the last result (`time.monotonic`)."""
 
     def add(self, receipts: dict[int, RangeResult]) -> None:
-        """Take those of one task in."""
+        """Add the results of one task."""
         self.receipts = {**self.receipts, **receipts}
         self.last_came = time.monotonic()
 
@@ -130,10 +134,10 @@ class WorkerRangeResults:
 
 
 class FilesOfWorkers:
-    """The rows of a plan, not read yet. `workers`: how many processes there are at most; they start
-    here, and load what they need.
+    """The rows of a plan, not read yet.
 
-    `time_zone`: the local one of those processes, which a function of the user's may ask.
+    `workers`: the maximum number of processes, which start here and import their modules.
+    `time_zone`: their local time zone, which a transform may read.
     """
 
     def __init__(
@@ -145,7 +149,9 @@ class FilesOfWorkers:
         workers: int,
         time_zone: str | None = None,
     ) -> None:
-        self._tasks, self._reading, self._progress = tasks, reading, progress
+        self._tasks = tasks
+        self._reading = reading
+        self._progress = progress
         self.receipts = WorkerRangeResults()
         self._workers: list[Worker] = []
         with contextlib.ExitStack() as started:
@@ -155,46 +161,51 @@ class FilesOfWorkers:
             started.pop_all()
 
     def close(self) -> None:
-        """End the processes, whatever they are at."""
+        """Kill the processes."""
         for worker in self._workers:
             worker.end()
 
-    def write(self, wanted: FileOptions) -> Sequence[Written]:
-        """Read all and write it; what each task gave back. Raises TaskFailed with a task's error
-        inside, and ProcessLost.
-        """
-        left, found = deque(enumerate(self._tasks)), dict[int, Written]()
+    def write(self, options: FileOptions) -> Sequence[Written]:
+        """Read all ranges into files, and return the result of each task.
 
-        def serve(worker: Worker) -> None:
+        Raises TaskFailed with a task's error inside, and ProcessLost.
+        """
+        pending = deque(enumerate(self._tasks))
+        results: dict[int, Written] = {}
+
+        def run_tasks(worker: Worker) -> None:
             while True:
                 try:
-                    at, task = left.popleft()
+                    number, task = pending.popleft()
                 except IndexError:
                     return
-                found[at] = self._done(worker, task, wanted)
+                results[number] = self._run(worker, task, options)
 
         pool = ThreadPoolExecutor(len(self._workers), thread_name_prefix="worker")
         try:
-            served = [pool.submit(serve, worker) for worker in self._workers]
-            over, _ = wait(served, return_when=FIRST_EXCEPTION)
-            for one in over:
-                one.result()
+            futures = [pool.submit(run_tasks, worker) for worker in self._workers]
+            finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in finished:
+                future.result()
         finally:
-            left.clear()
+            pending.clear()
             self.close()
             pool.shutdown()
-        return [found[at] for at in range(len(self._tasks))]
+        return [results[number] for number in range(len(self._tasks))]
 
     @property
-    def _function(self) -> str:
-        """Return another possible cause of a process's end."""
+    def _transform_to_check(self) -> str:
+        """Another possible cause of a process's end, as a part of an action."""
         if self._reading.transform:
-            return f"; {self._reading.transform.name} (transform.record_batch), which works in it"
+            return (
+                f", and {self._reading.transform.name} (transform.record_batch), which runs in it"
+            )
         return ""
 
-    def _done(self, worker: Worker, task: Task, wanted: FileOptions) -> Written:
+    def _run(self, worker: Worker, task: Task, options: FileOptions) -> Written:
+        """Run a task, again in a new process if one is killed."""
         for attempt in range(ATTEMPTS_MAX):
-            answer = worker.answer(Order(task, attempt, self._reading, wanted, self._progress))
+            answer = worker.answer(Order(task, attempt, self._reading, options, self._progress))
             if isinstance(answer, Failed):
                 if answer.was_misread and attempt + 1 < ATTEMPTS_MAX:
                     continue
@@ -205,59 +216,65 @@ class FilesOfWorkers:
             if not worker.was_killed:
                 raise ProcessLost(
                     f"A worker process {worker.ended_by}",
-                    action=f"Check what it said{self._function}. {_CHECK}",
+                    action=f"Check its output{self._transform_to_check}. {_CHECK}",
                 )
             if attempt + 1 < ATTEMPTS_MAX:
                 worker.restart_worker()
-        message = f"A worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
         raise ProcessLost(
-            message,
-            action=f"Check the machine's memory (dmesg, if the kernel ended it){self._function}. {_CHECK}",
+            f"A worker process was lost {ATTEMPTS_MAX} times while it read the same ranges:"
+            f" {worker.ended_by}",
+            action="Check the machine's memory (dmesg, if the kernel ended it)"
+            f"{self._transform_to_check}. {_CHECK}",
         )
 
 
 class Worker:
-    """One process, with its standard error."""
+    """One process, with its standard output and error."""
 
     def __init__(self, time_zone: str | None = None) -> None:
-        self._is_over = False
-        self._environment = {**os.environ, "TZ": local_zone(time_zone)} if time_zone else None
-        self.ended_by, self.was_killed = "", False
-        """How the last lost process ended, and its last output; whether it was killed."""
+        self._is_ended = False
+        self._environment: dict[str, str] | None = None
+        if time_zone:
+            self._environment = {**os.environ, "TZ": local_zone(time_zone)}
+        self.ended_by = ""
+        """The end of the last lost process, with its last output."""
+        self.was_killed = False
+        """True if the last lost process was killed by a signal."""
         self._start()
 
     def _start(self) -> None:
-        self._said: Any = tempfile.TemporaryFile()
-        coming, answers = os.pipe()  # of its own: whatever a library prints is no answer
-        self._answers: Any = os.fdopen(coming, "rb")
-        words = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), str(answers)]
+        self._output: Any = tempfile.TemporaryFile()
+        # A pipe of its own, since libraries may print to standard output.
+        read_end, write_end = os.pipe()
+        self._answers: Any = os.fdopen(read_end, "rb")
+        command = [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), str(write_end)]
         try:
-            # of a group of its own: Ctrl-C in a terminal is the run's, which ends it
+            # A process group of its own: Ctrl-C in a terminal reaches only the run, which ends it.
             self._process = subprocess.Popen(
-                words,
+                command,
                 stdin=subprocess.PIPE,
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._output,
+                stderr=self._output,
                 process_group=0,
-                pass_fds=[answers],
+                pass_fds=[write_end],
                 env=self._environment,
             )
         except OSError as error:
             self._answers.close()
-            self._said.close()
+            self._output.close()
             raise ProcessLost(
                 f"A worker process cannot be started: {error.strerror}", action=_CHECK
             ) from error
         finally:
-            os.close(answers)
+            os.close(write_end)
 
     def restart_worker(self) -> None:
-        """A new process in the place of one that was lost, unless all of this is over."""
-        self._closed()
-        if not self._is_over:
+        """Start a new process instead of a lost one, unless `end` was called."""
+        self._kill()
+        if not self._is_ended:
             self._start()
-        if self._is_over:  # meanwhile: nobody ends the new one
-            self._closed()
+        if self._is_ended:  # meanwhile, so `end` did not kill the new process
+            self._kill()
 
     def answer(self, order: Order) -> Written | Failed | None:
         """Return the attempt's result; None: the process was lost."""
@@ -265,38 +282,43 @@ class Worker:
         try:
             pickle.dump(order, orders)
             orders.flush()
-            found: Written | Failed = pickle.load(self._answers)
-            return found
+            result: Written | Failed = pickle.load(self._answers)
+            return result
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            self.ended_by, self.was_killed = self._told()
+            self.ended_by, self.was_killed = self._end_of_process()
             return None
 
     def end(self) -> None:
-        """Now, whatever it is at."""
-        self._is_over = True
-        self._closed()
+        """Kill the process."""
+        self._is_ended = True
+        self._kill()
 
-    def _closed(self) -> None:
+    def _kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._answers, self._said):
-            with contextlib.suppress(OSError):  # what it did not take any more
+        for pipe in (self._process.stdin, self._answers, self._output):
+            with contextlib.suppress(OSError):  # input that the process did not read
                 if pipe is not None:
                     pipe.close()
 
-    def _told(self) -> tuple[str, bool]:
-        """Return how it ended, and whether it was killed; a process that answered garbage is ended."""
+    def _end_of_process(self) -> tuple[str, bool]:
+        """Return how it ended, and whether it was killed by a signal.
+
+        A process with an invalid answer is killed here.
+        """
         try:
             code = self._process.wait(_ENDING_S)
-            how = f"signal {-code}" if code < 0 else f"ended by itself: exit code {code}"
         except subprocess.TimeoutExpired:
             self._process.kill()
-            how, code = "gave an answer that is none, and was ended", 0
-        return self._with_last_words(how), code < 0
+            return self._with_output("gave an invalid answer, and was ended"), False
+        if code < 0:
+            return self._with_output(f"signal {-code}"), True
+        return self._with_output(f"ended by itself: exit code {code}"), False
 
-    def _with_last_words(self, how: str) -> str:
+    def _with_output(self, text: str) -> str:
         with contextlib.suppress(OSError, ValueError):
-            self._said.seek(0)
-            said = self._said.read()[-_TOLD_BYTES:].decode("utf-8", "replace").strip()
-            return f"{how}; it said: {said}" if said else how
-        return how
+            self._output.seek(0)
+            output = self._output.read()[-_OUTPUT_BYTES:].decode("utf-8", "replace").strip()
+            if output:
+                return f"{text}; its output: {output}"
+        return text

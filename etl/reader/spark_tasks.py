@@ -1,8 +1,10 @@
 """How does Spark run the tasks of a plan, and how do their results return?
 
-One Spark partition per task, as a DataFrame or, where tasks write files, as one `collect`. The data
-source is not used: Spark would start a Python process to ask for its schema and another one for its
+One Spark partition per task, as a DataFrame or, if tasks write files, as one `collect`. The data
+source is not used: Spark would start one Python process for its schema and another for its
 partitions, and a run knows both. Results return by an accumulator.
+
+Not here: the work of a task (etl/reader/task_rows.py), the data source (etl/reader/source.py).
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class RangeResultAccumulator:
-    """Range results, by index in the plan. A range that is read twice has one."""
+    """Range results, by index in the plan. A range that is read twice has one result."""
 
     def __init__(self, accumulator: Accumulator[dict[int, RangeResult]], merge: Merge) -> None:
-        self._accumulator, self._merge = accumulator, merge
+        self._accumulator = accumulator
+        self._merge = merge
 
     @property
     def receipts(self) -> dict[int, RangeResult]:
@@ -41,21 +44,22 @@ class RangeResultAccumulator:
 
     @property
     def last_came(self) -> float | None:
-        """When the last of them came, by `time.monotonic`."""
+        """Time of the last result (`time.monotonic`)."""
         return self._merge.last_came
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
-        """Return a result for each of `count` ranges, or None if some are missing: the job failed,
-        or Delta skipped it.
+        """Return a result for each of `count` ranges.
+
+        None if some are missing: the job failed, or Delta skipped it.
         """
-        found = self.receipts
-        if all(i in found for i in range(count)):
-            return tuple(found[i] for i in range(count))
+        results = self.receipts
+        if all(i in results for i in range(count)):
+            return tuple(results[i] for i in range(count))
         return None
 
 
 class Merge(AccumulatorParam[dict[int, RangeResult]]):
-    """Results of a range are equal for all attempts."""
+    """Merges the results of tasks. Results of a range are equal for all attempts."""
 
     last_came: float | None = None
 
@@ -76,9 +80,10 @@ def read_tasks(
     reading: Reading,
     progress: ProgressAddress | None = None,
 ) -> tuple[DataFrame, RangeResultAccumulator]:
-    """Return the rows of these tasks, read lazily, in the columns of `reading` or of its transform,
-    and their future results. A failing task raises TaskFailed (`rows_of_task`), which a run
-    converts by `errors.unmark`.
+    """Return the rows of these tasks, read lazily, and their future results.
+
+    The columns are those of `reading` or of its transform. A failing task raises TaskFailed
+    (`rows_of_task`), which a run converts by `errors.unmark`.
     """
     merge = Merge()
     accumulator: Accumulator[dict[int, RangeResult]] = spark.sparkContext.accumulator({}, merge)
@@ -100,13 +105,12 @@ def read_tasks(
                         advise=for_a_pipeline,
                     )
 
-    return _rows_of(spark, tasks).mapInArrow(read, _columns(reading)), RangeResultAccumulator(
-        accumulator, merge
-    )
+    rows = _pickled_tasks(spark, tasks).mapInArrow(read, _columns(reading))
+    return rows, RangeResultAccumulator(accumulator, merge)
 
 
 def _columns(reading: Reading) -> StructType | str:
-    """Those of the rows that tasks give, as Spark has them."""
+    """Return the Spark schema of the rows that tasks yield."""
     if reading.transform is None:
         return spark_schema(reading.columns, physical=reading.physical)
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -114,18 +118,16 @@ def _columns(reading: Reading) -> StructType | str:
     return from_arrow_schema(reading.transform.stored, prefer_timestamp_ntz=True)
 
 
-def _rows_of(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
-    """A row of bytes for each task, a pickled list of it, in a Spark partition of its own.
+def _pickled_tasks(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
+    """Return a row of bytes for each task (a pickled list of it), in a Spark partition of its own.
 
-    Of a DataFrame that comes of an RDD Spark does not know how large it is. Of what comes of a
-    `range`, or of rows that the driver has, it would think that it is little, and in a transform's
-    join it would broadcast the rows of the plan.
+    Spark does not know the size of a DataFrame that is made from an RDD. A `range`, or rows of the
+    driver, would count as small, and a transform's join would broadcast the rows of the plan.
     """
     from pyspark.sql import DataFrame
 
-    pickled = spark.sparkContext.parallelize(
-        tasks, max(1, len(tasks))
-    )._jrdd  # no public way to rows that no Python worker makes
+    # There is no public way to rows that no Python worker makes.
+    pickled = spark.sparkContext.parallelize(tasks, max(1, len(tasks)))._jrdd
     jvm: Any = spark._jvm
     binary = jvm.org.apache.spark.sql.Encoders.BINARY()
     return DataFrame(spark._jsparkSession.createDataset(pickled.rdd(), binary).toDF(), spark)
@@ -141,25 +143,31 @@ class PlannedFiles:
         reading: Reading,
         progress: ProgressAddress | None,
     ) -> None:
-        self._spark, self._tasks, self._reading, self._progress = spark, tasks, reading, progress
+        self._spark = spark
+        self._tasks = tasks
+        self._reading = reading
+        self._progress = progress
         merge = Merge()
         self._accumulator: Accumulator[dict[int, RangeResult]] = spark.sparkContext.accumulator(
             {}, merge
         )
         self.receipts = RangeResultAccumulator(self._accumulator, merge)
 
-    def write(self, wanted: FileOptions) -> Sequence[Written]:
-        """Read all and write it; what each task gave back. Raises what Spark raises, a task's error
-        inside (`errors.unmark`).
+    def write(self, options: FileOptions) -> Sequence[Written]:
+        """Read all ranges into files, and return the result of each task.
+
+        Raises Spark's errors, with a task's error inside (`errors.unmark`).
         """
-        reading, progress, accumulator = self._reading, self._progress, self._accumulator
+        # `write` is pickled for the executors, so it must not refer to `self`.
+        reading = self._reading
+        progress = self._progress
+        accumulator = self._accumulator
 
         def write(task: Task) -> Written:
             begin_task()
-            found = write_task(task, reading, wanted, progress, attempt=attempt_number())
-            accumulator.add(dict(found.receipts))
-            return found
+            written = write_task(task, reading, options, progress, attempt=attempt_number())
+            accumulator.add(dict(written.receipts))
+            return written
 
-        return (
-            self._spark.sparkContext.parallelize(self._tasks, len(self._tasks)).map(write).collect()
-        )
+        tasks = self._spark.sparkContext.parallelize(self._tasks, len(self._tasks))
+        return tasks.map(write).collect()

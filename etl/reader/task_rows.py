@@ -1,11 +1,11 @@
-"""What does a task do where it runs: rows, data files, results, retries?
+"""What does a task do in its process: rows, data files, results, retries?
 
-The fetch loop with the task's retries and errors. Rows go to Spark, or into data files written
-where they are decoded, so that none passes the JVM; each attempt writes files of its own names, and
-only those that are returned are committed.
+The fetch loop with the task's retries and errors. Rows go to Spark, or into data files that the
+same process writes, so that no row passes the JVM. Each attempt writes files with names of its own,
+and only the files of the returned attempt are committed.
 
 Garbage collection: pyspark collects after each task (`pyspark/daemon.py`). With kernels and pyarrow
-loaded that are 190,000 live objects, 0.05 to 0.09 s of CPU per task. They are frozen instead.
+there are 190,000 live objects, 0.05 to 0.09 s of CPU per task. They are frozen instead.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-_PATIENCE_S, _LATER_PATIENCE_S = 120.0, 30.0
-"""How long a log may give nothing in the first attempt of a task, and in those after it: Spark
-tries four times, and a run over a dead network should end within minutes."""
+_DEADLINE_S = 120.0
+_RETRY_DEADLINE_S = 30.0
+"""Time that a partition may return nothing in the first attempt of a task, and in later attempts:
+Spark tries four times, and a run over a dead network should end within minutes.
+"""
 
 
 class TaskFailed(RuntimeError):
-    """Carries an EtlError through Spark's traceback; `errors.unmark` finds it there again."""
+    """Carries an EtlError through Spark's traceback; `errors.unmark` extracts it."""
 
 
 def failed(error: EtlError) -> TaskFailed:
-    """Return what a task raises instead of the error."""
+    """Return the exception that a task raises instead of the error."""
     return TaskFailed(f"{error}\n{mark(error)}")
 
 
 def attempt_number() -> int:
-    """Which attempt of its task this process is at, from 0; 0 where there is no task."""
+    """Return the number of the attempt in this process, from 0; 0 outside of a Spark task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -58,67 +60,83 @@ def rows_of_task(
     progress: ProgressAddress | None,
     advise: Callable[[EtlError], EtlError],
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield Arrow batches of the task's ranges, after the transform. `note` is called with (index,
-    result) of each range. Raises TaskFailed with the error as `advise` returns it.
+    """Yield Arrow batches of the task's ranges, after the transform.
+
+    `note` is called with (index, result) of each range. Raises TaskFailed with the error as
+    `advise` returns it.
     """
     from etl.reader.fetch import read_ranges
 
-    def made_of(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-        if reading.transform is None:
-            return batches
-        from etl.reader.batch_transform import transformed
-
-        return transformed(batches, reading.transform)
-
-    again, teller = attempt > 0, Teller(progress, task.number, attempt)
+    reporter = Teller(progress, task.number, attempt)
     requests = REQUEST_METER.told()
 
-    def done(at: int, receipt: RangeResult) -> None:
+    def on_receipt(number: int, receipt: RangeResult) -> None:
         nonlocal requests
-        before, requests = requests, REQUEST_METER.told()
-        note(task.indices[at], replace(receipt, requests=tuple(since(before, requests).items())))
+        before = requests
+        requests = REQUEST_METER.told()
+        sent = tuple(since(before, requests).items())
+        note(task.indices[number], replace(receipt, requests=sent))
 
+    ranges: Sequence[OffsetRange] = task.ranges
+    deadline_s = _DEADLINE_S
+    if attempt > 0:
+        ranges = _without_leaders(ranges)
+        deadline_s = _RETRY_DEADLINE_S
     try:
-        yield from made_of(
-            read_ranges(
-                _afresh(task.ranges) if again else task.ranges,
-                deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
-                isolation=reading.isolation,
-                columns=reading.columns,
-                bootstrap=_addresses(task.ranges, reading.bootstrap),
-                fetch_max_bytes=reading.fetch_max_bytes,
-                max_batch_bytes=reading.max_batch_bytes,
-                timeout_s=reading.timeout_s,
-                on_receipt=done,
-                topic_ids=task.topic_ids,
-                leader_epochs=task.leader_epochs,
-                incarnations=task.incarnations,
-                cleanups=task.cleanups,
-                tails=task.tails,
-                fails_on_loss=reading.fails_on_data_loss,
-                on_read=teller.read,
-                max_record_bytes=reading.max_record_bytes,
-                generation=reading.generation,
-                security=reading.security,
-            )
+        rows = read_ranges(
+            ranges,
+            deadline_s=deadline_s,
+            isolation=reading.isolation,
+            columns=reading.columns,
+            bootstrap=_addresses(task.ranges, reading.bootstrap),
+            fetch_max_bytes=reading.fetch_max_bytes,
+            max_batch_bytes=reading.max_batch_bytes,
+            timeout_s=reading.timeout_s,
+            on_receipt=on_receipt,
+            topic_ids=task.topic_ids,
+            leader_epochs=task.leader_epochs,
+            incarnations=task.incarnations,
+            cleanups=task.cleanups,
+            tails=task.tails,
+            fails_on_loss=reading.fails_on_data_loss,
+            on_read=reporter.read,
+            max_record_bytes=reading.max_record_bytes,
+            generation=reading.generation,
+            security=reading.security,
         )
+        if reading.transform is None:
+            yield from rows
+        else:
+            from etl.reader.batch_transform import transformed
+
+            yield from transformed(rows, reading.transform)
     except EtlError as error:
         raise failed(advise(error)) from error
     finally:
-        teller.close()
+        reporter.close()
 
 
-def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Drop the driver's leaders for a repeated task, since they may be why it failed. A Jafka
-    partition has only one.
+def _without_leaders(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return the ranges without the driver's leaders, which may have made the task fail.
+
+    A Jafka partition has one broker, so its leader stays.
     """
-    return [r if r.log.is_physical else replace(r, leader=None) for r in ranges]
+    result = []
+    for each in ranges:
+        if each.log.is_physical:
+            result.append(each)
+        else:
+            result.append(replace(each, leader=None))
+    return result
 
 
 def _addresses(
     ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """Return the brokers to ask for leaders: the leaders themselves may be the last that answer."""
+    """Return the brokers to request leaders from.
+
+    The leaders are among them, since they may be the only brokers that still answer.
+    """
     leaders = [(r.leader.broker.host, r.leader.broker.port) for r in ranges if r.leader]
     return list(dict.fromkeys([*bootstrap, *leaders]))
 
@@ -126,7 +144,7 @@ def _addresses(
 def write_task(
     task: Task,
     reading: Reading,
-    wanted: FileOptions,
+    options: FileOptions,
     progress: ProgressAddress | None = None,
     *,
     attempt: int = 0,
@@ -134,13 +152,16 @@ def write_task(
     """Write the task's ranges into files, in one attempt. Raises TaskFailed."""
     from etl.io.delta.data_files import DataFiles, needed_columns
 
-    receipts = dict[int, RangeResult]()
-    is_made, taken = reading.transform is not None, 0
-    with _telling_obstacles(wanted):
-        files = DataFiles(wanted, task=task.number, attempt=attempt)
+    receipts: dict[int, RangeResult] = {}
+    has_transform = reading.transform is not None
+    row_count = 0
+    with _as_task_failed(options):
+        files = DataFiles(options, task=task.number, attempt=attempt)
+    if not has_transform:
+        reading = replace(reading, columns=needed_columns(options))
     rows = rows_of_task(
         task,
-        reading if is_made else replace(reading, columns=needed_columns(wanted)),
+        reading,
         attempt=attempt,
         note=receipts.__setitem__,
         progress=progress,
@@ -148,20 +169,21 @@ def write_task(
     )
     try:
         for batch in rows:
-            taken += batch.num_rows
-            with _telling_obstacles(wanted):
+            row_count += batch.num_rows
+            with _as_task_failed(options):
                 files.take(batch)
-        with _telling_obstacles(wanted):
-            return Written(task.indices, files.end(), receipts, taken if is_made else None)
+        with _as_task_failed(options):
+            transformed_rows = row_count if has_transform else None
+            return Written(task.indices, files.end(), receipts, transformed_rows)
     except BaseException:
         files.abandon()
         raise
 
 
 @contextlib.contextmanager
-def _telling_obstacles(wanted: FileOptions) -> Iterator[None]:
-    """Context manager: report failures of the table's directory (space, permissions) and invalid
-    values as such. Raises TaskFailed.
+def _as_task_failed(options: FileOptions) -> Iterator[None]:
+    """Raise TaskFailed for failures of the table's directory (space, permissions) and for values
+    that the table cannot store.
     """
     from etl.io.delta.stores import public_cause, unreachable
 
@@ -169,19 +191,21 @@ def _telling_obstacles(wanted: FileOptions) -> Iterator[None]:
         yield
     except (OSError, EtlError) as error:
         if isinstance(error, EtlError):
-            marked = error
+            failure = error
         else:
-            marked = unreachable(error, wanted.root, "written")
-        raise TaskFailed(f"{marked}\n{mark(marked)}") from public_cause(error, wanted.root)
+            failure = unreachable(error, options.root, "written")
+        raise failed(failure) from public_cause(error, options.root)
 
 
 _tasks = 0
+"""Spark tasks that began in this process."""
 
 
 def begin_task() -> None:
-    """Note that a Spark task begins in this process. At the second one all objects are frozen
-    (`gc.freeze`): pyspark has just collected, so none is garbage. They are still freed with their
-    last reference.
+    """Count a Spark task of this process.
+
+    At the second one all objects are frozen (`gc.freeze`): pyspark has just collected, so none is
+    garbage. They are still freed with their last reference.
     """
     global _tasks
     _tasks += 1

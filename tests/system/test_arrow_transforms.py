@@ -138,7 +138,7 @@ def test_a_function_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the
         refused(
             decoding.run(),
             2,
-            "The Arrow transform failed on rows: ValueError: no luck",
+            "The Arrow transform failed for a batch with rows: ValueError: no luck",
             "arrow_functions.py:",
             "plans supersede",
         )

@@ -219,7 +219,7 @@ def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_
     monkeypatch.setattr(local_workers, "_PROGRAM", "import sys; sys.exit('no module of that name')")
     again = FilesOfWorkers(*pool_tasks, None, workers=2)
     with pytest.raises(
-        ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"
+        ProcessLost, match="ended by itself: exit code 1; its output: no module of that name"
     ) as lost:
         again.write(FileOptions(str(tmp_path), COLUMNS))
     assert "transform.record_batch" not in lost.value.action
@@ -230,7 +230,7 @@ def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_
         FilesOfWorkers(pool_tasks[0], shaped, None, workers=2).write(
             FileOptions(str(tmp_path), COLUMNS)
         )
-    assert "shaping:decoded (transform.record_batch), which works in it" in lost.value.action
+    assert "shaping:decoded (transform.record_batch), which runs in it" in lost.value.action
 
 
 def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
@@ -318,7 +318,7 @@ def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
     again = FilesOfWorkers(*pool_tasks, None, workers=2)
     pids = processes(again)
     with pytest.raises(
-        ProcessLost, match=r"A worker process gave an answer that is none, and was ended\."
+        ProcessLost, match=r"A worker process gave an invalid answer, and was ended\."
     ):
         again.write(FileOptions(str(tmp_path), COLUMNS))
     assert not any(map(is_alive, pids))

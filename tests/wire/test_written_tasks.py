@@ -304,7 +304,8 @@ def test_a_function_that_fails_behind_the_first_batch_leaves_no_file_and_is_told
     reported = unmark(str(raised.value))
     assert (
         isinstance(reported, SettingsError)
-        and reported.message == "The Arrow transform failed on rows: ValueError: no luck"
+        and reported.message
+        == "The Arrow transform failed for a batch with rows: ValueError: no luck"
     )
     assert str(reported.where["line"]).startswith(__file__)
     assert [*tmp_path.rglob("*.parquet")] == []

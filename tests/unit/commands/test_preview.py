@@ -249,7 +249,7 @@ def seen_by(settings: Settings, outside: Outside) -> Preview:
     [
         ("nowhere_at_all:fails", "cannot be imported: ModuleNotFoundError"),
         ("shaping:missing", "cannot be imported: AttributeError"),
-        ("shaping:number", "is no function"),
+        ("shaping:number", "is not a function"),
     ],
 )
 def test_plan_refuses_a_transform_that_the_run_would_not_find(
@@ -312,8 +312,8 @@ def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        ("nowhere_at_all:fails", "the Arrow transform cannot be imported"),
-        ("shaping:fails", "The Arrow transform failed on no rows:"),
+        ("nowhere_at_all:fails", "The function of transform.record_batch cannot be imported"),
+        ("shaping:fails", "The Arrow transform failed for an empty batch:"),
     ],
 )
 def test_plan_refuses_an_arrow_transform_that_the_run_would_not_store_a_plan_for(

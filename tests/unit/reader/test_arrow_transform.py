@@ -116,20 +116,23 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        (fails, "failed on rows: ValueError: no luck"),
+        (fails, "failed for a batch with rows: ValueError: no luck"),
         (ends, "it ends the process (sys.exit, with 0)"),
         (
             lambda batch: batch if not batch.num_rows else None,
-            "gave NoneType on rows, no RecordBatch",
+            "returned NoneType for a batch with rows, not a RecordBatch",
         ),
-        (lambda batch: batch if not batch.num_rows else pa.table(batch), "gave Table on rows"),
+        (
+            lambda batch: batch if not batch.num_rows else pa.table(batch),
+            "returned Table for a batch with rows",
+        ),
         (
             lambda batch: batch if not batch.num_rows else batch.drop_columns(["key"]),
-            "other columns of rows than of none: value (binary) in",
+            "other columns with rows than without: value (binary) instead of",
         ),
         (
             lambda batch: batch if not batch.num_rows else batch.append_column("n", pa.array([1])),
-            "10 columns in the place of 9",
+            "10 columns instead of 9",
         ),
         (
             changed("offset", lambda batch: compute.add(batch["offset"], 1000)),
@@ -145,7 +148,7 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
         ),
         (
             with_column("t", lambda batch: pa.array([1] * batch.num_rows, pa.timestamp("ns"))),
-            "made a value that the table cannot keep",
+            "returned a value that the table cannot store",
         ),
         (
             with_column(
@@ -154,7 +157,7 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
                     pa.array([b"\xff"] * batch.num_rows, pa.binary()), pa.string(), safe=False
                 ),
             ),
-            "made a value that the table cannot keep",
+            "returned a value that the table cannot store",
         ),
     ],
     ids=[
@@ -184,9 +187,9 @@ def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        (lambda batch: batch["offset"][0] and batch, "failed on no rows: IndexError"),
-        (lambda batch: batch.to_pylist(), "gave list on no rows"),
-        (lambda batch: rows(1), "made 1 rows of none"),
+        (lambda batch: batch["offset"][0] and batch, "failed for an empty batch: IndexError"),
+        (lambda batch: batch.to_pylist(), "returned list for an empty batch"),
+        (lambda batch: rows(1), "returned 1 rows for an empty batch"),
         (
             with_column("for", lambda batch: pa.array([], pa.duration("s"))),
             "column for of a type that Delta does not have: duration[s]",
@@ -197,7 +200,7 @@ def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(
         ),
         (
             with_column("Offset", lambda batch: batch["offset"]),
-            "makes the column offset and Offset more than once",
+            "returns the column offset and Offset more than once",
         ),
         (
             with_column(
@@ -208,7 +211,7 @@ def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(
             ),
             "the column a more than once",
         ),
-        (7, "is no function"),
+        (7, "is not a function"),
     ],
 )
 def test_what_is_wrong_without_rows_is_known_before_there_are_any(
@@ -221,7 +224,9 @@ def test_what_is_wrong_without_rows_is_known_before_there_are_any(
 
 
 def test_a_function_that_is_not_there_is_told_with_the_key() -> None:
-    with pytest.raises(SettingsError, match="the Arrow transform cannot be imported"):
+    with pytest.raises(
+        SettingsError, match="The function of transform.record_batch cannot be imported"
+    ):
         load_arrow_transform("no_such_module_of_tests:shaped")
 
 

@@ -1,5 +1,9 @@
 """How are plans and snapshots written as JSON, and read back?
 
+Lives here: the JSON of `--json` documents and reports for requests, plans, losses and snapshots;
+the incident of a report; sentences on run keys and open ends.
+Not here: the documents in ZooKeeper (etl/ledger/), the report itself (etl/report/run_report.py).
+
 Values are written and read by their types:
 
     a value with fields           {name: value}, without fields at their default
@@ -9,9 +13,9 @@ Values are written and read by their types:
     a broker                      its id
     a plan and its result         as stored, without addresses, broker types and gaps
 
-A report keeps the first and the last snapshot of its run and the settings that decide, so that the
-decisions can be computed again. Snapshots above `LOOK_MAX_BYTES` are left out, which the report
-says. No addresses are written. The reader trusts its input.
+A report keeps the first and the last snapshot of its run and the settings that decisions use, so
+that the decisions can be computed again. Snapshots above `LOOK_MAX_BYTES` are left out, with a note
+in the report. No addresses are written. The reader trusts its input.
 """
 
 from __future__ import annotations
@@ -88,12 +92,12 @@ def describe_open_end(plan: Plan) -> str:
 
 
 def describe_open_without_plan(until: Bound, count: int) -> str:
-    """Describe the same for a run with nothing to read."""
+    """Describe partitions without a record at the end, for a run that had nothing to read."""
     return f"{_have(count)} no record at or after {until.said}. {_LATER_RUN}"
 
 
 def describe_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
-    """Describe partitions of a run key that could not be read. Their own outcomes name each."""
+    """Describe partitions of a run key that could not be read; other outcomes name each."""
     return (
         f"Run key {key} is not loaded in {_first_of(left)}, which could not be read. Run it again "
         "with the key when it can be read"
@@ -102,7 +106,8 @@ def describe_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
 
 def describe_beyond_bound(beyond: Mapping[BrokerPartition, int], until: str) -> str:
     """Describe offsets beyond this run's end that an earlier run loaded."""
-    return f"{_first_of(beyond)}: an earlier run loaded {sum(beyond.values()):,} offsets beyond {until}"
+    offsets = sum(beyond.values())
+    return f"{_first_of(beyond)}: an earlier run loaded {offsets:,} offsets beyond {until}"
 
 
 def _have(count: int) -> str:
@@ -136,13 +141,15 @@ T = TypeVar("T")
 _UNREADABLE = b"no plan"
 _LOGS = "logs:"
 """Not a valid topic name."""
-_AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))
+_JSON_TYPES = frozenset((str, int, float, bool, type(None)))
 
 
 @singledispatch
 def write_value(value: Any) -> Any:
     """Return a value as JSON."""
-    return _fields(value) if dataclasses.is_dataclass(value) else value
+    if dataclasses.is_dataclass(value):
+        return _fields(value)
+    return value
 
 
 @write_value.register(Enum)
@@ -172,7 +179,10 @@ def _(value: Mapping[Any, Any]) -> Any:
     if not others and _is_written_by_fields(kind):
         return {_LOGS: _keys_of(logs), **dict(_columns(kind, values))}
     written = iter(_column(values))
-    return {topic: dict(zip(keys, written, strict=False)) for topic, keys in _keys_of(logs).items()}
+    by_topic = {}
+    for topic, keys in _keys_of(logs).items():
+        by_topic[topic] = {key: next(written) for key in keys}
+    return by_topic
 
 
 @write_value.register(BrokerPartition)
@@ -199,9 +209,11 @@ def _(value: CommitResult) -> Any:
 
 @write_value.register(CommitMetadata)
 def _(value: CommitMetadata) -> Any:
-    """Write the document as the plan that it contains; null if it is none."""
+    """Write the document as the plan that it contains; null if it contains none."""
     found = _fields(dataclasses.replace(value, document=None))
-    return found if value.document is None else {**found, "document": _plan_in(value.document)}
+    if value.document is not None:
+        found["document"] = _plan_in(value.document)
+    return found
 
 
 def _plan_in(document: bytes) -> Any:
@@ -212,8 +224,12 @@ def _plan_in(document: bytes) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-    return {field.name: write_value(one) for field, one in found if one != _default(field)}
+    written = {}
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name)
+        if content != _default(field):
+            written[field.name] = write_value(content)
+    return written
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -223,7 +239,11 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
-    return {topic: [log.key for log in some] for topic, some in groupby(logs, attrgetter("topic"))}
+    """Return the keys of partitions by topic; `logs` are sorted by topic."""
+    by_topic = {}
+    for topic, of_topic in groupby(logs, attrgetter("topic")):
+        by_topic[topic] = [log.key for log in of_topic]
+    return by_topic
 
 
 def _is_written_by_fields(kind: type) -> bool:
@@ -240,7 +260,9 @@ def _columns(kind: Any, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]
 
 
 def _column(values: list[Any]) -> list[Any]:
-    return values if _AS_THEY_ARE.issuperset(map(type, values)) else list(map(write_value, values))
+    if _JSON_TYPES.issuperset(map(type, values)):
+        return values
+    return list(map(write_value, values))
 
 
 def read_value(kind: type[T], found: Any) -> T:
@@ -253,25 +275,29 @@ def _read(kind: Any, found: Any) -> Any:
     if shape in (Union, types.UnionType):
         if found is None:
             return None
-        [inner] = [one for one in inside if one is not type(None)]
+        [inner] = [member for member in inside if member is not type(None)]
         return _read(inner, found)
     if shape is tuple:
         kinds = inside
         if inside[1:] == (...,):
             kinds = (inside[0],) * len(found)
-        return tuple(_read(one, value) for one, value in zip(kinds, found, strict=True))
+        return tuple(_read(member, value) for member, value in zip(kinds, found, strict=True))
     if shape is frozenset:
-        return frozenset(_logs(found) if found and inside[0] is BrokerPartition else found)
+        if found and inside[0] is BrokerPartition:
+            return frozenset(_logs(found))
+        return frozenset(found)
     if shape is not None and issubclass(shape, Mapping):
         return _mapping(inside[0], inside[1], found)
     if kind in _READERS:
         return _READERS[kind](found)
     if dataclasses.is_dataclass(kind):
-        return _made(kind, found)
-    return kind(found) if issubclass(kind, Enum) else found
+        return _read_fields(kind, found)
+    if issubclass(kind, Enum):
+        return kind(found)
+    return found
 
 
-def _made(kind: Any, found: Mapping[str, Any]) -> Any:
+def _read_fields(kind: Any, found: Mapping[str, Any]) -> Any:
     return kind(**{name: _read(_types(kind)[name], value) for name, value in found.items()})
 
 
@@ -282,18 +308,18 @@ def _types(kind: Any) -> dict[str, Any]:
 
 def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
     if key is not BrokerPartition:
-        return {name: _read(value, one) for name, one in found.items()}
+        return {name: _read(value, content) for name, content in found.items()}
     if _LOGS in found:
         return dict(zip(_logs(found[_LOGS]), _rows(value, found), strict=True))
-    values = (one for keys in found.values() for one in keys.values())
-    return {log: _read(value, one) for log, one in zip(_logs(found), values, strict=True)}
+    values = [content for keys in found.values() for content in keys.values()]
+    return {log: _read(value, content) for log, content in zip(_logs(found), values, strict=True)}
 
 
 def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the values whose fields the columns contain."""
     columns = {name: column for name, column in found.items() if name != _LOGS}
     for number in range(sum(map(len, found[_LOGS].values()))):
-        yield _made(kind, {name: column[number] for name, column in columns.items()})
+        yield _read_fields(kind, {name: column[number] for name, column in columns.items()})
 
 
 def _logs(found: Mapping[str, Iterable[str]]) -> list[BrokerPartition]:
@@ -307,8 +333,10 @@ def _metadata(found: dict[str, Any]) -> CommitMetadata:
     value = CommitMetadata(**{**found, "document": None})
     if "document" not in found:
         return value
-    plan = found["document"]
-    return dataclasses.replace(value, document=render_plan(plan_of(plan)) if plan else _UNREADABLE)
+    document = _UNREADABLE
+    if found["document"]:
+        document = render_plan(plan_of(found["document"]))
+    return dataclasses.replace(value, document=document)
 
 
 _READERS: dict[Any, Any] = {
@@ -363,14 +391,17 @@ def read_plan(found: dict[str, Any]) -> Plan:
 
 
 def write_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """Write a snapshot as JSON; the table's plan is left out if the ledger has it."""
-    newest, table = snapshot.ledger.newest, snapshot.table
+    """Return a snapshot as JSON; the table's plan is left out if the ledger has it."""
+    newest = snapshot.ledger.newest
+    table = snapshot.table
     metadata = table.metadata if table else None
     is_known = bool(
         newest and metadata and metadata.document is not None and metadata.plan_id == newest.id
     )
-    if table and metadata:  # range results are not used by decisions
-        kept = replace(metadata, document=None if is_known else metadata.document, receipts=None)
+    if table and metadata:
+        kept = replace(metadata, receipts=None)  # decisions do not use range results
+        if is_known:
+            kept = replace(kept, document=None)
         snapshot = replace(snapshot, table=replace(table, metadata=kept))
     found: dict[str, Any] = write_value(snapshot)
     if is_known:
@@ -394,8 +425,8 @@ def write_settings(settings: Settings) -> dict[str, Any]:
 
 
 def read_settings(found: dict[str, Any]) -> Settings:
-    """Read settings that `write_settings` wrote. They decide the same, and have no addresses."""
-    live = live_and_name(found["pipeline"])[0]  # no conf has a backfill's name
+    """Read settings that `write_settings` wrote. They have no addresses; decisions are the same."""
+    live, _ = live_and_name(found["pipeline"])  # a conf cannot have a backfill's name
     conf = Settings.model_validate(
         {**found, "pipeline": live, "zookeeper": {"connect": "left-out:2181"}}
     )
@@ -403,16 +434,22 @@ def read_settings(found: dict[str, Any]) -> Settings:
 
 
 def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
-    """Return a plan and the result of each range as a JSON object. The result of another plan is
-    ignored.
+    """Return a plan and the result of each range as a JSON object.
+
+    The result of another plan is ignored.
     """
     if applied and not applied.is_of(plan):
         applied = None
+    commit: dict[str, Any] = {"run_id": None, "table_version": None, "uncounted": None}
     results: list[RangeResult | None] = [None] * len(plan.ranges)
     if applied:
         results = list(applied.receipts)
-    ranges = [_describe_range(r, result) for r, result in zip(plan.ranges, results, strict=True)]
-    return {
+        commit = {
+            "run_id": applied.run_id,
+            "table_version": applied.delta_version,
+            "uncounted": applied.uncounted,
+        }
+    document = {
         "number": plan.number,
         "id": plan.id,
         "pipeline_id": plan.uid,
@@ -432,19 +469,11 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "reason": plan.reason,
         "shape": plan.shape,
         "time_zone": plan.time_zone,
-        "run_id": applied.run_id if applied else None,
-        "table_version": applied.delta_version if applied else None,
-        "uncounted": applied.uncounted if applied else None,
-        "ranges": ranges,
-        "partitions": [
-            {
-                **log.place,
-                "loaded_until": position,
-                "seen_offset": plan.seen[log].offset,
-                "seen_version": plan.seen[log].version,
-            }
-            for log, position in sorted(plan.positions.items())
+        **commit,
+        "ranges": [
+            _describe_range(r, result) for r, result in zip(plan.ranges, results, strict=True)
         ],
+        "partitions": _describe_loaded_until(plan),
         "pending_starts": [
             {**log.place, "first_record_at": at(moment), **_pending_offset(plan, log)}
             for log, moment in sorted(plan.pending_starts.items())
@@ -466,9 +495,11 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
             }
             for v in plan.vanished
         ],
-        **(_describe_rows_before(plan.rows_before) if plan.rows_before else {}),
-        **(_describe_assignment(plan) if plan.share else {}),
     }
+    if plan.rows_before:
+        document.update(_describe_rows_before(plan.rows_before))
+    document.update(_describe_assignment(plan))
+    return document
 
 
 def _describe_range(planned: OffsetRange, result: RangeResult | None) -> dict[str, Any]:
@@ -485,8 +516,25 @@ def _describe_range(planned: OffsetRange, result: RangeResult | None) -> dict[st
     return document
 
 
+def _describe_loaded_until(plan: Plan) -> list[dict[str, Any]]:
+    partitions = []
+    for log, position in sorted(plan.positions.items()):
+        seen = plan.seen[log]
+        partitions.append(
+            {
+                **log.place,
+                "loaded_until": position,
+                "seen_offset": seen.offset,
+                "seen_version": seen.version,
+            }
+        )
+    return partitions
+
+
 def _pending_offset(plan: Plan, log: BrokerPartition) -> dict[str, Any]:
-    return {"first_offset": plan.pending_offsets[log]} if log in plan.pending_offsets else {}
+    if log not in plan.pending_offsets:
+        return {}
+    return {"first_offset": plan.pending_offsets[log]}
 
 
 def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:
@@ -579,7 +627,7 @@ class Incident:
 
     settings: Settings
     looks: tuple[Snapshot, ...]
-    """The first snapshot, and the last if it is another one and both are in the report."""
+    """The first snapshot, and the last if it differs; without those that the report left out."""
     plans: tuple[Planned, ...]
     """In the order of execution."""
     began_at_ms: int
@@ -591,25 +639,27 @@ def snapshots_as_json(
     first: Snapshot, last: Snapshot, looks: int, settings: Settings
 ) -> dict[str, Any]:
     """Return the snapshots that a report keeps; `as_text` drops one that is too large."""
-    seen = {"first": first} if first is last else {"first": first, "last": last}
-    return {
+    document = {
         "looks": looks,
         "settings": write_settings(settings),
-        **{name: write_snapshot(one) for name, one in seen.items()},
+        "first": write_snapshot(first),
     }
+    if first is not last:
+        document["last"] = write_snapshot(last)
+    return document
 
 
 def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
     """Return a report as text: a line for each range and partition, and one for each snapshot."""
     parts = {name: _lines(value, "  ") for name, value in report.items()}
     if saw is not None:
-        parts["snapshot"] = _object(
-            {
-                name: _bounded(value) if name in _LOOKS else _line(value)
-                for name, value in saw.items()
-            },
-            "  ",
-        )
+        snapshots = {}
+        for name, value in saw.items():
+            if name in _LOOKS:
+                snapshots[name] = _bounded(value)
+            else:
+                snapshots[name] = _line(value)
+        parts["snapshot"] = _object(snapshots, "  ")
     return _object(parts, "")
 
 
@@ -619,9 +669,9 @@ def _lines(value: Any, pad: str) -> str:
         return _object({name: _lines(part, pad + "  ") for name, part in value.items()}, pad)
     if not isinstance(value, list) or not _has_parts(value):
         return _encode(value)
-    inner, has_parts = f",\n{pad}  ", any(map(_has_parts, value[0].values()))
-    if has_parts:
-        lines = inner.join(_lines(one, pad + "  ") for one in value)
+    inner = f",\n{pad}  "
+    if any(map(_has_parts, value[0].values())):
+        lines = inner.join(_lines(element, pad + "  ") for element in value)
     else:
         lines = _rows_as_text(value, inner)
     return f"[\n{pad}  {lines}\n{pad}]"
@@ -640,12 +690,13 @@ def _has_parts(value: Any) -> bool:
 
 
 def _object(parts: Mapping[str, str], pad: str) -> str:
-    inner = f",\n{pad}  "
-    return f"{{\n{pad}  {inner.join(f'{_encode(name)}: {text}' for name, text in parts.items())}\n{pad}}}"
+    members = [f"{_encode(name)}: {text}" for name, text in parts.items()]
+    inner = f",\n{pad}  ".join(members)
+    return f"{{\n{pad}  {inner}\n{pad}}}"
 
 
-def _bounded(look: Any) -> str:
-    text = _line(look)
+def _bounded(snapshot: Any) -> str:
+    text = _line(snapshot)
     if len(text) <= LOOK_MAX_BYTES:
         return text
     return _line({"left_out": f"{len(text):,} bytes, more than {LOOK_MAX_BYTES:,}"})
@@ -659,8 +710,9 @@ _divided = json.JSONEncoder(separators=(_DIVIDER, ": ")).encode
 
 
 def read_incident(report: Mapping[str, Any]) -> Incident:
-    """Return the incident in a report's file. Raises KeyError for one without snapshots: its run
-    ended before the first.
+    """Return the incident in a report's file.
+
+    Raises KeyError for a report without snapshots: its run ended before the first.
     """
     saw = report["snapshot"]
     looks = []

@@ -473,7 +473,14 @@ def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is
 
     lost = next(Path(path).glob("**/*.parquet"))
     lost.unlink()
-    refused(pipeline.door("verify"), 5, "not there", lost.name, "put it back", "repair()")
+    refused(
+        pipeline.door("verify"),
+        5,
+        "A file that the table's log names does not exist",
+        lost.name,
+        "Restore it from a copy",
+        "repair()",
+    )
     DeltaTable(path).repair()
     version = str(DeltaTable(path).version())
     refused(pipeline.run(), 5, "removed rows", f"accept-changes CONF {version}")

@@ -158,7 +158,7 @@ def test_who_has_no_ticket_is_told(
     for name, value in ours(kdc, tmp_path, None).items():
         monkeypatch.setenv(name, value)
     with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
-        with pytest.raises(PermissionDenied, match="The login by GSSAPI came to nothing"):
+        with pytest.raises(PermissionDenied, match="The login by GSSAPI failed: "):
             consumer.topic_metadata(())
 
 
@@ -218,8 +218,8 @@ def test_a_run_without_a_ticket_ends_with_2_and_so_does_doctor(
     refused(
         pipeline.run(),
         2,
-        "The login by GSSAPI came to nothing",
+        "The login by GSSAPI failed: ",
         "key source.security.sasl.mechanism",
     )
     looked = pipeline.door("doctor")
-    assert looked.code == 2 and "The login by GSSAPI came to nothing" in looked.out
+    assert looked.code == 2 and "The login by GSSAPI failed: " in looked.out

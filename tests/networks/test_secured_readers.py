@@ -120,7 +120,7 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
     refused(
         run_etl(*words, *bootstrap),
         2,
-        "wants a login, by",
+        "requires a login by",
         "'source.security.sasl.password=${file:/PATH}'",
     )
     refused(

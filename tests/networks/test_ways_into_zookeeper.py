@@ -204,7 +204,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
             SettingsError,
             "is not signed by a trusted CA",
             "zookeeper.tls.ca_file",
-            lambda s: "the system's authorities",
+            lambda s: "the system's CAs",
         ),
     ),
     "another host's": (

@@ -88,43 +88,43 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         "PLAIN_ONLY",
         (
             SettingsError,
-            "takes no login by SCRAM-SHA-256; it has PLAIN",
+            "does not support the SASL mechanism SCRAM-SHA-256; it supports PLAIN",
             "source.security.sasl.mechanism",
         ),
     ),
     "a login that nobody wants, encrypted": (
         lambda s: s.security("SASL_SSL", "PLAIN"),
         "SSL",
-        (SettingsError, "wants no login", "source.security.protocol"),
+        (SettingsError, "does not use SASL, and a login is configured", "source.security.protocol"),
     ),
     "a login that nobody wants": (
         lambda s: s.security("SASL_PLAINTEXT", "PLAIN"),
         "PLAINTEXT",
-        (SettingsError, "wants no login", "source.security.protocol"),
+        (SettingsError, "does not use SASL, and a login is configured", "source.security.protocol"),
     ),
     "no login": (
         lambda s: s.security("PLAINTEXT"),
         "SASL_PLAINTEXT",
         (
             PermissionDenied,
-            "wants a login, by .*SCRAM-SHA-512.*, and we have none",
+            "requires a login by .*SCRAM-SHA-512.*, and none is configured",
             "source.security.protocol",
         ),
     ),
     "no login, encrypted": (
         lambda s: s.security("SSL"),
         "SASL_SSL",
-        (PermissionDenied, "wants a login, by .*PLAIN", "source.security.protocol"),
+        (PermissionDenied, "requires a login by .*PLAIN", "source.security.protocol"),
     ),
     "no encryption": (
         lambda s: s.security("PLAINTEXT"),
         "SSL",
-        (NotKafka, "the port speaks TLS", None),
+        (NotKafka, "The port speaks TLS", None),
     ),
     "no encryption of a login": (
         lambda s: s.security("SASL_PLAINTEXT", "PLAIN"),
         "SASL_SSL",
-        (NotKafka, "the port speaks TLS.*SASL_SSL", None),
+        (NotKafka, "The port speaks TLS.*SASL_SSL", None),
     ),
     "encryption that the port does not speak": (
         lambda s: s.security("SSL"),
@@ -143,7 +143,7 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         None,
         (
             BrokerUnreachable,
-            r"raised ConnectionError at tokens.py:\d+, and gave no token",
+            r"raised ConnectionError at tokens.py:\d+ and returned no token",
             "source.security.sasl.token",
         ),
     ),
@@ -152,26 +152,30 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
             s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:empty"
         ),
         None,
-        (SettingsError, "tests.networks.tokens:empty gave no token", "source.security.sasl.token"),
+        (
+            SettingsError,
+            "tests.networks.tokens:empty returned no token",
+            "source.security.sasl.token",
+        ),
     ),
     "no function": (
         lambda s: changed(
             s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:NOT_CALLABLE"
         ),
         None,
-        (SettingsError, "is no function", "source.security.sasl.token"),
+        (SettingsError, "is not a function", "source.security.sasl.token"),
     ),
     "no module": (
         lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="no_such.module:token"),
         None,
-        (SettingsError, "there is no module no_such", "source.security.sasl.token"),
+        (SettingsError, "There is no module no_such", "source.security.sasl.token"),
     ),
     "no secret": (
         lambda s: changed(s.security("SASL_SSL", "PLAIN"), password="${file:/no/such/secret}"),
         None,
         (
             SettingsError,
-            "the file /no/such/secret that source.security.sasl.password refers to cannot be read",
+            "source.security.sasl.password refers to the file /no/such/secret, which cannot be read",
             "source.security.sasl.password",
         ),
     ),
@@ -189,7 +193,7 @@ _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, d
         "SSL",
         "The broker's certificate is not signed by a trusted CA",
         "source.security.tls.ca_file",
-        {"file": lambda s: "the system's authorities"},
+        {"file": lambda s: "the system's CAs"},
     ),
     "another host's": (
         lambda s: s.security("SSL"),

@@ -211,7 +211,9 @@ def test_whoever_asks_for_few_rounds_of_scram_learns_nothing(broker: FakeBroker)
     with Guarded(broker, users=USERS, answers=impostor, mechanisms=("SCRAM-SHA-256",)) as port:
         with (
             consumer_of(port, way("SCRAM-SHA-256")) as consumer,
-            pytest.raises(PermissionDenied, match="by 1 rounds, and 4096 are"),
+            pytest.raises(
+                PermissionDenied, match="requests 1 SCRAM iterations, and the minimum is 4096"
+            ),
         ):
             consumer.topic_metadata(["clicks"])
 
@@ -227,7 +229,7 @@ def test_an_answer_that_is_none_of_the_mechanism_is_a_refusal(
     ) as port:
         with (
             consumer_of(port, way("SCRAM-SHA-512")) as consumer,
-            pytest.raises(PermissionDenied, match="came to nothing"),
+            pytest.raises(PermissionDenied, match="The login by SCRAM-SHA-512 failed: "),
         ):
             consumer.topic_metadata(["clicks"])
 
@@ -302,7 +304,7 @@ def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(
 ) -> None:
     with Guarded(broker, users=USERS) as port, consumer_of(port, Security()) as consumer:
         with pytest.raises(
-            PermissionDenied, match="wants a login, by PLAIN, and we have none for it"
+            PermissionDenied, match="The listener requires a login by PLAIN, and none is configured"
         ):
             consumer.topic_metadata(["clicks"])
     with Guarded(broker) as port, consumer_of(port, Security()) as consumer:
@@ -315,10 +317,15 @@ def test_a_login_where_nobody_logs_in_and_a_mechanism_that_is_not_there_are_refu
     broker: FakeBroker,
 ) -> None:
     with Guarded(broker) as port, consumer_of(port, way()) as consumer:
-        with pytest.raises(SettingsError, match="The listener wants no login"):
+        with pytest.raises(
+            SettingsError, match="The listener does not use SASL, and a login is configured"
+        ):
             consumer.topic_metadata(["clicks"])
     with Guarded(broker, users=USERS) as port, consumer_of(port, way("SCRAM-SHA-256")) as consumer:
-        with pytest.raises(SettingsError, match="takes no login by SCRAM-SHA-256; it has PLAIN"):
+        with pytest.raises(
+            SettingsError,
+            match="does not support the SASL mechanism SCRAM-SHA-256; it supports PLAIN",
+        ):
             consumer.topic_metadata(["clicks"])
 
 

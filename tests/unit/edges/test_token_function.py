@@ -55,7 +55,7 @@ def test_whatever_it_raises_is_an_error_of_it_and_what_it_says_is_not_told(
 ) -> None:
     with pytest.raises(
         BrokerUnreachable,
-        match=r"tokens:token raised \w+ at test_token_function.py:\d+, and gave no token",
+        match=r"tokens:token raised \w+ at test_token_function.py:\d+ and returned no token",
     ) as error:
         called(function)
     assert (
@@ -73,7 +73,8 @@ def test_one_that_hangs_is_left_behind_at_the_deadline() -> None:
     ended = threading.Event()
     try:
         with pytest.raises(
-            BrokerUnreachable, match=r"gave no token in 0\.\d s, .* source\.request_timeout_s"
+            BrokerUnreachable,
+            match=r"returned no token within 0\.\d s, the time left of source\.request_timeout_s",
         ):
             called(ended.wait, seconds=0.05)
     finally:

@@ -99,7 +99,8 @@ def stored_type(returned: pa.DataType) -> pa.DataType:
             return converted
     if types.is_timestamp(returned):
         # Delta has microseconds. With a time zone the value is an instant, in any zone.
-        return pa.timestamp("us", tz="UTC" if returned.tz else None)
+        time_zone = "UTC" if returned.tz else None
+        return pa.timestamp("us", tz=time_zone)
     if types.is_decimal(returned):
         fits = returned.precision <= _DECIMAL_DIGITS and 0 <= returned.scale <= returned.precision
         if fits:
@@ -288,7 +289,7 @@ def _call(
         returned = function(batch)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # any error of the user's code, SystemExit, too
+    except BaseException as error:  # SystemExit, too: uncaught it would set our exit code
         raise _error(
             f"failed {situation}: {describe_failure_of(error)}", action, line=line_of(error)
         ) from error

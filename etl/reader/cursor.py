@@ -13,12 +13,15 @@ decoded.
   the next offset reaches `until`.
 - A truncated record batch is skipped, unless nothing complete came before it: then it is larger
   than the request, which grows up to a limit.
-- An empty response without an error: if the readable end is below `until`, the partition must grow
-  back (`starved`). Otherwise only compaction can leave nothing up to the end: on a topic that may
-  have such gaps the range is complete after several such responses. On any other topic the records
-  exist and are not returned (`silent`), as with slow remote storage (KIP-405).
+- An empty response without an error proves nothing by itself: brokers send it when throttled, too.
+  If the readable end is below `until`, the partition must grow back (`starved`). Otherwise only
+  compaction can leave nothing up to the end (a transaction leaves record batches): on a topic that
+  may have such gaps the range is complete after several such responses. On any other topic the
+  records exist and are not returned (`silent`), as with remote storage that is slower than
+  `remote.fetch.max.wait.ms` (KIP-405). An unknown cleanup policy is no proof of compaction.
 - Offsets between two record batches that neither has (`missing`) were compacted, if the topic is,
-  else lost. Offsets missing inside a batch were always compacted.
+  else lost: a broker that finds a segment gone starts without an error, and skips it. Offsets
+  missing inside a batch were always compacted: only the cleaner rewrites a batch.
 - Messages of formats v0 and v1 are batches of their own, a wrapper is one.
 - On Jafka nothing is missing inside a range, which begins and ends at entries.
 

@@ -266,8 +266,9 @@ def _reject_truncated_partitions(
 ) -> None:
     """Check leader epochs once all is read.
 
-    After an unclean election the leader serves other records at the same offsets. A partition that
-    still reaches the end of its ranges in its planned epoch did so all the time.
+    After an unclean election the leader serves other records at the same offsets, and the fetch
+    succeeds. A partition that still reaches the end of its ranges in its planned epoch did so all
+    the time.
     """
     until: dict[BrokerPartition, int] = {}
     for each in ranges:
@@ -296,7 +297,9 @@ def current_end(consumer: SimpleConsumer, progress: RangeProgress) -> int | None
 def reject_ended(consumer: SimpleConsumer, progress: RangeProgress) -> None:
     """Raise RanOutBeforeUntil if a partition that returns nothing ends below the range.
 
-    A flushed end moves back only by truncation, so the error is raised at once.
+    Jafka's responses have no end offset: a deleted partition, a truncated one and a broker in
+    trouble all return nothing. A flushed end moves back only by truncation, so the error is raised
+    at once.
     """
     end = current_end(consumer, progress)
     until = progress.cursor.range.until_offset
@@ -554,15 +557,15 @@ def _send_fetch(
     even = settings.fetch_max_bytes // len(requested)
     targets = []
     for log, progress in requested.items():
-        targets.append(
-            FetchTarget(
-                log,
-                progress.cursor.position,
-                max(progress.cursor.max_bytes, even),
-                None if progress.leader is None else progress.leader.epoch,
-                settings.topic_ids.get(log.topic),
-            )
+        leader_epoch = progress.leader.epoch if progress.leader else None
+        target = FetchTarget(
+            log,
+            progress.cursor.position,
+            max(progress.cursor.max_bytes, even),
+            leader_epoch,
+            settings.topic_ids.get(log.topic),
         )
+        targets.append(target)
     largest = max(progress.cursor.max_bytes for progress in requested.values())
     try:
         consumer.begin_fetch(
@@ -604,7 +607,7 @@ def _feed(
 ) -> _FeedResults:
     """Move every cursor by the response."""
     results: _FeedResults = []
-    if not response.partitions:  # throttled by a quota
+    if not response.partitions:  # throttled by a quota (KIP-219), not corrupt
         for progress in requested:
             check_patience(progress, settings)
             results.append((progress, None))
@@ -647,7 +650,7 @@ def _feed_one(
             return _skip_lost(progress, found.log_start_offset or 0)
         fetched = found
     elif end is not None and end < progress.cursor.position:
-        # Brokers before 0.10 answer so above the high watermark, later ones with an empty response.
+        # Above the high watermark Kafka 0.8 and 0.9 return code -1, later brokers return nothing.
         fetched = replace(fetched, refusal=None, high_watermark=end, last_stable_offset=None)
     elif refusal and refusal.is_retriable and progress.attempts < settings.retry:
         if meaning is Meaning.ANOTHER_TOPIC:
@@ -684,7 +687,7 @@ def _skip_lost(progress: RangeProgress, log_start: int) -> Iterator[pa.RecordBat
 def _with_log_start(
     consumer: SimpleConsumer, fetched: FetchedPartition, progress: RangeProgress
 ) -> FetchedPartition | None:
-    """Return the response with the log start, which brokers leave out of this error.
+    """Return the response with the log start, which most brokers leave out of this error.
 
     None: the position is inside the partition; a broker that just lost or won the leadership
     reports it as out of range.

@@ -297,13 +297,16 @@ def _resolve(
             extent = found.extents[whole.log]
             ranges.append(inside(whole, extent, fails=reading.fails_on_data_loss))
     else:
+        # After the offsets: a record that comes in between is above the end, and not read.
         first = cluster.first_at(reading.starting.times(logs), isolation=reading.isolation)
         last = cluster.first_at(reading.ending.times(logs), isolation=reading.isolation)
         ranges = list(ranges_of(reading, found.extents, first, last))
+    # With failOnDataLoss false a truncated partition is no error, so its epoch is not checked.
+    leader_epochs = found.epochs if reading.fails_on_data_loss else {}
     request = _RequestedRanges(
         tuple(replace(r, leader=found.leaders[r.log]) for r in ranges),
         metadata.topic_ids,
-        found.epochs if reading.fails_on_data_loss else {},
+        leader_epochs,
         _cleanups(cluster, {r.log.topic for r in ranges}, reading),
         boundaries_of(found.extents),
         tuple(metadata.brokers.values()),
@@ -373,7 +376,11 @@ def _packed(
 
 
 def _max_offsets(offsets: int, reading: Reading) -> int | None:
-    """Return the most offsets per task, so that there are at least as many tasks as requested."""
+    """Return the most offsets per task; None: no limit.
+
+    `minPartitions` limits them, too: if no task has more than an even share of all offsets, there
+    are at least as many tasks as requested.
+    """
     bounds = [] if reading.most_offsets is None else [reading.most_offsets]
     if reading.least_tasks > 1:
         bounds.append(max(1, offsets // reading.least_tasks))
@@ -397,7 +404,7 @@ class OffsetRanges(DataSource):
         """Return a reader. `schema`: the one of `schema()`, or the columns that the query selects.
 
         It takes no filters (`pushFilters`): Spark 4.2 keeps the filtered reader of one query, and
-        uses it for others of the same DataFrame.
+        uses it for other queries of the same DataFrame, which would lack rows.
         """
         return RangesReader(self.options, schema)
 

@@ -2,7 +2,8 @@
 
 One Spark partition per task, as a DataFrame or, if tasks write files, as one `collect`. The data
 source is not used: Spark would start one Python process for its schema and another for its
-partitions, and a run knows both. Results return by an accumulator.
+partitions, and a run knows both. Results return by an accumulator: `Observation.get` would wait for
+ever if Delta skips the write.
 
 Not here: the work of a task (etl/reader/task_rows.py), the data source (etl/reader/source.py).
 """
@@ -50,7 +51,8 @@ class RangeResultAccumulator:
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """Return a result for each of `count` ranges.
 
-        None if some are missing: the job failed, or Delta skipped it.
+        None if some are missing: the job failed, Delta skipped it, or a transform with `limit()`
+        did not read the rows of a task to their end.
         """
         results = self.receipts
         if all(i in results for i in range(count)):
@@ -121,6 +123,7 @@ def _columns(reading: Reading) -> StructType | str:
 def _pickled_tasks(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
     """Return a row of bytes for each task (a pickled list of it), in a Spark partition of its own.
 
+    Each Spark task receives its own row only; tasks in the closure would all be sent to each one.
     Spark does not know the size of a DataFrame that is made from an RDD. A `range`, or rows of the
     driver, would count as small, and a transform's join would broadcast the rows of the plan.
     """

@@ -141,7 +141,7 @@ class ZooKeeperOffsetStore:
         # This does not depend on the session: versions show later writes, and owner nodes show
         # the present owners.
         for logs, request, answer in zip(batches, requests, answers, strict=True):
-            if isinstance(answer, Exception) or any(isinstance(one, Exception) for one in answer):
+            if _has_failed(answer):
                 _reject_lost_membership(request, answer)
                 self._read_back(logs, offsets)
             self._read.update({log: self._after_write(log, offsets[log]) for log in logs})
@@ -157,7 +157,9 @@ class ZooKeeperOffsetStore:
     def _after_write(self, log: BrokerPartition, offset: int) -> Committed:
         """Return offset and version after one write by this consumer."""
         version = self._read[log].version
-        return Committed(offset, 0 if version is None else version + 1)
+        if version is None:
+            return Committed(offset, 0)
+        return Committed(offset, version + 1)
 
     def _changes(
         self,
@@ -212,6 +214,12 @@ def _offsets_of(
     return {
         log: committed.offset for log, committed in found.items() if committed.offset is not None
     }
+
+
+def _has_failed(answer: Outcome) -> bool:
+    if isinstance(answer, Exception):
+        return True
+    return any(isinstance(result, Exception) for result in answer)
 
 
 def _reject_lost_membership(request: Changes, answer: Outcome) -> None:

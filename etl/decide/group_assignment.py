@@ -122,7 +122,7 @@ Assignment = dict[str, tuple[BrokerPartition, ...]]
 
 
 class Strategy(str, Enum):
-    """`partition.assignment.strategy` of the group's consumers, with their release if it matters."""
+    """`partition.assignment.strategy` of the group's consumers, by release where it matters."""
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"
@@ -595,11 +595,11 @@ def backoff_s(timing: Timing, *, elapsed_s: float) -> float:
 
 
 def nudge_after_s(standing: Standing, timing: Timing) -> float | None:
-    """Return the seconds after settling, or after the last nudge, until unowned partitions are sought.
+    """Return the seconds until the member searches for unowned partitions.
 
-    The first time is half a backoff longer than the others' backoff, then it doubles, up to the
-    time that others may take. A member that owns nothing after that does not want to.
-    None: no more nudges.
+    They count from its settling, or from the last nudge. The first time is half a backoff longer
+    than the others' backoff, then it doubles, up to the time that others may take. A member that
+    owns nothing after that does not want to. None: no more nudges.
     """
     first = 1.5 * timing.others_backoff_s
     spent = first * (2**standing.nudges - 1)
@@ -631,12 +631,12 @@ Log = TypeVar("Log", bound=Hashable)
 class Next(Enum):
     """Next action of a member."""
 
-    GO_ON = "go on"
-    JOIN_AGAIN = "join again at once"
-    ASK_AT_ONCE = "ask at once what changed"
-    LOOK_UP = "look the coordinator up again, after a pause"
-    ASK_AGAIN = "ask again, after a pause"
-    GIVE_UP = "be no member any more"
+    GO_ON = "continue"
+    JOIN_AGAIN = "rejoin at once"
+    ASK_AT_ONCE = "request the assignment at once"
+    LOOK_UP = "find the coordinator after a pause"
+    ASK_AGAIN = "retry after a pause"
+    GIVE_UP = "leave the group"
 
 
 @dataclass(frozen=True, slots=True)

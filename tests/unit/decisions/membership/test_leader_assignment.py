@@ -108,7 +108,7 @@ def test_a_cooperative_member_gets_nothing_that_another_one_still_has_and_all_of
 
 
 def test_an_unknown_strategy_is_named() -> None:
-    with pytest.raises(SettingsError, match="unknown here") as failed:
+    with pytest.raises(SettingsError, match="unknown assignment strategy") as failed:
         assign_as_leader("uniform", [], {})
     assert failed.value.where == {"strategy": "uniform"}
     assert assign_as_leader("sticky", [], {"t": 1}) == {}

@@ -1,6 +1,9 @@
 """Which request does each question become on Jafka and Kafka 0.7?
 
-A broker of this family knows only its own partitions; broker ids, topics and other brokers are in
+Lives here: requests, responses and error codes of these brokers.
+Not here: their record format (etl/records/message_sets.py), their topics and brokers in ZooKeeper.
+
+A broker of this type knows only its own partitions; broker ids, topics and other brokers are in
 ZooKeeper. It has no groups, transactions, leader epochs or timestamps, and reports no version.
 
 Error codes are those of Jafka's `common.ErrorMapping`; the same numbers mean something else from
@@ -65,14 +68,14 @@ _TABLE = (
         "UNKNOWN",
         True,
         BrokerError,
-        f"{_LOG}; it also answers so to a topic's name that it does not allow",
+        f"{_LOG}. The broker also returns this code for a topic name that it does not allow",
     ),
     BrokerRefusal(
         OFFSET_OUT_OF_RANGE,
         "OFFSET_OUT_OF_RANGE",
         False,
         BrokerError,
-        "Check log start and flushed end of the log",
+        "Check log start and flushed end of the partition",
         Meaning.OUT_OF_RANGE,
     ),
     BrokerRefusal(
@@ -80,14 +83,17 @@ _TABLE = (
         "INVALID_MESSAGE",
         False,
         CorruptData,
-        "Check the broker's own log and its disks: it found a bad checksum",
+        "Check the broker's log and its disks: it found a wrong checksum",
     ),
     BrokerRefusal(
         WRONG_PARTITION,
         "WRONG_PARTITION",
         False,
         BrokerError,
-        "Check how many partitions the topic has on this broker (/brokers/topics/[topic]/[broker]): they are fewer",
+        (
+            "Check how many partitions the topic has on this broker: "
+            "/brokers/topics/[topic]/[broker] in ZooKeeper. The requested one does not exist"
+        ),
     ),
     BrokerRefusal(4, "INVALID_FETCH_SIZE", False, EtlError, _LOG),
 )
@@ -98,61 +104,69 @@ WRONG_PASSWORD = BrokerRefusal(
     "WRONG_PASSWORD",
     False,
     PermissionDenied,
-    "Check the password of the broker's settings",
+    "Check the password in the settings of the broker",
     Meaning.NOT_ALLOWED,
 )
 """Response to a delete request, in place of the number of deleted partitions."""
 
 
 def error_of(code: int) -> BrokerRefusal | None:
-    """Return the meaning of an error code; None without an error. Unknown codes are not retriable."""
-    unknown = BrokerRefusal(
+    """Return the meaning of an error code; None for 0. Unknown codes are not retriable."""
+    if code == NONE:
+        return None
+    if code in _ROWS:
+        return _ROWS[code]
+    return BrokerRefusal(
         code,
         f"unknown error code {code}",
         False,
         EtlError,
-        "Check the broker's version: this table does not know it",
+        "Check the version of the broker: this error code is not known here",
     )
-    return None if code == NONE else _ROWS.get(code, unknown)
 
 
-FETCH, MULTIFETCH = 1, 2
-_MOST_LOGS = 0x7FFF
+FETCH = 1
+MULTIFETCH = 2
+_MAX_PARTITIONS = 0x7FFF
 
 
 def within(max_bytes: int, wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
-    """Return the first of `wanted` whose parts fit `max_bytes`; the first one always. The broker
-    does not limit the whole response. Others must be requested first next time.
+    """Return the partitions of one request: the first, and others that fit `max_bytes` with it.
+
+    The broker does not limit the whole response. The next request must begin with a partition that
+    is left out here.
     """
-    left, found = max_bytes, list[FetchTarget]()
-    for each in wanted[:_MOST_LOGS]:
-        if found and each.max_bytes > left:
+    left = max_bytes
+    fitting: list[FetchTarget] = []
+    for target in wanted[:_MAX_PARTITIONS]:
+        if fitting and target.max_bytes > left:
             continue
-        found.append(each)
-        left -= each.max_bytes
-    return tuple(found)
+        fitting.append(target)
+        left -= target.max_bytes
+    return tuple(fitting)
 
 
 def encode_fetch(wanted: FetchTarget) -> bytes:
-    """One framed request for one log."""
+    """Encode one framed request for one partition."""
     return _write_target(Writer().int16(FETCH), wanted).framed()
 
 
 def encode_multifetch(wanted: Sequence[FetchTarget]) -> bytes:
-    """One framed request for several logs; for none it is a greeting, which every broker answers
-    with nothing.
+    """Encode one framed request for several partitions.
+
+    Without partitions it is the handshake, to which every broker returns an empty response.
     """
     out = Writer().int16(MULTIFETCH).int16(len(wanted))
-    for each in wanted:
-        _write_target(out, each)
+    for target in wanted:
+        _write_target(out, target)
     return out.framed()
 
 
 def _write_target(out: Writer, wanted: FetchTarget) -> Writer:
-    # A negative size is not refused by the broker: its answer would have a negative size itself,
-    # and no end.
+    # The broker does not reject a negative size: its response would have a negative size, too, and
+    # no end.
     if wanted.max_bytes < 0:
-        raise ValueError(f"a fetch of {wanted.max_bytes} bytes cannot be asked for")
+        raise ValueError(f"A fetch of {wanted.max_bytes} bytes cannot be requested")
     return (
         out.string16(wanted.log.topic)
         .int32(wanted.log.partition)
@@ -169,23 +183,26 @@ def parse_fetch(wanted: FetchTarget, answer: memoryview, **place: Any) -> FetchA
 def parse_multifetch(
     wanted: Sequence[FetchTarget], answer: memoryview, **place: Any
 ) -> FetchAnswer:
-    """Parse the response to `encode_multifetch`, after its size: a part for each partition, in
-    order, without names. Raises CorruptData with topic and partition for impossible lengths and
-    truncated bytes.
+    """Parse the response to `encode_multifetch`, after its size.
+
+    It holds a part for each partition, in the order of the request, without names. Raises
+    CorruptData with topic and partition for impossible lengths and truncated bytes.
     """
     reader = Reader(answer, **place)
-    refusal, partitions = error_of(reader.int16()), list[FetchedPartition]()
-    for each in wanted if refusal is None else ():
-        reader.place = {**place, **each.log.place}
-        part = reader.span(reader.int32(), "a part of the answer")
-        partitions.append(_read_part(Reader(part, **reader.place), each))
+    refusal = error_of(reader.int16())
+    partitions: list[FetchedPartition] = []
+    if refusal is None:
+        for target in wanted:
+            reader.place = {**place, **target.log.place}
+            part = reader.span(reader.int32(), "a part of the answer")
+            partitions.append(_read_part(Reader(part, **reader.place), target))
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
     return FetchAnswer(0, refusal, tuple(partitions))
 
 
-def not_asked(wanted: FetchTarget) -> FetchedPartition:
-    """Return an empty answer for a partition that did not fit the request."""
+def empty_part(wanted: FetchTarget) -> FetchedPartition:
+    """Return an empty result for a partition that did not fit the request."""
     return _fetched(wanted, code=0, records=memoryview(b""), proves_empty=False)
 
 
@@ -193,7 +210,7 @@ def _read_part(reader: Reader, wanted: FetchTarget) -> FetchedPartition:
     code = reader.int16()
     if reader.left > wanted.max_bytes:
         raise reader.corrupt(
-            f"{reader.left} bytes are answered where {wanted.max_bytes} were asked for"
+            f"{reader.left} bytes are returned where {wanted.max_bytes} were requested"
         )
     return _fetched(
         wanted,
@@ -223,26 +240,32 @@ def _fetched(
 
 OFFSETS = 4
 ALL = 0x7FFFFFFF
-"""More than a log has segments: the broker answers with as many as there are, and takes no memory
-for the number.
+"""More than a partition has segments: the broker returns all.
+
+It allocates no memory by this number.
 """
 
 
 def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes:
-    """One framed request. `time` is LATEST (the flushed end, then the segments' starts) or EARLIEST
-    (the start of the oldest segment).
+    """Encode one framed request.
 
-    Raises SettingsError for a moment: Jafka's search by time steps one entry too far.
+    `time` is LATEST (the flushed end, then the starts of the segments) or EARLIEST (the start of
+    the oldest segment). Raises SettingsError for other times: Jafka's search by time is off by one.
     """
     if time not in (LATEST, EARLIEST):
         raise SettingsError(
-            "A Jafka broker cannot be asked for offsets by time: its search is off by one and names a segment too old, or none",
-            action="Check that the first or the last offset is asked for; records of this generation have no timestamps",
+            "A Jafka broker cannot find offsets by time: its search is off by one and returns "
+            "a segment too old, or none",
+            action=(
+                "Use the first or the last offset. "
+                "Records of Jafka and Kafka 0.7 have no timestamps"
+            ),
             **log.place,
         )
     if most < 1:
         raise ValueError(
-            f"{most} offsets cannot be asked for: an answer without any is that of a log that is not there"
+            f"{most} offsets cannot be requested: an empty response means that the partition does "
+            "not exist"
         )
     return (
         Writer()
@@ -258,60 +281,68 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
 def parse_offsets(
     log: BrokerPartition, answer: memoryview, **place: Any
 ) -> tuple[int, ...] | BrokerRefusal:
-    """Parse the response to one request, after its size: at least one offset, newest first. Raises
-    CorruptData.
+    """Parse the response to one request, after its size.
+
+    Returns at least one offset, newest first. Raises CorruptData.
     """
     reader = Reader(answer, **place, **log.place)
     refusal = error_of(reader.int16())
     if refusal is not None:
         return refusal
-    found = [reader.int64() for _ in range(reader.count("the array of offsets", item_bytes=8))]
+    count = reader.count("the array of offsets", item_bytes=8)
+    found = [reader.int64() for _ in range(count)]
     if any(offset < 0 for offset in found) or found != sorted(found, reverse=True):
-        raise reader.corrupt(f"the offsets {found[:5]} are not those of a log, newest first")
+        raise reader.corrupt(f"The offsets {found[:5]} are not descending offsets of a partition")
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
-    # The start of a last segment without a flushed byte is also the end: it is told twice.
+    # The start of a last segment without a flushed byte is also the end: it is in the list twice.
     return tuple(dict.fromkeys(found)) or (0,)
 
 
 def read_listed(log: BrokerPartition, time: int, answer: memoryview, **place: Any) -> ListedOffset:
-    """Return the same independent of the broker type."""
+    """Parse the same response into the value of all broker types."""
     found = parse_offsets(log, answer, **place)
     if isinstance(found, BrokerRefusal):
         return ListedOffset(log, found, None, None, None)
-    return ListedOffset(
-        log, None, found[0], None, None, tuple(reversed(found)) if time == LATEST else None
-    )
+
+    boundaries = None
+    if time == LATEST:
+        boundaries = tuple(reversed(found))
+    return ListedOffset(log, None, found[0], None, None, boundaries)
 
 
-PRODUCE, CREATE, DELETE = 0, 5, 6
+PRODUCE = 0
+CREATE = 5
+DELETE = 6
 _MESSAGE = struct.Struct(">ibbI")
 _MAGIC = 1
 
 
 def encode_messages(records: Iterable[tuple[bytes | None, bytes | None]]) -> bytes:
-    """An uncompressed message set of key and value pairs, of which the format has the values only.
+    """Encode an uncompressed message set of key and value pairs.
 
-    Raises ValueError for a key, for a value that is None, and where there is no record.
+    The format has no keys. Raises ValueError for a key, for a value that is None, and without
+    records.
     """
     messages = b"".join(_encode_message(key, value) for key, value in records)
     if not messages:
-        raise ValueError("there is no record to send")
+        raise ValueError("There is no record to send")
     return messages
 
 
 def _encode_message(key: bytes | None, value: bytes | None) -> bytes:
     if key is not None:
-        raise ValueError(f"messages of this generation have no key, and here is one: {key[:40]!r}")
+        raise ValueError(f"Messages of this broker type have no key: {key[:40]!r}")
     if value is None:
         raise ValueError(
-            "messages of this generation have a payload always, if an empty one: None cannot be sent"
+            "Messages of this broker type always have a value, which can be empty: "
+            "None cannot be sent"
         )
     return _MESSAGE.pack(_MESSAGE.size - 4 + len(value), _MAGIC, 0, zlib.crc32(value)) + value
 
 
 def encode_produce(log: BrokerPartition, messages: bytes) -> bytes:
-    """Encode one framed request, which is not answered."""
+    """Encode one framed request, which has no response."""
     return (
         Writer()
         .int16(PRODUCE)
@@ -324,49 +355,50 @@ def encode_produce(log: BrokerPartition, messages: bytes) -> bytes:
 
 
 def encode_create(topic: str, partitions: int, *, enlarges: bool = True) -> bytes:
-    """One framed request: as many partitions at least, on this broker; the logs themselves are made
-    by the first message.
+    """Encode one framed request for at least so many partitions on this broker.
 
-    enlarges    without it a broker up to 3.0.6 does nothing, since it counts every topic as having
-    num.partitions already
+    The first message creates the log files. Without `enlarges` a broker up to Jafka 3.0.6 does
+    nothing, because it assumes that every topic already has num.partitions partitions.
     """
     if partitions < 1:
-        raise ValueError(f"a topic cannot have {partitions} partitions")
+        raise ValueError(f"A topic cannot have {partitions} partitions")
     return Writer().int16(CREATE).string16(topic).int32(partitions).int8(enlarges).framed()
 
 
 def encode_delete(topic: str, password: str) -> bytes:
-    """One framed request: the topic's logs on this broker. Any password will do where the broker
-    has none.
+    """Encode one framed request to delete the partitions of a topic on this broker.
+
+    A broker without a password accepts any.
     """
     return Writer().int16(DELETE).string16(topic).string16(password).framed()
 
 
 def parse_count(answer: memoryview, **place: Any) -> int | BrokerRefusal:
-    """Parse the number in a response to a create or delete request, after its size: partitions
-    created or deleted. Raises CorruptData.
+    """Parse the number of partitions in a response to a create or delete request, after its size.
+
+    Raises CorruptData.
     """
     reader = Reader(answer, **place)
     refusal = error_of(reader.int16())
     if refusal is not None:
         return refusal
     if reader.count("the array of numbers", item_bytes=4) != 1:
-        raise reader.corrupt("the answer does not hold one number")
+        raise reader.corrupt("The response does not hold one number")
     number = reader.int32()
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
     return WRONG_PASSWORD if number == -1 else number
 
 
-_NOTHING = b"\0\0"
-_HANGS_UP = (
-    "Check the topic's name, the number of its partitions on this broker, and the broker's log: such "
-    "a broker closes the connection if it cannot serve a request"
+_EMPTY_RESPONSE = b"\0\0"
+_CHECK_IF_CLOSED = (
+    "Check the topic's name, the number of its partitions on this broker, and the broker's log: "
+    "such a broker closes the connection if it cannot serve a request"
 )
 
 
 class Jafka(Generation):
-    """The handshake is an empty MultiFetch, with an empty response."""
+    """Jafka and Kafka 0.7. The handshake is an empty MultiFetch, with an empty response."""
 
     names = ("jafka",)
     is_told = True
@@ -375,18 +407,21 @@ class Jafka(Generation):
         return Greeting(
             "MultiFetch",
             encode_multifetch(()),
-            lambda start: bytes(start) == _NOTHING,
+            lambda start: bytes(start) == _EMPTY_RESPONSE,
             lambda answer: JafkaProtocol(address),
             least_answer_bytes=2,
-            check_if_truncated="Check that a Jafka or Kafka 0.7 broker listens there: Kafka from 0.8 on, and a TLS listener, close the connection like this",
+            check_if_truncated=(
+                "Check that a Jafka or Kafka 0.7 broker listens there: Kafka from 0.8 on, and a "
+                "TLS listener, close the connection like this"
+            ),
         )
 
 
 class JafkaProtocol(BrokerProtocol):
-    """Requests of this broker type; it has one version."""
+    """Requests of this broker type, which has one version."""
 
     least_answer_bytes = 2
-    check_if_truncated = _HANGS_UP
+    check_if_truncated = _CHECK_IF_CLOSED
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -398,7 +433,7 @@ class JafkaProtocol(BrokerProtocol):
         return None
 
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
-        self._cannot("tell of brokers and topics: what there is stands in ZooKeeper")
+        self._cannot("report brokers and topics, which are in ZooKeeper")
 
     def list_offsets(
         self,
@@ -410,25 +445,21 @@ class JafkaProtocol(BrokerProtocol):
         frames = b"".join(encode_offsets(log, time) for log, time in requested.items())
 
         def read(answer: memoryview) -> Reply[dict[BrokerPartition, ListedOffset]]:
-            if len(requested) == 1:
-                return Reply(
-                    {
-                        log: read_listed(log, time, answer, broker=self._address)
-                        for log, time in requested.items()
-                    }
-                )
             reader = Reader(answer, broker=self._address)
-            return Reply(
-                {
-                    log: read_listed(
-                        log, time, reader.span(reader.int32(), "an answer"), broker=self._address
-                    )
-                    for log, time in requested.items()
-                }
-            )
+            listed: dict[BrokerPartition, ListedOffset] = {}
+            for log, time in requested.items():
+                # With one response its size is already consumed.
+                part = answer
+                if len(requested) > 1:
+                    part = reader.span(reader.int32(), "an answer")
+                listed[log] = read_listed(log, time, part, broker=self._address)
+            return Reply(listed)
 
         return Request(
-            lambda number: frames, read, answers=len(requested), check_if_truncated=_HANGS_UP
+            lambda number: frames,
+            read,
+            answers=len(requested),
+            check_if_truncated=_CHECK_IF_CLOSED,
         )
 
     def offsets_before(
@@ -439,7 +470,7 @@ class JafkaProtocol(BrokerProtocol):
         def read(answer: memoryview) -> Reply[tuple[int, ...] | BrokerRefusal]:
             return Reply(parse_offsets(log, answer, broker=self._address))
 
-        return Request(lambda number: frame, read, check_if_truncated=_HANGS_UP)
+        return Request(lambda number: frame, read, check_if_truncated=_CHECK_IF_CLOSED)
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
         requested = within(fetch.max_bytes, fetch.wanted)
@@ -451,19 +482,18 @@ class JafkaProtocol(BrokerProtocol):
                 found = parse_multifetch(requested, answer, broker=self._address)
             if found.refusal is not None:
                 return Reply(found)
-            told = {(each.topic, each.partition): each for each in found.partitions}
-            return Reply(
-                FetchAnswer(
-                    0,
-                    None,
-                    tuple(
-                        told.get((each.log.topic, each.log.partition)) or not_asked(each)
-                        for each in fetch.wanted
-                    ),
-                )
-            )
 
-        frame = encode_fetch(requested[0]) if len(requested) == 1 else encode_multifetch(requested)
+            fetched = {(each.topic, each.partition): each for each in found.partitions}
+            parts = []
+            for target in fetch.wanted:
+                part = fetched.get((target.log.topic, target.log.partition))
+                parts.append(part or empty_part(target))
+            return Reply(FetchAnswer(0, None, tuple(parts)))
+
+        if len(requested) == 1:
+            frame = encode_fetch(requested[0])
+        else:
+            frame = encode_multifetch(requested)
         return Request(lambda number: frame, read)
 
     def append(
@@ -474,7 +504,10 @@ class JafkaProtocol(BrokerProtocol):
         timestamp_ms: int,
         timeout_ms: int,
     ) -> Request[int | BrokerRefusal | None]:
-        messages = records if isinstance(records, bytes) else encode_messages(records)
+        if isinstance(records, bytes):
+            messages = records
+        else:
+            messages = encode_messages(records)
         frames = encode_produce(log, messages) + encode_offsets(log, LATEST, most=1)
 
         def read(answer: memoryview) -> Reply[int | BrokerRefusal | None]:
@@ -483,7 +516,9 @@ class JafkaProtocol(BrokerProtocol):
         return Request(
             lambda number: frames,
             read,
-            check_if_truncated=f"Check that a message is not larger than max.message.size. {_HANGS_UP}",
+            check_if_truncated=(
+                f"Check that no message is larger than max.message.size. {_CHECK_IF_CLOSED}"
+            ),
         )
 
     def create_topic(self, topic: str, partitions: int) -> Request[int | BrokerRefusal]:
@@ -496,4 +531,4 @@ class JafkaProtocol(BrokerProtocol):
         def read(answer: memoryview) -> Reply[int | BrokerRefusal]:
             return Reply(parse_count(answer, broker=self._address))
 
-        return Request(lambda number: frame, read, check_if_truncated=_HANGS_UP)
+        return Request(lambda number: frame, read, check_if_truncated=_CHECK_IF_CLOSED)

@@ -1,8 +1,11 @@
-"""How are numbers, short strings and lengths read from bytes and written to them?
+"""How are numbers, short strings and lengths of the protocol read and written?
 
 Big-endian, over a `memoryview`. Each length is checked against the remaining bytes before it is
 used: a reader raises `CorruptData` with its place (topic, partition, broker), never IndexError,
 struct.error or MemoryError.
+
+Lives here: `Reader` and `Writer`. Not here: arrays and structs of requests (small_messages.py,
+many_partitions.py, fetch.py).
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ _INT64 = struct.Struct(">q")
 
 
 class Reader:
-    """A walk over the bytes of one response.
+    """Sequential reader of the bytes of one response.
 
-    `place` holds the keywords of the errors raised; a codec adds to it (topic, partition) as it
-    learns them.
+    `place` holds the keywords of raised errors. A codec adds topic and partition to it once it has
+    read them.
     """
 
     __slots__ = ("_view", "at", "place")
@@ -34,7 +37,7 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that were not read yet."""
+        """Return the number of unread bytes."""
         return len(self._view) - self.at
 
     def int8(self) -> int:
@@ -50,7 +53,7 @@ class Reader:
         return self._number(_INT64)
 
     def unsigned_varint(self) -> int:
-        """Seven bits a byte, low bits first, five bytes at most (KIP-482)."""
+        """Read seven bits a byte, low bits first, from at most five bytes (KIP-482)."""
         number = 0
         for shift in range(0, 35, 7):
             byte = self.int8()
@@ -60,7 +63,7 @@ class Reader:
         raise self.corrupt("a length has no end")
 
     def span(self, length: int, field: str) -> memoryview:
-        """The next `length` bytes, without a copy."""
+        """Return the next `length` bytes without a copy."""
         if length < 0:
             raise self.corrupt(f"{field} has the impossible length {length}")
         if length > self.left:
@@ -70,11 +73,11 @@ class Reader:
         return span
 
     def string16(self, message: str) -> str:
-        """int16 byte length, then UTF-8; null is refused."""
+        """Read an int16 byte length, then UTF-8. Null raises CorruptData."""
         return self.decoded(self.span(self.int16(), message), message)
 
     def decoded(self, span: memoryview, field: str) -> str:
-        """A span as UTF-8."""
+        """Decode a span as UTF-8."""
         text = bytes(span)
         try:
             return text.decode("utf-8")
@@ -82,8 +85,9 @@ class Reader:
             raise self.corrupt(f"{field} is not UTF-8: {text[:40]!r}") from None
 
     def count(self, field: str, *, item_bytes: int) -> int:
-        """Read the int32 length of an array whose items take at least `item_bytes` each; null (-1)
-        is 0.
+        """Read the int32 length of an array, with at least `item_bytes` per item.
+
+        Returns 0 for null (-1).
         """
         count = self.int32()
         if count < -1:
@@ -95,8 +99,10 @@ class Reader:
     def corrupt(self, message: str) -> CorruptData:
         """Return the error for the caller to raise, with the place in the bytes."""
         return CorruptData(
-            message,
-            action="Check that nothing between here and the broker alters bytes, and the broker's log",
+            f"{message[:1].upper()}{message[1:]}",
+            action=(
+                "Check the broker's log, and that nothing between here and the broker alters bytes"
+            ),
             at_byte=self.at,
             **self.place,
         )
@@ -112,7 +118,7 @@ class Reader:
 
 
 class Writer:
-    """Bytes of a request, front to back."""
+    """Sequential writer of the bytes of a request."""
 
     __slots__ = ("_bytes",)
 
@@ -136,17 +142,17 @@ class Writer:
         return self
 
     def string16(self, text: str) -> Self:
-        """int16 byte length, then UTF-8. ValueError when it is longer than 32767 bytes."""
+        """Write an int16 byte length, then UTF-8. Raises ValueError above 32767 bytes."""
         encoded = text.encode("utf-8")
         if len(encoded) > 0x7FFF:
             raise ValueError(
-                f"a string of {len(encoded)} bytes does not fit an int16 length: {text[:40]}..."
+                f"A string of {len(encoded)} bytes does not fit an int16 length: {text[:40]}..."
             )
         self._bytes += _INT16.pack(len(encoded)) + encoded
         return self
 
     def unsigned_varint(self, number: int) -> Self:
-        """Seven bits a byte, low bits first (KIP-482)."""
+        """Write seven bits a byte, low bits first (KIP-482)."""
         while number > 0x7F:
             self._bytes.append(number & 0x7F | 0x80)
             number >>= 7
@@ -154,10 +160,10 @@ class Writer:
         return self
 
     def raw(self, content: bytes) -> Self:
-        """Bytes as they are."""
+        """Write bytes unchanged."""
         self._bytes += content
         return self
 
     def framed(self) -> bytes:
-        """The bytes with their int32 length in front."""
+        """Return the bytes with their int32 length in front."""
         return _INT32.pack(len(self._bytes)) + bytes(self._bytes)

@@ -1,10 +1,12 @@
 """What must each broker type provide?
 
-A `Generation` performs the handshake with a broker and returns a `BrokerProtocol`; that one makes a
-`Request` of each question of etl/kafka/messages.py. A request knows its bytes and how its response
-is decoded. All types send the size as an int32 first.
+A `Generation` is a broker type. It performs the handshake with a broker and returns a
+`BrokerProtocol`, which creates a `Request` for each question of etl/kafka/messages.py. A request
+holds its bytes and the parser of its response. All types send the size as an int32 first.
 
-A login (SASL) is described here independent of the broker type; the tokens are the mechanism's.
+Lives here: requests, broker protocols, handshakes and logins (SASL), for all broker types.
+Not here: the broker types (kafka_family.py, jafka_family.py), tokens of login mechanisms
+(etl/io/brokers).
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[Answer]):
-    """A response, and for how long the broker throttles us."""
+    """A response, and how long the broker throttles this client."""
 
     answer: Answer
     throttled_ms: int = 0
@@ -48,17 +50,17 @@ class Reply(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[Answer]):
-    """A question as bytes, and its parser."""
+    """An encoded request, and the parser of its response."""
 
     frame: Callable[[int], bytes]
-    """The bytes to send, size included, under the number that is given; a generation without
-    numbers leaves it out.
+    """Returns the bytes to send, size included. The argument is the correlation id; broker types
+    without correlation ids ignore it.
     """
     read: Callable[[memoryview], Reply[Answer]]
     """Parses the bytes after the size. Raises CorruptData."""
     answers: int = 1
-    """Number of responses, if the frame holds several requests, because the broker type cannot ask
-    for several partitions in one; `read` then gets all of them, each with its size.
+    """Number of responses. More than one if the frame holds several requests, because a request of
+    this broker type is about one partition; `read` then gets all of them, each with its size.
     """
     check_if_truncated: str = ""
     """What to check if the broker closes the connection, where that is how it rejects this request.
@@ -66,10 +68,10 @@ class Request(Generic[Answer]):
 
 
 class BrokerProtocol(Protocol):
-    """The questions that one broker understands. Every generation answers the first five, the
-    others only those that have them.
+    """The requests of one broker.
 
-    A question that this broker has no version of raises SettingsError.
+    Every broker type has `introduction`, `number_of`, `metadata`, `list_offsets` and `fetch`. The
+    others raise SettingsError if the broker type, or the version of this broker, lacks them.
     """
 
     least_answer_bytes: int = 4
@@ -80,17 +82,19 @@ class BrokerProtocol(Protocol):
     """What to check if the broker closes the connection, unless the request says more."""
 
     def introduction(self) -> str:
-        """Return what the broker is, for a person. Raises SettingsError for one whose records
-        cannot be read.
+        """Return a description of the broker for users.
+
+        Raises SettingsError for a broker from which no records can be read.
         """
 
     def number_of(self, start: memoryview) -> int | None:
-        """Which request is answered, from the first bytes of an answer; None where answers only
-        come in order.
+        """Return the correlation id of a response from its first bytes.
+
+        None: this broker type has none, and responses come in the order of the requests.
         """
 
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
-        """Brokers, topics and leaders; None: of all topics."""
+        """Request brokers, topics and leaders; None: of all topics."""
 
     def list_offsets(
         self,
@@ -98,44 +102,57 @@ class BrokerProtocol(Protocol):
         isolation: Isolation,
         epochs: Mapping[BrokerPartition, int | None],
     ) -> Request[dict[BrokerPartition, ListedOffset]]:
-        """LATEST, EARLIEST, or the first record at or after milliseconds since 1970, log by log."""
+        """Request an offset of each partition.
+
+        `times` holds LATEST, EARLIEST, or milliseconds since 1970 for the first record at or after
+        that time.
+        """
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
-        """Records of several logs."""
+        """Request records of several partitions."""
 
     @property
     def generation(self) -> str | None:
-        """Return the name in `Generation.names` by which the next connection can skip detection;
-        None: each does the handshake.
+        """Return the name in `Generation.names` with which the next connection skips detection.
+
+        None: each connection does the handshake.
         """
         return None
 
     def release_mismatch(
         self, reported: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> OtherRelease | None:
-        """Return the error for a broker configured as a release (`Generation.releases`) that lacks
-        what it speaks; else None. Under read_committed also if it has transactions and the release
-        has none, since it would return uncommitted records.
+        """Return the error if the broker does not support the requests of the configured release.
+
+        `reported` is the configured name (`Generation.releases`). Under read_committed it is also
+        an error if the broker has transactions and the release has none, because the requests of
+        that release return uncommitted records. None: the release fits.
         """
         return None
 
     def offsets_before(
         self, log: BrokerPartition, time_ms: int, most: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
-        """Offsets of one log for LATEST, EARLIEST or milliseconds since 1970, newest first, at most
-        so many.
+        """Request up to `most` offsets of one partition, newest first.
 
-        Brokers that know no more of a time than when segments were written name where those begin
-        that were written by then; the others name one offset, that of the first record at or after
-        it.
+        `time_ms` is LATEST, EARLIEST or milliseconds since 1970. Brokers that only know when
+        segments were written return the starts of the segments written up to that time. Others
+        return one offset: of the first record at or after it.
         """
         request = self.list_offsets({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
 
         def read(answer: memoryview) -> Reply[tuple[int, ...] | BrokerRefusal]:
             reply = request.read(answer)
             listed = reply.answer[log]
-            named = listed.boundaries or (() if listed.offset is None else (listed.offset,))
-            return Reply(listed.refusal or named[::-1][:most], reply.throttled_ms)
+            if listed.refusal is not None:
+                return Reply(listed.refusal, reply.throttled_ms)
+
+            offsets: tuple[int, ...] = ()
+            if listed.boundaries:
+                offsets = listed.boundaries
+            elif listed.offset is not None:
+                offsets = (listed.offset,)
+            return Reply(offsets[::-1][:most], reply.throttled_ms)
 
         return Request(request.frame, read, request.answers, request.check_if_truncated)
 
@@ -149,37 +166,39 @@ class BrokerProtocol(Protocol):
         logs: Collection[BrokerPartition],
         epochs: Mapping[BrokerPartition, int | None],
     ) -> Request[dict[BrokerPartition, ListedOffset]]:
-        """The largest timestamp in each log, and where a record with it is; without a timestamp
-        where no record has one.
+        """Request the largest timestamp of each partition, and the offset of a record with it.
+
+        The timestamp is None if no record has one.
         """
-        self._cannot("tell the largest timestamp of a log")
+        self._cannot("report the largest timestamp of a partition")
 
     def segment_start_before(
         self, log: BrokerPartition, time_ms: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
-        """Ask for the start of the newest segment written by that time, by the broker's clock; none
-        without one.
+        """Request the start of the newest segment written up to that time, by the broker's clock.
+
+        Empty if there is no such segment.
         """
-        self._cannot("tell when segments were written")
+        self._cannot("report when segments were written")
 
     @property
     def keeps_groups(self) -> bool:
-        """True if the broker keeps consumer groups."""
+        """True if the broker coordinates consumer groups."""
         return False
 
     @property
     def membership(self) -> SpokenMembership:
-        """How consumers can be members of those groups."""
+        """The membership protocols of those groups."""
         return SpokenMembership()
 
     @property
     def has_describe_configs(self) -> bool:
-        """True if the broker can be asked for retention and cleanup."""
+        """True if the broker reports retention and cleanup policy of topics."""
         return False
 
     @property
     def keeps_offsets(self) -> bool:
-        """True if the broker keeps group offsets itself."""
+        """True if the broker stores committed offsets itself."""
         return False
 
     @property
@@ -190,59 +209,61 @@ class BrokerProtocol(Protocol):
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
     ) -> Request[EpochEndsResponse]:
-        """Ask for the ends of epochs; `current`: known leader epochs."""
-        self._cannot("tell where an epoch ends")
+        """Request the ends of leader epochs; `current`: known leader epochs."""
+        self._cannot("report the end of a leader epoch")
 
     def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
-        """Bytes of the segments that this broker holds."""
-        self._cannot("tell the sizes of logs")
+        """Request the bytes of the segments that this broker holds."""
+        self._cannot("report the sizes of partitions")
 
     def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:
-        """How long topics are kept, and how they are cleaned up."""
-        self._cannot("tell how topics are cleaned up")
+        """Request retention and cleanup policy of topics."""
+        self._cannot("report the retention of topics")
 
     def open_transactions(
         self, logs: Collection[BrokerPartition]
     ) -> Request[dict[BrokerPartition, OpenTransaction]]:
-        """The open transaction that began first in each log."""
-        self._cannot("tell of open transactions")
+        """Request the earliest open transaction of each partition."""
+        self._cannot("report open transactions")
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Request[list[str]]:
-        """The transactional ids of these producers."""
-        self._cannot("tell of transactional ids")
+        """Request the transactional ids of these producers."""
+        self._cannot("report transactional ids")
 
     def transactions(
         self, transactional_ids: Collection[str]
     ) -> Request[dict[int, tuple[str, int | None]]]:
-        """Producer id -> transactional id and the start of its transaction."""
-        self._cannot("tell of transactions")
+        """Request producer id -> transactional id and the start of its transaction."""
+        self._cannot("report transactions")
 
     def coordinator(self, group: str) -> Request[CoordinatorResponse]:
-        """Ask for the coordinator of a group."""
-        self._cannot("tell who keeps a group's offsets")
+        """Request the coordinator of a group."""
+        self._cannot("report the coordinator of a group")
 
     def members_of(self, group: str) -> Request[MembersResponse]:
-        """Ask for the members of a classic group; a group of the consumer protocol (KIP-848) has
-        none by this question.
+        """Request the members of a classic group.
+
+        For a group of the consumer protocol (KIP-848) the response is empty.
         """
-        self._cannot("tell who is in a group")
+        self._cannot("report the members of a group")
 
     @property
     def keeps_consumer_groups(self) -> bool:
-        """True if there may be groups of the consumer protocol."""
+        """True if the broker can have groups of the consumer protocol."""
         return False
 
     def consumer_group_members(self, group: str) -> Request[MembersResponse]:
-        """Ask for the members of such a group; an error means that there is none of this name."""
-        self._cannot("tell who is in a group of the consumer protocol")
+        """Request the members of such a group; an error means that no group has this name."""
+        self._cannot("report the members of a group of the consumer protocol")
 
-    # Membership in a group, which its coordinator is asked for
+    # Requests of group members, sent to the coordinator of the group
 
     def join_group(self, wanted: JoinRequest) -> Request[Joined]:
-        """To be in the next generation of a group; answered when all its members have joined, or
-        were waited for long enough.
+        """Join the next generation of a group.
+
+        The response comes when all members have joined, or their rebalance timeout is over.
         """
-        self._cannot("have members in a group")
+        self._cannot("have group members")
 
     def sync_group(
         self,
@@ -250,34 +271,36 @@ class BrokerProtocol(Protocol):
         strategy: str,
         assigned: Mapping[str, Iterable[BrokerPartition]],
     ) -> Request[Synced]:
-        """Ask for our assignment; the leader sends all, by member id."""
-        self._cannot("have members in a group")
+        """Request the assignment of this member; the leader sends all, by member id."""
+        self._cannot("have group members")
 
     def heartbeat(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
-        """Report that the member lives; an error tells about the group."""
-        self._cannot("have members in a group")
+        """Send a heartbeat; an error in the response is about the state of the group."""
+        self._cannot("have group members")
 
     def leave_group(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
-        """We are no member any more."""
-        self._cannot("have members in a group")
+        """Leave the group."""
+        self._cannot("have group members")
 
     def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
         """Send a heartbeat of the consumer protocol (KIP-848)."""
-        self._cannot("have members in a group of the consumer protocol")
+        self._cannot("have group members of the consumer protocol")
 
     def commit_offsets(
         self, commit: OffsetsCommit, *, in_zookeeper: bool = False
     ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
-        """Store next offsets of a group: its coordinator keeps them, or any broker writes them to
-        ZooKeeper for us, as old consumers do.
+        """Commit the next offsets of a group.
+
+        Its coordinator stores them, or with `in_zookeeper` any broker writes them to ZooKeeper, as
+        for old consumers.
         """
-        self._cannot("store a group's offsets")
+        self._cannot("store committed offsets")
 
     def committed_offsets(
         self, question: OffsetsQuestion, *, in_zookeeper: bool = False
     ) -> Request[CommittedOffsets]:
-        """Next offsets of a group, as stored."""
-        self._cannot("tell a group's offsets")
+        """Request the committed offsets of a group."""
+        self._cannot("report committed offsets")
 
     def append(
         self,
@@ -287,53 +310,56 @@ class BrokerProtocol(Protocol):
         timestamp_ms: int,
         timeout_ms: int,
     ) -> Request[int | BrokerRefusal | None]:
-        """Append encoded records, or keys and values; the response has the first offset, None if
-        unknown.
+        """Append encoded records, or keys and values.
+
+        The response is the first offset, None if unknown.
         """
-        self._cannot("take records from us")
+        self._cannot("append records")
 
     def create_topic(self, topic: str, partitions: int) -> Request[int | BrokerRefusal]:
-        """Make a topic on this broker, or enlarge it: how many partitions it has then."""
-        self._cannot("make topics for us")
+        """Create a topic on this broker, or add partitions; the response is their number."""
+        self._cannot("create topics")
 
     def delete_topic(self, topic: str, password: str) -> Request[int | BrokerRefusal]:
-        """Delete a topic on this broker: how many partitions it had."""
-        self._cannot("delete topics for us")
+        """Delete a topic on this broker; the response is the number of its partitions."""
+        self._cannot("delete topics")
 
     def _cannot(self, operation: str) -> NoReturn:
         raise SettingsError(
-            f"Brokers of this generation cannot {operation}",
-            action="Check what the conf asks of them",
+            f"Brokers of this type cannot {operation}",
+            action="Check source.broker_type, and which keys of the conf need this",
             broker=self.introduction(),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class OlderBrokers:
-    """Brokers of the same family from before the greeting, which leave it unanswered or hang up on
-    it.
+    """Older brokers of the same type, which do not answer its handshake, or close the connection.
 
-    A newer one may do either too, when it is overloaded or starts again. So both are proven, by a
-    question that is as old as the family.
+    A newer broker may do the same while it is overloaded or restarts. So each case is confirmed by
+    a request that all brokers of the type support.
     """
 
     frame: bytes
     is_answer: Callable[[memoryview], bool]
     patience_s: float
-    """How long to wait for the handshake's response before this is sent after it."""
+    """How long to wait for the response to the handshake before `frame` is sent."""
     unanswering: Callable[[], BrokerProtocol]
-    """A broker that answers this, sent after the handshake, will never answer the handshake, since
-    responses come in order.
+    """The protocol of a broker that answers `frame` and not the handshake sent before it.
+
+    Responses come in the order of the requests, so such a broker never answers the handshake.
     """
     hanging_up: Sequence[tuple[bytes, Callable[[], BrokerProtocol]]]
-    """For a broker that closes the connection on the handshake, answers this, and closes it again
-    on the handshake: the protocol of the first question that it answers, newest first.
+    """(request, protocol of a broker that answers it), the newest first.
+
+    For a broker that closes the connection on the handshake, answers `frame` on a new connection,
+    and closes it on a second handshake.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The first request of a connection, and whom its answer shows."""
+    """The handshake: the first request of a connection, and how its response is recognized."""
 
     name: str
     """Name in errors."""
@@ -349,32 +375,35 @@ class Greeting:
     )
     """What to check if the other side closes the connection."""
     older: OlderBrokers | None = None
-    """None: what leaves the greeting unanswered is no broker of this family."""
+    """None: all brokers of this type answer the handshake."""
 
 
 class Generation(Protocol):
-    """One family of brokers."""
+    """A broker type: its names, and its handshake."""
 
     names: Collection[str]
-    """Names in `Broker.generation`."""
+    """Names of this type (`Broker.generation`)."""
     releases: Collection[str] = ()
-    """Names that are releases, which define the protocol without asking the broker."""
+    """Names that are releases: the protocol is known without a request to the broker."""
     without_isolation: Collection[str] = ()
-    """Releases whose brokers have no transactions, and so no isolation."""
+    """Releases without transactions, and so without isolation levels."""
     is_told: bool
-    """True if this type cannot be detected, since it closes the connection on other handshakes as
-    others do on its: it must be configured.
+    """True if this type must be configured.
+
+    It cannot be detected: its brokers close the connection on the handshakes of other types, and
+    other brokers close it on the handshake of this one.
     """
 
     def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
-        """Return the handshake; client id and address are used in requests and errors. `name`: the
-        configured name.
+        """Return the handshake. `client_id` and `address` are used in requests and errors.
+
+        `name` is the configured name of the type or release, if any.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismAnswer:
-    """Whether a login by this mechanism may begin."""
+    """The response to SaslHandshake: True in `is_taken` if the login may begin."""
 
     is_taken: bool
     offered: tuple[str, ...] = ()
@@ -391,18 +420,18 @@ class TokenAnswer:
     refusal: BrokerRefusal | None = None
     """Why the login failed; None: it continues, or is done."""
     is_wrong: bool = False
-    """True if the credentials were rejected; other errors say nothing about them."""
+    """True if the credentials were rejected; other errors do not concern them."""
     said: str = ""
-    """The broker's own words of a refusal, which may quote what it was sent; empty: it has none."""
+    """Error message of the broker. It may quote the token. Empty: none."""
     lifetime_s: float | None = None
-    """How long the login holds (KIP-368); None: without end."""
+    """Seconds until the login expires (KIP-368); None: never."""
 
 
 class LoginDialect(Protocol):
     """Requests of a login."""
 
     def mechanism(self, name: str) -> Request[MechanismAnswer]:
-        """The login is to be by this one."""
+        """Request a login by this mechanism."""
 
     def token(self, token: bytes) -> Request[TokenAnswer]:
-        """The mechanism's next bytes."""
+        """Send the next token of the mechanism."""

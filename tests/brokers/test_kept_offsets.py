@@ -25,7 +25,7 @@ def test_offsets_are_kept_with_their_words_by_every_kafka_and_a_member_of_the_pa
     with SimpleConsumer(host, int(port), timeout_s=60, generation=generation) as consumer:
         if isinstance(stage, JafkaStage):
             with pytest.raises(
-                SettingsError, match="Brokers of this generation cannot tell who keeps"
+                SettingsError, match="Brokers of this type cannot report the coordinator"
             ):
                 consumer.commit_offsets(unused_group, {first: 42})
             return

@@ -67,7 +67,7 @@ def test_a_refusal_means_the_same_in_every_generation(consumer: SimpleConsumer) 
 
 
 def test_a_question_that_a_generation_does_not_know_says_so(consumer: SimpleConsumer) -> None:
-    with pytest.raises(SettingsError, match="cannot tell the sizes of logs"):
+    with pytest.raises(SettingsError, match="cannot report the sizes of partitions"):
         consumer.log_sizes(LOGS)
     assert consumer.epoch_ends({LOGS[0]: 1}, {}) == {}
 

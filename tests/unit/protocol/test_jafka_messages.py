@@ -217,10 +217,10 @@ def test_whoever_connects_must_have_been_told_that_it_is_a_jafka() -> None:
 
 def test_what_a_broker_of_this_generation_knows_nothing_of_is_said_so() -> None:
     with pytest.raises(
-        SettingsError, match="cannot tell of brokers and topics: what there is stands in ZooKeeper"
+        SettingsError, match="cannot report brokers and topics, which are in ZooKeeper"
     ):
         DIALECT.metadata(None)
-    with pytest.raises(SettingsError, match="cannot store a group's offsets"):
+    with pytest.raises(SettingsError, match="cannot store committed offsets"):
         DIALECT.commit_offsets(OffsetsCommit("g", {DEMO: 1}))
     assert DIALECT.number_of(memoryview(b"\0\0\0\1")) is None
 
@@ -268,7 +268,7 @@ def test_several_logs_are_several_offsets_requests_and_their_answers_come_in_ord
 
 
 def test_a_negative_size_is_never_sent_because_its_answer_would_have_no_end() -> None:
-    with pytest.raises(ValueError, match="a fetch of -5 bytes cannot be asked for"):
+    with pytest.raises(ValueError, match="A fetch of -5 bytes cannot be requested"):
         fetch(FetchTarget(DEMO, 0, -5))
 
 
@@ -334,7 +334,7 @@ def test_names_are_as_long_as_their_bytes() -> None:
     [
         ([], "no record"),
         ([(b"k", b"v")], "have no key"),
-        ([(None, None)], "have a payload always"),
+        ([(None, None)], "always have a value"),
     ],
 )
 def test_what_a_message_of_this_generation_cannot_be_is_refused(
@@ -360,18 +360,22 @@ TWO = fetch(FetchTarget(DEMO, 0, 100), FetchTarget(BrokerPartition("demo", 1), 0
         (
             fetch(FetchTarget(DEMO, 0, 2)),
             "00000005 0000 010203",
-            "3 bytes are answered where 2 were asked for",
+            "3 bytes are returned where 2 were requested",
         ),
         (TWO, "00000008 0000 00000002 0000", "end inside a number"),
         (TWO, "00000008 0000 00000063 0000", "claims 99 bytes"),
         (TWO, "00000008 0000 fffffffd 0000", "impossible length -3"),
         (TWO, "0000000f 0000 00000002 0000 00000002 0000 07", "1 bytes follow"),
         (list_offsets(LATEST), "00000006 0000 00000002", "claims 2 items"),
-        (list_offsets(LATEST), "0000000e 0000 00000001 ffffffffffffff00", "are not those of a log"),
+        (
+            list_offsets(LATEST),
+            "0000000e 0000 00000001 ffffffffffffff00",
+            "are not descending offsets of a partition",
+        ),
         (
             list_offsets(LATEST),
             "00000016 0000 00000002 0000000000000001 0000000000000002",
-            "are not those of a log",
+            "are not descending offsets of a partition",
         ),
         (list_offsets(LATEST), "00000007 0000 00000000 07", "1 bytes follow"),
         (

@@ -55,7 +55,9 @@ def test_the_data_source_alone_takes_references_and_its_plan_holds_no_secret(
     rows = read(tmp_path / "secret")
     assert rows.count() == 40
     assert PASSWORD not in rows._jdf.queryExecution().toString()
-    with pytest.raises(Exception, match="that sasl_password refers to cannot be read") as failed:
+    with pytest.raises(
+        Exception, match="sasl_password refers to the file .*, which cannot be read"
+    ) as failed:
         read(tmp_path / "nothing").count()
     assert PASSWORD not in str(failed.value)
 
@@ -113,7 +115,7 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
     refused(
         run_etl(*words, *bootstrap),
         2,
-        "the port speaks TLS",
+        "The port speaks TLS",
         "--set source.security.protocol=SASL_SSL",
     )
     bootstrap = ["--bootstrap-servers", f"localhost:{secured.ports['SASL_PLAINTEXT']}"]
@@ -126,7 +128,7 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
     refused(
         run_etl(*words, "--set", "source.listener=SASL_SSL"),
         2,
-        "no",
+        "has a listener of PLAINTEXT by the name SASL_SSL",
         "--set source.security.protocol=SASL_SSL",
     )
     results = [

@@ -161,7 +161,7 @@ def test_an_executor_without_the_secret_ends_the_run_and_says_its_host_and_the_f
     pipeline = piped(way, table={"writer": writer}, limits={"local_below_bytes": without_spark})
     pipeline.produce(40)
     with pytest.raises(
-        Exception, match="that source.security.sasl.password refers to cannot be read"
+        Exception, match="source.security.sasl.password refers to the .*, which cannot be read"
     ) as failed:
         run(load_settings(pipeline.conf), around=Before("append", secret.unlink))
     assert getattr(failed.value, "exit_code", None) == 2 and failed.value.where["host"]  # type: ignore[attr-defined]

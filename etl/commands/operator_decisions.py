@@ -25,7 +25,7 @@ from typing import Any
 
 from etl.commands.backfill import unloaded_by_backfill
 from etl.commands.run import new_run_id
-from etl.decide.accept_partitions import Accepting, plan_reset, told_of
+from etl.decide.accept_partitions import Accepting, describe_accepted_partitions, plan_reset
 from etl.decide.byte_offsets import put_right
 from etl.decide.group_commits import (
     HandOverOutcome,
@@ -623,7 +623,7 @@ def accept_log(
     sentences = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
     for log in sorted(_restarted_partitions(plan, state)):
         sentences.append(describe_continuation(plan, old, log, is_stored=is_stored))
-    sentences += told_of(old, plan, snapshot)
+    sentences += describe_accepted_partitions(old, plan, snapshot)
     document = {
         "message": sentences,
         "plan": describe_plan(plan, None),

@@ -1,4 +1,4 @@
-"""What follows when an operator accepts truncated or recreated partitions?
+"""Where does a pipeline continue after an operator accepted truncated or recreated partitions?
 
     accepted                                  the pipeline continues
     ---------------------------------------   ------------------------------------------------------
@@ -7,7 +7,7 @@
                                               with `--not-recreated`: where it was
     an undecided Jafka partition              other bytes: by `source.new_topics_starting_offsets`
                                               the same bytes: where it was
-                                              undecidable: as the operator says, who must name it
+                                              undecidable: as the operator decides, who must name it
     the same, its broker is unavailable       not yet; it stays undecided
 
 `--not-recreated` is rejected for a partition that is known to be another, and its absence for one known
@@ -22,7 +22,7 @@ compare-and-set, in this case backwards.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from etl.decide.byte_offsets import misplaced, reject_misaligned_offset
 from etl.decide.group_commits import metadata_named_by_command, reject_replacing
@@ -44,7 +44,7 @@ from etl.decide.partition_identity import (
     ways_out,
 )
 from etl.decide.plan import shape_of_rows
-from etl.decide.replacement import let_go_among, lost_with_logs, partitions_missing_offsets
+from etl.decide.replacement import losses_to_read_again, lost_with_logs, partitions_missing_offsets
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
@@ -72,14 +72,18 @@ class Accepting:
     """True if the topics or partitions are the same and only their znode ids changed."""
 
     def covers(self, log: BrokerPartition) -> bool:
-        return any(one.covers(log) for one in self.named)
+        """Return True if the partition or its topic is named."""
+        return any(name.covers(log) for name in self.named)
 
     def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
-        """Which of the log's offsets are named."""
-        return (self.at,) if self.at is not None and self.covers(log) else ()
+        """Return the named offsets of the partition."""
+        if self.at is None or not self.covers(log):
+            return ()
+        return (self.at,)
 
     def names_itself(self, log: BrokerPartition) -> bool:
-        return any(one.log == log for one in self.named)
+        """Return True if the partition itself is named."""
+        return any(name.log == log for name in self.named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +91,16 @@ class Accepted:
     """The decision for each partition."""
 
     again: Mapping[str, str]
-    """Topics that were decided as a whole, and their ids of now."""
-    moved: Mapping[BrokerPartition, int]
+    """Topics that are accepted as a whole, and their present ids."""
+    moved: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Partitions that continue as another incarnation, and their positions."""
-    anew: frozenset[BrokerPartition]
-    """Those of them of which nothing is left that was read."""
-    cut: frozenset[BrokerPartition]
+    anew: frozenset[BrokerPartition] = frozenset()
+    """Those of them without any of the records that were read."""
+    cut: frozenset[BrokerPartition] = frozenset()
     """Truncated partitions, also those that stay: only records of a stored plan are gone."""
-    exact: frozenset[BrokerPartition]
-    """Those whose exact truncation offset is known."""
-    same: frozenset[BrokerPartition]
+    exact: frozenset[BrokerPartition] = frozenset()
+    """Truncated partitions with a known truncation offset."""
+    same: frozenset[BrokerPartition] = frozenset()
     """Undecided partitions that continue unchanged."""
 
 
@@ -108,64 +112,53 @@ def accepted_logs(
     snapshot: Snapshot,
     settings: Settings,
 ) -> Accepted:
-    """Return the decisions for what is accepted; `old` is the newest plan, `before` the positions.
+    """Return the decision for each accepted partition.
 
-    Raises SettingsError for a partition that is unchanged, or if the command needs other options;
+    `old` is the newest plan, `before` are the positions. Raises SettingsError for a partition that is unchanged, or if the command needs other options;
     BrokerUnreachable if the partition's broker is unavailable.
     """
-    again = {
-        topic: now
-        for topic, now in recreated_topics(old, snapshot).items()
-        if Named(topic) in wanted.named
-    }
+    again = {}
+    for topic, now in recreated_topics(old, snapshot).items():
+        if Named(topic) in wanted.named:
+            again[topic] = now
     undecided = set(undecided_logs(old, snapshot))
     waiting = [log for log in waiting_logs(old, snapshot) if wanted.covers(log)]
     cuts = {cut.log: cut for cut in all_cuts if wanted.covers(cut.log) and cut.log not in undecided}
     _reject_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
     _reject_unchanged_topics(wanted.named, again, {*cuts, *waiting}, snapshot)
     if wanted.is_same_log:
-        _reject_other_topics(
-            {topic: ids[1] for topic in again if (ids := compared_ids(topic, old, snapshot))}, cuts
-        )
-        return Accepted(
-            again,
-            {},
-            frozenset(),
-            frozenset(),
-            frozenset(),
-            frozenset(_known_as_same(waiting, wanted, old, snapshot)),
-        )
-    of_the_same = {log: cut for log, cut in cuts.items() if log.topic not in again}
+        ids_of_brokers = {}
+        for topic in again:
+            ids = compared_ids(topic, old, snapshot)
+            if ids:
+                ids_of_brokers[topic] = ids[1]
+        _reject_other_topics(ids_of_brokers, cuts)
+        return Accepted(again, same=frozenset(_known_as_same(waiting, wanted, old, snapshot)))
+    truncated = {log: cut for log, cut in cuts.items() if log.topic not in again}
     if wanted.at is not None and waiting:
-        at = _at_of_one(waiting, of_the_same, before, wanted, snapshot)
-        return Accepted(
-            again,
-            at,
-            frozenset(log for log, offset in at.items() if not offset),
-            frozenset(),
-            frozenset(),
-            frozenset(),
-        )
+        moved = _at_of_one(waiting, truncated, before, wanted, snapshot)
+        from_start = frozenset(log for log, offset in moved.items() if not offset)
+        return Accepted(again, moved, anew=from_start)
     same = {log for log in waiting if _continues(log, wanted, old, snapshot)}
-    anew = {
-        *(log for log in before if log.topic in again),
-        *(log for log in waiting if log not in same),
-    }
+    anew = {log for log in before if log.topic in again}
+    anew.update(log for log in waiting if log not in same)
     moved = {
-        **_truncation_positions(of_the_same, before, wanted, snapshot),
+        **_truncation_positions(truncated, before, wanted, snapshot),
         **_starts_anew(anew, snapshot, settings),
     }
-    exact = frozenset(log for log, cut in of_the_same.items() if cut.is_known)
-    return Accepted(again, moved, frozenset(anew), frozenset(of_the_same), exact, frozenset(same))
+    exact = frozenset(log for log, cut in truncated.items() if cut.is_known)
+    return Accepted(again, moved, frozenset(anew), frozenset(truncated), exact, frozenset(same))
 
 
 def _reject_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:
-    for one in names:
-        if one.log is not None and one.log not in known:
-            action = (
-                f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
+    for name in names:
+        if name.log is not None and name.log not in known:
+            raise SettingsError(
+                f"There is no partition {name}",
+                key="--partition",
+                action="Check with `etl offsets show CONF`, which lists all partitions; "
+                f"{FORM_OF_PARTITION}",
             )
-            raise SettingsError(f"There is no partition {one}", key="--partition", action=action)
 
 
 def _reject_unchanged_topics(
@@ -174,61 +167,68 @@ def _reject_unchanged_topics(
     unsound: Collection[BrokerPartition],
     snapshot: Snapshot,
 ) -> None:
-    for one in names:
-        if one.topic in again or any(one.covers(log) for log in unsound):
+    for name in names:
+        if name.topic in again or any(name.covers(log) for log in unsound):
             continue
-        _reject_not_there(one, snapshot)
-        unread = sorted(log for log in snapshot.leaderless if one.covers(log))
+        _reject_unknown_topic(name, snapshot)
+        unread = sorted(log for log in snapshot.leaderless if name.covers(log))
         if unread:
             raise BrokerUnreachable(
                 "The partition has no leader", **unread[0].place, action="Check its brokers"
             )
-        message = f"Nothing is wrong with {one}: it was neither cut nor made again"
-        action = "Check with `etl run CONF --dry-run`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
-        raise SettingsError(message, key="--partition", action=action)
+        raise SettingsError(
+            f"{name} is unchanged: it was neither truncated nor recreated",
+            key="--partition",
+            action="Check with `etl run CONF --dry-run`, which names the changed partitions. Name a "
+            "recreated topic of Kafka 0.8 or later as a whole",
+        )
 
 
-def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
+def _reject_unknown_topic(name: Named, snapshot: Snapshot) -> None:
     """Reject a topic that was deleted and not recreated. Raises SettingsError."""
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
-    if any(log.topic == one.topic for log in there):
+    if any(log.topic == name.topic for log in there):
         return
     newest = snapshot.ledger.newest
-    action = "Check its spelling and source.topics; a topic that was deleted is accepted once it is made again"
-    if newest and one.topic in snapshot.missing_topics:
+    action = (
+        "Check its spelling and source.topics. A deleted topic can be accepted once it is recreated"
+    )
+    if newest and name.topic in snapshot.missing_topics:
         action = (
-            f"Check whether it was deleted; what plan {newest.number} reads of it is given up by: "
-            f"etl plans supersede CONF {newest.number} --reason ..."
+            "Check whether it was deleted. To give up its offsets in plan "
+            f"{newest.number}, run `etl plans supersede CONF {newest.number} --reason ...`"
         )
     raise SettingsError(
-        "The topic is not there, or the conf does not name it",
+        "The topic does not exist, or the conf does not name it",
         key="--partition",
-        topic=one.topic,
+        topic=name.topic,
         action=action,
     )
 
 
 def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut]) -> None:
-    """Reject `--not-recreated` for recreated topics: only the znode may differ, and the log must reach
-    our position.
+    """Reject `--not-recreated` for recreated topics.
+
+    Only the topic's znode may differ, and the partition must reach our position.
     """
     for topic, now in sorted(again.items()):
         if not is_creation_id(now):
-            message = f"It is another topic: the brokers say that its id is {now}"
             raise SettingsError(
-                message,
+                f"It is another topic: the brokers report the id {now}",
                 key="--not-recreated",
                 topic=topic,
                 action="Leave --not-recreated out to continue with the new one",
             )
     for log, cut in sorted(cuts.items()):
         if cut.holds_others:
-            message = "it holds other bytes than were read"
+            difference = "it has other bytes than those that were read"
         else:
-            message = f"it ends at {cut.left_until}, and we were at {cut.position}"
-        action = "Leave --not-recreated out to accept that"
+            difference = f"it ends at {cut.left_until}, and was read up to {cut.position}"
         raise SettingsError(
-            f"It is not the same log: {message}", key="--not-recreated", **log.place, action=action
+            f"It is not the same partition: {difference}",
+            key="--not-recreated",
+            **log.place,
+            action="Leave --not-recreated out to accept that",
         )
 
 
@@ -238,43 +238,58 @@ def _known_as_same(
     old: Plan,
     snapshot: Snapshot,
 ) -> Sequence[BrokerPartition]:
-    """Return the partitions of `--not-recreated`: none may be known to be another, and an undecidable
-    one must be named itself.
+    """Return the partitions of `--not-recreated`.
+
+    Raises SettingsError for one that is known to be another, and for an undecidable one that is not
+    named itself.
     """
     for log in waiting:
         is_same = is_what_was_read(log, old, snapshot)
         if is_same is False:
-            message = "It is not the same log: the bytes that were read are not there any more"
             raise SettingsError(
-                message,
+                "It is not the same partition: it no longer has the bytes that were read",
                 key="--not-recreated",
                 **log.place,
                 action="Leave --not-recreated out to read it from its start",
             )
         if is_same is None and not wanted.names_itself(log):
-            raise _untold(log, old, snapshot)
+            raise _undecidable(log, old, snapshot)
     return waiting
 
 
 def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Snapshot) -> bool:
-    """True if an undecided partition continues at its position: by its bytes, or, if they do not
-    tell, by being named itself.
+    """Return True if an undecided partition continues at its position.
+
+    Its bytes decide. Raises SettingsError if they are undecidable and the partition is not named
+    itself, or if they are unchanged and it is named.
     """
     is_same = is_what_was_read(log, old, snapshot)
     if is_same is None and not wanted.names_itself(log):
-        raise _untold(log, old, snapshot)
+        raise _undecidable(log, old, snapshot)
     if is_same and wanted.names_itself(log):
-        message = "It is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
-        action = "Pass --not-recreated, which continues where it was; if its messages are all alike and it is another all the same: --truncated-at OFFSET"
-        raise SettingsError(message, key="--partition", **log.place, action=action)
+        raise SettingsError(
+            "It is the same partition: it has the bytes that were read last. Read from its start, "
+            "its rows would be in the table twice",
+            key="--partition",
+            **log.place,
+            action="Pass --not-recreated, which continues at its position. If its messages are all "
+            "equal and it is another partition nevertheless, pass --truncated-at OFFSET",
+        )
     return bool(is_same)
 
 
-def _untold(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsError:
-    message = "Nothing tells whether it is the log that was: it must be named itself"
+def _undecidable(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsError:
     return SettingsError(
-        message, key="--partition", **log.place, action=ways_out([log], old, snapshot)[0]
+        "It is undecidable whether it is the same partition: it must be named itself",
+        key="--partition",
+        **log.place,
+        action=ways_out([log], old, snapshot)[0],
     )
+
+
+_ONE_PARTITION = (
+    "Check with `etl run CONF --dry-run`. Name that partition only, or leave --truncated-at out"
+)
 
 
 def _at_of_one(
@@ -287,14 +302,14 @@ def _at_of_one(
     log, *others = waiting
     if others or cuts or not wanted.names_itself(log) or wanted.at is None:
         raise SettingsError(
-            "--truncated-at is for one partition",
-            key="--truncated-at",
-            action="Check with `etl run CONF --dry-run`; name that partition alone, or leave --truncated-at out",
+            "--truncated-at is for one partition", key="--truncated-at", action=_ONE_PARTITION
         )
     if wanted.at > before[log]:
-        message = f"Offset {wanted.at} lies above {before[log]}, up to where the log was read"
         raise SettingsError(
-            message, key="--truncated-at", **log.place, action="Check with `etl run CONF --dry-run`"
+            f"Offset {wanted.at} is above {before[log]}, the end of the offsets that were read",
+            key="--truncated-at",
+            **log.place,
+            action="Check with `etl run CONF --dry-run`",
         )
     reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
     return {log: wanted.at}
@@ -306,104 +321,135 @@ def _truncation_positions(
     wanted: Accepting,
     snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
-    """Return the positions of partitions that lost what the table has."""
+    """Return the positions of partitions that lost records of the table."""
     unknown = sorted(log for log, cut in cuts.items() if not cut.is_known)
     if wanted.at is not None and (len(unknown) != 1 or len(cuts) != 1):
-        message = (
-            "--truncated-at is for one partition of which the brokers do not tell where it was cut"
-        )
         raise SettingsError(
-            message,
+            "--truncated-at is for one partition with a truncation offset that brokers do not report",
             key="--truncated-at",
-            action="Check with `etl run CONF --dry-run`; name that partition alone, or leave --truncated-at out",
+            action=_ONE_PARTITION,
         )
     if unknown and wanted.at is None:
-        log, cut = unknown[0], cuts[unknown[0]]
-        message = f"The brokers do not tell where the log was cut: at {cut.left_until} or below"
-        action = f"Find out up to which offset its records are those in the table, and say --truncated-at that offset; {cut.left_until} if nothing came since"
+        log = unknown[0]
+        end = cuts[log].left_until
+        action = (
+            "Find the offset up to which its records are those in the table, and pass it as "
+            f"--truncated-at: {end} if no record was written since"
+        )
         if log.is_physical:
-            action = "Find out up to which offset its records are those in the table (etl records show), and say --truncated-at that offset; 0 if it was made again"
-        raise SettingsError(message, key="--truncated-at", **log.place, action=action)
+            action = (
+                "Find the offset up to which its records are those in the table (etl records show), "
+                "and pass it as --truncated-at: 0 if it was recreated"
+            )
+        raise SettingsError(
+            f"The brokers do not report the truncation offset of the partition: {end} or below",
+            key="--truncated-at",
+            **log.place,
+            action=action,
+        )
     for log in unknown:
-        if wanted.at is not None and wanted.at > cuts[log].left_until:
-            message = f"Offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
+        end = cuts[log].left_until
+        if wanted.at is None:
+            continue
+        if wanted.at > end:
             raise SettingsError(
-                message,
+                f"Offset {wanted.at} is above {end}, the highest possible truncation offset",
                 key="--truncated-at",
                 **log.place,
                 action="Check with `etl run CONF --dry-run`",
             )
-        if wanted.at is not None:
-            reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
-    until = {
-        log: cut.left_until if cut.is_known or wanted.at is None else wanted.at
-        for log, cut in cuts.items()
-    }
-    return {log: at for log, at in until.items() if at < before[log]}
+        reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
+    positions = {}
+    for log, cut in cuts.items():
+        until = cut.left_until
+        if wanted.at is not None and not cut.is_known:
+            until = wanted.at
+        if until < before[log]:
+            positions[log] = until
+    return positions
 
 
 def _starts_anew(
     logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
 ) -> dict[BrokerPartition, int]:
-    """Return where recreated partitions start, by `source.new_topics_starting_offsets`; 0 if the new topic
-    lacks the partition.
+    """Return the start of recreated partitions, by `source.new_topics_starting_offsets`; 0 if the
+    new topic lacks the partition.
     """
+    is_latest = settings.source.new_topics_starting_offsets is StartAt.LATEST
+    starts = {}
     for log in sorted(logs):
         if log in snapshot.leaderless:
-            message = "The partition has no leader, so nobody tells where it starts"
             raise BrokerUnreachable(
-                message, **log.place, action="Check the brokers that hold its replicas"
+                "The partition has no leader, so its start is unknown",
+                **log.place,
+                action="Check the brokers that host its replicas",
             )
-    is_latest = settings.source.new_topics_starting_offsets is StartAt.LATEST
-    extents = {log: snapshot.extents.get(log) for log in logs}
-    return {
-        log: 0 if e is None else e.end_offset if is_latest else e.log_start_offset
-        for log, e in extents.items()
-    }
+        extent = snapshot.extents.get(log)
+        if extent is None:
+            starts[log] = 0
+        elif is_latest:
+            starts[log] = extent.end_offset
+        else:
+            starts[log] = extent.log_start_offset
+    return starts
 
 
-def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
+def describe_accepted_partitions(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
     """Describe the partitions that `plan` decides and those that stay undecided: a sentence for
     each kind.
     """
-    undecided, left = undecided_logs(old, snapshot), undecided_logs(plan, snapshot)
-    decided = [log for log in undecided if log not in left]
-    kept = [log for log in decided if plan.incarnations.get(log, 0) == old.incarnations.get(log, 0)]
-    doubtful = [log for log in decided if is_what_was_read(log, old, snapshot) is None]
-    is_there = set(waiting_logs(plan, snapshot))
-    topics = [
-        topic
-        for topic in recreated_topics(old, snapshot)
-        if plan.topic_ids[topic] != old.topic_ids[topic]
+    left = undecided_logs(plan, snapshot)
+    is_available = set(waiting_logs(plan, snapshot))
+    kept, kept_by_operator, recreated_by_operator = [], [], []
+    for log in undecided_logs(old, snapshot):
+        if log in left:
+            continue
+        is_undecidable = is_what_was_read(log, old, snapshot) is None
+        if plan.incarnations.get(log, 0) != old.incarnations.get(log, 0):
+            if is_undecidable:
+                recreated_by_operator.append(log)
+        elif is_undecidable:
+            kept_by_operator.append(log)
+        else:
+            kept.append(log)
+    unavailable = [log for log in left if log not in is_available]
+    still_undecided = [log for log in left if log in is_available]
+    sentences = [
+        (named(kept), "continues at its position"),
+        (
+            named(kept_by_operator),
+            "continues at its position, by your decision only: if it is another partition, its "
+            "records below that are never loaded",
+        ),
+        (
+            named(recreated_by_operator),
+            "is another partition, by your decision only: if it is the same one, its rows are in "
+            "the table twice, under two incarnations",
+        ),
+        (
+            named(unavailable),
+            "stays undecided: its broker is unreachable, and a run decides once it is available",
+        ),
+        (named(still_undecided), "is not decided yet, and runs stop until it is"),
+        (
+            " ".join(_topics_kept(old, plan, snapshot)),
+            "is the same topic, by your decision only: if it is another, its records below our "
+            "positions are never loaded",
+        ),
     ]
-    same = [
-        topic
-        for topic in topics
-        if all(
-            plan.incarnations.get(log, 0) == old.incarnations.get(log, 0)
-            for log in plan.positions
-            if log.topic == topic
-        )
-    ]
-    kinds = {
-        "goes on where it was": named([log for log in kept if log not in doubtful]),
-        "goes on where it was, by your word alone: if it is another log, its records below that are never loaded": named(
-            [log for log in kept if log in doubtful]
-        ),
-        "is another log by your word alone: if it is the one that was, its rows are in the table twice, under two incarnations": named(
-            [log for log in decided if log not in kept and log in doubtful]
-        ),
-        "is left as it is: its broker is away, and once it is back a run asks again": named(
-            [log for log in left if log not in is_there]
-        ),
-        "is not decided yet, and runs stop until it is": named(
-            [log for log in left if log in is_there]
-        ),
-        "is the topic that it was by your word alone: if it is another, its records below our positions are never loaded": " ".join(
-            same
-        ),
-    }
-    return [f"{names}: {message}" for message, names in kinds.items() if names]
+    return [f"{names}: {sentence}" for names, sentence in sentences if names]
+
+
+def _topics_kept(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Return topics with another id in `plan` whose partitions all keep their incarnation."""
+    topics = []
+    for topic in recreated_topics(old, snapshot):
+        if plan.topic_ids[topic] == old.topic_ids[topic]:
+            continue
+        partitions = [log for log in plan.positions if log.topic == topic]
+        if all(plan.incarnations.get(log, 0) == old.incarnations.get(log, 0) for log in partitions):
+            topics.append(topic)
+    return topics
 
 
 def plan_reset(
@@ -414,19 +460,21 @@ def plan_reset(
     *,
     now_ms: int,
 ) -> Plan:
-    """Return the plan without its id: after the last one, or instead of one that is stored and not
+    """Return the plan without its id: after the last one, or in place of one that is stored and not
     in the table.
 
     Raises SettingsError for a partition that is unchanged, or if the command needs other options;
     BrokerUnreachable.
     """
-    old = state.last if isinstance(state, UpToDate) else state.plan
-    if isinstance(state, Replay):
+    if isinstance(state, UpToDate):
+        old = state.last
+        before = dict(state.positions)
+    else:
+        old = state.plan
         reject_replacing(old)
-    before = dict(state.positions) if isinstance(state, UpToDate) else starts_of(old)
-    accepted = accepted_logs(
-        wanted, old, before, tuple(_cuts(state, before, snapshot)), snapshot, settings
-    )
+        before = starts_of(old)
+    cuts = tuple(_cuts(state, before, snapshot))
+    accepted = accepted_logs(wanted, old, before, cuts, snapshot, settings)
     return _reset(state, old, before, accepted, snapshot, settings, wanted, now_ms)
 
 
@@ -440,28 +488,69 @@ def _reset(
     wanted: Accepting,
     now_ms: int,
 ) -> Plan:
-    moved, is_next, table = accepted.moved, isinstance(state, UpToDate), snapshot.table
-    positions, decided = {**before, **moved}, accepted.same.union(moved)
+    moved = accepted.moved
+    table = snapshot.table
+    positions = {**before, **moved}
+    decided = accepted.same.union(moved)
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
-    epochs = {log: epoch for log, epoch in snapshot.leader_epochs.items() if log in moved}
-    sharp = record_epochs(old, snapshot.ledger.applied) if is_next else old.record_epochs
-    left = {log: 0 if log in accepted.anew else at for log, at in moved.items()}
-    gone = _gone(left, before, old, () if is_next else old.vanished)
-    of_now = {
-        log.topic: snapshot.topic_ids[log.topic]
-        for log in decided
-        if log.is_physical and log.topic in snapshot.topic_ids
-    }
-    topic_ids = {**old.topic_ids, **accepted.again, **of_now}
-    ids = topic_ids_to_record(old, decided, positions, topic_ids)
-    creations = {
-        topic: found for topic, found in old.creation_ids.items() if topic not in accepted.again
-    }
-    creations |= {
-        topic: found for topic, found in snapshot.creation_ids.items() if topic in accepted.again
-    }
+    if isinstance(state, UpToDate):
+        number = old.number + 1
+        previous: str | None = old.id
+        supersedes = None
+        took_over = None
+        vanished: Sequence[Vanished] = ()
+        epochs_of_records: Mapping[BrokerPartition, Lineage] = record_epochs(
+            old, snapshot.ledger.applied
+        )
+    else:
+        number = old.number
+        previous = old.previous
+        supersedes = old.id
+        took_over = old.took_over
+        vanished = old.vanished
+        epochs_of_records = old.record_epochs
+        seen |= old.seen
+    records_left = {log: 0 if log in accepted.anew else at for log, at in moved.items()}
+    topic_ids = {**old.topic_ids, **accepted.again}
+    for log in decided:
+        if log.is_physical and log.topic in snapshot.topic_ids:
+            topic_ids[log.topic] = snapshot.topic_ids[log.topic]
+    creations = {}
+    for topic, creation in old.creation_ids.items():
+        if topic not in accepted.again:
+            creations[topic] = creation
+    for topic, creation in snapshot.creation_ids.items():
+        if topic in accepted.again:
+            creations[topic] = creation
+    pending_starts = dict(old.pending_starts)
+    pending_offsets = dict(old.pending_offsets)
+    if not wanted.is_same_log:
+        for log in old.pending_starts:
+            if log.topic in accepted.again:
+                pending_starts[log] = starts_anew(log, settings, now_ms)
+        for log in old.pending_offsets:
+            if log.topic in accepted.again:
+                del pending_offsets[log]
+    log_starts = {}
+    for log, extent in snapshot.extents.items():
+        if log in positions:
+            log_starts[log] = extent.log_start_offset
+    leader_epochs = {log: epoch for log, epoch in old.leader_epochs.items() if log not in moved}
+    for log, epoch in snapshot.leader_epochs.items():
+        if log in moved:
+            leader_epochs[log] = epoch
+    incarnations = dict(old.incarnations)
+    for log in moved:
+        incarnations[log] = old.incarnations.get(log, 0) + 1
+    table_id = None
+    table_version = None
+    table_transaction_version = 0
+    if table:
+        table_id = table.id
+        table_version = table.version
+        table_transaction_version = table.transaction_version or 0
     return Plan(
-        number=old.number + 1 if is_next else old.number,
+        number=number,
         uid=old.uid,
         kind=PlanKind.RESET,
         created_at_ms=now_ms,
@@ -470,43 +559,27 @@ def _reset(
         shape=shape_of_rows(settings),
         ranges=(),
         positions=positions,
-        seen=seen if is_next else {**seen, **old.seen},
-        table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        seen=seen,
+        table_id=table_id,
+        table_transaction_version=table_transaction_version,
         topic_ids=topic_ids,
         creation_ids=creations_to_record(topic_ids, creations),
-        previous=old.id if is_next else old.previous,
-        supersedes=None if is_next else old.id,
+        previous=previous,
+        supersedes=supersedes,
         reason=wanted.reason,
         losses=(*_losses(state, moved), *_lost_of(state, accepted, snapshot, wanted)),
-        pending_starts={
-            log: starts_anew(log, settings, now_ms)
-            if log.topic in accepted.again and not wanted.is_same_log
-            else kept
-            for log, kept in old.pending_starts.items()
-        },
-        pending_offsets={
-            log: offset
-            for log, offset in old.pending_offsets.items()
-            if log.topic not in accepted.again or wanted.is_same_log
-        },
-        log_starts={
-            log: extent.log_start_offset
-            for log, extent in snapshot.extents.items()
-            if log in positions
-        },
-        leader_epochs={**_without(old.leader_epochs, moved), **epochs},
-        record_epochs=_left_of(sharp, moved, accepted.exact),
-        incarnations={
-            **old.incarnations,
-            **{log: old.incarnations.get(log, 0) + 1 for log in moved},
-        },
-        took_over=None if is_next else old.took_over,
+        pending_starts=pending_starts,
+        pending_offsets=pending_offsets,
+        log_starts=log_starts,
+        leader_epochs=leader_epochs,
+        record_epochs=_epochs_left(epochs_of_records, moved, accepted.exact),
+        incarnations=incarnations,
+        took_over=took_over,
         heir_of=old.heir_of,
-        table_version=table.version if table else None,
-        vanished=gone,
+        table_version=table_version,
+        vanished=_gone(records_left, before, old, vanished),
         tails=_tails(old, accepted, snapshot),
-        log_topic_ids=ids,
+        log_topic_ids=topic_ids_to_record(old, decided, positions, topic_ids),
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,
         read_by_others=metadata_named_by_command(state),
@@ -521,28 +594,35 @@ def _gone(
     old: Plan,
     vanished: Sequence[Vanished],
 ) -> tuple[Vanished, ...]:
-    """Return the rows whose records are gone; `left` is where each log still has them.
+    """Return the intervals of rows whose records are gone; `left` is the end of the records that
+    each partition still has.
 
-    `vanished`: those of a replaced plan. It was never executed, so no row is of the incarnation that it
-    began; its intervals extend as far as the log has lost by now.
+    `vanished`: those of a replaced plan. It was never executed, so no row has the incarnation that
+    it began; its intervals extend to the records that the partition has lost since.
     """
-    kept = [one for one in vanished if one.log not in left]
-    begun = {
-        one.log: one for one in vanished if one.incarnation == old.incarnations.get(one.log, 0) - 1
-    }
-    lives = {
-        log: begun.get(log, Vanished(log, at, before[log], old.incarnations.get(log, 0)))
-        for log, at in left.items()
-    }
-    earlier = [one for one in vanished if one.log in left and one != begun.get(one.log)]
-    found = (replace(lives[log], from_offset=at) for log, at in sorted(left.items()))
-    return (*kept, *earlier, *(one for one in found if one.from_offset < one.until_offset))
+    kept, earlier = [], []
+    begun = {}
+    for interval in vanished:
+        log = interval.log
+        if interval.incarnation == old.incarnations.get(log, 0) - 1:
+            begun[log] = interval
+    for interval in vanished:
+        if interval.log not in left:
+            kept.append(interval)
+        elif interval != begun.get(interval.log):
+            earlier.append(interval)
+    found = []
+    for log, start in sorted(left.items()):
+        interval = Vanished(log, start, before[log], old.incarnations.get(log, 0))
+        if log in begun:
+            interval = replace(begun[log], from_offset=start)
+        if interval.from_offset < interval.until_offset:
+            found.append(interval)
+    return (*kept, *earlier, *found)
 
 
 def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
-    """Return the tail fingerprints: current ones of partitions accepted as they are, else the
-    former ones.
-    """
+    """Return the tail fingerprints: the current ones of accepted partitions, else the former ones."""
     changed = accepted.cut.union(accepted.moved)
     left = {log: tail for log, tail in old.tails.items() if log not in changed}
     return {
@@ -556,85 +636,81 @@ def _cuts(
     state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> Iterable[Cut]:
     """Return the partitions truncated below their position; of a stored plan also those truncated
-    inside its ranges. The lower end of a truncation on Jafka is unknown, and a partition in which
-    no entry begins at the plan's position is another one.
+    inside its ranges.
+
+    The lower end of a truncation on Jafka is unknown, and a partition in which no entry begins at
+    the plan's position is another one.
     """
     if isinstance(state, UpToDate):
         return truncated_partitions(state.last, snapshot, state.last.positions)
-    deep = {
-        cut.log: replace(cut, left_until=min(cut.left_until, before[cut.log]))
-        for cut in truncated_partitions(state.plan, snapshot, before)
-    }
-    inside = {
-        cut.log: replace(cut, left_until=before[cut.log], is_known=not cut.log.is_physical)
-        for cut in truncated_partitions(state.plan, snapshot, state.plan.positions)
-    }
-    misread = {
-        log: Cut(log, before[log], before[log] - 1, is_known=False, holds_others=True)
-        for log in misplaced(state.plan, before, snapshot)
-    }
-    return {**inside, **deep, **misread}.values()
+    found: dict[BrokerPartition, Cut] = {}
+    # The later loops replace entries of the earlier ones.
+    for cut in truncated_partitions(state.plan, snapshot, state.plan.positions):
+        log = cut.log
+        found[log] = replace(cut, left_until=before[log], is_known=not log.is_physical)
+    for cut in truncated_partitions(state.plan, snapshot, before):
+        found[cut.log] = replace(cut, left_until=min(cut.left_until, before[cut.log]))
+    for log in misplaced(state.plan, before, snapshot):
+        found[log] = Cut(log, before[log], before[log] - 1, is_known=False, holds_others=True)
+    return found.values()
 
 
 def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> Iterable[Loss]:
     """Return the losses of moved offsets, as the next plan would have them, or those of the
-    replaced plan, without offsets that an operator skipped and that are now read again by a later
-    plan.
+    replaced plan.
+
+    Offsets that an operator skipped in the replaced plan are left out: a later plan reads them.
     """
     if isinstance(state, Replay):
-        again = let_go_among(state.plan)
+        again = losses_to_read_again(state.plan)
         yield from (loss for loss in state.plan.losses if loss not in again)
         return
     for log, offset in sorted(state.followed.items()):
         if log not in moved:
-            yield Loss(
-                log,
-                state.last.positions[log],
-                offset,
-                LossReason.MOVED,
-                state.last.incarnations.get(log, 0),
-            )
+            start = state.last.positions[log]
+            incarnation = state.last.incarnations.get(log, 0)
+            yield Loss(log, start, offset, LossReason.MOVED, incarnation)
 
 
 def _lost_of(
     state: UpToDate | Replay, accepted: Accepted, snapshot: Snapshot, wanted: Accepting
 ) -> list[Loss]:
-    """Return what a replaced stored plan reads and no log holds any more, also of partitions that
-    are not named. With `--not-recreated` a topic of which only the znode changed counts as unchanged.
+    """Return the offsets of a replaced stored plan that no partition has any more, also of
+    partitions that are not named.
+
+    With `--not-recreated` a topic that only has another znode counts as unchanged.
     """
     if isinstance(state, UpToDate):
         return []
     plan = state.plan
-    decided = {
-        log: LossReason.RECREATED if log in accepted.anew else LossReason.TRUNCATED
-        for log in accepted.moved
-    }
-    again = recreated_topics(plan, snapshot) if wanted.is_same_log else {}
-    copied = {topic for topic, now in again.items() if is_creation_id(now)}
-    same = {*accepted.same, *(log for log in plan.positions if log.topic in copied)}
-    return lost_with_logs(
-        plan, partitions_missing_offsets(plan, snapshot, decided=decided, same=same)
-    )
+    decided = {}
+    for log in accepted.moved:
+        decided[log] = LossReason.TRUNCATED
+        if log in accepted.anew:
+            decided[log] = LossReason.RECREATED
+    same = set(accepted.same)
+    if wanted.is_same_log:
+        for topic, now in recreated_topics(plan, snapshot).items():
+            if is_creation_id(now):
+                same.update(log for log in plan.positions if log.topic == topic)
+    gone = partitions_missing_offsets(plan, snapshot, decided=decided, same=same)
+    return lost_with_logs(plan, gone)
 
 
-def _left_of(
+def _epochs_left(
     lineages: Mapping[BrokerPartition, Lineage],
     moved: Mapping[BrokerPartition, int],
     exact: Collection[BrokerPartition],
 ) -> dict[BrokerPartition, Lineage]:
     """Return the epochs of partitions truncated at a known offset, and of those that stay."""
-    left = {
-        log: tuple(one for one in lineage if log not in moved or one[1] < moved[log])
-        for log, lineage in lineages.items()
-    }
-    return {
-        log: lineage
-        for log, lineage in left.items()
-        if lineage and (log not in moved or log in exact)
-    }
-
-
-def _without(
-    epochs: Mapping[BrokerPartition, int], moved: Mapping[BrokerPartition, int]
-) -> dict[BrokerPartition, int]:
-    return {log: epoch for log, epoch in epochs.items() if log not in moved}
+    left = {}
+    for log, lineage in lineages.items():
+        if log not in moved:
+            epochs = lineage
+        elif log in exact:
+            epochs = tuple(epoch for epoch in lineage if epoch[1] < moved[log])
+        else:
+            continue
+        if epochs:
+            left[log] = epochs
+    return left

@@ -1,4 +1,4 @@
-"""What happens to a stored plan that is not in the table?
+"""Is a stored plan that is not in the table executed, or which plan replaces it?
 
 It is executed again; or, if it cannot be finished, another plan takes its number: the same offsets
 without those that are gone or skipped.
@@ -49,9 +49,10 @@ Span = TypeVar("Span", OffsetRange, Loss)
 
 @dataclass(frozen=True, slots=True)
 class GoneFrom:
-    """From which offset on a log no longer holds what a stored plan reads of it."""
+    """The end of the planned offsets that a partition still has."""
 
     offset: int
+    """From this offset on the records of the stored plan are gone."""
     why: LossReason
 
 
@@ -61,11 +62,11 @@ def replacement_plan(
     """Return the plan that takes the number of one that cannot be finished, without its id: from
     its starts to the current ends.
 
-    What the old plan gave up stays given up, and what it saw of the offsets stays expected. In an
+    The old plan's losses stay lost, and the committed offsets that it observed stay expected. In an
     unreadable partition the position stays, and its losses are left to the plan that reads it.
-    Offsets that are gone with their log (`partitions_missing_offsets`) are losses of the new plan.
-    Raises as `plan_next`, SettingsError if `skipped` names offsets that it does not read, and what
-    `reject_in_doubt_commit` raises.
+    Offsets that are gone with their partition (`partitions_missing_offsets`) are losses of the new
+    plan. Raises as `plan_next` and `reject_in_doubt_commit`, and SettingsError if `skipped` names
+    offsets that it does not read.
     """
     reject_in_doubt_commit(state.plan, snapshot, settings)
     if snapshot.backfill:
@@ -76,16 +77,16 @@ def replacement_plan(
         return _anew(state, snapshot, settings, now_ms=now_ms)
     if state.plan.is_executed_as_it_is:
         return committed_replacement_plan(state, snapshot, settings, now_ms=now_ms)
-    old, among = state.plan, let_go_among(state.plan)
+    old = state.plan
+    among = losses_to_read_again(old)
     earlier = [loss for loss in among if loss.log in snapshot.extents]
     gone = partitions_missing_offsets(old, snapshot)
     deleted = {log for log in gone if log not in snapshot.extents}
-    kept = [
-        loss for loss in old.losses if loss in earlier or loss not in among or loss.log in deleted
-    ]
-    skipped = [
-        replace(skip, incarnation=old.incarnations.get(skip.log, 0)) for skip in state.skipped
-    ]
+    kept = []
+    for loss in old.losses:
+        if loss in earlier or loss not in among or loss.log in deleted:
+            kept.append(loss)
+    skipped = _with_incarnations(state.skipped, old)
     skips = (*earlier, *skipped)
     _reject_leaderless_skips(skipped, snapshot)
     for skip in skipped:
@@ -119,6 +120,14 @@ def replacement_plan(
     )
 
 
+def _with_incarnations(losses: Iterable[Loss], plan: Plan) -> list[Loss]:
+    """Return losses with the incarnations of the plan's partitions."""
+    found = []
+    for loss in losses:
+        found.append(replace(loss, incarnation=plan.incarnations.get(loss.log, 0)))
+    return found
+
+
 def partitions_missing_offsets(
     plan: Plan,
     snapshot: Snapshot,
@@ -126,22 +135,22 @@ def partitions_missing_offsets(
     decided: Mapping[BrokerPartition, LossReason] = MappingProxyType({}),
     same: Collection[BrokerPartition] = (),
 ) -> dict[BrokerPartition, GoneFrom]:
-    """Return the partitions that no longer hold what a stored plan reads: deleted, recreated, or
+    """Return the partitions without all of a stored plan's records: deleted, recreated, or
     truncated inside or below its ranges.
 
     `decided`: partitions that an operator accepts as such; `same`: those accepted as unchanged. If
     the extent on Jafka is unknown, the whole range counts.
     """
     again = recreated_topics(plan, snapshot)
-    others = {
-        log
-        for log in waiting_logs(plan, snapshot)
-        if is_what_was_read(log, plan, snapshot) is False
-    }
+    others = set()
+    for log in waiting_logs(plan, snapshot):
+        if is_what_was_read(log, plan, snapshot) is False:
+            others.add(log)
     cuts = {cut.log: cut.left_until for cut in truncated_partitions(plan, snapshot, plan.positions)}
-    found = dict[BrokerPartition, GoneFrom]()
+    found: dict[BrokerPartition, GoneFrom] = {}
     for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
-        log, start = r.log, r.from_offset
+        log = r.log
+        start = r.from_offset
         if log in found or log in same:
             continue
         if log in decided:
@@ -151,30 +160,27 @@ def partitions_missing_offsets(
         elif log.topic in again or log in others:
             found[log] = GoneFrom(start, LossReason.RECREATED)
         elif log in cuts:
-            found[log] = GoneFrom(
-                start if log.is_physical else max(start, cuts[log]), LossReason.TRUNCATED
-            )
+            if not log.is_physical:
+                start = max(start, cuts[log])
+            found[log] = GoneFrom(start, LossReason.TRUNCATED)
     return found
 
 
 def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
-    """Return what of a stored plan is lost with its partitions, including its own losses there: no
-    later plan reports either.
+    """Return the offsets of a stored plan that are lost with their partitions, and its own losses
+    there: no later plan reports either.
     """
-    among = [
-        loss
-        for loss in let_go_among(plan)
-        if loss.log in gone and loss.until_offset > gone[loss.log].offset
-    ]
-    earlier = [
-        replace(loss, from_offset=max(loss.from_offset, gone[loss.log].offset)) for loss in among
-    ]
+    earlier = []
+    for loss in losses_to_read_again(plan):
+        if loss.log in gone and loss.until_offset > gone[loss.log].offset:
+            start = max(loss.from_offset, gone[loss.log].offset)
+            earlier.append(replace(loss, from_offset=start))
     return [*earlier, *without_losses(_losses_of_missing(plan, gone), earlier)]
 
 
 def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
-    """Return one loss per interval of the plan's ranges that the log lacks, however many tasks read
-    it.
+    """Return one loss per interval of the plan's ranges that the partition lacks, independently of
+    tasks.
     """
     found: list[Loss] = []
     for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
@@ -183,76 +189,80 @@ def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> 
         start = max(r.from_offset, gone[r.log].offset)
         if found and (found[-1].log, found[-1].until_offset) == (r.log, start):
             start = found.pop().from_offset
-        found.append(
-            Loss(r.log, start, r.until_offset, gone[r.log].why, plan.incarnations.get(r.log, 0))
-        )
+        incarnation = plan.incarnations.get(r.log, 0)
+        found.append(Loss(r.log, start, r.until_offset, gone[r.log].why, incarnation))
     return found
 
 
 def committed_replacement_plan(
     state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan:
-    """Return the replacement of a committed plan: its ranges without what is gone or skipped, and
-    nothing more.
+    """Return the replacement of a committed plan: its ranges without gone or skipped offsets.
 
-    What follows is not ours, and nobody else reads its ranges; of a deleted or recreated topic
-    nothing is left. Raises DataLoss if policy is `fail` and nobody skipped what expired,
-    SettingsError for a skip that it does not hold.
+    Later offsets belong to other members, and no other member reads its ranges. Nothing is left of
+    a deleted or recreated topic. Raises DataLoss if the policy is `fail` and expired offsets were
+    not skipped, SettingsError for a skip outside of its ranges.
     """
-    old, table = state.plan, snapshot.table
-    lives, ended = old.incarnations, permanently_missing_topics(old, snapshot)
-    gone = _losses_of_missing(
-        old,
-        {
-            log: at
-            for log, at in partitions_missing_offsets(old, snapshot).items()
-            if log.topic in ended
-        },
-    )
-    skipped = [replace(skip, incarnation=lives.get(skip.log, 0)) for skip in state.skipped]
+    old = state.plan
+    table = snapshot.table
+    ended = permanently_missing_topics(old, snapshot)
+    missing = {}
+    for log, gone_from in partitions_missing_offsets(old, snapshot).items():
+        if log.topic in ended:
+            missing[log] = gone_from
+    gone = _losses_of_missing(old, missing)
+    skipped = _with_incarnations(state.skipped, old)
     for skip in skipped:
         reject_misaligned_offset(skip.log, skip.until_offset, snapshot, key="--skip")
-    by_hand = [*skipped, *without_losses(gone, skipped)]
-    left = tuple(leave_out(old.ranges, by_hand))
+    by_operator = [*skipped, *without_losses(gone, skipped)]
+    left = tuple(leave_out(old.ranges, by_operator))
     expired = list(_expired(replace(old, ranges=left), snapshot, settings))
-    ranges = tuple(
-        replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in leave_out(left, expired)
-    )
+    ranges = []
+    for r in leave_out(left, expired):
+        ranges.append(replace(r, leader=snapshot.leaders.get(r.log, r.leader)))
+    table_id = None
+    table_version = None
+    table_transaction_version = 0
+    if table:
+        table_id = table.id
+        table_version = table.version
+        table_transaction_version = table.transaction_version or 0
     return replace(
         old,
-        ranges=ranges,
+        ranges=tuple(ranges),
         kind=_kind_of(old, ranges),
         created_at_ms=now_ms,
         shape=shape_of_rows(settings),
         supersedes=old.id,
         reason=state.reason,
-        losses=(*old.losses, *by_hand, *expired),
-        table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None,
+        losses=(*old.losses, *by_operator, *expired),
+        table_id=table_id,
+        table_transaction_version=table_transaction_version,
+        table_version=table_version,
         time_zone=snapshot.time_zone,
         id="",
     )
 
 
 def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Loss]:
-    """Return what expired of a plan's ranges. Raises DataLoss if policy is `fail`."""
+    """Yield the expired offsets of a plan's ranges. Raises DataLoss if the policy is `fail`."""
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             reading_of(r.log, r.from_offset, snapshot, settings)
             until = min(r.until_offset, extent.log_start_offset)
-            yield Loss(
-                r.log, r.from_offset, until, LossReason.EXPIRED, plan.incarnations.get(r.log, 0)
-            )
+            incarnation = plan.incarnations.get(r.log, 0)
+            yield Loss(r.log, r.from_offset, until, LossReason.EXPIRED, incarnation)
 
 
 def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
-    """Return a member's plan instead of one that was never committed: its assigned partitions from
+    """Return a member's plan in place of one that was never committed: its assigned partitions from
     their current offsets.
     """
     old = state.plan
-    owned = snapshot.share.logs if snapshot.share else ()
+    owned: Collection[BrokerPartition] = ()
+    if snapshot.share:
+        owned = snapshot.share.logs
     stand = stand_as_member(
         before(old),
         snapshot.committed,
@@ -270,37 +280,41 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
         now_ms=now_ms,
         asking=request_of_replacement(old),
     )
-    among = let_go_among(old)
+    among = losses_to_read_again(old)
+    kept = [loss for loss in old.losses if loss not in among]
     return replace(
         of_member(plan, snapshot, settings),
         previous=old.previous,
         supersedes=old.id,
         reason=state.reason,
-        losses=(*(loss for loss in old.losses if loss not in among), *plan.losses),
+        losses=(*kept, *plan.losses),
         vanished=old.vanished,
         took_over=old.took_over,
         read_by_others=read_by_others(before(old), stand.passed),
     )
 
 
-def let_go_among(plan: Plan) -> tuple[Loss, ...]:
+def losses_to_read_again(plan: Plan) -> tuple[Loss, ...]:
     """Return the losses of this plan that its replacement would read again, because they follow a
-    range's start: skipped or missing. What is gone with its partition is never read again.
+    range's start: skipped or missing offsets.
+
+    Offsets that are gone with their partition are never read again.
     """
     starts = starts_of(plan)
-    current = (
-        loss
-        for loss in plan.losses
-        if loss.incarnation == plan.incarnations.get(loss.log, 0) and loss.why not in LOST_WITH_LOG
-    )
-    return tuple(loss for loss in current if loss.until_offset > starts[loss.log])
+    found = []
+    for loss in plan.losses:
+        if loss.why in LOST_WITH_LOG or loss.incarnation != plan.incarnations.get(loss.log, 0):
+            continue
+        if loss.until_offset > starts[loss.log]:
+            found.append(loss)
+    return tuple(found)
 
 
 def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
     """Return the replacement of a plan whose partitions lack some offsets, without its id: the
     same, with those as losses.
     """
-    missing = [replace(loss, incarnation=plan.incarnations.get(loss.log, 0)) for loss in missing]
+    missing = _with_incarnations(missing, plan)
     ranges = tuple(leave_out(plan.ranges, missing))
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
     first = f"{missing[0].log} from {missing[0].from_offset}"
@@ -325,18 +339,21 @@ def _kind_of(plan: Plan, ranges: Sequence[OffsetRange]) -> PlanKind:
 
 
 def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:
-    """The ranges without the skipped offsets. Raises SettingsError for offsets that no range holds."""
+    """Return the ranges without the skipped offsets.
+
+    Raises SettingsError for skipped offsets outside of the ranges.
+    """
     left = list(ranges)
     for skip in skipped:
-        cut = without_losses(left, [skip])
-        if (
-            sum(r.size for r in left) - sum(r.size for r in cut)
-            != skip.until_offset - skip.from_offset
-        ):
-            message = f"Offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
-            action = "Check the ranges in `etl plans show CONF N`"
-            raise SettingsError(message, **skip.log.place, action=action)
-        left = cut
+        remaining = without_losses(left, [skip])
+        removed = sum(r.size for r in left) - sum(r.size for r in remaining)
+        if removed != skip.until_offset - skip.from_offset:
+            raise SettingsError(
+                f"Offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges",
+                **skip.log.place,
+                action="Check the ranges in `etl plans show CONF N`",
+            )
+        left = remaining
     return left
 
 
@@ -344,11 +361,15 @@ def without_losses(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]
     """Return ranges or losses without the skipped offsets."""
     left = list(found)
     for skip in skipped:
-        left = [part for one in left for part in _around(one, skip)]
+        parts: list[Span] = []
+        for span in left:
+            parts.extend(_around(span, skip))
+        left = parts
     return left
 
 
 def _around(r: Span, skip: Loss) -> Iterable[Span]:
+    """Yield the parts of an interval before and after the skipped offsets."""
     if (
         r.log != skip.log
         or skip.until_offset <= r.from_offset
@@ -368,30 +389,34 @@ def _reject_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> Non
     """
     for skip in skipped:
         if skip.log in snapshot.leaderless:
-            message = f"The partition {skip.log.unled}, so none of its offsets can be skipped now"
-            raise BrokerUnreachable(message, **skip.log.place, action=skip.log.held_by)
+            raise BrokerUnreachable(
+                f"The partition {skip.log.unled}, so none of its offsets can be skipped now",
+                **skip.log.place,
+                action=skip.log.held_by,
+            )
 
 
 def needs_closing(stored: Plan) -> bool:
-    """True if a driver may still append under this plan's number: the plan reads, inherits, or
-    superseded one.
+    """Return True if a driver may still append under this plan's number: the plan reads, inherits,
+    or superseded one.
     """
     return bool(stored.ranges) or stored.kind is PlanKind.TAKE_OVER or stored.supersedes is not None
 
 
 def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
-    """The plan that takes the number of a stored one and reads nothing, without its id: every
-    position stays where that one began.
+    """Return the plan that takes the number of a stored one and reads nothing, without its id: every
+    position stays at the start of the stored plan.
 
-    A plan that takes another pipeline's place is executed as it is: it reads nothing itself, and
-    the other one is retired because of it.
+    A plan that inherits another pipeline is executed unchanged: it reads nothing itself, and the
+    other pipeline is retired because of it.
     """
     if stored.kind is PlanKind.TAKE_OVER:
         return stored
     key_ends = dict(stored.key_ends)
     if stored.run_key is not None:
-        key_ends = {**{r.log: stored.positions[r.log] for r in stored.ranges}, **key_ends}
-    again = let_go_among(stored)
+        for r in stored.ranges:
+            key_ends.setdefault(r.log, stored.positions[r.log])
+    again = losses_to_read_again(stored)
     return replace(
         stored,
         kind=PlanKind.SET,
@@ -414,15 +439,14 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
 def next_closing_plan(
     last: Plan, reason: str, *, table_id: str, table_version: int, number: int, now_ms: int
 ) -> Plan:
-    """Return the same under the number after the table's newest one, `number`, if the stored plan
-    is unknown. `last` is its plan.
+    """Return a closing plan with the number after the table's newest one, for an unknown stored
+    plan.
+
+    `number` is the table's newest plan number, `last` its plan.
     """
+    empty = replace(last, kind=PlanKind.SET, ranges=(), took_over=None, losses=(), vanished=())
     return replace(
-        closing_plan_of(
-            replace(last, kind=PlanKind.SET, ranges=(), took_over=None, losses=(), vanished=()),
-            reason,
-            now_ms=now_ms,
-        ),
+        closing_plan_of(empty, reason, now_ms=now_ms),
         number=number + 1,
         previous=last.id,
         supersedes=None,
@@ -437,10 +461,10 @@ def next_closing_plan(
 def replay_or_supersede(
     state: Replay, snapshot: Snapshot, settings: Settings
 ) -> Replay | Supersede:
-    """Decide about a stored plan: it is executed unchanged, or superseded if policy permits: its
-    range expired, or a partition has no leader.
+    """Decide about a stored plan: it is executed unchanged; or it is superseded, if its range
+    expired or a partition has no leader, and the policy permits it.
 
-    A replay (`PlanKind.REPLAY`) that cannot restore all its rows is given up, whatever policy says,
+    A replay (`PlanKind.REPLAY`) that cannot restore all its rows is given up under any policy,
     since existing rows would be lost. Raises NeedsDecision if a topic was deleted or recreated or
     the conf shapes rows differently, MisalignedOffset if no message begins at its start, DataLoss
     and BrokerUnreachable if policy is `fail`.
@@ -449,43 +473,55 @@ def replay_or_supersede(
     reject_in_doubt_commit(plan, snapshot, settings)
     if is_never_committed(plan, snapshot, settings):
         reject_without_assignment(plan, snapshot)
-        return Supersede(plan, "it was stored, and the group's offsets were not moved with it")
-    if plan.kind is PlanKind.REPLAY and (why := why_given_up(plan, snapshot)):
-        return Supersede(plan, why)
+        return Supersede(plan, "it was stored, and the group's offsets were not committed with it")
+    if plan.kind is PlanKind.REPLAY:
+        reason = why_given_up(plan, snapshot)
+        if reason:
+            return Supersede(plan, reason)
     _reject_gone_topics(plan, snapshot)
     reject_other_incarnation(snapshot, starts_of(plan))
     reject_stored_plan_of_recreated_topic(plan, snapshot)
-    reject_recreated_or_truncated(
-        plan, _of_ranges(plan, snapshot) if plan.is_executed_as_it_is else snapshot
-    )
+    if plan.is_executed_as_it_is:
+        reject_recreated_or_truncated(plan, _of_ranges(plan, snapshot))
+    else:
+        reject_recreated_or_truncated(plan, snapshot)
     reject_misaligned_offsets(starts_of(plan), snapshot, plan, is_left=True)
     _reject_leaderless_ranges(plan, snapshot, settings)
     leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
     if leaderless:
-        more = f" (and {len(leaderless) - 1:,} more partitions)" if leaderless[1:] else ""
         log = leaderless[0]
-        unled = f"the broker of {log} is away" if log.is_physical else f"{log} has no leader"
         if uncounted([log], snapshot.leaders):
-            unled = f"the broker of {log} is there and counts fewer partitions now"
-        return Supersede(plan, f"{unled}{more}: a later plan reads what it holds")
+            unled = f"the broker of {log} is available and has fewer partitions now"
+        elif log.is_physical:
+            unled = f"the broker of {log} is unreachable"
+        else:
+            unled = f"{log} has no leader"
+        more = ""
+        if leaderless[1:]:
+            more = f" (and {len(leaderless) - 1:,} more partitions)"
+        return Supersede(plan, f"{unled}{more}: a later plan reads its offsets")
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             reading_of(r.log, r.from_offset, snapshot, settings)  # raises under `fail`
             return Supersede(
                 plan,
-                f"{r.log}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now",
+                f"{r.log}: its range starts at {r.from_offset}, and the log now at "
+                f"{extent.log_start_offset}",
             )
     _reject_other_row_shape(plan, settings)
     return state
 
 
 def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot of what the plan reads: other partitions are decided once it is in the
-    table. A plan that is executed unchanged is not replaced, so a partition that is another by now
-    is left out and accepted afterwards.
+    """Return the snapshot with the plan's partitions only: others are decided once it is in the
+    table.
+
+    A plan that is executed unchanged is not replaced, so a partition that is another one now is
+    left out and accepted afterwards.
     """
-    logs, topics = {r.log for r in plan.ranges}, {r.log.topic for r in plan.ranges}
+    logs = {r.log for r in plan.ranges}
+    topics = {r.log.topic for r in plan.ranges}
     return replace(
         snapshot,
         extents={log: extent for log, extent in snapshot.extents.items() if log in logs},
@@ -497,20 +533,24 @@ def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
 
 
 def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
-    """Why a replay cannot bring back all of its rows; None where nothing speaks against it."""
+    """Return why a replay cannot restore all of its rows; None if it can."""
     gone = sorted(snapshot.missing_topics & {r.log.topic for r in plan.ranges})
     if gone:
         return f"{GIVEN_UP}: the brokers do not know the topic {gone[0]} any more"
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
-            return f"{GIVEN_UP}: {r.log} was to be read from {r.from_offset}, and the log starts at {extent.log_start_offset} by now"
+            return (
+                f"{GIVEN_UP}: {r.log} is planned from {r.from_offset}, and the log now starts at "
+                f"{extent.log_start_offset}"
+            )
     return None
 
 
 def topics_left_to_read(ledger: Ledger) -> set[str]:
-    """Topics of a plan that is stored and not known to be executed; those that it gives up as
-    deleted keep no run from executing it.
+    """Return the topics of a plan that is stored and not known to be executed.
+
+    Topics that it gives up as deleted do not stop a run from executing it.
     """
     plan = ledger.newest
     if plan is None or ledger.applied is not None:
@@ -520,7 +560,8 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
 
 
 def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
-    """Reject replacing a stored plan that reads what its logs no longer hold: an operator decides.
+    """Reject the replacement of a stored plan whose records are gone: an operator decides.
+
     Raises NeedsDecision for a deleted or recreated topic, PartitionTruncated.
     """
     if (
@@ -535,56 +576,79 @@ def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
 
 def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
     gone = sorted(snapshot.missing_topics & {r.log.topic for r in plan.ranges})
-    if gone:
-        others = f" (and {len(gone) - 1:,} more topics)" if gone[1:] else ""
-        message = f"Plan {plan.number} is stored and not in the table, and the brokers do not know this topic of it any more{others}"
-        ranges = [r for r in plan.ranges if r.log.topic in gone]
-        count = f"{sum(r.size for r in ranges):,} {ranges[0].log.unit}s"
-        first = f"the first of them {ranges[0].log} from {ranges[0].from_offset} to {ranges[0].until_offset}"
-        action = (
-            f"Check whether it was deleted: then {count} of plan {plan.number}, {first}, are lost. The plan without them, which records them as "
-            f"lost, is: etl plans supersede CONF {plan.number} --reason ..."
-        )
-        raise NeedsDecision(message, topic=gone[0], action=action)
+    if not gone:
+        return
+    others = ""
+    if gone[1:]:
+        others = f" (and {len(gone) - 1:,} more topics)"
+    ranges = [r for r in plan.ranges if r.log.topic in gone]
+    first = ranges[0]
+    count = f"{sum(r.size for r in ranges):,} {first.log.unit}s"
+    raise NeedsDecision(
+        f"Plan {plan.number} is stored and not in the table, and the brokers do not know its topic "
+        f"any more{others}",
+        topic=gone[0],
+        action=f"Check whether the topic was deleted: then {count} of plan {plan.number}, the first "
+        f"of them {first.log} from {first.from_offset} to {first.until_offset}, are lost. To record "
+        "them as lost and continue without them, run "
+        f"`etl plans supersede CONF {plan.number} --reason ...`",
+    )
 
 
 def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
-    """Reject a stored plan with a partition without a leader: it is read whole or not at all.
-    Raises BrokerUnreachable with `fail`.
+    """Reject a stored plan with a partition without a leader: a plan is read completely or not at
+    all.
+
+    Raises BrokerUnreachable: always for a plan that is executed unchanged, else with `fail`.
     """
     logs = snapshot.leaderless & {r.log for r in plan.ranges}
-    if logs and plan.is_executed_as_it_is:
-        reason = "was handed over" if plan.handed_over else "a member of the group stored"
-        message = f"The partition {min(logs).unled}, and plan {plan.number}, which {reason} and is not in the table, reads it"
+    if not logs:
+        return
+    log = min(logs)
+    if plan.is_executed_as_it_is:
         if plan.handed_over:
-            rests = "nobody else of the group reads these offsets any more"
+            state = "whose offsets are committed, is not in the table and reads it"
+            reason = "No other member of the group reads these offsets any more"
         else:
-            rests = "a stored plan is executed as it is"
-        action = (
-            f"{min(logs).held_by}; {rests}. If they are gone for good, the plan without them "
-            f"is: etl plans supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ..."
+            state = "which a member of the group stored, is not in the table and reads it"
+            reason = "The stored plan is executed unchanged"
+        raise BrokerUnreachable(
+            f"The partition {log.unled}, and plan {plan.number}, {state}",
+            **log.place,
+            action=f"{log.held_by}. {reason}. If they are gone for good, run `etl plans supersede "
+            f"CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...` to continue "
+            "without them",
         )
-        raise BrokerUnreachable(message, **min(logs).place, action=action)
-    if logs and settings.source.on_no_leader is OnNoLeader.FAIL:
-        message = f"The partition has no leader, and plan {plan.number}, which is stored and not in the table, reads it"
-        action = (
-            "Check the brokers that hold its replicas; under source.on_no_leader: skip a run puts a plan without it in its place, and what it "
-            "holds is read once it has a leader again"
+    if settings.source.on_no_leader is OnNoLeader.FAIL:
+        raise BrokerUnreachable(
+            f"The partition has no leader, and plan {plan.number}, which is stored and not in the "
+            "table, reads it",
+            **log.place,
+            action="Check the brokers that host its replicas, or set source.on_no_leader: skip. Then "
+            "a run replaces the plan by one without this partition, and reads its records once it "
+            "has a leader again",
         )
-        raise BrokerUnreachable(message, **min(logs).place, action=action)
 
 
 def _reject_other_row_shape(plan: Plan, settings: Settings) -> None:
-    """Reject a stored plan under settings that shape rows differently. Raises NeedsDecision."""
-    if plan.shape != shape_of_rows(settings):
-        message = f"Plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
+    """Reject a stored plan after a change of settings that define its rows. Raises NeedsDecision."""
+    if plan.shape == shape_of_rows(settings):
+        return
+    restore = (
+        "Or restore source.isolation_level, transform and table.partition_by for one run, then "
+        "change them"
+    )
+    action = (
+        f"Run `etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read "
+        f"with the present conf, nothing is lost. {restore}"
+    )
+    if plan.kind is PlanKind.REPLAY:
         action = (
-            f"Run `etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read as the conf says now, nothing is lost; "
-            "or put source.isolation_level, transform and table.partition_by back for one run, then change them"
+            f"Run `etl plans supersede CONF {plan.number} --reason ...`: the rows stay unchanged, and "
+            f"another `etl replay` writes them with the present conf. {restore}"
         )
-        if plan.kind is PlanKind.REPLAY:
-            action = (
-                f"Run `etl plans supersede CONF {plan.number} --reason ...`: the rows stay as they are, and another `etl replay` makes them as "
-                "the conf says now; or put source.isolation_level, transform and table.partition_by back for one run"
-            )
-        raise NeedsDecision(message, action=action)
+    raise NeedsDecision(
+        f"Plan {plan.number} is stored but not in the table, and the settings of its rows have "
+        "changed in the conf since",
+        action=action,
+    )

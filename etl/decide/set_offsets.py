@@ -40,7 +40,7 @@ from etl.decide.partition_identity import (
 from etl.decide.plan import shape_of_rows
 from etl.decide.reconcile import where_we_stand
 from etl.decide.replacement import (
-    let_go_among,
+    losses_to_read_again,
     lost_with_logs,
     partitions_missing_offsets,
     without_losses,
@@ -358,7 +358,7 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> It
                     log, old.positions[log], offset, LossReason.MOVED, old.incarnations.get(log, 0)
                 )
     else:
-        again = let_go_among(old)
+        again = losses_to_read_again(old)
         yield from (
             loss
             for loss in old.losses

@@ -67,7 +67,7 @@ def deleted(stage: Stage, *, command: str | None = None, run: str | None = None)
     pipeline = with_another_topic(stage)
     rows = pipeline.in_table()
     delete_topic(pipeline)
-    stopped(pipeline.run(), 5, "do not know this topic of it any more")
+    stopped(pipeline.run(), 5, "do not know its topic any more")
     if command:
         killed(pipeline, command, "plans supersede", "2", *_REASON)
     result = pipeline.door("plans", "supersede", after=("2", *_REASON))

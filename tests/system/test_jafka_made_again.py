@@ -115,7 +115,7 @@ def test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_lo
         )
         result = pipeline.accept_log(topic)
         assert result.code == 0, result.err
-        assert f"{topic}:1-0: is left as it is: its broker is away" in " ".join(
+        assert f"{topic}:1-0: stays undecided: its broker is unreachable" in " ".join(
             result.document["message"]
         )
         assert pipeline.ran().outcomes == [
@@ -134,7 +134,7 @@ def test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_lo
             5,
             f"{topic}:1-0: the bytes that were read or planned last are there",
         )
-    refused(pipeline.accept_log(f"{topic}:1-0"), 2, "it is the same log", "--not-recreated")
+    refused(pipeline.accept_log(f"{topic}:1-0"), 2, "It is the same partition", "--not-recreated")
     assert pipeline.accept_log(f"{topic}:1-0", "--not-recreated").code == 0
     pipeline.ran()
     assert rows(pipeline) == {(0, 0): 100, (0, 1): 200, (1, 0): 110}

@@ -424,7 +424,7 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     refused(
         stored.run(),
         5,
-        "do not know this topic of it any more",
+        "do not know its topic any more",
         "400 offsets of plan 2",
         "plans supersede CONF 2",
     )
@@ -473,7 +473,9 @@ def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_o
     stored: Pipeline,
 ) -> None:
     delete_topic(stored)
-    refused(stored.accept_log(stored.topic), 2, "The topic is not there", "plans supersede CONF 2")
+    refused(
+        stored.accept_log(stored.topic), 2, "The topic does not exist", "plans supersede CONF 2"
+    )
     make_topic(stored)
     assert_lost_offsets_recorded(stored.accept_log(stored.topic), stored, "topic recreated")
     assert stored.door("run", "--fail-on-loss").code == 3

@@ -127,7 +127,7 @@ def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(
     refused(
         pipeline.run(),
         5,
-        "the brokers do not know this topic of it any more",
+        "the brokers do not know its topic any more",
         gone,
         "etl plans supersede CONF 1",
     )

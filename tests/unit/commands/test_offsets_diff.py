@@ -177,7 +177,7 @@ def test_a_stored_plan_whose_range_expired_is_said_to_give_way_to_another() -> N
     found = diff(with_a_plan_that_expired(), settings_of(on_data_loss="skip"))
     assert [row[-1] for row in rows_of(found)] == ["plan not appended"] * 3
     assert next_runs(found) == {
-        "puts another plan in its place: clicks 0: its range starts at 0, and the log at 2 by now"
+        "puts another plan in its place: clicks 0: its range starts at 0, and the log now at 2"
     }
     assert found.refusal is None
 

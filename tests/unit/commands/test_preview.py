@@ -90,7 +90,7 @@ def test_a_plan_that_is_superseded_is_said_to_be_followed_by_what_the_caps_left(
         expired_plan(),
         settings_of(on_data_loss="skip", limits={"max_records_per_plan": 4}),
     )
-    assert summary(outside, capped).endswith("and the log at 2 by now; then it makes plan 2")
+    assert summary(outside, capped).endswith("and the log now at 2; then it makes plan 2")
     assert is_what_a_run_reads(outside, capped)
 
 

@@ -703,7 +703,7 @@ def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one
     skip = settings_of(on_no_leader="skip")
     state = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
     assert isinstance(state, Supersede)
-    assert state.reason == "clicks 0 has no leader: a later plan reads what it holds"
+    assert state.reason == "clicks 0 has no leader: a later plan reads its offsets"
     plan = replacement_plan(state, AWAY, skip, now_ms=NOW_MS)
     assert (offsets_of(plan), plan.positions, plan.losses) == (
         {B: [(0, 5)]},
@@ -762,9 +762,7 @@ def test_a_stored_plan_whose_offsets_are_all_there_is_replayed() -> None:
 
 def test_a_stored_plan_of_a_topic_that_was_deleted_names_the_command_that_leads_out() -> None:
     stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
-    with pytest.raises(
-        NeedsDecision, match="the brokers do not know this topic of it any more"
-    ) as caught:
+    with pytest.raises(NeedsDecision, match="the brokers do not know its topic any more") as caught:
         replay_or_supersede(stored, snapshot_of({}, missing_topics=frozenset({"clicks"})), SETTINGS)
     assert (
         f"etl plans supersede CONF {STORED.number} --reason" in caught.value.action
@@ -783,7 +781,7 @@ def test_a_stored_plan_of_a_topic_that_the_conf_alone_dropped_is_replayed() -> N
 def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_under_fail() -> None:
     snapshot = snapshot_of({A: (4, 30), B: (0, 5)})
     found = replay_or_supersede(Replay(STORED), snapshot, settings_of(on_data_loss="skip"))
-    assert found == Supersede(STORED, "clicks 0: its range starts at 3, and the log at 4 by now")
+    assert found == Supersede(STORED, "clicks 0: its range starts at 3, and the log now at 4")
     with pytest.raises(DataLoss, match="1 offsets are gone: wanted 3"):
         replay_or_supersede(Replay(STORED), snapshot, SETTINGS)
 

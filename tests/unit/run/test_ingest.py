@@ -456,7 +456,7 @@ def test_a_stored_plan_is_not_replayed_in_another_shape() -> None:
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     world = FakeWorld(outside, SETTINGS)
-    with pytest.raises(NeedsDecision, match="shapes its rows"):
+    with pytest.raises(NeedsDecision, match="the settings of its rows have changed"):
         ingest(world, settings_of(table={"partition_by": ["event_date"]}), new_report())
     assert world.steps == ["observe"]
     run(outside)

@@ -363,7 +363,8 @@ def test_a_log_without_a_leader_is_waited_for_by_the_plan_that_reads_it(
     outside.owners.clear()
     outside.logs[A].has_leader = False
     with pytest.raises(
-        BrokerUnreachable, match="which a member of the group stored and is not in the table"
+        BrokerUnreachable,
+        match="which a member of the group stored, is not in the table and reads it",
     ):
         run(outside, [B], settings=settings)
     outside.logs[A].has_leader = True
@@ -433,7 +434,7 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_stored_plan_and_the_message_
     outside.topic_ids = {"clicks": "another"}
     outside.logs = {log: replace(outside.logs[log].made_again(), end=2) for log in (A, B)}
     with pytest.raises(
-        NeedsDecision, match="which a member of the group stored and is not in the table"
+        NeedsDecision, match="which a member of the group stored, is not in the table and reads it"
     ) as refused:
         run(outside, [A, B])
     first, then = (

@@ -286,7 +286,7 @@ def test_a_conf_that_shapes_rows_in_another_way_stops_a_stored_replay_with_the_c
     outside = loaded(5, 3, 4)
     with pytest.raises(Crash):
         replayed(outside, at=crash_at("store plan", When.AFTER))
-    with pytest.raises(NeedsDecision, match="the rows stay as they are, and another `etl replay`"):
+    with pytest.raises(NeedsDecision, match="the rows stay unchanged, and another `etl replay`"):
         run(outside, settings_of(isolation_level="read_uncommitted"))
 
 

@@ -49,7 +49,7 @@ def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_g
         old.id,
         (Loss(LOGS[0], 0, 2, LossReason.EXPIRED),),
     )
-    assert new.reason == "clicks 0: its range starts at 0, and the log at 2 by now"
+    assert new.reason == "clicks 0: its range starts at 0, and the log now at 2"
     reject_unfinished(outside)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from etl.commands.lag import offsets_of
 from etl.commands.plans import preview_of
-from etl.decide.accept_partitions import told_of
+from etl.decide.accept_partitions import describe_accepted_partitions
 from etl.decide.partition_identity import topic_ids_to_record
 from etl.errors import (
     BrokerUnreachable,
@@ -220,9 +220,9 @@ def test_nobody_is_believed_against_the_bytes_of_a_log(is_same_log: bool) -> Non
     outside = kept_by_two()
     before = dict(outside.plans)
     named, message = (
-        ("clicks:1-0", "not the same log: the bytes")
+        ("clicks:1-0", "not the same partition: it no longer has the bytes")
         if is_same_log
-        else ("clicks:2-0", "It is the same log: the bytes")
+        else ("clicks:2-0", "It is the same partition: it has the bytes")
     )
     with pytest.raises(SettingsError, match=message):
         accept(outside, named, is_same_log=is_same_log)
@@ -231,7 +231,7 @@ def test_nobody_is_believed_against_the_bytes_of_a_log(is_same_log: bool) -> Non
 
 def test_a_topic_is_not_the_same_where_one_of_its_logs_holds_other_bytes() -> None:
     outside = kept_by_two()
-    with pytest.raises(SettingsError, match="not the same log"):
+    with pytest.raises(SettingsError, match="not the same partition"):
         accept(outside, "clicks", is_same_log=True)
 
 
@@ -457,7 +457,9 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
     log.grow(12)
     position = outside.offsets[ONE][0]
     assert position not in [start for start, _ in log.entries]
-    with pytest.raises(SettingsError, match="Nothing is wrong"):  # not verified yet
+    with pytest.raises(
+        SettingsError, match="is unchanged: it was neither truncated nor recreated"
+    ):  # not verified yet
         accept(outside, "clicks:1-0", at_offset=at)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -467,9 +469,9 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
         "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET --reason ..."
         in refused.value.action
     )
-    with pytest.raises(SettingsError, match=f"Offset {position} lies above {position - 1}"):
+    with pytest.raises(SettingsError, match=f"Offset {position} is above {position - 1}"):
         accept(outside, "clicks:1-0", at_offset=position)
-    with pytest.raises(SettingsError, match="not the same log"):
+    with pytest.raises(SettingsError, match="not the same partition"):
         accept(outside, "clicks:1-0", is_same_log=True)
     assert accept(outside, "clicks:1-0", at_offset=at).vanished == (Vanished(ONE, at, position),)
     run(outside)
@@ -487,7 +489,7 @@ def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_appe
 
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside, at=at)
-    with pytest.raises(SettingsError, match="do not tell where the log was cut"):
+    with pytest.raises(SettingsError, match="do not report the truncation offset of the partition"):
         accept(outside, "clicks:1-0")
     accept(outside, "clicks:1-0", at_offset=0)
     run(outside)
@@ -590,7 +592,7 @@ def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_p
     make_again(outside, [ONE], entries=7)
     with pytest.raises(PartitionTruncated, match="or below"):
         run(outside)
-    with pytest.raises(SettingsError, match="do not tell where the log was cut"):
+    with pytest.raises(SettingsError, match="do not report the truncation offset of the partition"):
         accept(outside, "clicks:1-0")
     accept(outside, "clicks:1-0", at_offset=0)
     run(outside)
@@ -615,7 +617,7 @@ def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alo
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, [*BROKER_1, TWO])
     for log in ("clicks:1-0", "clicks:1-1", "clicks:2-0"):
-        with pytest.raises(SettingsError, match="It is the same log:"):
+        with pytest.raises(SettingsError, match="It is the same partition:"):
             accept(outside, log)
         accept(outside, log, at_offset=0)
     run(outside)
@@ -629,7 +631,7 @@ def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alo
 def test_at_is_for_one_partition_that_is_named_itself_and_no_higher_than_it_was_read(
     names: tuple[str, ...], at: int
 ) -> None:
-    with pytest.raises(SettingsError, match="--truncated-at is for one partition|lies above"):
+    with pytest.raises(SettingsError, match="--truncated-at is for one partition|is above"):
         accept(kept_by_two(), *names, at_offset=at)
 
 
@@ -664,15 +666,16 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
     expire_what_was_read(outside, ALSO_ONE)
     old, snapshot = outside.newest_plan(), FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     plan = accept(outside, "clicks:1-1", "clicks:1-0")
-    assert old and told_of(old, plan, snapshot) == [
-        "clicks:1-1: is another log by your word alone: if it is the one that was, its rows "
-        "are in the table twice, under two incarnations",
+    assert old and describe_accepted_partitions(old, plan, snapshot) == [
+        "clicks:1-1: is another partition, by your decision only: if it is the same one, its "
+        "rows are in the table twice, under two incarnations",
         "clicks:2-0: is not decided yet, and runs stop until it is",
     ]
     away(outside, TWO)
     newer, snapshot = plan, FakeWorld(outside, PHYSICAL_SETTINGS).observe()
-    assert told_of(newer, replace(newer, reason="another"), snapshot) == [
-        "clicks:2-0: is left as it is: its broker is away, and once it is back a run asks again"
+    assert describe_accepted_partitions(newer, replace(newer, reason="another"), snapshot) == [
+        "clicks:2-0: stays undecided: its broker is unreachable, and a run decides once it is "
+        "available"
     ]
 
 

@@ -90,7 +90,8 @@ def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_ag
     report = run(outside)
     assert outcomes(report) == [Outcome.PLAN_SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
     assert (
-        "the broker of clicks 1-1 is there and counts fewer partitions now" in report.outcomes[0][1]
+        "the broker of clicks 1-1 is available and has fewer partitions now"
+        in report.outcomes[0][1]
     )
     assert report.outcomes[2][1].startswith(
         "clicks 1-1: its broker has fewer partitions now; left out"

@@ -14,7 +14,7 @@ import pytest
 
 from etl.commands.backfill import parse_asked
 from etl.commands.replay import parse_wanted
-from etl.decide.accept_partitions import told_of
+from etl.decide.accept_partitions import describe_accepted_partitions
 from etl.decide.partition_identity import accept_command
 from etl.errors import NeedsDecision, OffsetMoved, Owned, PartitionTruncated, SettingsError
 from etl.model.partitions import BrokerPartition, Named, parse_named
@@ -435,17 +435,17 @@ def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_sam
     )
     old, snapshot = outside.newest_plan(), FakeWorld(outside, settings_of()).observe()
     plan = accept(outside, "clicks", is_same_log=True)
-    assert old and told_of(old, plan, snapshot) == [
-        "clicks: is the topic that it was by your word alone: if it is another, its records "
+    assert old and describe_accepted_partitions(old, plan, snapshot) == [
+        "clicks: is the same topic, by your decision only: if it is another, its records "
         "below our positions are never loaded"
     ]
-    assert told_of(old, replace(plan, incarnations={A: 1}), snapshot) == []
+    assert describe_accepted_partitions(old, replace(plan, incarnations={A: 1}), snapshot) == []
 
 
 def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:
     outside = with_ids("zxid-5")
     made_again(outside, "zxid-1f", 20, 1, 9)
-    with pytest.raises(SettingsError, match="not the same log"):
+    with pytest.raises(SettingsError, match="not the same partition"):
         accept(outside, "clicks", is_same_log=True)
 
 
@@ -461,7 +461,8 @@ def test_a_log_with_which_nothing_is_wrong_is_not_accepted(name: str) -> None:
     outside = loaded() if name == "clicks:0" else cut_and_longer()
     before = dict(outside.plans)
     with pytest.raises(
-        SettingsError, match="The topic is not there," if name == "other" else "Nothing is wrong"
+        SettingsError,
+        match="The topic does not exist," if name == "other" else f"{name} is unchanged",
     ):
         accept(outside, name)
     assert outside.plans == before
@@ -476,9 +477,9 @@ def test_where_brokers_tell_no_epochs_the_operator_says_where_the_log_was_cut() 
     outside.logs[A].end = 12
     with pytest.raises(PartitionTruncated, match="at offset 12 or below.*--truncated-at OFFSET"):
         run(outside)
-    with pytest.raises(SettingsError, match="do not tell where"):
+    with pytest.raises(SettingsError, match="do not report the truncation offset"):
         accept(outside, "clicks:0")
-    with pytest.raises(SettingsError, match="lies above 12"):
+    with pytest.raises(SettingsError, match="Offset 13 is above 12"):
         accept(outside, "clicks:0", at_offset=13)
     assert accept(outside, "clicks:0", at_offset=10).positions[A] == 10
     run(outside)

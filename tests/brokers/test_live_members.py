@@ -40,7 +40,7 @@ def test_a_run_stops_for_a_live_member_of_either_protocol_and_goes_on_once_it_ha
     group = Group(stage, pipeline.topic, protocol, "range", pipeline.group)
     with group.joined() as (_, share):
         refused(
-            pipeline.run(), 4, f"live consumers are registered in the group: {share.member_id} at "
+            pipeline.run(), 4, f"Live consumers are registered in the group: {share.member_id} at "
         )
         assert not pipeline.table.exists()
     assert "ingested" in pipeline.ran().outcomes

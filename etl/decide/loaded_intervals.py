@@ -1,7 +1,8 @@
-"""Which offsets has the table, by the ledger, and which are missing?
+"""Which offsets does the table hold by the ledger, and which are missing?
 
 Lives here: which plans led to the table; merging their ranges into intervals when plans are pruned;
 what remains of an interval after a replay replaced a part; which time intervals are incomplete.
+Not here: which offsets backfills may load (etl/decide/reservations.py).
 
 If each offset of an older interval has a row, or its gaps are known one by one, the part outside of
 a replaced interval is known, too. Intervals of pruned plans keep counts only: if a replay cuts one,
@@ -28,16 +29,14 @@ from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets [from, until) of one life of one log, all of which a plan replaces, and the rows that
-    stood there.
-    """
+    """Offsets [from, until) of one incarnation of a partition, all of which a plan replaces."""
 
     log: BrokerPartition
     from_offset: int
     until_offset: int
     incarnation: int = 0
     stood: int | None = None
-    """None: not counted, or others removed rows since."""
+    """Rows of these offsets before; None: not counted, or other writers removed rows since."""
 
     def holds(self, from_offset: int, until_offset: int) -> bool:
         """True if it contains all these offsets."""
@@ -49,95 +48,93 @@ class Span:
 
 
 def spans_of(plan: Plan, *, is_counted: bool = True) -> tuple[Span, ...]:
-    """Return what a replay replaces, sorted: one interval per partition. `is_counted`: the plan's
-    counts are still right.
+    """Return the offsets that a replay replaces, sorted: one interval per partition.
+
+    `is_counted`: the plan's counts of rows are still right.
     """
-    found: dict[BrokerPartition, tuple[int, int]] = {}
+    bounds: dict[BrokerPartition, tuple[int, int]] = {}
     for r in plan.ranges:
-        low, high = found.get(r.log, (r.from_offset, r.until_offset))
-        found[r.log] = min(low, r.from_offset), max(high, r.until_offset)
-    return tuple(
-        Span(
-            log,
-            low,
-            high,
-            plan.incarnations.get(log, 0),
-            plan.stood.get(log) if is_counted else None,
-        )
-        for log, (low, high) in sorted(found.items())
-    )
+        low, high = bounds.get(r.log, (r.from_offset, r.until_offset))
+        bounds[r.log] = min(low, r.from_offset), max(high, r.until_offset)
+    spans = []
+    for log, (low, high) in sorted(bounds.items()):
+        rows_before = plan.stood.get(log) if is_counted else None
+        spans.append(Span(log, low, high, plan.incarnations.get(log, 0), rows_before))
+    return tuple(spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What remains of older intervals around a replaced one."""
+    """Remaining parts of older intervals around a replaced one."""
 
     outside: tuple[Interval, ...]
-    """With the rows that they have there."""
+    """Parts outside of it, with the number of their rows."""
     crossing: tuple[Interval, ...] = ()
     """Intervals that overlap it with an unknown number of rows inside."""
     known_inside: int | None = 0
     """Rows inside of all others; None if not counted."""
 
     def counted_with(self, came: Sequence[Interval], span: Span) -> Interval:
-        """Return the one interval that the overlapping ones become, with the new rows. Rows are
-        None if unknown.
+        """Return the one interval that the overlapping ones become with the new intervals `came`.
+
+        Its rows are None if unknown.
         """
-        counts = [one.rows for one in (*self.crossing, *came)]
+        merged = (*self.crossing, *came)
+        counts = [interval.rows for interval in merged]
         rows = None
         if None not in counts and span.stood is not None and self.known_inside is not None:
-            rows = sum(count or 0 for count in counts) - max(0, span.stood - self.known_inside)
-        every = (*self.crossing, *came)
-        low, high = min(one.from_offset for one in every), max(one.until_offset for one in every)
+            replaced_rows = max(0, span.stood - self.known_inside)
+            rows = sum(count or 0 for count in counts) - replaced_rows
         return Interval(
-            low,
-            high,
-            rows,
-            sum(one.control_records for one in every),
-            sum(one.aborted_records for one in every),
-            sum(one.compacted for one in every),
-            span.incarnation,
-            sum(one.unproven for one in every),
+            from_offset=min(interval.from_offset for interval in merged),
+            until_offset=max(interval.until_offset for interval in merged),
+            rows=rows,
+            control_records=sum(interval.control_records for interval in merged),
+            aborted_records=sum(interval.aborted_records for interval in merged),
+            compacted=sum(interval.compacted for interval in merged),
+            incarnation=span.incarnation,
+            unproven=sum(interval.unproven for interval in merged),
         )
 
 
 def subtract_span(
     intervals: Iterable[Interval], span: Span, *, known_inside: int | None = 0
 ) -> Remaining:
-    """Return what remains of a partition's intervals around the span. `known_inside`: rows in it of
-    other intervals.
+    """Return the remaining parts of a partition's intervals around the span.
+
+    `known_inside`: rows in it of other intervals; None: not counted.
     """
-    outside, crossing, inside = list[Interval](), list[Interval](), [known_inside]
-    for one in intervals:
-        if one.incarnation != span.incarnation or not span.meets(one.from_offset, one.until_offset):
-            outside.append(one)
-        elif span.holds(one.from_offset, one.until_offset):
-            inside.append(one.rows)
-        elif one.rows == one.until_offset - one.from_offset and not span.log.is_physical:
-            inside.append(
-                min(one.until_offset, span.until_offset) - max(one.from_offset, span.from_offset)
-            )
-            outside += [
-                Interval(low, high, high - low, incarnation=one.incarnation)
-                for low, high in _around(one.from_offset, one.until_offset, span)
-            ]
+    outside: list[Interval] = []
+    crossing: list[Interval] = []
+    counts_inside = [known_inside]
+    for interval in intervals:
+        start = interval.from_offset
+        end = interval.until_offset
+        if interval.incarnation != span.incarnation or not span.meets(start, end):
+            outside.append(interval)
+        elif span.holds(start, end):
+            counts_inside.append(interval.rows)
+        elif interval.rows == end - start and not span.log.is_physical:
+            # Each offset has a row.
+            counts_inside.append(min(end, span.until_offset) - max(start, span.from_offset))
+            for low, high in _around(start, end, span):
+                outside.append(Interval(low, high, high - low, incarnation=interval.incarnation))
         else:
-            crossing.append(one)
-    return Remaining(
-        tuple(outside),
-        tuple(crossing),
-        None if None in inside else sum(rows or 0 for rows in inside),
-    )
+            crossing.append(interval)
+    rows_inside = None
+    if None not in counts_inside:
+        rows_inside = sum(rows or 0 for rows in counts_inside)
+    return Remaining(tuple(outside), tuple(crossing), rows_inside)
 
 
 def replaced_in(
     intervals: Sequence[Interval], span: Span, came: Sequence[Interval]
 ) -> tuple[Interval, ...]:
-    """The intervals of one log once `came`, which lie side by side in the span, took the place of
-    what it held.
-    """
-    left = subtract_span(intervals, span)
-    return (*left.outside, *((left.counted_with(came, span),) if left.crossing else came))
+    """Return a partition's intervals after the adjacent intervals `came` replaced the span."""
+    remaining = subtract_span(intervals, span)
+    if remaining.crossing:
+        return (*remaining.outside, remaining.counted_with(came, span))
+    return (*remaining.outside, *came)
 
 
 def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
@@ -149,35 +146,35 @@ def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
 def split_around(
     r: OffsetRange, receipt: RangeResult, span: Span
 ) -> tuple[tuple[OffsetRange, RangeResult], ...]:
-    """Return the parts of an exact range outside of the span, with what is known of each."""
-    parts = (
-        replace(r, from_offset=low, until_offset=high)
-        for low, high in _around(r.from_offset, r.until_offset, span)
-    )
-    return tuple((part, _cut(receipt, part)) for part in parts)
+    """Return the parts of an exact range outside of the span, with the result of each."""
+    parts = []
+    for low, high in _around(r.from_offset, r.until_offset, span):
+        part = replace(r, from_offset=low, until_offset=high)
+        parts.append((part, _result_of_part(receipt, part)))
+    return tuple(parts)
 
 
 def outside_of(
     r: OffsetRange, receipt: RangeResult, holes: Iterable[tuple[int, int]]
 ) -> list[tuple[OffsetRange, RangeResult]]:
-    """Return the same outside of several spans [from, until)."""
+    """Return the parts of an exact range outside of several spans [from, until)."""
     parts = [(r, receipt)]
-    for span in (Span(r.log, start, until) for start, until in holes):
-        parts = [
-            part
-            for one in parts
-            for part in (
-                split_around(*one, span)
-                if span.meets(one[0].from_offset, one[0].until_offset)
-                else (one,)
-            )
-        ]
+    for start, until in holes:
+        span = Span(r.log, start, until)
+        remaining = []
+        for part, result in parts:
+            if span.meets(part.from_offset, part.until_offset):
+                remaining += split_around(part, result, span)
+            else:
+                remaining.append((part, result))
+        parts = remaining
     return parts
 
 
-def _cut(receipt: RangeResult, part: OffsetRange) -> RangeResult:
-    """Return the result for a part: reasons of missing rows are known if the part has all gaps or
-    none.
+def _result_of_part(receipt: RangeResult, part: OffsetRange) -> RangeResult:
+    """Return the result of a part of a range.
+
+    Reasons of missing rows are known if the part has all gaps or none.
     """
     low, high = part.from_offset, part.until_offset
     gaps = tuple(
@@ -196,6 +193,7 @@ def _cut(receipt: RangeResult, part: OffsetRange) -> RangeResult:
 
 
 def _around(from_offset: int, until_offset: int, span: Span) -> Iterable[tuple[int, int]]:
+    """Yield the parts of [from, until) before and after the span."""
     if from_offset < span.from_offset:
         yield from_offset, span.from_offset
     if span.until_offset < until_offset:
@@ -210,10 +208,12 @@ INTERVALS_KEPT = 400_000
 
 
 def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the numbers of the plans to merge, given (number, bytes) of all stored ones. The
-    newest `PLANS_KEPT` stay, or as many as fit `PLAN_BYTES_KEPT`; the newest always stays.
+    """Return the numbers of the plans to merge, given (number, bytes) of all stored ones.
+
+    The newest `PLANS_KEPT` stay, or as many as fit `PLAN_BYTES_KEPT`; the newest always stays.
     """
-    kept, total = 0, 0
+    kept = 0
+    total = 0
     newest_first = sorted(sizes, reverse=True)
     for _, size in newest_first[:PLANS_KEPT]:
         total += size
@@ -225,7 +225,7 @@ def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """Which plans led to the table as it is."""
+    """Plans that led to the table as it is."""
 
     numbers: frozenset[int]
     """Numbers of kept plans."""
@@ -234,13 +234,14 @@ class Ancestry:
 
 
 def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
-    """Return the plans that led to the table, of `versions`: number -> transaction version when it
-    was made.
+    """Return the plans that led to the table at this transaction version.
 
-    A plan says which one the table held before it. Plans between the two went to another table, or
-    to a state that was replaced by an older copy and given up by an operator.
+    `versions`: plan number -> transaction version of the table when the plan was made. Plans
+    between the two went to another table, or to a state that was replaced by an older copy and
+    given up by an operator.
     """
-    found, before = set(), transaction_version
+    found = set()
+    before = transaction_version
     for number in sorted(versions, reverse=True):
         if number <= before:
             found.add(number)
@@ -258,27 +259,27 @@ def fold(
 ) -> LoadedIntervals:
     """Return the intervals with one more plan; a plan that is included already changes nothing.
 
-    What was given up is kept apart: no row of it is required, and rows of it are no error. A run
-    key of it is kept, unless something kept it from its bound that is not in the table by now
-    (`reached`: the end of each partition in the table): then it is forgotten, and a new request
-    continues from the ledger. Raises LedgersDisagree for the result of another plan.
+    Offsets that were given up are kept apart: no row of them is required, and their rows are no
+    error. The run key of such a plan is kept, unless it did not reach its bound for a reason that
+    is not in the table now (`reached`: the end of each partition in the table): then the key is
+    forgotten, and a new request continues from the ledger.
+    Raises LedgersDisagree for the result of another plan.
     """
     if not applied.is_of(plan):
-        message = f"The record of plan {plan.number} does not belong to it: it is of {applied.plan_id}, the plan is {plan.id}"
+        message = (
+            f"The record of plan {plan.number} does not belong to it: "
+            f"it is of {applied.plan_id}, the plan is {plan.id}"
+        )
         raise LedgersDisagree(message, action="Check whether ZooKeeper was restored from a copy")
     if plan.number <= coverage.through:
         return coverage
-    coverage = replace(
-        coverage, read_by_others=merged_holes((*coverage.read_by_others, *plan.read_by_others))
-    )
-    loaded: dict[BrokerPartition, list[Interval]] = {}
-    for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
-        loaded.setdefault(r.log, []).append(
-            interval_of(r, receipt, plan.incarnations.get(r.log, 0))
-        )
+
+    read_by_others = merged_holes((*coverage.read_by_others, *plan.read_by_others))
+    coverage = replace(coverage, read_by_others=read_by_others)
     if plan.run_key and is_reached(plan, reached):
         coverage = replace(coverage, keys=with_key(coverage.keys, run_key_to_record(plan)))
-    held_through = coverage.through if coverage.held_through is None else coverage.held_through
+    loaded = _loaded_by(plan, applied)
+    held_through = _held_through(coverage)
     if is_given_up:
         return replace(
             coverage,
@@ -286,29 +287,49 @@ def fold(
             held_through=held_through,
             given_up=_together(coverage.given_up, loaded),
         )
-    goes_on = (
-        coverage.table_id in (None, applied.table_id)
-        and held_through <= plan.table_transaction_version
-    )
-    unproven_before = coverage.unproven_through if goes_on else 0
-    before = dict(coverage.intervals) if goes_on else {}
+
+    is_same_table = coverage.table_id in (None, applied.table_id)
+    if not is_same_table or held_through > plan.table_transaction_version:
+        # The table no longer holds the intervals so far.
+        coverage = replace(
+            coverage,
+            intervals={},
+            given_up=_together(coverage.given_up, coverage.intervals),
+            vanished=(),
+            unproven_through=0,
+        )
+    before = dict(coverage.intervals)
     if plan.kind is PlanKind.REPLAY:
         for span in spans_of(plan, is_counted=not coverage.removals):
-            before[span.log] = replaced_in(
-                before.get(span.log, ()), span, merge(loaded.pop(span.log))
-            )
+            came = merge(loaded.pop(span.log))
+            before[span.log] = replaced_in(before.get(span.log, ()), span, came)
+    unproven_through = coverage.unproven_through
+    if any(receipt.is_doubtful for receipt in applied.receipts):
+        unproven_through = plan.number
     return replace(
         coverage,
         through=plan.number,
         held_through=None,
         table_id=applied.table_id,
         intervals=_together(before, loaded),
-        given_up=coverage.given_up if goes_on else _together(coverage.given_up, coverage.intervals),
-        vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished),
-        unproven_through=plan.number
-        if any(receipt.is_doubtful for receipt in applied.receipts)
-        else unproven_before,
+        vanished=(*coverage.vanished, *plan.vanished),
+        unproven_through=unproven_through,
     )
+
+
+def _loaded_by(plan: Plan, applied: CommitResult) -> dict[BrokerPartition, list[Interval]]:
+    loaded: dict[BrokerPartition, list[Interval]] = {}
+    for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
+        interval = interval_of(r, receipt, plan.incarnations.get(r.log, 0))
+        loaded.setdefault(r.log, []).append(interval)
+    return loaded
+
+
+def _held_through(coverage: LoadedIntervals) -> int:
+    """Return the newest plan that is in the table by these intervals."""
+    if coverage.held_through is None:
+        return coverage.through
+    return coverage.held_through
 
 
 def fold_all(
@@ -316,16 +337,17 @@ def fold_all(
     recorded: Sequence[tuple[Plan, CommitResult]],
     transaction_version: int | None,
 ) -> LoadedIntervals:
-    """Return the intervals with all these plans, ascending, for a table at this transaction
-    version: plans that did not lead to it are given up. None: the newest of them is in the table.
+    """Return the intervals with all these plans, ascending, at a transaction version of the table.
+
+    Plans that did not lead to it are given up. None: the newest of them is in the table.
     """
-    newest = max((plan.number for plan, _ in recorded), default=coverage.through)
-    reached = newest if transaction_version is None else transaction_version
-    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, reached)
-    if (coverage.through if coverage.held_through is None else coverage.held_through) > led.before:
-        coverage = replace(
-            coverage, intervals={}, given_up=_together(coverage.given_up, coverage.intervals)
-        )
+    if transaction_version is None:
+        transaction_version = max((plan.number for plan, _ in recorded), default=coverage.through)
+    versions = {plan.number: plan.table_transaction_version for plan, _ in recorded}
+    led = ancestry(versions, transaction_version)
+    if _held_through(coverage) > led.before:
+        given_up = _together(coverage.given_up, coverage.intervals)
+        coverage = replace(coverage, intervals={}, given_up=given_up)
     for plan, applied in recorded:
         coverage = fold(coverage, plan, applied, is_given_up=plan.number not in led.numbers)
     return coverage
@@ -334,20 +356,16 @@ def fold_all(
 def with_backfills(
     live: LoadedIntervals, of_backfills: Iterable[LoadedIntervals], table_id: str
 ) -> LoadedIntervals:
-    """Return what a pipeline and its backfills have loaded into this table, as that of one
-    pipeline.
-    """
-    intervals = dict[BrokerPartition, tuple[Interval, ...]]()
-    for one in (live, *of_backfills):
-        if one.table_id in (None, table_id):
-            intervals = _together(intervals, one.intervals)
-        else:
-            intervals = intervals
+    """Return the intervals of a pipeline and its backfills in this table, as of one pipeline."""
+    intervals: dict[BrokerPartition, tuple[Interval, ...]] = {}
+    for loaded in (live, *of_backfills):
+        if loaded.table_id in (None, table_id):
+            intervals = _together(intervals, loaded.intervals)
     return replace(live, intervals=intervals, table_id=table_id)
 
 
 OFFSETS_END = 2**63 - 1
-"""No offset lies at or above this."""
+"""All offsets are smaller."""
 
 
 def take_in(
@@ -359,225 +377,237 @@ def take_in(
     known: Collection[BrokerPartition],
     lives: Mapping[BrokerPartition, int] = MappingProxyType({}),
 ) -> LoadedIntervals:
-    """Return the intervals with those of another pipeline up to `taken`; a second call changes
-    nothing.
+    """Return the intervals with those of another pipeline, up to the offsets `taken`.
 
-    `theirs` is all that it loaded, if its ledger is available. Otherwise, and in partitions that
-    this pipeline knows already, no row of it is required. `lives`: the incarnation that it had
-    reached.
+    `theirs`: all that it loaded, if its ledger is available. Otherwise, and in partitions that this
+    pipeline knows already, no row of it is required. `lives`: the incarnations that it had reached.
+    A second call changes nothing.
     """
-    is_here = (
-        theirs is not None
-        and theirs.table_id in (None, table_id)
-        and coverage.table_id in (None, table_id)
-    )
-    if theirs and is_here:
-        judged = {
-            log: found
-            for log, found in theirs.intervals.items()
-            if log in taken and log not in known
-        }
-    else:
-        judged = {}
-    left = {
-        log: (
-            *(Interval(0, OFFSETS_END, 0, incarnation=life) for life in range(lives.get(log, 0))),
-            Interval(0, position, 0, incarnation=lives.get(log, 0)),
-        )
-        for log, position in taken.items()
-    }
-    removals, holes = (theirs.removals, theirs.read_by_others) if theirs else ((), ())
-    holes = merged_holes(
-        (
-            *coverage.read_by_others,
-            *(hole for hole in holes if hole.log in taken and hole.log not in known),
-        )
-    )
+    new_logs = {log for log in taken if log not in known}
+    inherited: dict[BrokerPartition, tuple[Interval, ...]] = {}
+    read_by_others = list(coverage.read_by_others)
+    if theirs is not None:
+        tables = {theirs.table_id, coverage.table_id}
+        if tables <= {None, table_id}:
+            inherited = {log: found for log, found in theirs.intervals.items() if log in new_logs}
+        read_by_others += [found for found in theirs.read_by_others if found.log in new_logs]
+        coverage = note(coverage, theirs.removals)
+    given_up = dict(coverage.given_up)
+    for log, loaded_until in taken.items():
+        incarnation = lives.get(log, 0)
+        not_required = [
+            Interval(0, OFFSETS_END, 0, incarnation=older) for older in range(incarnation)
+        ]
+        not_required.append(Interval(0, loaded_until, 0, incarnation=incarnation))
+        given_up[log] = tuple(dict.fromkeys((*given_up.get(log, ()), *not_required)))
+    loaded_into = coverage.table_id
+    if inherited:
+        loaded_into = coverage.table_id or table_id
     return replace(
-        note(coverage, removals),
-        read_by_others=holes,
-        table_id=coverage.table_id or (table_id if judged else None),
-        intervals={**coverage.intervals, **judged},
-        given_up={
-            **coverage.given_up,
-            **{
-                log: tuple(dict.fromkeys((*coverage.given_up.get(log, ()), *found)))
-                for log, found in left.items()
-            },
-        },
+        coverage,
+        read_by_others=merged_holes(read_by_others),
+        table_id=loaded_into,
+        intervals={**coverage.intervals, **inherited},
+        given_up=given_up,
     )
 
 
 def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tuple[int, int] | None:
-    """The first offsets of [start, until) that none of these intervals holds; None: all are there."""
+    """Return the first offsets of [start, until) outside of these intervals; None if none are."""
     for low, high in sorted(loaded):
         if low > start:
             break
         start = max(start, high)
-    if start < until:
-        return (start, min([until, *(low for low, _ in loaded if low > start)]))
-    return None
+    if start >= until:
+        return None
+    later_starts = [low for low, _ in loaded if low > start]
+    return start, min([until, *later_starts])
 
 
 def without(stretch: tuple[int, int], holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return what is left of [from, until) outside of these, sorted, without empty parts."""
-    left = [stretch]
+    """Return the parts of [from, until) outside of these intervals, sorted, without empty ones."""
+    parts = [stretch]
     for start, until in holes:
-        left = [
-            part
-            for low, high in left
-            for part in ((low, min(high, start)), (max(low, until), high))
-            if part[0] < part[1]
-        ]
-    return sorted(left)
+        remaining = []
+        for low, high in parts:
+            before = (low, min(high, start))
+            after = (max(low, until), high)
+            remaining += [part for part in (before, after) if part[0] < part[1]]
+        parts = remaining
+    return sorted(parts)
 
 
 def _together(
     before: Mapping[BrokerPartition, Sequence[Interval]],
     more: Mapping[BrokerPartition, Sequence[Interval]],
 ) -> dict[BrokerPartition, tuple[Interval, ...]]:
-    return _bounded(
-        {log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}}
-    )
+    """Merge the intervals of each partition, within `INTERVALS_KEPT`."""
+    merged = {}
+    for log in {**before, **more}:
+        merged[log] = merge((*before.get(log, ()), *more.get(log, ())))
+    return _bounded(merged)
 
 
 def _bounded(
     intervals: dict[BrokerPartition, tuple[Interval, ...]],
 ) -> dict[BrokerPartition, tuple[Interval, ...]]:
-    """Intervals, not too many: the oldest of each log are merged, holes included; the number of
-    their rows stays right.
+    """Return at most `INTERVALS_KEPT` intervals.
+
+    The oldest of each incarnation are merged, gaps included; the number of their rows stays right.
     """
     if sum(map(len, intervals.values())) <= INTERVALS_KEPT:
         return intervals
-    lives = {(log, interval.incarnation) for log, found in intervals.items() for interval in found}
-    most = max(1, INTERVALS_KEPT // len(lives))
-    return {
-        log: tuple(
-            one
-            for _, life in groupby(found, key=lambda i: i.incarnation)
-            for one in _at_most(list(life), most)
-        )
-        for log, found in intervals.items()
-    }
+    by_incarnation: dict[BrokerPartition, list[list[Interval]]] = {}
+    for log, found in intervals.items():
+        grouped = groupby(found, key=lambda interval: interval.incarnation)
+        by_incarnation[log] = [list(group) for _, group in grouped]
+    most = max(1, INTERVALS_KEPT // sum(map(len, by_incarnation.values())))
+    bounded = {}
+    for log, groups in by_incarnation.items():
+        kept: list[Interval] = []
+        for group in groups:
+            kept += _at_most(group, most)
+        bounded[log] = tuple(kept)
+    return bounded
 
 
-def _at_most(life: list[Interval], most: int) -> list[Interval]:
-    old = len(life) - most + 1
-    return life if old < 2 else [_one(life[:old]), *life[old:]]
+def _at_most(intervals: list[Interval], most: int) -> list[Interval]:
+    """Return at most so many intervals of one incarnation; the oldest become one."""
+    old = len(intervals) - most + 1
+    if old < 2:
+        return intervals
+    return [_as_one(intervals[:old]), *intervals[old:]]
 
 
-def _one(intervals: Sequence[Interval]) -> Interval:
-    """Return one interval from the first to the last of these, which are of one incarnation."""
-    rows = None if any(i.rows is None for i in intervals) else sum(i.rows or 0 for i in intervals)
+def _as_one(intervals: Sequence[Interval]) -> Interval:
+    """Return one interval from the first to the last of these; all are of one incarnation."""
+    rows = None
+    if all(interval.rows is not None for interval in intervals):
+        rows = sum(interval.rows or 0 for interval in intervals)
     return Interval(
-        intervals[0].from_offset,
-        intervals[-1].until_offset,
-        rows,
-        sum(i.control_records for i in intervals),
-        sum(i.aborted_records for i in intervals),
-        sum(i.compacted for i in intervals),
-        intervals[0].incarnation,
-        sum(i.unproven for i in intervals),
+        from_offset=intervals[0].from_offset,
+        until_offset=intervals[-1].until_offset,
+        rows=rows,
+        control_records=sum(interval.control_records for interval in intervals),
+        aborted_records=sum(interval.aborted_records for interval in intervals),
+        compacted=sum(interval.compacted for interval in intervals),
+        incarnation=intervals[0].incarnation,
+        unproven=sum(interval.unproven for interval in intervals),
     )
 
 
 def is_better(record: CommitResult, kept: CommitResult) -> bool:
-    """True if a result replaces the kept one of its number: of another plan (restored ledger), or
-    recounted while its run knows more.
+    """True if a result replaces the kept one of the same plan number.
+
+    The kept one is of another plan (restored ledger), or was recounted while its run knows more.
     """
     return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
 
 
 def interval_of(r: OffsetRange, receipt: RangeResult, incarnation: int = 0) -> Interval:
     """Return the interval of a range's result, without the places of its gaps."""
-    counts = receipt.control_records, receipt.aborted_records, receipt.compacted
-    lacking = r.size if r.log.is_physical else receipt.missing_offsets
-    unproven = lacking if receipt.behind_transform else 0
-    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, incarnation, unproven)
+    unproven = 0
+    if receipt.behind_transform:
+        unproven = r.size if r.log.is_physical else receipt.missing_offsets
+    return Interval(
+        from_offset=r.from_offset,
+        until_offset=r.until_offset,
+        rows=receipt.rows,
+        control_records=receipt.control_records,
+        aborted_records=receipt.aborted_records,
+        compacted=receipt.compacted,
+        incarnation=incarnation,
+        unproven=unproven,
+    )
 
 
 def note(coverage: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
-    """Return the intervals with these commits of others; the newest `REMOVALS_KEPT` are kept."""
+    """Return the intervals with these commits of other writers, the newest `REMOVALS_KEPT`."""
     known = {found.delta_version for found in coverage.removals}
     new = tuple(found for found in removals if found.delta_version not in known)
     return replace(coverage, removals=(coverage.removals + new)[-REMOVALS_KEPT:])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Sort intervals and merge adjacent ones of an incarnation, but not counted with uncounted
-    ones.
+    """Sort intervals and merge adjacent ones of an incarnation.
+
+    Intervals with a known number of rows are not merged with those of an unknown one.
     """
     merged: list[Interval] = []
     for interval in sorted(intervals, key=lambda i: (i.incarnation, i.from_offset, i.until_offset)):
-        if merged and _touch(merged[-1], interval):
-            interval = _one((merged.pop(), interval))
+        if merged and _can_merge(merged[-1], interval):
+            interval = _as_one((merged.pop(), interval))
         merged.append(interval)
     return tuple(merged)
 
 
 def merged_holes(found: Iterable[ReadByOthers]) -> tuple[ReadByOthers, ...]:
-    """Return what others read, sorted and merged; of each incarnation the newest, if there are very
-    many.
+    """Return the offsets that other members read, sorted and merged.
+
+    If there are very many, the newest of each incarnation.
     """
     merged: list[ReadByOthers] = []
-    for one in sorted(
-        set(found),
-        key=lambda hole: (hole.log, hole.incarnation, hole.from_offset, hole.until_offset),
-    ):
-        last = merged[-1] if merged else None
-        if (
-            last
-            and (last.log, last.incarnation) == (one.log, one.incarnation)
-            and one.from_offset <= last.until_offset
-        ):
-            one = replace(merged.pop(), until_offset=max(last.until_offset, one.until_offset))
-        merged.append(one)
+    for interval in sorted(set(found), key=_by_incarnation_and_offset):
+        if merged and _overlaps_or_touches(merged[-1], interval):
+            last = merged.pop()
+            until_offset = max(last.until_offset, interval.until_offset)
+            interval = replace(last, until_offset=until_offset)
+        merged.append(interval)
     if len(merged) <= INTERVALS_KEPT:
         return tuple(merged)
-    lives = [
-        list(life) for _, life in groupby(merged, key=lambda hole: (hole.log, hole.incarnation))
-    ]
-    return tuple(hole for life in lives for hole in life[-max(1, INTERVALS_KEPT // len(lives)) :])
+    grouped = groupby(merged, key=lambda interval: (interval.log, interval.incarnation))
+    groups = [list(group) for _, group in grouped]
+    most = max(1, INTERVALS_KEPT // len(groups))
+    newest: list[ReadByOthers] = []
+    for group in groups:
+        newest += group[-most:]
+    return tuple(newest)
 
 
-def _touch(before: Interval, after: Interval) -> bool:
-    same_kind = (before.rows is None) == (after.rows is None)
-    return same_kind and (before.incarnation, before.until_offset) == (
-        after.incarnation,
-        after.from_offset,
-    )
+def _by_incarnation_and_offset(found: ReadByOthers) -> tuple[BrokerPartition, int, int, int]:
+    return found.log, found.incarnation, found.from_offset, found.until_offset
+
+
+def _overlaps_or_touches(before: ReadByOthers, after: ReadByOthers) -> bool:
+    if before.log != after.log or before.incarnation != after.incarnation:
+        return False
+    return after.from_offset <= before.until_offset
+
+
+def _can_merge(before: Interval, after: Interval) -> bool:
+    if (before.rows is None) != (after.rows is None):
+        return False
+    return before.incarnation == after.incarnation and before.until_offset == after.from_offset
 
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
-    """Offsets [from, until) of one partition that are not in the table: the first such gap of a
-    time interval, and their total number.
-    """
+    """Offsets of a partition that are not in the table: the first gap [from, until) and a count."""
 
     log: BrokerPartition
     from_offset: int
     until_offset: int
     count: int
     gone: int
-    """So many of them lie below the log start: no run will bring them."""
+    """Number of them below the log start: no run can load them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableGap:
-    """An interval of time that the table does not hold wholly."""
+    """An interval of time that is not fully loaded."""
 
     interval: TimeInterval
     logs: tuple[MissingOffsets, ...]
 
     @property
     def missing(self) -> int:
-        """Offsets, so records at most."""
-        return sum(one.count for one in self.logs)
+        """Return the number of missing offsets: at most so many records."""
+        return sum(log.count for log in self.logs)
 
     @property
     def gone(self) -> int:
-        """Those of them that no run will bring."""
-        return sum(one.gone for one in self.logs)
+        """Return the number of missing offsets that no run can load."""
+        return sum(log.gone for log in self.logs)
 
 
 def find_gaps(
@@ -592,21 +622,18 @@ def find_gaps(
     for each end. `loaded`: offsets [from, until) that are or may be in the table, or were given up.
     `starts`: the log starts.
     """
-    found = []
-    for at, interval in enumerate(intervals):
-        logs = [
-            missing_of(
-                log,
-                (offsets[at], max(offsets[at : at + 2])),
-                loaded.get(log, ()),
-                starts.get(log, 0),
-            )
-            for log, offsets in ((log, bounds[log]) for log in in_order(bounds))
-        ]
-        short = tuple(one for one in logs if one is not None)
-        if short:
-            found.append(TableGap(interval, short))
-    return found
+    gaps = []
+    for index, interval in enumerate(intervals):
+        incomplete = []
+        for log in in_order(bounds):
+            start, end = bounds[log][index : index + 2]
+            wanted = (start, max(start, end))
+            missing = missing_of(log, wanted, loaded.get(log, ()), starts.get(log, 0))
+            if missing is not None:
+                incomplete.append(missing)
+        if incomplete:
+            gaps.append(TableGap(interval, tuple(incomplete)))
+    return gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -618,7 +645,7 @@ class Excused:
     before_start: int
     """Before the pipeline's start, or before it continued after a truncation or recreation."""
     read_by_others: int = 0
-    """Other members of the group read them."""
+    """Read by other members of the group."""
 
 
 def excused(
@@ -628,26 +655,33 @@ def excused(
     begins: Mapping[BrokerPartition, int],
     of_others: Mapping[BrokerPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
 ) -> Excused:
-    """Return the offsets between the first and last bound of each partition that `loaded` lacks by
-    a decision.
+    """Return the offsets between the first and last bound that are not loaded by a decision.
 
-    `begins`: where the pipeline began a partition. `of_others`: what other members read.
+    `begins`: the pipeline's start in each partition. `of_others`: offsets that other members read.
+    An offset with several reasons is counted once.
     """
-    counted = before = theirs = 0
+    lost_count = 0
+    before_count = 0
+    others_count = 0
     for log, offsets in bounds.items():
-        first, last, there = min(offsets), max(offsets), list(loaded.get(log, ()))
+        first = min(offsets)
+        last = max(offsets)
+        explained = list(loaded.get(log, ()))
         for start, until in of_others.get(log, ()):
-            left = without((max(start, first), min(until, last)), there)
-            theirs += sum(end - begin for begin, end in left)
-            there += left
+            left = without((max(start, first), min(until, last)), explained)
+            others_count += _size(left)
+            explained += left
         for start, until in let_go.get(log, ()):
-            left = without((max(start, first), min(until, last)), there)
-            counted += sum(end - begin for begin, end in left)
-            there += left
-        before += sum(
-            end - begin for begin, end in without((first, min(last, begins.get(log, first))), there)
-        )
-    return Excused(counted, before, theirs)
+            left = without((max(start, first), min(until, last)), explained)
+            lost_count += _size(left)
+            explained += left
+        before_start = (first, min(last, begins.get(log, first)))
+        before_count += _size(without(before_start, explained))
+    return Excused(lost_count, before_count, others_count)
+
+
+def _size(intervals: Iterable[tuple[int, int]]) -> int:
+    return sum(end - start for start, end in intervals)
 
 
 def missing_of(
@@ -656,13 +690,14 @@ def missing_of(
     loaded: Collection[tuple[int, int]],
     log_start: int,
 ) -> MissingOffsets | None:
-    """Return which of the wanted offsets [from, until) are not loaded; None: all are."""
-    holes = list[tuple[int, int]]()
-    begin, end = wanted
-    while (hole := unloaded(loaded, begin, end)) is not None:
-        holes.append(hole)
-        begin = hole[1]
-    if not holes:
+    """Return which of the wanted offsets [from, until) are not loaded; None: all are loaded."""
+    gaps: list[tuple[int, int]] = []
+    start, end = wanted
+    while (gap := unloaded(loaded, start, end)) is not None:
+        gaps.append(gap)
+        start = gap[1]
+    if not gaps:
         return None
-    gone = sum(max(0, min(until, log_start) - start) for start, until in holes)
-    return MissingOffsets(log, *holes[0], sum(until - start for start, until in holes), gone)
+    gone = sum(max(0, min(until, log_start) - start) for start, until in gaps)
+    from_offset, until_offset = gaps[0]
+    return MissingOffsets(log, from_offset, until_offset, _size(gaps), gone)

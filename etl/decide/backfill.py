@@ -1,11 +1,15 @@
 """Which offsets may a backfill load, and in which plans?
 
+Lives here: the offsets that a new backfill reserves; its next, replacing and closing plan.
+Not here: how reservations bind other pipelines (etl/decide/reservations.py), the order of steps
+(etl/run/backfill.py).
+
     offsets of the interval                        decision
     --------------------------------------------   -------------------------------------------------
-    never loaded, unreserved, in the log           reserved
+    never loaded, unreserved, retained             reserved
     the pipeline's, or another backfill's          SettingsError; left out with `--only-unloaded`
     below the log start                            DataLoss; left out with `--only-retained`
-    above the readable end                         SettingsError; NotYetReadable behind an open
+    above the readable end                         SettingsError; NotYetReadable after an open
                                                    transaction
     before a time in the future                    NotReady
     of a partition that the pipeline never began   SettingsError: a run decides the start first
@@ -14,21 +18,22 @@
 
 A bound by time is the offset of the first record at or after that time, in each partition.
 
-Each plan reads, of every partition, a part of the first interval that is left, within the caps. Its
-positions are where the backfill continues; the group's offsets do not move.
+Each plan reads, of every partition, a part of the first remaining interval, within the caps. Its
+loaded-until offsets are those of the backfill; committed offsets do not move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.loaded_intervals import OFFSETS_END, without
 from etl.decide.offsets import starts_of
 from etl.decide.partition_identity import record_epochs, reject_recreated_or_truncated
 from etl.decide.plan import divide_caps, reading_of, shape_of_rows
-from etl.decide.replay import Found, ReplayRequest
+from etl.decide.replay import Bound, Found, ReplayRequest
 from etl.decide.reservations import Stretches, reject_other_incarnation
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import (
@@ -55,19 +60,23 @@ from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 
 _Part = tuple[int, int]
+"""Offsets [from, until)."""
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 def first_backfill_plan(
     claim: Reservation, live: Plan, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int
 ) -> Plan:
-    """Plan 1, without its id. `live` is the newest plan of the live pipeline: what the logs are,
-    and which life of theirs, is as there.
+    """Return plan 1 without its id.
 
-    Raises as `next_backfill_plan`.
+    `live`: the newest plan of the live pipeline; topic ids, incarnations and leader epochs are as
+    there. Raises as `next_backfill_plan`.
     """
     starts = {log: parts[0][0] for log, parts in claim.stretches.items()}
     topics = {log.topic for log in starts}
-    seed = replace(
+    before_first = replace(
         live,
         number=0,
         uid=uid,
@@ -76,12 +85,12 @@ def first_backfill_plan(
         positions=starts,
         seen=dict.fromkeys(starts, NOTHING_COMMITTED),
         moves_offsets=False,
-        topic_ids={name: one for name, one in live.topic_ids.items() if name in topics},
-        creation_ids={name: one for name, one in live.creation_ids.items() if name in topics},
-        log_topic_ids={log: one for log, one in live.log_topic_ids.items() if log in starts},
+        topic_ids=_select(live.topic_ids, topics),
+        creation_ids=_select(live.creation_ids, topics),
+        log_topic_ids=_select(live.log_topic_ids, starts),
         incarnations=dict(claim.incarnations),
-        leader_epochs={log: one for log, one in live.leader_epochs.items() if log in starts},
-        tails={log: one for log, one in live.tails.items() if log in starts},
+        leader_epochs=_select(live.leader_epochs, starts),
+        tails=_select(live.tails, starts),
         record_epochs={},
         heir_of=(),
         pending_starts={},
@@ -92,55 +101,60 @@ def first_backfill_plan(
         handed_over=None,
         read_by_others=(),
     )
-    own = replace(snapshot.table, transaction_version=None) if snapshot.table else None
-    plan = _part_of(claim, seed, starts, replace(snapshot, table=own), settings, now_ms=now_ms)
+    if snapshot.table:
+        # The version of the pipeline: the backfill has not committed yet.
+        snapshot = replace(snapshot, table=replace(snapshot.table, transaction_version=None))
+    plan = _plan_after(before_first, starts, claim, snapshot, settings, now_ms=now_ms)
     return replace(plan, previous=None)
+
+
+def _select(values: Mapping[_Key, _Value], keys: Collection[_Key]) -> dict[_Key, _Value]:
+    return {key: value for key, value in values.items() if key in keys}
 
 
 def next_backfill_plan(
     claim: Reservation, state: UpToDate, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan | None:
-    """Return the next plan without its id; None if all is loaded, the backfill is abandoned, or
-    nothing that is left has a leader.
+    """Return the next plan without its id; None if there is nothing to read.
 
+    That is, all is loaded, the backfill is abandoned, or no remaining partition has a leader.
     Raises DataLoss and BrokerUnreachable if policy is `fail`, NeedsDecision and PartitionTruncated
     for a changed partition, NotYetReadable.
     """
-    left = claim.left_from(state.last.positions)
-    if claim.state is not ReservationState.OPEN or state.last.closes or not left:
+    last = state.last
+    remaining = claim.left_from(last.positions)
+    if claim.state is not ReservationState.OPEN or last.closes or not remaining:
         return None
-    if (
-        not snapshot.extents.keys() & left.keys()
-        and settings.source.on_no_leader is OnNoLeader.SKIP
-        and left.keys() <= snapshot.leaderless
-    ):
+    is_unavailable = remaining.keys() <= snapshot.leaderless.difference(snapshot.extents)
+    if is_unavailable and settings.source.on_no_leader is OnNoLeader.SKIP:
         return None
-    plan = _part_of(claim, state.last, state.last.positions, snapshot, settings, now_ms=now_ms)
-    sharp = record_epochs(state.last, snapshot.ledger.applied)
-    kept = {
-        log: lineage
-        for log, lineage in sharp.items()
-        if starts_of(plan).get(log) == state.last.positions[log]
-    }
-    return replace(plan, record_epochs=kept)
+    plan = _plan_after(last, last.positions, claim, snapshot, settings, now_ms=now_ms)
+    starts = starts_of(plan)
+    kept_epochs = {}
+    for log, epochs in record_epochs(last, snapshot.ledger.applied).items():
+        if starts.get(log) == last.positions[log]:
+            kept_epochs[log] = epochs
+    return replace(plan, record_epochs=kept_epochs)
 
 
 def backfill_replacement_plan(
     claim: Reservation, state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan:
-    """The plan with the number of one that cannot be finished, without its id: from where that one
-    began. Raises as the next one.
+    """Return the plan that replaces one that cannot be finished, without its id.
+
+    It has the same number and the same start offsets. Raises as `next_backfill_plan`.
     """
-    old, starts = state.plan, starts_of(state.plan)
-    plan = _part_of(claim, old, starts, snapshot, settings, now_ms=now_ms)
-    kept = tuple(loss for loss in old.losses if loss.until_offset <= starts[loss.log])
+    old = state.plan
+    starts = starts_of(old)
+    plan = _plan_after(old, starts, claim, snapshot, settings, now_ms=now_ms)
+    losses_before = [loss for loss in old.losses if loss.until_offset <= starts[loss.log]]
     return replace(
         plan,
         number=old.number,
         previous=old.previous,
         supersedes=old.id,
         reason=state.reason,
-        losses=(*kept, *plan.losses),
+        losses=(*losses_before, *plan.losses),
         record_epochs=old.record_epochs,
     )
 
@@ -148,13 +162,11 @@ def backfill_replacement_plan(
 def closing_plan(
     last: Plan, *, is_stored: bool, snapshot: Snapshot, reason: str, now_ms: int
 ) -> Plan:
-    """The plan that reads nothing and closes a backfill, without its id: in the place of one that
-    is not in the table, or the next.
+    """Return the plan that reads nothing and closes a backfill, without its id.
 
-    The table is that of now, which may be an older copy than the one for which the other plan was
-    made.
+    `is_stored`: it replaces `last`, which is stored and not in the table; else it is the next plan.
+    The table is the current one, which may be an older copy than that of `last`.
     """
-    table = snapshot.table
     plan = replace(
         last,
         ranges=(),
@@ -162,72 +174,85 @@ def closing_plan(
         reason=reason,
         losses=(),
         id="",
-        supersedes=last.id if is_stored else None,
         closes=True,
-        positions=starts_of(last) if is_stored else last.positions,
-        table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None,
     )
+    plan = _with_table(plan, snapshot)
     if is_stored:
-        return plan
+        return replace(plan, supersedes=last.id, positions=starts_of(last))
     return replace(
         plan,
+        supersedes=None,
         number=last.number + 1,
         previous=last.id,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
     )
 
 
-def _part_of(
-    claim: Reservation,
+def _with_table(plan: Plan, snapshot: Snapshot) -> Plan:
+    """Return the plan with the version of the observed table."""
+    table = snapshot.table
+    if table is None:
+        return replace(plan, table_id=None, table_transaction_version=0, table_version=None)
+    return replace(
+        plan,
+        table_id=table.id,
+        table_transaction_version=table.transaction_version or 0,
+        table_version=table.version,
+    )
+
+
+def _plan_after(
     last: Plan,
     positions: Mapping[BrokerPartition, int],
+    claim: Reservation,
     snapshot: Snapshot,
     settings: Settings,
     *,
     now_ms: int,
 ) -> Plan:
-    """Return a plan after `last` that reads from these positions."""
+    """Return the plan after `last` that reads the reserved offsets from these offsets on."""
     reject_other_incarnation(snapshot, positions)
     reject_recreated_or_truncated(last, snapshot, positions)
-    left = claim.left_from(positions)
-    _reject_unavailable(left, snapshot, settings)
-    _reject_truncated_topics(left, last, snapshot)
-    readings, losses, ends = (
-        dict[BrokerPartition, _Part](),
-        list[Loss](),
-        dict[BrokerPartition, int](),
-    )
-    for log in sorted(left.keys() & snapshot.extents.keys()):
-        reading, lost = _readable(log, left[log], claim.incarnation_of(log), snapshot, settings)
+    remaining = claim.left_from(positions)
+    _reject_unavailable(remaining, snapshot, settings)
+    _reject_truncated_partitions(remaining, last, snapshot)
+
+    readings: dict[BrokerPartition, _Part] = {}
+    losses: list[Loss] = []
+    passed: dict[BrokerPartition, int] = {}
+    for log in sorted(remaining.keys() & snapshot.extents.keys()):
+        parts = remaining[log]
+        reading, lost = _readable(log, parts, claim.incarnation_of(log), snapshot, settings)
         losses += lost
-        ends[log] = reading[0] if reading else left[log][-1][1]
-        if reading:
+        if reading is None:
+            passed[log] = parts[-1][1]
+        else:
             readings[log] = reading
-    sizes, bounds = snapshot.bytes_per_offset, boundaries_of(snapshot.extents)
-    stops = divide_caps(readings, sizes, settings.limits, last.number + 1, bounds)
-    wholes = (
-        OffsetRange(log, start, stops[log], snapshot.leaders.get(log))
-        for log, (start, _) in readings.items()
-    )
-    ranges = split_ranges(
-        wholes, sizes, settings.limits.target_task_bytes, snapshot.parallelism, bounds
-    )
-    table = snapshot.table
-    return replace(
+            passed[log] = reading[0]
+
+    sizes = snapshot.bytes_per_offset
+    boundaries = boundaries_of(snapshot.extents)
+    stops = divide_caps(readings, sizes, settings.limits, last.number + 1, boundaries)
+    whole_ranges = []
+    for log, (start, _) in readings.items():
+        whole_ranges.append(OffsetRange(log, start, stops[log], snapshot.leaders.get(log)))
+    task_bytes = settings.limits.target_task_bytes
+    ranges = split_ranges(whole_ranges, sizes, task_bytes, snapshot.parallelism, boundaries)
+
+    log_starts = {}
+    for log, offsets in snapshot.extents.items():
+        if log in positions:
+            log_starts[log] = offsets.log_start_offset
+    plan = replace(
         last,
         number=last.number + 1,
         kind=PlanKind.BACKFILL,
         created_at_ms=now_ms,
         shape=shape_of_rows(settings),
         ranges=ranges,
-        positions={**positions, **ends, **stops},
+        positions={**positions, **passed, **stops},
         seen=dict.fromkeys(last.positions, NOTHING_COMMITTED),
         moves_offsets=False,
-        table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None,
         previous=last.id,
         supersedes=None,
         reason=None,
@@ -240,115 +265,124 @@ def _part_of(
         vanished=(),
         took_over=None,
         stood={},
-        log_starts={
-            log: extent.log_start_offset
-            for log, extent in snapshot.extents.items()
-            if log in positions
-        },
-        topic_ids={
-            **last.topic_ids,
-            **{name: one for name, one in snapshot.topic_ids.items() if name in last.topic_ids},
-        },
+        log_starts=log_starts,
+        topic_ids={**last.topic_ids, **_select(snapshot.topic_ids, last.topic_ids)},
     )
+    return _with_table(plan, snapshot)
 
 
 def _readable(
     log: BrokerPartition,
     parts: tuple[_Part, ...],
-    life: int,
+    incarnation: int,
     snapshot: Snapshot,
     settings: Settings,
 ) -> tuple[_Part | None, list[Loss]]:
     """Return the first readable part and the offsets lost before it. Raises as `reading_of`."""
-    lost = []
+    lost: list[Loss] = []
     for start, until in parts:
         found = reading_of(log, start, snapshot, settings)
-        lost += [
-            replace(loss, until_offset=min(loss.until_offset, until), incarnation=life)
-            for loss in found.lost
-        ]
+        for loss in found.lost:
+            lost_until = min(loss.until_offset, until)
+            lost.append(replace(loss, until_offset=lost_until, incarnation=incarnation))
         if found.position < until:
             if until > found.end_offset:
-                message = f"The readable end of the log is {found.end_offset}, and the backfill was begun up to {until}"
+                message = (
+                    f"The readable end of the partition is {found.end_offset}, "
+                    f"and the backfill was begun up to {until}"
+                )
                 raise NotYetReadable(
                     message,
                     **log.place,
                     offset=until,
-                    action="Check its leader, and open transactions; a retry continues",
+                    action="Check its leader, and open transactions. A retry continues",
                 )
             return (found.position, until), lost
     return None, lost
 
 
-def _reject_truncated_topics(
-    left: Mapping[BrokerPartition, tuple[_Part, ...]], last: Plan, snapshot: Snapshot
+def _reject_truncated_partitions(
+    remaining: Mapping[BrokerPartition, tuple[_Part, ...]], last: Plan, snapshot: Snapshot
 ) -> None:
-    """Reject partitions that changed below the end of the reservation; the leader's end was at or
-    above it then.
+    """Reject partitions that were truncated below the end of the reservation.
+
+    When it was made, the leader's end was at or above it.
     """
-    for log, parts in sorted(left.items()):
-        until, end, extent = parts[-1][1], snapshot.epoch_ends.get(log), snapshot.extents.get(log)
-        ends = [extent.end_offset + extent.held_back] if extent else []
-        if end and end.asked_epoch == last.leader_epochs.get(log):
-            ends.append(end.end_offset)
-        if ends and min(ends) < until:
+    for log, parts in sorted(remaining.items()):
+        reserved_until = parts[-1][1]
+        ends = []
+        offsets = snapshot.extents.get(log)
+        if offsets:
+            ends.append(offsets.end_offset + offsets.held_back)
+        epoch_end = snapshot.epoch_ends.get(log)
+        if epoch_end and epoch_end.asked_epoch == last.leader_epochs.get(log):
+            ends.append(epoch_end.end_offset)
+        if ends and min(ends) < reserved_until:
             message = (
-                f"The log was cut at offset {min(ends)}, and the backfill loads it up to {until}"
+                f"The partition was truncated at offset {min(ends)}, "
+                f"and the backfill loads it up to {reserved_until}"
             )
-            action = "Check whether an unclean leader was elected, or a broker lost its disk; `etl run CONF` says whether the pipeline can continue"
-            raise PartitionTruncated(message, **log.place, offset=until, action=action)
+            action = (
+                "Check whether an unclean leader was elected, or a broker lost its disk. "
+                "Run `etl run CONF`: it shows whether the pipeline can continue"
+            )
+            raise PartitionTruncated(message, **log.place, offset=reserved_until, action=action)
 
 
 def _reject_unavailable(
-    left: Mapping[BrokerPartition, object], snapshot: Snapshot, settings: Settings
+    remaining: Mapping[BrokerPartition, object], snapshot: Snapshot, settings: Settings
 ) -> None:
-    for log in sorted(left.keys() - snapshot.extents.keys()):
+    """Reject missing partitions; if policy is `fail`, those without a leader, too."""
+    for log in sorted(remaining.keys() - snapshot.extents.keys()):
         if log not in snapshot.leaderless:
-            message = "The brokers do not know this partition any more, or the conf does not name its topic"
-            raise NeedsDecision(
-                message, **log.place, action="Check source.topics, and whether it was deleted"
-            )
+            message = "The partition does not exist any more, or the conf does not select its topic"
+            action = "Check source.topics, and whether the topic was deleted"
+            raise NeedsDecision(message, **log.place, action=action)
         if settings.source.on_no_leader is OnNoLeader.FAIL:
-            action = "Check the brokers that hold its replicas; to continue without it set source.on_no_leader: skip"
+            action = (
+                "Check the brokers that host its replicas, "
+                "or set source.on_no_leader: skip to continue without it"
+            )
             raise BrokerUnreachable("The partition has no leader", **log.place, action=action)
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest(ReplayRequest):
-    """What to backfill. Without names: all partitions of the conf's topics."""
+    """A requested backfill. Without names: all partitions of the conf's topics."""
 
     asked: str = ""
     """The request as text, by which it is recognised."""
     only_missing: bool = False
-    """Only offsets that nobody has loaded or reserved."""
+    """Only offsets that no pipeline has loaded or reserved."""
 
     def covers(self, log: BrokerPartition) -> bool:
         """True if the request includes the partition."""
-        return not self.named or any(one.covers(log) for one in self.named)
+        return not self.named or any(name.covers(log) for name in self.named)
 
 
 def logs_of(request: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
-    """The logs that are meant; all can be read now, and the live pipeline has begun them. Raises
-    SettingsError, BrokerUnreachable.
+    """Return the requested partitions: readable ones that the live pipeline has begun.
+
+    Raises SettingsError and BrokerUnreachable.
     """
-    there = {*snapshot.extents, *snapshot.leaderless}
-    for one in request.named:
-        if not any(one.covers(log) for log in there):
-            message = f"The brokers have no {one}, or the conf does not name its topic"
-            raise SettingsError(
-                message,
-                key="--topic" if one.log is None else "--partition",
-                action="Check with `etl offsets show CONF`",
-            )
-    logs = sorted(log for log in there if request.covers(log))
+    existing = {*snapshot.extents, *snapshot.leaderless}
+    for name in request.named:
+        if not any(name.covers(log) for log in existing):
+            message = f"The brokers have no {name}, or the conf does not select its topic"
+            key = "--topic" if name.log is None else "--partition"
+            raise SettingsError(message, key=key, action="Check with `etl offsets show CONF`")
+    logs = sorted(log for log in existing if request.covers(log))
     for log in logs:
         if log not in live.positions:
-            message = "The pipeline has not begun this partition, so nobody knows yet what of it is left for a backfill"
-            raise SettingsError(
-                message,
-                **log.place,
-                action="Run `etl run CONF`, which decides where it begins; then run this command again",
+            message = (
+                "The pipeline has not begun this partition, "
+                "so it is unknown which offsets are left for a backfill"
             )
+            action = (
+                "Run `etl run CONF`, which decides where the pipeline begins. "
+                "Then run this command again"
+            )
+            raise SettingsError(message, **log.place, action=action)
         if log not in snapshot.extents:
             raise BrokerUnreachable(f"The partition {log.unled}", **log.place, action=log.held_by)
     return logs
@@ -362,33 +396,37 @@ def intervals_of(
     *,
     now_ms: int,
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Return start and end of each partition with something requested. Raises as the module's
-    table.
+    """Return the requested offsets of each partition that has some.
+
+    Raises as the module's table.
     """
     if isinstance(request.until, Timestamp) and request.until.ms > now_ms:
-        message = f"The interval is not over: its end is in the future by {(request.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
-        raise NotReady(
-            message,
-            key="--until",
-            action="Run this command again after that time; records that come until then would be missing",
+        seconds = (request.until.ms - now_ms) / 1000
+        message = (
+            f"The interval is not over: its end is in the future by {seconds:,.0f} s, "
+            "by this machine's clock"
         )
-    intervals, logs = {}, list(logs)
+        action = (
+            "Run this command again after that time. Records that arrive before it would be missing"
+        )
+        raise NotReady(message, key="--until", action=action)
+
+    logs = list(logs)
     _reject_above_all_ends(request, logs, snapshot)
+    intervals = {}
     for log in logs:
-        low, high = (
-            bound if isinstance(bound, int) else found[log, bound.ms]
-            for bound in (request.from_, request.until)
-        )
-        low = _retained(log, low, request, snapshot)
-        if low < high:
-            _reject_above_end(log, high, request, snapshot)
-            for offset, key in ((low, "--from"), (high, "--until")):
-                reject_misaligned_offset(log, offset, snapshot, key=key)
-            intervals[log] = low, high
+        requested_start = _offset_of(request.from_, log, found)
+        end = _offset_of(request.until, log, found)
+        start = _retained_start(log, requested_start, request, snapshot)
+        if start < end:
+            _reject_above_end(log, end, request, snapshot)
+            reject_misaligned_offset(log, start, snapshot, key="--from")
+            reject_misaligned_offset(log, end, snapshot, key="--until")
+            intervals[log] = start, end
     if not intervals:
-        message = "No record of these logs lies in the interval" + (
-            ", and is retained" if request.only_retained else ""
-        )
+        message = "The partitions have no record in the interval"
+        if request.only_retained:
+            message = "The partitions have no retained record in the interval"
         raise SettingsError(
             message,
             key="--from",
@@ -397,65 +435,70 @@ def intervals_of(
     return intervals
 
 
-def _retained(log: BrokerPartition, low: int, request: BackfillRequest, snapshot: Snapshot) -> int:
-    """Return the start of the interval. By time, brokers find only retained records, so earlier
-    ones may be meant.
+def _offset_of(bound: Bound, log: BrokerPartition, found: Found) -> int:
+    if isinstance(bound, int):
+        return bound
+    return found[log, bound.ms]
+
+
+def _retained_start(
+    log: BrokerPartition, start: int, request: BackfillRequest, snapshot: Snapshot
+) -> int:
+    """Return the start of the interval, at or above the log start.
+
+    By time, brokers find only retained records, so the request may mean earlier ones.
     """
-    start = snapshot.extents[log].log_start_offset
-    is_gone = low < start if isinstance(request.from_, int) else low <= start and start > 0
-    if not is_gone or request.only_retained:
-        return max(low, start)
-    if isinstance(request.from_, int):
-        message = f"Offsets {low} to {start} are gone: the log starts at {start}"
+    log_start = snapshot.extents[log].log_start_offset
+    is_offset = isinstance(request.from_, int)
+    if is_offset:
+        is_gone = start < log_start
     else:
-        message = f"The log starts at {start}, so records of the interval may be gone"
-    raise DataLoss(
-        message,
-        **log.place,
-        offset=low,
-        action="Pass `--only-retained`, which loads what the log still has; or a later --from",
-    )
+        is_gone = start <= log_start and log_start > 0
+    if not is_gone or request.only_retained:
+        return max(start, log_start)
+    if is_offset:
+        message = f"Offsets {start} to {log_start} are gone: the log starts at {log_start}"
+    else:
+        message = f"The log starts at {log_start}, so records of the interval may be gone"
+    action = "Pass `--only-retained` to load the retained records, or a later --from"
+    raise DataLoss(message, **log.place, offset=start, action=action)
 
 
 def _reject_above_all_ends(
     request: BackfillRequest, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> None:
-    """Reject an interval that lies above the ends of all partitions; what comes there is the live
-    pipeline's.
-    """
-    highest = max(
-        (
-            extent.end_offset + extent.held_back
-            for extent in map(snapshot.extents.__getitem__, logs)
-        ),
-        default=None,
-    )
-    if isinstance(request.from_, int) and highest is not None and request.from_ > highest:
+    """Reject an interval above the ends of all partitions: it is for the live pipeline."""
+    ends = []
+    for log in logs:
+        offsets = snapshot.extents[log]
+        ends.append(offsets.end_offset + offsets.held_back)
+    if isinstance(request.from_, int) and ends and request.from_ > max(ends):
         message = (
-            f"The interval begins at offset {request.from_}, and the longest log ends at {highest}"
+            f"The interval begins at offset {request.from_}, "
+            f"and the longest partition ends at {max(ends)}"
         )
-        raise SettingsError(
-            message,
-            key="--from",
-            action="Write a number for an offset; a time is written 2026-01-31T00:00:00+00:00",
-        )
+        action = "Pass an offset as a number, and a time as 2026-01-31T00:00:00+00:00"
+        raise SettingsError(message, key="--from", action=action)
 
 
 def _reject_above_end(
-    log: BrokerPartition, high: int, request: BackfillRequest, snapshot: Snapshot
+    log: BrokerPartition, end: int, request: BackfillRequest, snapshot: Snapshot
 ) -> None:
-    extent = snapshot.extents[log]
-    if high <= extent.end_offset or request.only_missing:  # what lies there is the live pipeline's
+    offsets = snapshot.extents[log]
+    readable_end = offsets.end_offset
+    if end <= readable_end or request.only_missing:
+        # The live pipeline loads the records above the readable end.
         return
-    if high <= extent.end_offset + extent.held_back:
-        message = f"The interval ends above the last stable offset {extent.end_offset}: a transaction is open there"
-        raise NotYetReadable(
-            message, **log.place, offset=high, action="When the transaction ends, say it again"
+    if end <= readable_end + offsets.held_back:
+        message = (
+            f"The interval ends above the last stable offset {readable_end}: "
+            "a transaction is open there"
         )
-    message = f"The interval ends at {high}, and the log at {extent.end_offset}"
-    raise SettingsError(
-        message, key="--until", **log.place, action=f"Pass --until {extent.end_offset}, or less"
-    )
+        action = "Run this command again when the transaction has ended"
+        raise NotYetReadable(message, **log.place, offset=end, action=action)
+    message = f"The interval ends at {end}, and the partition at {readable_end}"
+    action = f"Pass --until {readable_end}, or less"
+    raise SettingsError(message, key="--until", **log.place, action=action)
 
 
 def reserved_intervals(
@@ -465,77 +508,87 @@ def reserved_intervals(
     lives: Mapping[BrokerPartition, int],
     claims: Reservations,
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    """Return what is reserved of each partition; empty if others have all of it.
+    """Return the offsets to reserve of each partition; empty if others have all of them.
 
-    `live`: what the live pipeline reserves. Raises SettingsError if others reserved a part, unless
-    only missing offsets are requested.
+    `live`: the offsets of the live pipeline. `lives`: the current incarnations.
+    Raises SettingsError if others reserved a part, unless only missing offsets are requested.
     """
-    stretches = {}
+    reserved = {}
     for log, interval in sorted(intervals.items()):
-        held = [("the pipeline", part) for part in live.get(log, ())]
-        held += [
-            (f"backfill {one.name}", part)
-            for one in claims
-            if one.incarnation_of(log) == lives.get(log, 0)
-            for part in one.stretches.get(log, ())
-        ]
-        left = without(interval, (part for _, part in held))
-        if left:
-            _reject_other_incarnation(log, lives.get(log, 0))
-        if left != [interval] and not request.only_missing:
-            raise _held(
-                log,
-                interval,
-                next(one for one in held if without(interval, [one[1]]) != [interval]),
-                left,
-            )
-        if left:
-            stretches[log] = tuple(left)
-    return stretches
+        incarnation = lives.get(log, 0)
+        held: list[tuple[str | None, _Part]] = [(None, part) for part in live.get(log, ())]
+        for claim in claims:
+            if claim.incarnation_of(log) == incarnation:
+                held += [(claim.name, part) for part in claim.stretches.get(log, ())]
+        free = without(interval, [part for _, part in held])
+        if free and incarnation:
+            raise _incarnation_error(log)
+        if free != [interval] and not request.only_missing:
+            overlapping = [
+                (holder, part) for holder, part in held if without(interval, [part]) != [interval]
+            ]
+            holder, part = overlapping[0]
+            raise _held_error(log, interval, holder, part, free)
+        if free:
+            reserved[log] = tuple(free)
+    return reserved
 
 
-def _reject_other_incarnation(log: BrokerPartition, life: int) -> None:
-    """Reject a partition of a later incarnation: neither reservations nor rows of the current one
-    tell what earlier ones loaded.
+def _incarnation_error(log: BrokerPartition) -> NeedsDecision:
+    """Return the error for a partition of a later incarnation.
+
+    Neither reservations nor rows of the current incarnation show what earlier ones loaded.
     """
-    if life:
-        message = (
-            "This partition was cut or made again since the pipeline began it, and what the table has of the interval from before "
-            "that cannot be told from what is missing"
-        )
-        raise NeedsDecision(
-            message,
-            **log.place,
-            action="Pass `--topic TOPIC --partition PARTITION`, which leaves this partition out",
-        )
+    message = (
+        "This partition was truncated or recreated since the pipeline began it. "
+        "It is unknown which records of the interval were loaded before that"
+    )
+    action = "Pass the other partitions as `--partition TOPIC:PARTITION`"
+    return NeedsDecision(message, **log.place, action=action)
 
 
-def _held(
+def _held_error(
     log: BrokerPartition,
-    interval: tuple[int, int],
-    by: tuple[str, tuple[int, int]],
-    left: list[tuple[int, int]],
+    interval: _Part,
+    holder: str | None,
+    part: _Part,
+    free: list[_Part],
 ) -> SettingsError:
-    who, (start, until) = by
-    low, high = max(start, interval[0]), min(until, interval[1])
-    if until == OFFSETS_END:
-        message = f"{who} loads this partition from offset {start} on, and the interval is {interval[0]} to {interval[1]}"
-    elif who.startswith("backfill"):
-        message = f"{who} has loaded offsets {low} to {high}, or will"
+    """Return the error for an interval that overlaps a part of another holder.
+
+    `holder`: the name of the backfill; None: the live pipeline.
+    """
+    low = max(part[0], interval[0])
+    high = min(part[1], interval[1])
+    offsets_left = ", ".join(f"{start} to {until}" for start, until in free)
+    action = (
+        "Pass `--only-unloaded`, which leaves out the offsets of others "
+        f"(it loads {offsets_left or 'nothing of the interval'})"
+    )
+    if holder is not None:
+        message = f"Backfill {holder} has loaded offsets {low} to {high}, or will load them"
+        action += (
+            f". If its rows were deleted since: run `etl backfills delete CONF {holder}`, "
+            "which frees their offsets"
+        )
     else:
-        message = f"{who} has loaded {low} to {high}"
-    free = ", ".join(f"{start} to {until}" for start, until in left) or "nothing of the interval"
-    action = f"Pass `--only-unloaded`, which fills only what nobody else loads ({free})"
-    if who.startswith("backfill"):
-        action += "; rows of it that somebody deleted since: `etl backfills delete` of that one gives them back"
-    else:
-        action += "; what is loaded and is to be read again takes `etl replay`"
+        if part[1] == OFFSETS_END:
+            message = (
+                f"The pipeline loads this partition from offset {part[0]} on, "
+                f"and the interval is {interval[0]} to {interval[1]}"
+            )
+        else:
+            message = f"The pipeline has loaded offsets {low} to {high}"
+        action += ". To read loaded records again, run `etl replay`"
     return SettingsError(message, key="--from", **log.place, offset=low, action=action)
 
 
 def reject_other_bounds(claim: Reservation, bounds: str) -> None:
-    """A name stands for one backfill. Raises SettingsError."""
+    """Reject another interval under the name of a backfill. Raises SettingsError."""
     if claim.asked != bounds:
-        message = f"Backfill {claim.name} was begun {claim.asked}, and now it is asked for {bounds}"
-        action = f"Use another name for another interval; `etl backfills run CONF {claim.name}` goes on with that one"
+        message = f"Backfill {claim.name} was begun {claim.asked}, and this request is {bounds}"
+        action = (
+            "Use another name for another interval. "
+            f"Run `etl backfills run CONF {claim.name}` to continue that one"
+        )
         raise SettingsError(message, key="NAME", action=action)

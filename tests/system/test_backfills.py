@@ -95,7 +95,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     late: Pipeline,
 ) -> None:
     beyond = backfill(late, "a", "--from", "0", "--until", "120")
-    refused(beyond, 2, "the pipeline loads this partition from offset 100 on", "--only-unloaded")
+    refused(beyond, 2, "The pipeline loads this partition from offset 100 on", "--only-unloaded")
     refused(backfill(late, "a", "--from", "10", "--until", "10"), 2, "The interval is empty")
     refused(
         backfill(late, "a", "--from", "10", "--until", "9"),
@@ -105,7 +105,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     refused(
         backfill(late, "a", "--from", "0", "--until", "999"),
         2,
-        "The interval ends at 999, and the log at ",
+        "The interval ends at 999, and the partition at ",
     )
     refused(
         backfill(late, "a", "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z"),
@@ -129,7 +129,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     refused(
         backfill(late, "c", "--from", "0", "--until", "15"),
         2,
-        "backfill b has loaded offsets 10 to 15, or will",
+        "Backfill b has loaded offsets 10 to 15, or will",
     )
 
 
@@ -156,8 +156,8 @@ def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_a
     refused(
         backfill(pipeline, "new", *INTERVAL),
         2,
-        "backfill old has loaded offsets 0 to 100",
-        "`etl backfills delete`",
+        "Backfill old has loaded offsets 0 to 100",
+        "`etl backfills delete CONF old`",
     )
     given_up = pipeline.door("backfills", "delete", after=(*name, "--yes"))
     assert given_up.code == 0, given_up.err

@@ -335,7 +335,7 @@ def test_another_interval_under_the_same_name_is_refused() -> None:
     filled(outside)
     with pytest.raises(
         SettingsError,
-        match=r"Backfill old was begun from 0 until 5 \(\) False, and now it is asked for from 0 "
+        match=r"Backfill old was begun from 0 until 5 \(\) False, and this request is from 0 "
         r"until 4",
     ):
         filled(outside, backfill_request(0, 4))
@@ -355,22 +355,22 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
     outside = live(5, 5, 5)
     with pytest.raises(
         SettingsError,
-        match="the pipeline loads this partition from offset 5 on, and the interval is 0 to 9",
+        match="The pipeline loads this partition from offset 5 on, and the interval is 0 to 9",
     ):
         grow(outside, 2, 2, 2)
         filled(outside, backfill_request(0, 9))
     with pytest.raises(
         SettingsError,
-        match="the pipeline loads this partition from offset 5 on, and the interval is 2 to 6",
+        match="The pipeline loads this partition from offset 5 on, and the interval is 2 to 6",
     ) as refused:
         filled(outside, backfill_request(2, 6))
     assert (
         refused.value.action
-        and "`--only-unloaded`, which fills only what nobody else loads (2 to 5);"
+        and "`--only-unloaded`, which leaves out the offsets of others (it loads 2 to 5)."
         in refused.value.action
     )
     filled(outside, backfill_request(2, 4))
-    with pytest.raises(SettingsError, match="backfill old has loaded offsets 2 to 4, or will"):
+    with pytest.raises(SettingsError, match="Backfill old has loaded offsets 2 to 4, or will"):
         filled(outside, backfill_request(0, 5), name="new")
     claim = filled(outside, backfill_request(0, 9, only_missing=True), name="new")
     assert claim and set(claim.stretches.values()) == {((0, 2), (4, 5))}
@@ -419,7 +419,7 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         pytest.param(
             backfill_request(_time(3_000), _time(3_500)),
             SettingsError,
-            "No record of these logs lies in the interval",
+            "The partitions have no record in the interval",
             id="after-the-end",
         ),
         pytest.param(
@@ -431,13 +431,13 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         pytest.param(
             backfill_request(0, 99),
             SettingsError,
-            "The interval ends at 99, and the log at 7",
+            "The interval ends at 99, and the partition at 7",
             id="above-the-end",
         ),
         pytest.param(
             backfill_request(1_769_817_600_000, 1_769_904_000_000, only_missing=True),
             SettingsError,
-            "the longest log ends at 7",
+            "the longest partition ends at 7",
             id="milliseconds",
         ),
         pytest.param(

@@ -71,7 +71,8 @@ def test_what_is_left_of_a_log_that_was_cut_is_not_loaded_again_by_a_backfill(
     run(outside, EARLIEST)
     run(outside, EARLIEST)
     with pytest.raises(
-        NeedsDecision, match="This partition was cut or made again since the pipeline began it,"
+        NeedsDecision,
+        match="This partition was truncated or recreated since the pipeline began it.",
     ):
         filled(outside, backfill_request(0, 3, FIRST, only_missing=only_missing), settings=EARLIEST)
     assert outside.beside("old").claim is None
@@ -122,7 +123,8 @@ def test_a_log_that_was_cut_inside_of_a_claim_is_read_no_further_before_anybody_
     cut_at(outside, 5, more)
     before = outside.rows()
     with pytest.raises(
-        PartitionTruncated, match="The log was cut at offset 5, and the backfill loads it up to 8"
+        PartitionTruncated,
+        match="The partition was truncated at offset 5, and the backfill loads it up to 8",
     ):
         filled(outside, None)
     assert outside.rows() == before

@@ -99,7 +99,7 @@ def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
     deleted(outside, 1, 2)
     claim = given_up(outside)
     assert dict(claim.stretches) == dict.fromkeys(LOGS, ((0, 1), (2, 3)))
-    with pytest.raises(SettingsError, match="backfill old has loaded offsets 0 to 1, or will"):
+    with pytest.raises(SettingsError, match="Backfill old has loaded offsets 0 to 1, or will"):
         filled(outside, backfill_request(0, 2), name="new")
     found = filled(outside, backfill_request(0, 3, only_missing=True), name="new")
     assert found and dict(found.stretches) == dict.fromkeys(LOGS, ((1, 2),))

@@ -135,7 +135,7 @@ class BackfillContract:
         live = stage.world()
         loaded(live, {stage.logs[0]: 3}, ranges=())
         live.begin_backfill(claim_of(stage), first_plan(live, stage))
-        with pytest.raises(NeedsDecision, match="backfill old has claimed 1 to 2"):
+        with pytest.raises(NeedsDecision, match="backfill old has reserved offsets 1 to 2"):
             stored(live, {stage.logs[0]: 1}, ranges=())
         assert sorted(stage.plans()) == [1]
         stored(live, {stage.logs[0]: 2}, ranges=())

@@ -52,7 +52,7 @@ def is_led_through(pipeline: Pipeline, message: str, *accepting: Sequence[str]) 
     """
     first, *others = accepting
     refused(pipeline.run(), 5, message, "accept-changes")
-    what = "backfill old has not loaded all that it claims of this partition"
+    what = "Backfill old has not loaded all offsets that it has reserved of this partition"
     refused(pipeline.accept_log(*first), 5, what, "etl backfills delete CONF old")
     refused(pipeline.door("backfills", "run", after=NAME), 5, "etl backfills delete CONF old")
     given_up = pipeline.door(

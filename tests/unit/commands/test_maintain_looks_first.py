@@ -99,7 +99,7 @@ def looked_at_beside(outside: Outside) -> None:
 
 @pytest.mark.parametrize(
     ("lacking", "message"),
-    [(1, "loaded plan 3 .* the newest of it there is plan 2"), (3, "holds none of its plans")],
+    [(1, "loaded plan 3 .* its newest plan there is plan 2"), (3, "holds none of its plans")],
 )
 def test_an_older_copy_of_the_table_that_lacks_a_backfills_commits_alone_is_not_maintained(
     lacking: int, message: str

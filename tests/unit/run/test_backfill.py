@@ -501,7 +501,7 @@ def test_a_position_is_not_set_back_into_what_a_backfill_has_claimed() -> None:
     with pytest.raises(Crash):
         filled(outside, backfill_request(2, 4), crash_at("begin", When.AFTER))
     with pytest.raises(
-        NeedsDecision, match="would begin at offset 3, and backfill old has claimed 3 to 4"
+        NeedsDecision, match="would begin at offset 3, and backfill old has reserved offsets 3 to 4"
     ) as refused:
         set_to(outside, CAPPED, a=3)
     assert (
@@ -523,7 +523,7 @@ def test_a_pipeline_that_begins_inside_of_a_claim_is_refused_before_it_stores_an
     outside.applied.clear()
     outside.table, outside.uid, outside.offsets = None, None, {}
     with pytest.raises(
-        NeedsDecision, match="would begin at offset 0, and backfill old has claimed 2 to 4"
+        NeedsDecision, match="would begin at offset 0, and backfill old has reserved offsets 2 to 4"
     ):
         run(outside, settings_of())
     assert not outside.plans

@@ -105,7 +105,7 @@ def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_life_of_the_
     run(outside, CAPPED)
     with pytest.raises(
         NeedsDecision,
-        match="one that was cut or made again, and the backfill was begun before that",
+        match="as truncated or recreated, and the backfill was begun before that",
     ) as refused:
         filled(outside, None)
     assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
@@ -134,7 +134,8 @@ def test_a_log_that_a_backfill_has_still_to_load_is_not_accepted_before_that_is_
     outside = begun(8)
     cut_at(outside, 5, 9)
     with pytest.raises(
-        NeedsDecision, match="Backfill old has not loaded all that it claims of this partition,"
+        NeedsDecision,
+        match="Backfill old has not loaded all offsets that it has reserved of this partition before",
     ) as refused:
         accept(outside, FIRST, settings=CAPPED)
     assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
@@ -178,7 +179,7 @@ def test_a_position_is_not_set_back_into_what_a_backfill_claimed_before_the_log_
     cut_at(outside, 6, 9)
     accepted_by_an_earlier_version(outside)
     with pytest.raises(
-        NeedsDecision, match="would begin at offset 4, and backfill old has claimed 4 to 6"
+        NeedsDecision, match="would begin at offset 4, and backfill old has reserved offsets 4 to 6"
     ):
         set_to(outside, CAPPED, a=4)
 

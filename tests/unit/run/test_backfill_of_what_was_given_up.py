@@ -215,7 +215,7 @@ def test_what_a_replay_would_read_is_free_once_the_plan_in_its_place_is_in_the_t
         world.supersede(instead, snapshot.ledger)
         with pytest.raises(Owned, match="is stored and not in the table") as refused:
             backfilled(outside)
-        assert refused.value.action and "`etl run CONF`, which executes it" in refused.value.action
+        assert refused.value.action and "`etl run CONF`, which executes it." in refused.value.action
 
     with contextlib.suppress(EtlError):
         replayed(outside, 0, 12, superseded)

@@ -129,7 +129,7 @@ def test_a_position_may_be_set_back_over_what_was_given_back() -> None:
     run(outside, CAPPED)
     filled(outside, backfill_request(0, 3))
     deleted(outside, 0, 3, LOGS[0])
-    with pytest.raises(NeedsDecision, match="backfill old has claimed 1 to 3") as refused:
+    with pytest.raises(NeedsDecision, match="backfill old has reserved offsets 1 to 3") as refused:
         set_to(outside, CAPPED, a=1)
     assert "`etl backfills delete CONF old --reason ...`" in str(refused.value.action)
     given_up(outside)

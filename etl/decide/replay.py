@@ -1,18 +1,22 @@
 """Which offsets does a replay read again, and what does it reject?
 
-A replay removes the rows of an interval and writes what the log holds now, in one commit. So it
-touches nothing that it could not restore or that this pipeline did not load:
+Lives here: requested partitions and offsets, their rejections, the plan of a replay, the plan that
+replaces one that is given up.
+Not here: order of steps (etl/run/replay.py), replacing the rows (etl/io/delta).
+
+A replay removes the rows of an interval and writes the current records, in one commit. So it leaves
+out rows that it could not restore or that this pipeline did not load:
 
     offsets of the interval            decision
     --------------------------------   -------------------------------------------------------------
-    loaded, and the log holds them     read again
+    loaded and retained                read again
     below the log start                DataLoss; rows kept with `--only-retained`
     not loaded, or skipped             SettingsError: a run or a backfill loads them; by time, left
-                                       out beyond the position
+                                       out from the loaded-until offset on
     reserved by a backfill             SettingsError
     of another incarnation             SettingsError: other records have these offsets now
 
-Positions and the group's offsets stay where they are.
+Loaded-until and committed offsets do not change.
 """
 
 from __future__ import annotations
@@ -34,35 +38,34 @@ from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 
 GIVEN_UP = "the replay was given up, and its rows are as they were"
-
+"""Stored as the reason of the plan that replaces a replay."""
 
 Bound = int | Timestamp
 """A bound of an interval: an offset, or the first record at or after a time."""
 Found = Mapping[tuple[BrokerPartition, int], int]
-"""The offset of the first record of a log at a moment, in milliseconds, or later; its end where
-there is none.
-"""
+"""First offset of a partition at or after a time in milliseconds; its end if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What to replay."""
+    """A requested replay."""
 
     named: tuple[Named, ...]
     """A topic, or partitions of it."""
     from_: Bound
     until: Bound
     only_retained: bool = False
-    """Only what is still retained: rows whose records are gone stay."""
+    """Only retained offsets: rows of deleted records stay."""
 
     def __post_init__(self) -> None:
         if isinstance(self.from_, int) is not isinstance(self.until, int):
             return
-        low, high = (
-            bound if isinstance(bound, int) else bound.ms for bound in (self.from_, self.until)
-        )
-        if low >= high:
-            message = "The interval is empty" if low == high else "The interval runs backwards"
+        start = _value_of(self.from_)
+        end = _value_of(self.until)
+        if start >= end:
+            message = "The interval runs backwards"
+            if start == end:
+                message = "The interval is empty"
             raise SettingsError(
                 message,
                 key="--from",
@@ -71,28 +74,35 @@ class ReplayRequest:
 
     def covers(self, log: BrokerPartition) -> bool:
         """True if the request includes the partition."""
-        return any(one.covers(log) for one in self.named)
+        return any(name.covers(log) for name in self.named)
 
     def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
-        """Which of the log's offsets are named."""
-        if self.covers(log):
-            return tuple(bound for bound in (self.from_, self.until) if isinstance(bound, int))
-        return ()
+        """Return the offsets of the partition that the request names as bounds."""
+        if not self.covers(log):
+            return ()
+        return tuple(bound for bound in (self.from_, self.until) if isinstance(bound, int))
+
+
+def _value_of(bound: Bound) -> int:
+    """Return the offset or the milliseconds of a bound."""
+    if isinstance(bound, int):
+        return bound
+    return bound.ms
 
 
 def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
-    """The logs that are meant, of those that the pipeline knows; all can be read now.
+    """Return the requested partitions: those that the pipeline knows, all of them readable.
 
-    Raises SettingsError for a name that stands for none of them, BrokerUnreachable, Owned.
+    Raises SettingsError for a name that matches none of them, BrokerUnreachable, Owned.
     """
-    for one in wanted.named:
-        if not any(one.covers(log) for log in last.positions):
-            knows = ", ".join(sorted(last.topics)) or "none"
-            message = f"This pipeline has loaded nothing of {one}"
+    for name in wanted.named:
+        if not any(name.covers(log) for log in last.positions):
+            known_topics = ", ".join(sorted(last.topics)) or "none"
+            key = "--topic" if name.log is None else "--partition"
             raise SettingsError(
-                message,
-                key="--topic" if one.log is None else "--partition",
-                action=f"Check its topics and partitions: {knows}",
+                f"This pipeline has loaded nothing of {name}",
+                key=key,
+                action=f"Check its topics and partitions: {known_topics}",
             )
     logs = sorted(log for log in last.positions if wanted.covers(log))
     owned = {log: snapshot.owners[log] for log in logs if log in snapshot.owners}
@@ -101,14 +111,11 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
     for log in logs:
         if log not in snapshot.extents:
             if log not in snapshot.leaderless:
-                message = (
-                    "The brokers do not know this partition, or the conf does not name its topic"
-                )
                 raise SettingsError(
-                    message,
+                    "The partition does not exist, or the conf does not select its topic",
                     key="--topic",
                     **log.place,
-                    action="Check source.topics, and whether it was deleted",
+                    action="Check source.topics, and whether the topic was deleted",
                 )
             raise BrokerUnreachable(f"The partition {log.unled}", **log.place, action=log.held_by)
     return logs
@@ -117,17 +124,26 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
 def moments_of(
     wanted: ReplayRequest, logs: Iterable[BrokerPartition]
 ) -> list[tuple[BrokerPartition, int]]:
-    """Return the times to look up, per partition in ms. Raises SettingsError if partitions have no
-    times.
+    """Return the times to look up: partition and milliseconds.
+
+    Raises SettingsError if messages of a partition have no timestamps.
     """
-    moments = [bound.ms for bound in (wanted.from_, wanted.until) if isinstance(bound, Timestamp)]
-    wanted_moments = [(log, moment) for log in logs for moment in moments]
-    physical = next((log for log, _ in wanted_moments if log.is_physical), None)
-    if physical:
-        message = "Messages of these brokers have no times"
-        action = "Pass offsets, as the table's column offset has them: --from OFFSET --until OFFSET, for one partition each"
-        raise SettingsError(message, **physical.place, key="--from", action=action)
-    return wanted_moments
+    bounds = [bound.ms for bound in (wanted.from_, wanted.until) if isinstance(bound, Timestamp)]
+    moments = []
+    for log in logs:
+        if bounds and log.is_physical:
+            action = (
+                "Pass offsets as in the table's column offset: "
+                "--from OFFSET --until OFFSET, for one partition each"
+            )
+            raise SettingsError(
+                "Messages of these brokers have no timestamps",
+                **log.place,
+                key="--from",
+                action=action,
+            )
+        moments += [(log, moment) for moment in bounds]
+    return moments
 
 
 def intervals_of(
@@ -141,36 +157,31 @@ def intervals_of(
     """Return start and end of each partition that is read again. Raises as the module's table."""
     intervals = {}
     for log in logs:
-        low, high = (
-            bound if isinstance(bound, int) else found[log, bound.ms]
-            for bound in (wanted.from_, wanted.until)
-        )
-        start, position = snapshot.extents[log].log_start_offset, last.positions[log]
+        start = _offset_of(wanted.from_, log, found)
+        end = _offset_of(wanted.until, log, found)
         if isinstance(wanted.until, Timestamp):
-            high = min(high, position)
-        lost_from = _lost_from(log, low, wanted, last, snapshot, loaded)
+            end = min(end, last.positions[log])
+        log_start = snapshot.extents[log].log_start_offset
         if wanted.only_retained:
-            low = max(low, start)
-        elif lost_from is not None:
-            raise _expired(log, lost_from, start)
-        if low < high:
-            _reject_claimed(log, low, high, last, snapshot)
-            _reject_unloaded(log, low, high, last, loaded)
-            reject_misaligned_offset(log, low, snapshot, key="--from")
-            reject_misaligned_offset(log, high, snapshot, key="--until")
-            intervals[log] = low, high
-        elif (
-            isinstance(wanted.from_, int)
-            and isinstance(wanted.until, int)
-            and not wanted.only_retained
-        ):
+            start = max(start, log_start)
+        else:
+            _reject_expired(log, start, log_start, wanted, last, loaded)
+        if start < end:
+            _reject_reserved(log, start, end, last, snapshot)
+            _reject_unloaded(log, start, end, last, loaded)
+            reject_misaligned_offset(log, start, snapshot, key="--from")
+            reject_misaligned_offset(log, end, snapshot, key="--until")
+            intervals[log] = start, end
+            continue
+        is_by_offsets = isinstance(wanted.from_, int) and isinstance(wanted.until, int)
+        if is_by_offsets and not wanted.only_retained:
             raise SettingsError(
                 "The interval is empty", key="--from", **log.place, action="Pass --from and --until"
             )
     if not intervals:
-        message = "Nothing that this pipeline has loaded lies in the interval" + (
-            ", and is retained" if wanted.only_retained else ""
-        )
+        message = "This pipeline has loaded nothing in the interval"
+        if wanted.only_retained:
+            message = "This pipeline has loaded nothing in the interval that is retained"
         raise SettingsError(
             message,
             key="--from",
@@ -179,89 +190,111 @@ def intervals_of(
     return intervals
 
 
-def _lost_from(
+def _offset_of(bound: Bound, log: BrokerPartition, found: Found) -> int:
+    if isinstance(bound, int):
+        return bound
+    return found[log, bound.ms]
+
+
+def _reject_expired(
     log: BrokerPartition,
-    low: int,
+    start: int,
+    log_start: int,
     wanted: ReplayRequest,
     last: Plan,
-    snapshot: Snapshot,
     loaded: LoadedIntervals,
-) -> int | None:
-    """Return the first offset that may be meant, has a row, and lies below the log start. Brokers
-    find only retained records by time: if it is their very first one, earlier ones may be meant.
-    """
-    start = snapshot.extents[log].log_start_offset
-    if isinstance(wanted.from_, int):
-        return low if low < start else None
-    below = [
-        one.from_offset
-        for one in loaded.intervals.get(log, ())
-        if one.incarnation == last.incarnations.get(log, 0)
-    ]
-    return min(below) if low <= start and below and min(below) < start else None
-
-
-def _expired(log: BrokerPartition, low: int, start: int) -> DataLoss:
-    message = f"Rows from offset {low} on may be in the interval, and their records are gone: the log starts at {start}"
-    action = "The rows could not be loaded again. `--only-retained` replays what the log still has, and leaves the rows before it as they are"
-    return DataLoss(message, **log.place, offset=low, action=action)
-
-
-def _reject_claimed(
-    log: BrokerPartition, low: int, high: int, last: Plan, snapshot: Snapshot
 ) -> None:
-    for claim in snapshot.claims.of(snapshot.table.id if snapshot.table else None):
+    """Reject an interval that may include rows of deleted records. Raises DataLoss.
+
+    By time, brokers find only retained records: if the record found is the first retained one, the
+    request may mean earlier ones.
+    """
+    if isinstance(wanted.from_, int):
+        expired_from = start
+        is_expired = start < log_start
+    else:
+        loaded_starts = []
+        for interval in loaded.intervals.get(log, ()):
+            if interval.incarnation == last.incarnations.get(log, 0):
+                loaded_starts.append(interval.from_offset)
+        expired_from = min(loaded_starts, default=log_start)
+        is_expired = start <= log_start and expired_from < log_start
+    if is_expired:
+        message = (
+            f"Rows from offset {expired_from} on may be in the interval, and their records are "
+            f"gone: the log starts at {log_start}"
+        )
+        action = (
+            "Pass `--only-retained` to replay the retained records and keep the rows before them. "
+            "Those rows could not be loaded again"
+        )
+        raise DataLoss(message, **log.place, offset=expired_from, action=action)
+
+
+def _reject_reserved(
+    log: BrokerPartition, start: int, end: int, last: Plan, snapshot: Snapshot
+) -> None:
+    """Reject offsets that a backfill loads: only runs of this pipeline are replayed."""
+    table_id = snapshot.table.id if snapshot.table else None
+    for claim in snapshot.claims.of(table_id):
         if claim.incarnation_of(log) != last.incarnations.get(log, 0):
             continue
-        met = [
-            (max(low, start), min(high, until))
-            for start, until in claim.stretches.get(log, ())
-            if start < high and low < until
-        ]
-        if met:
-            start, until = met[0]
-            who = f"were loaded by backfill {claim.name}, or will be, and a replay is of what runs have loaded"
-            message = f"Offsets {start} to {until} of it {who}"
-            action = (
-                "Check the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfills "
-                f"delete CONF {claim.name} --reason ...` gives them back, for another backfill"
+        for low, high in claim.stretches.get(log, ()):
+            if low >= end or start >= high:
+                continue
+            first = max(start, low)
+            message = (
+                f"Offsets {first} to {min(end, high)} of it were loaded by backfill {claim.name}, "
+                "or will be, and a replay reads offsets that runs have loaded"
             )
-            raise SettingsError(message, key="--from", **log.place, offset=start, action=action)
+            action = (
+                "Replay the parts before and after them, each with a command of its own. "
+                "If rows of the backfill were deleted: run `etl backfills "
+                f"delete CONF {claim.name} --reason ...`, which frees their offsets for another "
+                "backfill"
+            )
+            raise SettingsError(message, key="--from", **log.place, offset=first, action=action)
 
 
 def _reject_unloaded(
-    log: BrokerPartition, low: int, high: int, last: Plan, loaded: LoadedIntervals
+    log: BrokerPartition, start: int, end: int, last: Plan, loaded: LoadedIntervals
 ) -> None:
-    position, life = last.positions[log], last.incarnations.get(log, 0)
-    if high > position:
-        message = (
-            f"This partition is loaded up to offset {position}, and the interval ends at {high}"
-        )
+    """Reject offsets that were not loaded in the current incarnation. Raises SettingsError."""
+    loaded_until = last.positions[log]
+    if end > loaded_until:
         raise SettingsError(
-            message,
+            f"This partition is loaded up to offset {loaded_until}, and the interval ends at {end}",
             key="--until",
             **log.place,
-            action=f"Pass --until {position}; what lies behind it the next run loads",
+            action=f"Pass --until {loaded_until}. The next run loads the records from there on",
         )
-    held = [
-        one for intervals in (loaded.intervals, loaded.given_up) for one in intervals.get(log, ())
-    ]
-    hole = unloaded(
-        [(one.from_offset, one.until_offset) for one in held if one.incarnation == life], low, high
-    )
-    if hole is None:
+    incarnation = last.incarnations.get(log, 0)
+    current = []
+    earlier = []
+    for interval in (*loaded.intervals.get(log, ()), *loaded.given_up.get(log, ())):
+        offsets = (interval.from_offset, interval.until_offset)
+        if interval.incarnation == incarnation:
+            current.append(offsets)
+        else:
+            earlier.append(offsets)
+    gap = unloaded(current, start, end)
+    if gap is None:
         return
-    message = f"Offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
-    action = (
-        "Check the parts around them, each by a replay of its own; what was never loaded takes a backfill, which says what other members of "
-        "the group have read of it"
-    )
-    if any(
-        one.incarnation != life and one.from_offset < hole[1] and hole[0] < one.until_offset
-        for one in held
-    ):
-        message = f"The rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (incarnation), before it was cut or made again"
-        action = "Pass offsets from which the present log was read; rows of an earlier life cannot be read again"
+    if any(low < gap[1] and gap[0] < high for low, high in earlier):
+        message = (
+            f"The rows of offsets {gap[0]} to {gap[1]} are of an earlier incarnation of the "
+            "partition, before it was truncated or recreated"
+        )
+        action = (
+            "Pass offsets of the current incarnation. Rows of an earlier one cannot be loaded again"
+        )
+    else:
+        message = f"Offsets {gap[0]} to {gap[1]} of it were never loaded by this pipeline"
+        action = (
+            "Replay the parts before and after them, each with a command of its own. To load "
+            "these offsets, run a backfill, which shows what other members of the group have read "
+            "of them"
+        )
     raise SettingsError(message, key="--from", **log.place, action=action)
 
 
@@ -274,40 +307,40 @@ def plan_replay(
     reason: str | None,
     now_ms: int,
 ) -> Plan:
-    """Return the plan after the last one, without its id and its count of existing rows. Raises
-    NeedsDecision if a partition is another one by now.
+    """Return the plan after the last one, without its id and its count of existing rows.
+
+    Raises NeedsDecision if a partition was recreated or truncated since.
     """
-    last, table = state.last, snapshot.table
-    reject_recreated_or_truncated(
-        last,
-        snapshot,
-        {log: min(at, state.positions.get(log, at)) for log, at in last.positions.items()},
-    )
+    last = state.last
+    table = snapshot.table
+    checked_until = {}
+    for log, loaded_until in last.positions.items():
+        checked_until[log] = min(loaded_until, state.positions.get(log, loaded_until))
+    reject_recreated_or_truncated(last, snapshot, checked_until)
     if table is None:
         raise NeedsDecision(
-            "There is no table whose rows could be replaced",
+            "There is no table with rows to replace",
             action="Check with `etl run CONF --dry-run`",
         )
-    wholes = (
-        OffsetRange(log, low, high, snapshot.leaders.get(log))
-        for log, (low, high) in sorted(intervals.items())
-    )
+
+    whole_ranges = []
+    for log, (start, end) in sorted(intervals.items()):
+        whole_ranges.append(OffsetRange(log, start, end, snapshot.leaders.get(log)))
     ranges = split_ranges(
-        wholes,
+        whole_ranges,
         snapshot.bytes_per_offset,
         settings.limits.target_task_bytes,
         snapshot.parallelism,
         boundaries_of(snapshot.extents),
     )
-    moved = {
-        *state.followed,
-        *state.not_followed,
-        *state.passed,
-    }  # the next run decides about those, as it would have without a replay
-    seen = {
-        log: last.left(log) if log in moved else snapshot.committed.get(log, NOTHING_COMMITTED)
-        for log in last.positions
-    }
+    # The next run decides about moved offsets, as it would have without a replay.
+    moved = {*state.followed, *state.not_followed, *state.passed}
+    seen = {}
+    for log in last.positions:
+        if log in moved:
+            seen[log] = last.left(log)
+        else:
+            seen[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
     return replace(
         last,
         number=last.number + 1,
@@ -339,8 +372,9 @@ def plan_replay(
 
 
 def plan_that_gives_up(plan: Plan, why: str, *, now_ms: int) -> Plan:
-    """The plan in the place of a replay that cannot bring back all of its rows, without its id: it
-    reads nothing and moves nothing.
+    """Return the plan that replaces a replay which cannot restore all of its rows, without its id.
+
+    It reads nothing and moves no offset.
     """
     return replace(
         plan,

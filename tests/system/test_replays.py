@@ -219,7 +219,7 @@ def test_what_cannot_be_replayed_is_refused_with_what_to_do_and_nothing_is_chang
             marking, "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z", "--yes"
         ),
         2,
-        "Nothing that this pipeline",
+        "This pipeline has loaded nothing in the interval",
     )
     spark.sql(
         f"ALTER TABLE delta.`{marking.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')"

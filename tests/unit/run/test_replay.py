@@ -373,7 +373,7 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_
         pytest.param(
             wanted(_time(3_000), _time(3_500), "clicks"),
             SettingsError,
-            "Nothing that this pipeline has loaded",
+            "This pipeline has loaded nothing in the interval",
             id="no-record-then",
         ),
     ],
@@ -422,7 +422,9 @@ def test_rows_of_an_earlier_life_of_the_log_are_refused() -> None:
     outside.logs[LOGS[0]].grow(4)
     accept(outside, "clicks:0")
     run(outside)
-    with pytest.raises(SettingsError, match="an earlier life of the log"):
+    with pytest.raises(
+        SettingsError, match="are of an earlier incarnation of the partition, before"
+    ):
         replayed(outside, wanted(1, 5))
     plan = replayed(outside, wanted(3, 6))
     assert dict(plan.incarnations) == {LOGS[0]: 1} and dict(plan.stood) == {LOGS[0]: 3}

@@ -671,7 +671,7 @@ def test_what_a_stored_plan_of_the_pipeline_may_still_read_is_its_own() -> None:
     with pytest.raises(Crash):
         run(outside, CAPPED, crash_at("store plan", When.AFTER))
     assert outside.newest_plan() and outside.transaction_version() == 1
-    with pytest.raises(SettingsError, match="the pipeline loads this partition from offset 5 on"):
+    with pytest.raises(SettingsError, match="The pipeline loads this partition from offset 5 on"):
         filled(outside, backfill_request(0, 6, "clicks:0"))
     filled(outside, backfill_request(0, 5))
     run(outside, CAPPED)

@@ -1,4 +1,8 @@
-"""What was a run asked to load: a run key, bounds, an interval?
+"""What does a request of a run mean: a run key, bounds, an interval of time?
+
+Lives here: what remains to load under a run key, offsets of bounds, parsing of times and durations,
+the interval of a scheduler's run, arguments of its commands, and how it treats their results.
+Not here: looking up times (etl/io/brokers/times.py), making plans (etl/decide/plan.py).
 
     the ledger's record of the run key                 the run
     ------------------------------------------------   ---------------------------------------------
@@ -7,13 +11,13 @@
     a stored plan that is not in the table             executes it, then observes again
     a plan in the table that reaches its bound         loads nothing: already applied
     the same, stopped by a cap                         continues to the recorded ends
-    the same, a partition without leader, owned by     reads it up to there once it can
-    others or paused
-    there was nothing to read                          loads nothing
+    the same, a partition without leader, owned by     reads it up to its recorded end as soon as it
+    others or paused                                   is readable
+    of a run without new records                       loads nothing
     any of these, with other bounds                    SettingsError: a key names one request
 
-A run never skips offsets. A start bound says where the first plan of all begins, if it is a time,
-and later that nothing before it is unread. An end bound is the first offset at or after it in each
+A run never skips offsets. A start bound by time is the start of the pipeline's first plan; later it
+requires that nothing before it is unread. An end bound is the first offset at or after it in each
 partition; a partition without such a record is read to its end and counted (`Bounds.open_logs`).
 `tests.model.run_keys` checks this in all interleavings of two drivers.
 
@@ -29,8 +33,8 @@ The interval of a scheduler's run (Airflow 2.11 and 3.3):
 
 So both params count, else a data interval that is not empty, never the logical date.
 
-Completeness of partitions up to a time: a producer may send an old record at any time, so two signs
-count: a record of that time or later, or a grace period that has passed.
+A producer may send an old record at any time, so a partition counts as complete up to a time after
+a record of that time or later, or after a grace period.
 """
 
 from __future__ import annotations
@@ -47,52 +51,51 @@ from etl.model.plans import NO_BOUNDS, Bound, Bounds, Plan, Request, RunKeyRecor
 from etl.model.snapshot import ResolvedRequest, Snapshot
 
 KEYS_KEPT = 1000
-"""Run keys of plans that are not kept any more. One that is forgotten loads nothing twice: the
-ledger stands at its bound or beyond.
+"""Kept run keys of pruned plans.
+
+A forgotten key loads nothing twice: the ledger is at its bound or beyond.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What a plan is made for."""
+    """Request of a plan: run key, bounds, and the offsets that they mean."""
 
     run_key: str | None = None
     bounds: Bounds = NO_BOUNDS
     stops: Mapping[BrokerPartition, int] | None = None
     """End of each partition to read; others are not read. None: all to their ends."""
     waits: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """With a run key: unreadable partitions, and the bound that a later plan reads them to; None:
-    unknown.
-    """
+    """With a run key: unreadable partitions, and the bounds for later plans (None: unknown)."""
 
     def until(self, log: BrokerPartition, position: int, end: int) -> int:
-        """Up to where a log is read from this position on."""
-        return end if self.stops is None else max(position, min(end, self.stops.get(log, position)))
+        """Return the offset up to which a partition is read from `position` on."""
+        if self.stops is None:
+            return end
+        return max(position, min(end, self.stops.get(log, position)))
 
 
 NOTHING_ASKED = Asking()
 
 
 def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> Bounds:
-    """Return the bounds to look up: those of the key's plan, or the request's. `-1h` is that of the
-    key's first run.
+    """Return the bounds to look up: those of the key's plan, or the request's.
+
+    `-1h` is relative to the key's first run.
     """
-    of_key = next(
-        (
-            one
-            for one in (newest, plan)
-            if one and request.run_key and one.run_key == request.run_key
-        ),
-        None,
-    )
-    return of_key.bounds if of_key else request.bounds
+    if request.run_key:
+        for stored in (newest, plan):
+            if stored and stored.run_key == request.run_key:
+                return stored.bounds
+    return request.bounds
 
 
 def request_of_key(
     resolved: ResolvedRequest | None, last: Plan | None
 ) -> Plan | RunKeyRecord | None:
-    """Return the ledger's record of the key, `last` being the pipeline's newest plan; None without
-    a key, and for a new one.
+    """Return the ledger's record of the key; None without a key, and for a new one.
+
+    `last`: the pipeline's newest plan.
     """
     if resolved is None or resolved.request.run_key is None:
         return None
@@ -104,47 +107,53 @@ def request_of_key(
 def done_before(
     resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
 ) -> RunKeyRecord | None:
-    """Return the key that is done, `last` being in the table; None if there is something to do or
-    wait for. Raises SettingsError for other bounds.
+    """Return the key that is done; None if there are offsets to load or to wait for.
+
+    `last` is in the table. Raises SettingsError for other bounds.
     """
     found = request_of_key(resolved, last)
     if resolved is None or found is None:
         return None
-    kept = run_key_to_record(found) if isinstance(found, Plan) else found
+    is_recorded = resolved.key is not None
+    if isinstance(found, Plan):
+        record = run_key_to_record(found)
+    else:
+        record = found
+        is_recorded = True
     bounds = resolved.request.bounds.said
-    if kept.said != bounds:
-        message = f"Run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {bounds or 'without any'}"
-        raise SettingsError(
-            message,
-            key="--run-key",
-            action="Check which of the two is meant; a key names one thing, another one needs another key",
+    if record.said != bounds:
+        message = (
+            f"Run key {record.key} was first used {record.said or 'without bounds'}, "
+            f"and now {bounds or 'without bounds'}"
         )
-    is_kept = resolved.key is not None or not isinstance(found, Plan)
-    return kept if is_kept or not left_under_key(resolved, last, snapshot) else None
+        action = "Check which of the two is meant. A key names one request: use another key"
+        raise SettingsError(message, key="--run-key", action=action)
+    if not is_recorded and left_under_key(resolved, last, snapshot):
+        return None
+    return record
 
 
 def left_under_key(
     resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
 ) -> dict[BrokerPartition, int | None]:
-    """Return the partitions of a key's plan that are not loaded up to the bound, `last` being in
-    the table, and that bound; None: unknown.
+    """Return the partitions of a key's plan that are not loaded up to their bound, and the bound.
+
+    `last` is in the table. A bound is None if it is unknown.
     """
     found = request_of_key(resolved, last)
     if resolved is None or last is None or not isinstance(found, Plan):
         return {}
-    ends = {
-        log: _end_now(log, end, found, resolved, snapshot) for log, end in found.key_ends.items()
-    }
-    return {
-        log: end
-        for log, end in ends.items()
-        if end is None or log not in last.positions or last.positions[log] < end
-    }
+    left = {}
+    for log, end in _key_ends_now(found, resolved, snapshot).items():
+        if end is None or log not in last.positions or last.positions[log] < end:
+            left[log] = end
+    return left
 
 
 def is_found_out(resolved: ResolvedRequest | None, last: Plan | None) -> bool:
-    """True if a finished key has a partition with an unknown bound: it is kept, since later records
-    are not the key's.
+    """True if a finished key had a partition with an unknown bound.
+
+    Its record is stored, as later records do not belong to the key.
     """
     found = request_of_key(resolved, last)
     return (
@@ -155,95 +164,88 @@ def is_found_out(resolved: ResolvedRequest | None, last: Plan | None) -> bool:
     )
 
 
-def _end_now(
-    log: BrokerPartition, end: int | None, plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
-) -> int | None:
-    """The bound that the key's plan knows of a log, or, where that could not be read, the one that
-    is found now; None: still not.
-    """
-    extent = snapshot.extents.get(log)
-    if end is not None or extent is None:
-        return end
-    until = plan.bounds.until
-    return _offset(until, extent, resolved.untils.get(log)) if until else extent.end_offset
+def _key_ends_now(
+    plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
+) -> dict[BrokerPartition, int | None]:
+    """Return the bounds of the key's plan, with bounds that were unknown and are known now."""
+    ends = dict(plan.key_ends)
+    for log, end in plan.key_ends.items():
+        if end is None and log in snapshot.extents:
+            ends[log] = _bound_of(log, plan.bounds.until, snapshot.extents[log], resolved)
+    return ends
 
 
 def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
-    """True if these positions are all that this plan's key is to load; unknown for a partition
-    without a bound.
+    """True if these loaded-until offsets are at all bounds of the plan's key.
+
+    False if a bound is unknown.
     """
-    return all(
-        end is not None and positions.get(log, -1) >= end for log, end in plan.key_ends.items()
-    )
+    for log, end in plan.key_ends.items():
+        if end is None or positions.get(log, -1) < end:
+            return False
+    return True
 
 
 def run_key_to_record(plan: Plan) -> RunKeyRecord:
-    """Return what is kept of the key of a plan that has one."""
+    """Return the record of the key of a plan that has one."""
     return RunKeyRecord(plan.run_key or "", plan.number, plan.bounds.said)
 
 
 def key_without_plan(resolved: ResolvedRequest | None, last: Plan | None) -> RunKeyRecord | None:
-    """Return what is kept of a key with nothing to read; None without a key, and for one that made
-    plans.
-    """
+    """Return the record of a key with nothing to read; None without a key, and if it made plans."""
     if resolved is None or resolved.request.run_key is None or request_of_key(resolved, last):
         return None
-    return RunKeyRecord(
-        resolved.request.run_key,
-        last.number if last else 0,
-        resolved.request.bounds.said,
-        is_empty=True,
-    )
+    number = last.number if last else 0
+    request = resolved.request
+    return RunKeyRecord(resolved.request.run_key, number, request.bounds.said, is_empty=True)
 
 
 def with_key(keys: tuple[RunKeyRecord, ...], more: RunKeyRecord) -> tuple[RunKeyRecord, ...]:
-    """Return the kept keys with one more, which replaces its earlier record; the newest
-    `KEYS_KEPT`.
-    """
-    return (*(one for one in keys if one.key != more.key), more)[-KEYS_KEPT:]
+    """Return the newest `KEYS_KEPT` keys with one more, which replaces its earlier record."""
+    others = [record for record in keys if record.key != more.key]
+    return (*others, more)[-KEYS_KEPT:]
 
 
 def asking_of(resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot) -> Asking:
-    """Return what the next plan is made for; the key is not done."""
+    """Return the request of the next plan; the key is not done."""
     if resolved is None:
         return NOTHING_ASKED
-    found, request = request_of_key(resolved, last), resolved.request
+    found = request_of_key(resolved, last)
     if isinstance(found, Plan):
-        ends = {
-            log: _end_now(log, end, found, resolved, snapshot)
-            for log, end in found.key_ends.items()
-        }
-        now_known = [
-            log for log, end in found.key_ends.items() if end is None and log in snapshot.extents
-        ]
-        more = _open_logs(found.bounds.until, resolved, now_known)
-        stops = {
-            log: end for log, end in ends.items() if log in snapshot.extents and end is not None
-        }
-        return Asking(
-            request.run_key,
-            replace(found.bounds, open_logs=found.bounds.open_logs + more),
-            stops,
-            {log: end for log, end in ends.items() if log not in stops},
-        )
-    until, waits = request.bounds.until, _waited_for(resolved, last, snapshot)
-    if until is None:
-        return Asking(request.run_key, request.bounds, None, waits)
-    stops = {
-        log: _offset(until, extent, resolved.untils.get(log))
-        for log, extent in snapshot.extents.items()
-    }
-    return Asking(
-        request.run_key,
-        replace(request.bounds, open_logs=_open_logs(until, resolved, snapshot.extents)),
-        stops,
-        waits,
-    )
+        return _continued_request(found, resolved, snapshot)
+    bounds = resolved.request.bounds
+    waits = _waited_for(resolved, last, snapshot)
+    if bounds.until is None:
+        return Asking(resolved.request.run_key, bounds, None, waits)
+    stops = {}
+    for log, offsets in snapshot.extents.items():
+        stops[log] = _bound_of(log, bounds.until, offsets, resolved)
+    open_logs = _count_open(bounds.until, resolved, snapshot.extents)
+    bounds = replace(bounds, open_logs=open_logs)
+    return Asking(resolved.request.run_key, bounds, stops, waits)
 
 
-def _open_logs(
+def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot) -> Asking:
+    """Return the request of the next plan of a key that has a plan."""
+    stops: dict[BrokerPartition, int] = {}
+    waits: dict[BrokerPartition, int | None] = {}
+    for log, end in _key_ends_now(plan, resolved, snapshot).items():
+        if end is None or log not in snapshot.extents:
+            waits[log] = end
+        else:
+            stops[log] = end
+    now_known = [
+        log for log, end in plan.key_ends.items() if end is None and log in snapshot.extents
+    ]
+    open_logs = plan.bounds.open_logs + _count_open(plan.bounds.until, resolved, now_known)
+    bounds = replace(plan.bounds, open_logs=open_logs)
+    return Asking(resolved.request.run_key, bounds, stops, waits)
+
+
+def _count_open(
     until: Bound | None, resolved: ResolvedRequest, logs: Iterable[BrokerPartition]
 ) -> int:
+    """Return the number of partitions without a record at or after the time of the bound."""
     if until and until.at_ms is not None:
         return sum(resolved.untils.get(log) is None for log in logs)
     return 0
@@ -252,71 +254,73 @@ def _open_logs(
 def _waited_for(
     resolved: ResolvedRequest, last: Plan | None, snapshot: Snapshot
 ) -> dict[BrokerPartition, int | None]:
-    """The logs that the first plan of a key leaves out; the bound of one that is known, and has an
-    owner or is paused, is known, too.
+    """Return the partitions that the first plan of a key leaves out, with their bounds.
+
+    The bound of an owned or paused partition is known if the pipeline has begun it.
     """
     if resolved.request.run_key is None:
         return {}
-    until, known = resolved.request.bounds.until, last.positions if last else {}
-    alone = {log: extent for log, extent in snapshot.extents_left_alone.items() if log in known}
-    return {
-        **dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)),
-        **{
-            log: _offset(until, extent, resolved.untils.get(log)) if until else extent.end_offset
-            for log, extent in alone.items()
-        },
-    }
+    waits: dict[BrokerPartition, int | None] = dict.fromkeys(
+        (*snapshot.leaderless, *snapshot.owners, *snapshot.paused)
+    )
+    begun = last.positions if last else {}
+    for log, offsets in snapshot.extents_left_alone.items():
+        if log in begun:
+            waits[log] = _bound_of(log, resolved.request.bounds.until, offsets, resolved)
+    return waits
 
 
 def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
-    """Return how many offsets of each partition are loaded beyond the bound of a run without a
-    plan.
-    """
-    last, resolved = snapshot.ledger.newest, snapshot.asked
-    until = resolved.request.bounds.until if resolved else None
-    if last is None or resolved is None or until is None or request_of_key(resolved, last):
+    """Return the number of offsets that are loaded beyond the bound of a run without a plan."""
+    last = snapshot.ledger.newest
+    resolved = snapshot.asked
+    if last is None or resolved is None or resolved.request.bounds.until is None:
         return {}
+    if request_of_key(resolved, last):
+        return {}
+    beyond = {}
     stops = asking_of(resolved, last, snapshot).stops or {}
-    return {
-        log: last.positions[log] - stop
-        for log, stop in stops.items()
-        if last.positions.get(log, 0) > stop
-    }
+    for log, stop in stops.items():
+        if last.positions.get(log, 0) > stop:
+            beyond[log] = last.positions[log] - stop
+    return beyond
 
 
 def up_to_bound(
     lags: Mapping[BrokerPartition, int], plan: Plan, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
-    """Return which part of these lags after a run's last plan was requested: with a key all of it
-    is in the plan or in its `key_ends`.
+    """Return the requested part of these lags after a run's last plan.
+
+    With a key all of it is in the plan or in its `key_ends`.
     """
     if plan.run_key:
         return {}
     asking = asking_of(snapshot.asked, None, snapshot)
-    ends = {
-        log: asking.until(log, plan.positions[log], plan.positions[log] + lag)
-        for log, lag in lags.items()
-    }
-    return {
-        log: end - plan.positions[log] for log, end in ends.items() if end > plan.positions[log]
-    }
+    requested = {}
+    for log, lag in lags.items():
+        loaded_until = plan.positions[log]
+        end = asking.until(log, loaded_until, loaded_until + lag)
+        if end > loaded_until:
+            requested[log] = end - loaded_until
+    return requested
 
 
 def request_of_replacement(old: Plan) -> Asking:
-    """Return what the replacement of this plan is made for: the original request stays.
+    """Return the request of the plan that replaces this one: the same.
 
-    Where the old plan was to end on Jafka a message ended, and still does, though the broker no
-    longer names that offset. A partition with an unknown bound waits on.
+    On Jafka the end of the old plan is still the end of a message, though the broker does not
+    return that offset any more. A partition with an unknown bound still waits for it.
     """
     if not (old.run_key or old.bounds.until):
         return NOTHING_ASKED
-    stops = {**old.positions, **{log: end for log, end in old.key_ends.items() if end is not None}}
-    return Asking(
-        old.run_key,
-        old.bounds,
-        stops,
-        {log: None for log, end in old.key_ends.items() if end is None},
-    )
+    stops = dict(old.positions)
+    waits: dict[BrokerPartition, int | None] = {}
+    for log, end in old.key_ends.items():
+        if end is None:
+            waits[log] = None
+        else:
+            stops[log] = end
+    return Asking(old.run_key, old.bounds, stops, waits)
 
 
 def left_of_key(
@@ -325,63 +329,78 @@ def left_of_key(
     stops: Mapping[BrokerPartition, int],
     positions: Mapping[BrokerPartition, int],
 ) -> dict[BrokerPartition, int | None]:
-    """Return `Plan.key_ends` of a plan that reads up to `stops`: with a key the partitions that
-    caps end before `ends`, that cannot be read, and that it waits for.
+    """Return `Plan.key_ends` of a plan that reads up to `stops`.
+
+    With a key these are the partitions that caps end before `ends`, unreadable ones, and those that
+    the request waits for.
     """
     if asking.run_key is None:
         return {}
-    capped = {log: end for log, end in ends.items() if stops[log] < end}
-    away = {
-        log: end
-        for log, end in (asking.stops or {}).items()
-        if log not in ends and positions.get(log, end) < end
-    }
-    waits = {log: end for log, end in asking.waits.items() if log not in ends or end is None}
-    return {**waits, **away, **capped}
+    key_ends: dict[BrokerPartition, int | None] = {}
+    for log, waited_end in asking.waits.items():
+        if log not in ends or waited_end is None:
+            key_ends[log] = waited_end
+    for log, stop in (asking.stops or {}).items():
+        if log not in ends and positions.get(log, stop) < stop:
+            key_ends[log] = stop
+    for log, end in ends.items():
+        if stops[log] < end:
+            key_ends[log] = end
+    return key_ends
 
 
-def _offset(bound: Bound, extent: PartitionOffsets, found: int | None) -> int:
-    """Return the offset of a bound; `found` is the first record at or after its time; the end if
-    there is none.
+def _bound_of(
+    log: BrokerPartition, until: Bound | None, offsets: PartitionOffsets, resolved: ResolvedRequest
+) -> int:
+    """Return the offset of the end bound in a partition; its end without a bound.
+
+    By time: the first record at or after it, or the end if there is none.
     """
-    if bound.back is not None:
-        return max(extent.log_start_offset, extent.end_offset - bound.back)
-    return extent.end_offset if found is None else min(found, extent.end_offset)
+    if until is None:
+        return offsets.end_offset
+    if until.back is not None:
+        return max(offsets.log_start_offset, offsets.end_offset - until.back)
+    found = resolved.untils.get(log)
+    if found is None:
+        return offsets.end_offset
+    return min(found, offsets.end_offset)
 
 
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 INTERVALS_MAX = 10_000
-"""Most intervals of one check. More means that a period was meant in hours and written in seconds;
-each is a request to every leader.
+"""Most intervals of one check: each is a request to every leader.
+
+More are a sign of a length in seconds that was meant in hours.
 """
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimeInterval:
-    """[start, end) in UTC; start lies before end."""
+    """Interval [start, end) in UTC; start is before end."""
 
     start: datetime
     end: datetime
 
     @property
     def run_key(self) -> str:
-        """`20260131T050000Z-20260131T060000Z`: the same for a schedule, a retry, a replay by hand
-        and a backfill of this interval.
+        """Return `20260131T050000Z-20260131T060000Z`.
+
+        It is the same for a schedule, a retry, a replay by hand and a backfill of this interval.
         """
         return f"{_compact(self.start)}-{_compact(self.end)}"
 
     @property
     def start_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the start in milliseconds since 1970."""
         return milliseconds(self.start)
 
     @property
     def end_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the end in milliseconds since 1970."""
         return milliseconds(self.end)
 
     def as_json(self) -> dict[str, str]:
-        """In the words of the options of `etl run`."""
+        """Return the interval with keys like the options of `etl run`."""
         return {
             "from_time": self.start.isoformat(),
             "until_time": self.end.isoformat(),
@@ -390,65 +409,67 @@ class TimeInterval:
 
 
 def interval_between(start: object, end: object) -> TimeInterval:
-    """The interval from one time to another, each ISO 8601 text with a UTC offset, or a datetime
-    that has one.
+    """Return the interval of two times: ISO 8601 text, or datetime, with a UTC offset.
 
-    Raises SettingsError for a time that is none, for no offset, and for an interval that is empty
-    or runs backwards.
+    Raises SettingsError for an invalid time, a missing offset, and for an interval that is empty or
+    runs backwards.
     """
-    found = TimeInterval(moment(start, "from_time"), moment(end, "until_time"))
-    if found.start >= found.end:
-        how = "is empty" if found.start == found.end else "runs backwards"
+    interval = TimeInterval(moment(start, "from_time"), moment(end, "until_time"))
+    if interval.start >= interval.end:
+        problem = "runs backwards"
+        if interval.start == interval.end:
+            problem = "is empty"
         raise SettingsError(
-            f"The interval {how}: it ends at {found.end.isoformat()}",
-            from_time=found.start.isoformat(),
-            action="Check the two times; an interval begins before it ends, and holds its start and not its end",
+            f"The interval {problem}: it ends at {interval.end.isoformat()}",
+            from_time=interval.start.isoformat(),
+            action=(
+                "Check the two times. The start is included, the end is not, "
+                "and the start is before the end"
+            ),
         )
-    return found
+    return interval
 
 
 def moment(value: object, name: str) -> datetime:
     """Parse a time as UTC; `name` is used in the error. Raises SettingsError."""
     form = "Check its form, which is 2026-01-31T05:00:00+00:00"
+    text = str(value).strip()
+    if isinstance(value, datetime):
+        # Airflow's datetimes are pendulum's, which lose their time zone in arithmetic with UTC.
+        text = value.isoformat()
+    in_utc = None
     try:
-        # also of a datetime: Airflow's are pendulum's, which lose their zone when a time in UTC is
-        # reckoned with
-        found = datetime.fromisoformat(
-            value.isoformat() if isinstance(value, datetime) else str(value).strip()
-        )
-        in_utc = found.astimezone(UTC) if found.tzinfo is not None else None
-    except (
-        ValueError,
-        OverflowError,
-    ) as error:  # OverflowError: the first or last day of the calendar, in UTC
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None:
+            in_utc = found.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        # OverflowError: the first or last day of the calendar in UTC.
         raise SettingsError(f"{name} is no time: {value}", action=form) from error
     if in_utc is None:
         raise SettingsError(
-            f"{name} has no UTC offset: {value}",
-            action=f"{form}; the UTC offset is required",
+            f"{name} has no UTC offset: {value}", action=f"{form}. The UTC offset is required"
         )
     if in_utc < _1970:
-        raise SettingsError(
-            f"{name} lies before 1970, where no record's timestamp lies: {value}", action=form
-        )
+        message = f"{name} is before 1970, and timestamps of records are not: {value}"
+        raise SettingsError(message, action=form)
     return in_utc
 
 
 def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
-    """The whole in intervals of that length, from its start on; the last one ends where the whole
-    does.
+    """Yield intervals of that length from the start on; the last one ends at the end of the whole.
 
-    Raises SettingsError for a length that is none, or so short that there are more than
+    Raises SettingsError for a length that is not positive, or so short that there are more than
     INTERVALS_MAX.
     """
     if every <= timedelta():
         raise SettingsError(
-            "An interval lasts no time", action="Pass --every: how long each one is, such as 1h"
+            "The length of an interval is not positive",
+            action="Pass the length of an interval as --every, such as 1h",
         )
     if (whole.end - whole.start) / every > INTERVALS_MAX:
         raise SettingsError(
             f"These are more than {INTERVALS_MAX:,} intervals",
-            action="Pass --every, and from when until when is asked for",
+            action="Pass a longer --every, or a shorter time from --from to --until",
         )
     start = whole.start
     while start < whole.end:
@@ -459,9 +480,10 @@ def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
 def intervals_looked_back_at(
     end: datetime, *, behind: timedelta, back: timedelta, every: timedelta
 ) -> TimeInterval:
-    """Return intervals of length `every`, `back` long in all, the last ending at least `behind`
-    before `end`. Each begins at a multiple of its length since 1970. Later ones may not have been
-    loaded yet.
+    """Return the whole of intervals of length `every`, `back` long in all.
+
+    It ends at least `behind` before `end`, as later intervals may not have been loaded yet. Each
+    interval begins at a multiple of its length since 1970.
     """
     last = end - behind
     last -= (last - _1970) % every
@@ -492,25 +514,30 @@ def point_in_time(text: str, option: str, now_ms: int) -> datetime:
 
 
 def milliseconds(when: datetime) -> int:
-    """Return milliseconds since 1970, rounded up: no record of the earlier millisecond is at or
-    after the time.
+    """Return milliseconds since 1970, rounded up.
+
+    A record of the earlier millisecond is before the time.
     """
     micros = (when - _1970) // timedelta(microseconds=1)
     return -(-micros // 1000)
 
 
 def _compact(when: datetime) -> str:
-    fraction = f".{when.microsecond:06d}" if when.microsecond else ""
+    fraction = ""
+    if when.microsecond:
+        fraction = f".{when.microsecond:06d}"
     return f"{when:%Y%m%dT%H%M%S}{fraction}Z"
 
 
-HOW_TO_SAY = (
-    "Check how the run was started: give both params, from and until; or by the REST API a logical date with data_interval_start and "
-    "data_interval_end; or leave it to the schedule, and old intervals to `airflow backfill create`"
+_HOW_TO_SET_INTERVAL = (
+    "Check how the run was started. Pass both params, from and until, or by the REST API a logical "
+    "date with data_interval_start and data_interval_end. Or leave it to the schedule, and old "
+    "intervals to `airflow backfill create`"
 )
 DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
-"""Environment variable with a file that a command also writes its document to. spark-submit mixes
-standard output with other lines.
+"""Environment variable with a file that a command also writes its document to.
+
+spark-submit mixes standard output with other lines.
 """
 
 
@@ -520,42 +547,52 @@ def interval_of_run(
     data_interval: tuple[object, object] = (None, None),
     logical_date: datetime | None = None,
 ) -> TimeInterval:
-    """The interval that a run is for: that of its params, else its data interval. None or an empty
-    text is a param that was not given.
+    """Return the interval of a scheduler's run: that of its params, else its data interval.
 
-    Raises SettingsError where there is none, where only one of the params is given, where the data
-    interval is not the logical date's, and as `interval_between`.
+    None or an empty text is a param that was not passed. Raises SettingsError if there is no
+    interval, if only one of the params is passed, if the data interval is not that of the logical
+    date, and as `interval_between`.
     """
-    given = [bound for bound in (from_time, until_time) if bound not in (None, "")]
-    if len(given) == 1:
-        raise SettingsError(f"Of from and until only one is given: {given[0]}", action=HOW_TO_SAY)
-    start, end = (from_time, until_time) if given else data_interval
+    passed = [bound for bound in (from_time, until_time) if bound not in (None, "")]
+    if len(passed) == 1:
+        message = f"Of from and until only one is given: {passed[0]}"
+        raise SettingsError(message, action=_HOW_TO_SET_INTERVAL)
+    if passed:
+        return interval_between(from_time, until_time)
+    start, end = data_interval
     if start is None or end is None:
         raise SettingsError(
-            "The run has no interval: nothing says which stretch of time it is for",
-            action=HOW_TO_SAY,
+            "The run has no interval: neither params nor a data interval",
+            action=_HOW_TO_SET_INTERVAL,
         )
-    if not given and start == end:
+    if start == end:
+        action = (
+            "Check the schedule: a plain cron string is a moment, CronDataIntervalTimetable has "
+            f"intervals. {_HOW_TO_SET_INTERVAL}"
+        )
         raise SettingsError(
-            f"The run's data interval is empty: it begins and ends at {start}",
-            action=f"Check the schedule: a plain cron string is a moment, CronDataIntervalTimetable has intervals. {HOW_TO_SAY}",
+            f"The run's data interval is empty: it begins and ends at {start}", action=action
         )
-    found = interval_between(start, end)
-    if not given and logical_date is not None and logical_date < found.start:
-        raise SettingsError(
-            f"The run's data interval is not that of its logical date {logical_date.isoformat()}: it is {found.start.isoformat()} to "
-            f"{found.end.isoformat()}",
-            action=HOW_TO_SAY,
+    interval = interval_between(start, end)
+    if logical_date is not None and logical_date < interval.start:
+        message = (
+            "The run's data interval is not that of its logical date "
+            f"{logical_date.isoformat()}: it is {interval.start.isoformat()} to "
+            f"{interval.end.isoformat()}"
         )
-    return found
+        raise SettingsError(message, action=_HOW_TO_SET_INTERVAL)
+    return interval
 
 
 def run_arguments(conf: str, interval: TimeInterval, *, is_physical: bool) -> list[str]:
-    """Return the arguments of `etl run` up to the end of the interval, once. Jafka has no times: up
-    to the ends. The start is not passed: a run continues from the ledger, so a failed interval is
-    loaded by the next run.
+    """Return the arguments of `etl run` up to the end of the interval, once.
+
+    On Jafka, which has no timestamps, up to the ends of the partitions. The start is not passed: a
+    run continues from the ledger, so a failed interval is loaded by the next run.
     """
-    until = [] if is_physical else ["--until", interval.end.isoformat()]
+    until = ["--until", interval.end.isoformat()]
+    if is_physical:
+        until = []
     return [conf, "--run-key", interval.run_key, *until, "--json"]
 
 
@@ -563,8 +600,9 @@ def range_arguments(params: Mapping[str, object]) -> list[str]:
     """Return `--partition`, `--from` and `--until` of the params that are set."""
     arguments = []
     partitions = params.get("partitions")
-    for partition in partitions if isinstance(partitions, Sequence) else ():
-        arguments += ["--partition", str(partition).strip()]
+    if isinstance(partitions, Sequence):
+        for partition in partitions:
+            arguments += ["--partition", str(partition).strip()]
     for name in ("from", "until"):
         value = params.get(name)
         if value is not None and str(value).strip():
@@ -580,39 +618,45 @@ def replay_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
 
 def backfill_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
     """Return the arguments of `etl backfills run`. Retries use the same name and continue."""
-    only_unloaded = ["--only-unloaded"] if params.get("only_unloaded") else []
-    return [conf, str(params["name"]), *range_arguments(params), *only_unloaded, "--json"]
+    arguments = [conf, str(params["name"]), *range_arguments(params)]
+    if params.get("only_unloaded"):
+        arguments.append("--only-unloaded")
+    return [*arguments, "--json"]
 
 
 class Verdict(str, Enum):
-    """What a scheduler does with a run that ended."""
+    """Decision of a scheduler after a run ended."""
 
     DONE = "done"
     RETRY = "retry"
     FAIL = "fail"
-    """At once: a retry would end in the same way."""
+    """At once: a retry would have the same result."""
 
 
 _RETRIABLE = {kind.exit_code for kind in family(EtlError) if kind.retriable}
-_OF_OURS = {kind.exit_code for kind in family(EtlError)}
+_EXIT_CODES = {kind.exit_code for kind in family(EtlError)}
 _NOT_STARTED = (126, 127)
-"""A shell's: the command is not there, or may not be executed."""
+"""Exit codes of a shell: the command is missing, or may not be executed."""
+_FINAL = _EXIT_CODES - _RETRIABLE - {EtlError.exit_code}
+"""Exit codes without a retry; not 1, which spark-submit uses, too."""
 
 
 def verdict_of(exit_code: int | None, document: Mapping[str, object] | None) -> Verdict:
-    """Return the verdict by exit code and document; None: unknown, or missing. spark-submit may
-    change the exit code, so the document counts first. A killed command leaves none: it is retried,
-    which is safe for a run key.
+    """Return the verdict by exit code and document; None: unknown, or missing.
+
+    spark-submit may change the exit code, so the document counts first. A killed command leaves no
+    document: it is retried, which is safe with a run key.
     """
     reported = document.get("exit_code") if document else None
     if exit_code == 0 and reported in (0, None):
         return Verdict.DONE
     if isinstance(reported, int) and reported:
-        return Verdict.RETRY if reported in _RETRIABLE else Verdict.FAIL
-    is_final = exit_code in _NOT_STARTED or exit_code in _OF_OURS - _RETRIABLE - {
-        EtlError.exit_code
-    }  # 1 is spark-submit's own, too
-    return Verdict.FAIL if is_final and reported is None else Verdict.RETRY
+        is_final = reported not in _RETRIABLE
+    else:
+        is_final = reported is None and (exit_code in _NOT_STARTED or exit_code in _FINAL)
+    if is_final:
+        return Verdict.FAIL
+    return Verdict.RETRY
 
 
 def incomplete_logs(
@@ -626,13 +670,12 @@ def incomplete_logs(
     """Return the partitions that are not known to be complete up to `until_ms`.
 
     `first_at`: the first offset of each partition at or after that time; None if there is none, and
-    for partitions without times. Before that time none is complete, since clocks of producers may
-    be ahead. `unled`: partitions without a leader for which a run would stop.
+    for partitions without timestamps. Before that time none is complete, since clocks of producers
+    may be ahead. `unled`: partitions without a leader for which a run would stop.
     """
-    is_past = now_ms >= until_ms + grace_s * 1000
-    late = (
-        log
-        for log, offset in first_at.items()
-        if not is_past and (offset is None or now_ms < until_ms)
-    )
-    return tuple(in_order({*late, *unled}))
+    incomplete = set(unled)
+    is_grace_over = now_ms >= until_ms + grace_s * 1000
+    for log, offset in first_at.items():
+        if not is_grace_over and (offset is None or now_ms < until_ms):
+            incomplete.add(log)
+    return tuple(in_order(incomplete))

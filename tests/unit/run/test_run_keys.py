@@ -308,7 +308,7 @@ def test_a_key_that_comes_with_other_bounds_is_refused_and_nothing_is_changed(
         load(out, None)
         fake_ledger.prune(out)
     before = reached(out)
-    with pytest.raises(SettingsError, match=f"Run key {K.run_key} was asked for until T, and now"):
+    with pytest.raises(SettingsError, match=f"Run key {K.run_key} was first used until T, and now"):
         load(out, Request(K.run_key, other))
     assert reached(out) == before
 

@@ -161,7 +161,7 @@ def outside_of(
     parts = [(r, receipt)]
     for start, until in holes:
         span = Span(r.log, start, until)
-        remaining = []
+        remaining: list[tuple[OffsetRange, RangeResult]] = []
         for part, result in parts:
             if span.meets(part.from_offset, part.until_offset):
                 remaining += split_around(part, result, span)

@@ -126,7 +126,7 @@ def check_state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[
     leading = {leader.broker.id for leader in findings.metadata.leaders.values()}
     silent = leading & findings.silent_brokers
     if silent:
-        found = f"first broker {min(silent)}, which leads partitions of ours, see above"
+        found = f"needs broker {min(silent)}, which leads some of the partitions, see above"
         yield Line(name, Verdict.NOT_CHECKED, found)
         return
     yield from judged(name, _observe(findings), findings.settings, foresee)

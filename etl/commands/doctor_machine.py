@@ -1,8 +1,10 @@
-"""What is a check, and what do checks find on this machine?
+"""What is a check of `etl doctor`, and what does it check on this machine?
 
-A `Line` is a line of `etl doctor`, a `Check` returns lines, `Findings` carries results to later
-checks. Checks here: Java, Delta's jars, Python packages, the workers' Python, the transform, report
-and metrics directories.
+A `Check` returns `Line`s, and `Findings` carries results to later checks.
+
+Lives here: these classes; checks of Java, Delta's jars, Python packages, the workers' Python, the
+time zone, the transform, and the folders of reports and metrics.
+Not here: the list of checks and their order (etl/commands/doctor.py).
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ T = TypeVar("T")
 
 
 class Verdict(str, Enum):
-    """The result of a line, for a run that would start now."""
+    """The result of a check for a run that would start now."""
 
     OK = "ok"
     ADVICE = "advice"
-    """A run works, and yet there is something to do."""
+    """A run works, but something needs attention."""
     NOT_CHECKED = "not checked"
     """Not checked because of an earlier line."""
     FAILED = "failed"
@@ -57,22 +59,22 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: the check, its result, what was found, and what to do."""
+    """One line of the output: the check, its verdict, the finding and the action."""
 
     name: str
     verdict: Verdict
     found: str
     to_do: str = ""
     error: EtlError | None = None
-    """With FAILED: what a run would raise."""
+    """The error that a run would raise; None unless the verdict is FAILED."""
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a run that stumbles here; 0 where it does not."""
+        """Return the exit code of a run that would fail here; 0 if it would not."""
         return self.error.exit_code if self.error else 0
 
     def as_json(self) -> dict[str, Any]:
-        """The line in the document of `etl doctor --json`."""
+        """Return the line in the document of `etl doctor --json`."""
         return {
             "name": self.name,
             "verdict": self.verdict.value,
@@ -84,7 +86,7 @@ class Line:
 
 
 class Fact(str, Enum):
-    """A fact that a check establishes for later checks; the value is its name for a person."""
+    """A fact that a check establishes for later checks; the value is its name in messages."""
 
     JAVA = "Java"
     TRANSFORM = "the transform"
@@ -92,7 +94,7 @@ class Fact(str, Enum):
     CHROOT = "the chroot"
     CLUSTER = "the cluster"
     TOPICS = "the topics"
-    PLACE = "the table's place"
+    PLACE = "the table's location"
     TABLE = "the table"
     RETENTION = "the table's retention"
     COLUMNS = "the table's columns"
@@ -100,25 +102,24 @@ class Fact(str, Enum):
 
 @dataclass(slots=True)
 class Findings:
-    """What is known so far. The check that establishes a fact sets its field; open resources are
-    closed at the end.
-    """
+    """Results for later checks. The check that establishes a fact sets its field."""
 
     settings: Settings
     closing: contextlib.ExitStack
+    """Closes opened resources after the last check."""
     established: set[Fact] = field(default_factory=set)
     silent_brokers: set[int] = field(default_factory=set)
     """Ids of the brokers that do not answer."""
     _zookeeper: ZooKeeper | None = None
     _metadata: ClusterMetadata | None = None
     table: DeltaTable | None = None
-    """With TABLE established: None if there is none yet."""
+    """None if the table does not exist yet. Valid once TABLE is established."""
     spark_defaults: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda given: {}
     """See `services.SparkDefaults`."""
 
     @property
     def zookeeper(self) -> ZooKeeper:
-        """The session, with ZOOKEEPER established."""
+        """Return the session. Raises LookupError unless ZOOKEEPER is established."""
         return _known(self._zookeeper, Fact.ZOOKEEPER)
 
     @zookeeper.setter
@@ -127,8 +128,9 @@ class Findings:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """Return the brokers' metadata, with CLUSTER established; with TOPICS only the conf's
-        topics.
+        """Return the brokers' metadata; only of the conf's topics once TOPICS is established.
+
+        Raises LookupError unless CLUSTER is established.
         """
         return _known(self._metadata, Fact.CLUSTER)
 
@@ -142,53 +144,52 @@ class Check:
     """A check: the facts it needs, and those it establishes if none of its lines failed."""
 
     name: str
-    look: Callable[[str, Findings], Iterable[Line]]
-    """Called with the check's name. May raise EtlError, which becomes a line."""
+    run: Callable[[str, Findings], Iterable[Line]]
+    """Called with the check's name. An EtlError that it raises becomes a line."""
     needs: tuple[Fact, ...] = ()
     gives: Fact | None = None
 
     def lines(self, findings: Findings) -> tuple[Line, ...]:
-        """Run the check, or say why it was not run."""
-        missing = [fact.value for fact in self.needs if fact not in findings.established]
-        if missing:
-            return (Line(self.name, Verdict.NOT_CHECKED, f"first {missing[0]}, see above"),)
+        """Run the check; return one NOT_CHECKED line if a fact that it needs is missing."""
+        for fact in self.needs:
+            if fact not in findings.established:
+                return (Line(self.name, Verdict.NOT_CHECKED, f"needs {fact.value}, see above"),)
         try:
-            found = tuple(self.look(self.name, findings))
+            lines = tuple(self.run(self.name, findings))
         except EtlError as error:
-            found = (failed(self.name, error),)
-        if self.gives and not any(
-            line.verdict in (Verdict.FAILED, Verdict.NOT_CHECKED) for line in found
-        ):
+            lines = (failed(self.name, error),)
+        verdicts = {line.verdict for line in lines}
+        if self.gives and not verdicts & {Verdict.FAILED, Verdict.NOT_CHECKED}:
             findings.established.add(self.gives)
-        return found
+        return lines
 
 
 def ok(name: str, found: str) -> Line:
-    """All is well."""
+    """Return a line without a problem."""
     return Line(name, Verdict.OK, found)
 
 
 def advice(name: str, found: str, to_do: str) -> Line:
-    """A run works, but something needs attention."""
+    """Return a line for a problem that stops no run."""
     return Line(name, Verdict.ADVICE, found, to_do)
 
 
 def failed(name: str, error: EtlError) -> Line:
-    """A run would raise `error`."""
-    places = ", ".join(f"{place} {value}" for place, value in error.where.items())
-    return Line(
-        name,
-        Verdict.FAILED,
-        f"{error.message} ({places})" if places else error.message,
-        error.action,
-        error,
-    )
+    """Return a line for an error that a run would raise."""
+    found = error.message
+    if error.where:
+        places = ", ".join(f"{place} {value}" for place, value in error.where.items())
+        found = f"{found} ({places})"
+    return Line(name, Verdict.FAILED, found, error.action, error)
 
 
 def _known(value: T | None, fact: Fact) -> T:
     if value is None:
         raise LookupError(f"{fact.value} is not established: the check lacks it in its needs")
     return value
+
+
+# -- checks
 
 
 PACKAGES = {
@@ -201,46 +202,52 @@ PACKAGES = {
     "numba": ">=0.68,<0.69",
     "numpy": ">=2.4,<2.5",
 }
-"""The versions that were tried together, as in setup.cfg; a post-release of a pinned one (`==`) is
-not another version.
+"""The versions that are tested together, as in setup.cfg.
+
+A post-release of a version that setup.cfg pins (`==`) counts as that version.
 """
-_IN_WORKERS = ("pyarrow", "numba", "numpy", "kafka", "cramjam", "google_crc32c")
-"""What a worker imports to read a range."""
-_ASK_PYTHON = (
+_WORKER_MODULES = ("pyarrow", "numba", "numpy", "kafka", "cramjam", "google_crc32c")
+"""Modules that a worker imports to read a range."""
+_DESCRIBE_PYTHON = (
     "import importlib.util as u, json, sys; "
-    "print(json.dumps([list(sys.version_info[:2]), [n for n in sys.argv[1:] if u.find_spec(n) is None]]))"
+    "missing = [n for n in sys.argv[1:] if u.find_spec(n) is None]; "
+    "print(json.dumps([list(sys.version_info[:2]), missing]))"
 )
-_ANSWER_WITHIN_S = 30
+"""Prints the version and the missing modules as JSON."""
+_PYTHON_TIMEOUT_S = 30
 
 
 def java(name: str, findings: Findings) -> Iterator[Line]:
-    """The Java that Spark starts with."""
+    """Check the version of the Java that Spark starts with."""
     if is_submitted():
-        yield ok(name, "spark-submit has started it")
+        yield ok(name, "spark-submit started it")
         return
-    found, home = find_java(), os.environ.get("JAVA_HOME")
-    yield ok(
-        name, f"Java {java_version(found)}, {found}" + (f" (JAVA_HOME is {home})" if home else "")
-    )
+    path = find_java()
+    found = f"Java {java_version(path)}, {path}"
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found = f"{found} (JAVA_HOME is {home})"
+    yield ok(name, found)
 
 
 def jars(name: str, findings: Findings) -> Iterator[Line]:
-    """Report where Delta's jars come from. Nothing is fetched."""
-    given = findings.settings.spark
-    named = [f"{key}: {given[key]}" for key in WHERE_JARS_ARE if key in given]
-    there = cached_delta_jars()
+    """Report where Delta's jars come from. Fetches nothing."""
+    conf = findings.settings.spark
+    configured = [f"{key}: {conf[key]}" for key in WHERE_JARS_ARE if key in conf]
+    cached = cached_delta_jars()
     if is_submitted():
         yield ok(name, "spark-submit brings them")
-    elif named:
-        yield ok(name, "; ".join(named))
-    elif there:
-        yield ok(name, f"{len(there)} jars of Delta {DELTA_VERSION} in {there[0].parent}")
+    elif configured:
+        yield ok(name, "; ".join(configured))
+    elif cached:
+        yield ok(name, f"{len(cached)} jars of Delta {DELTA_VERSION} in {cached[0].parent}")
     else:
-        to_do = "`python -m etl.testkit` fetches them now; without a network name them with spark.jars or spark.jars.packages"
         yield advice(
             name,
-            f"Delta {DELTA_VERSION} is not in the cache: the first run fetches it from Maven Central",
-            to_do,
+            f"Delta {DELTA_VERSION} is not in the cache: "
+            "the first run fetches it from Maven Central",
+            "Run `python -m etl.testkit` to fetch them now. "
+            "Without a network, name them with spark.jars or spark.jars.packages",
         )
 
 
@@ -254,160 +261,170 @@ def may_need_jars(findings: Findings) -> bool:
 
 
 def packages(name: str, findings: Findings) -> Iterator[Line]:
-    """Spark, Delta and delta-rs fit one another only in the versions that were tried together."""
-    found = {package: installed_version(package) for package in PACKAGES}
-    wrong = [
-        failed(name, error)
-        for package, version in found.items()
-        if (error := _untried(package, version))
-    ]
-    yield from wrong or [
-        ok(name, ", ".join(f"{package} {version}" for package, version in list(found.items())[:3]))
-    ]
+    """Check that packages have the versions that are tested together.
+
+    Spark, Delta and delta-rs are compatible only in these versions.
+    """
+    versions = {package: installed_version(package) for package in PACKAGES}
+    errors = []
+    for package, version in versions.items():
+        error = _version_error(package, version)
+        if error:
+            errors.append(error)
+    for error in errors:
+        yield failed(name, error)
+    if not errors:
+        shown = list(versions.items())[:3]
+        yield ok(name, ", ".join(f"{package} {version}" for package, version in shown))
 
 
-def _untried(package: str, version: str | None) -> SettingsError | None:
-    tried = PACKAGES[package]
-    action = f"Run `pip install '{package}{tried}'`"
+def _version_error(package: str, version: str | None) -> SettingsError | None:
+    tested = PACKAGES[package]
+    action = f"Run `pip install '{package}{tested}'`"
     if version is None:
         return SettingsError(f"{package} is not installed", action=action)
-    if not _is_among(tried, version):
+    if not _is_in_range(version, tested):
         return SettingsError(
-            f"{package} is {version}, and only {tried} was tried with the others", action=action
+            f"{package} is {version}, and only {tested} is tested with the other packages",
+            action=action,
         )
     return None
 
 
-def _is_among(tried: str, version: str) -> bool:
-    """True if the version is one of `tried` (PEP 440: a pre-release precedes its release); False
-    for a vendor's scheme.
+def _is_in_range(version: str, specifiers: str) -> bool:
+    """Return whether the version matches (PEP 440: a pre-release precedes its release).
+
+    False for a version that is not of PEP 440, as some vendors use.
     """
     try:
-        return SpecifierSet(tried).contains(Version(version), prereleases=True)
+        return SpecifierSet(specifiers).contains(Version(version), prereleases=True)
     except InvalidVersion:
         return False
 
 
 def workers_python(name: str, findings: Findings) -> Iterator[Line]:
-    """The Python that reads the ranges: Spark refuses another minor version than the driver's."""
+    """Check the version and the modules of the Python that reads the ranges.
+
+    Spark rejects a worker with another minor version than the driver's.
+    """
     spark = findings.settings.spark
-    chosen = spark.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    if chosen == os.environ.get("PYSPARK_PYTHON"):
-        where = "PYSPARK_PYTHON"
-    elif chosen in spark.values():
-        where = "spark.pyspark.python"
+    python = spark.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if python == os.environ.get("PYSPARK_PYTHON"):
+        setting = "PYSPARK_PYTHON"
+    elif python in spark.values():
+        setting = "spark.pyspark.python"
     else:
-        where = ""
-    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        setting = ""
+    driver_version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not spark.get("spark.master", "local").startswith("local") or is_submitted():
         yield ok(
             name,
-            f"{chosen} on the executors' hosts, not seen from here: it must be Python {ours} with the libraries of this one",
+            f"{python} on the executors' hosts, which is not checked from here: it must be "
+            f"Python {driver_version} with the libraries of the driver's Python",
         )
-    elif chosen == sys.executable:
-        yield ok(name, f"this one, {chosen}, Python {ours}")
+    elif python == sys.executable:
+        yield ok(name, f"the driver's Python, {python}, Python {driver_version}")
     else:
-        yield _another_python(name, chosen, where, ours)
+        yield _other_python(name, python, setting, driver_version)
 
 
-def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
-    action = f"{where or 'PYSPARK_PYTHON'}: unset it, or name a Python {ours} with the libraries of this one"
+def _other_python(name: str, python: str, setting: str, driver_version: str) -> Line:
+    """Run the workers' Python, and check its version and its modules."""
+    command = [shutil.which(python) or python, "-c", _DESCRIBE_PYTHON, *_WORKER_MODULES]
+    problem = ""
+    version = ""
     try:
-        command = [shutil.which(chosen) or chosen, "-c", _ASK_PYTHON, *_IN_WORKERS]
         answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=True
+            command, capture_output=True, text=True, timeout=_PYTHON_TIMEOUT_S, check=True
         )
-        version, missing = json.loads(answer.stdout)
+        numbers, missing = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return failed(
-            name,
-            SettingsError(
-                f"The workers' Python does not run: {error}", key=where or None, action=action
-            ),
-        )
-    written = ".".join(map(str, version))
-    if written != ours:
-        return failed(
-            name,
-            SettingsError(
-                f"The workers' Python {chosen} is {written}, this one {ours}",
-                key=where or None,
-                action=action,
-            ),
-        )
-    if missing:
-        message = f"The workers' Python {chosen} lacks {', '.join(missing)}"
-        return failed(name, SettingsError(message, key=where or None, action=action))
-    return ok(name, f"{chosen} ({where}), Python {written}")
+        problem = f"The workers' Python does not run: {error}"
+    else:
+        version = ".".join(map(str, numbers))
+        if version != driver_version:
+            problem = f"The workers' Python {python} is {version}, the driver's is {driver_version}"
+        elif missing:
+            problem = f"The workers' Python {python} lacks {', '.join(missing)}"
+    if not problem:
+        return ok(name, f"{python} ({setting}), Python {version}")
+    action = (
+        f"Unset {setting or 'PYSPARK_PYTHON'}, or set it to a Python {driver_version} "
+        "with the libraries of the driver's Python"
+    )
+    return failed(name, SettingsError(problem, key=setting or None, action=action))
 
 
 def transform(name: str, findings: Findings) -> Iterator[Line]:
     """Check that the transform can be imported; its rows are checked with the table."""
     settings = findings.settings
-    chosen = settings.transform.function
-    if chosen is None:
+    function = settings.transform.function
+    if function is None:
         yield ok(name, "none")
         return
-    load_function(chosen, settings.transform.key)
-    yield ok(name, f"{chosen} can be imported")
+    load_function(function, settings.transform.key)
+    yield ok(name, f"{function} can be imported")
 
 
 def time_zone(name: str, findings: Findings) -> Iterator[Line]:
-    """The zone in which Spark computes dates and hours; the local one of this machine never counts."""
+    """Check the zone in which Spark computes dates and hours; never this machine's local zone."""
     zone = session_time_zone(findings.settings.spark)
     known = available_timezones()
     if offset_minutes(zone.name) is not None or not known or zone.name in known:
         yield ok(name, f"{zone.name}, {zone.source.value}")
         return
-    to_do = f"{TIME_ZONE}: a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; a run stops where Spark does not know it"
     yield advice(
-        name, f"{zone.name!r} is no time zone that this Python knows ({zone.source.value})", to_do
+        name,
+        f"this Python does not know the time zone {zone.name!r} ({zone.source.value})",
+        f"Set {TIME_ZONE} to a region, for example Europe/Berlin, or to an offset, for example "
+        "+01:00. A run stops if Spark does not know the zone",
     )
 
 
 def report_folder(name: str, findings: Findings) -> Iterator[Line]:
     """Check that reports can be written."""
-    wanted = Path(findings.settings.report.path).absolute()
+    folder = Path(findings.settings.report.path).absolute()
     try:
-        yield _placed(name, wanted)
+        yield _check_folder(name, folder)
     except OSError as error:
-        message = f"A run's report cannot be written: {error.strerror}"
-        yield failed(
-            name,
-            SettingsError(
-                message,
-                key="report.path",
-                path=wanted,
-                action="Check the folder and its permissions",
-            ),
+        settings_error = SettingsError(
+            f"A run's report cannot be written: {error.strerror}",
+            key="report.path",
+            path=folder,
+            action="Check the folder and its permissions",
         )
+        yield failed(name, settings_error)
 
 
 def metrics_folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Check that metrics can be written, if configured: without them a run continues, and monitors
-    see an old file.
+    """Check that metrics can be written. Yields no line without `metrics.path`.
+
+    Only advice: a run continues without them, and monitors read the old file.
     """
     if findings.settings.metrics_file is None:
         return
-    wanted = Path(findings.settings.metrics_file).absolute()
+    file = Path(findings.settings.metrics_file).absolute()
     try:
-        yield _placed(name, wanted.parent)
+        yield _check_folder(name, file.parent)
     except OSError as error:
-        found = f"a run's metrics cannot be written to {wanted}: {error.strerror}"
         yield advice(
             name,
-            found,
-            "metrics.path, the folder and its permissions: what is there stays as an earlier run left it",
+            f"a run's metrics cannot be written to {file}: {error.strerror}",
+            "Check metrics.path, the folder and its permissions. "
+            "Until then the file keeps the values of an earlier run",
         )
 
 
-def _placed(name: str, wanted: Path) -> Line:
-    """The folder, or where it will be made; nothing stays there. Raises OSError where no file can
-    be made in it.
+def _check_folder(name: str, folder: Path) -> Line:
+    """Create and remove a file in the folder, or in the nearest parent that exists.
+
+    Raises OSError if that fails.
     """
-    at = wanted
-    while not at.exists():
-        at = at.parent
-    with tempfile.TemporaryFile(dir=at):
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    with tempfile.TemporaryFile(dir=existing):
         pass
-    return ok(name, str(wanted) if at == wanted else f"{wanted}, which will be made in {at}")
+    if existing == folder:
+        return ok(name, str(folder))
+    return ok(name, f"{folder}, which will be created in {existing}")

@@ -1,8 +1,11 @@
-"""What do checks find at brokers, the group and ZooKeeper?
+"""What does `etl doctor` check on brokers, the consumer group and ZooKeeper?
 
-Brokers and topics; drivers, consumers and owners of the group, and pipelines that share a topic;
-the mirror group, whose offsets are not read because looking up a coordinator may create a topic;
-ZooKeeper's servers, request size, chroot and permissions; ACLs against the conf.
+Lives here: checks of ZooKeeper (servers, request limit, chroot, permissions, ACLs), of the brokers
+(cluster, each broker, topics), of the group (drivers, consumers, owners, other pipelines), and of
+the mirror group.
+Not here: the list of checks and their order (etl/commands/doctor.py).
+
+The mirror group's offsets are not read: looking up its coordinator may create a topic.
 """
 
 from __future__ import annotations
@@ -63,91 +66,358 @@ from etl.run.discovery import Discovery, configured_family
 from etl.run.live import unspoken
 from etl.settings.choices import OnActiveMembers, OnNoLeader, OnOwned, OwnershipMode, split_address
 
-_CONNECT_WITHIN_S = 5.0
-_MOST_AT_A_TIME = 16
-_TOLD_WITHIN_S = 5.0
+_CONNECT_TIMEOUT_S = 5.0
+_METADATA_WAIT_S = 5.0
 """A broker that has just started knows no topic yet."""
-_NAMED = 3
-"""Number of things named in a line."""
-_PHYSICAL = (
-    "offsets are byte positions: logs are read up to what is flushed, and cut where segments begin; such brokers tell neither timestamps "
-    "nor retention (what expires soon is known by how log starts move), and have no groups, transactions and compaction"
+_MAX_CONCURRENT_BROKERS = 16
+_NAMES_SHOWN = 3
+"""Number of names in a line."""
+_REQUEST_BYTES = NODE_MAX_BYTES + 20_000
+"""The largest request of a run, with its paths."""
+_TOPICS_TRIED = 20
+"""Number of topics with tested znodes; topics of a group rarely have different ACLs."""
+_CHILDREN = "children"
+"""A run creates and deletes children of the znode."""
+_WRITE = "write"
+"""A run changes the znode's data."""
+_APPLY_ACL = "`etl ledger apply-acl CONF`"
+_JAFKA_OFFSETS = (
+    "offsets are byte positions: a run reads a partition up to the flushed offset, and splits it "
+    "where segments begin; these brokers report no timestamps and no retention (data that expires "
+    "soon is known only by the moves of the log start), and have no groups, transactions or "
+    "compaction"
 )
-"""What is known of topics of Jafka and Kafka 0.7, and what is not."""
+"""Offsets and limits of Jafka and Kafka 0.7."""
+
+
+# -- ZooKeeper
+
+
+def servers(name: str, findings: Findings) -> Iterator[Line]:
+    """Check each server of `zookeeper.connect` alone, and open the session of all later checks."""
+    zookeeper = findings.settings.zookeeper
+    addresses = zookeeper.connect.partition("/")[0].split(",")
+    hosts = [split_address(address.strip()) for address in addresses]
+
+    def connect(address: tuple[str, int]) -> ServerAnswer | EtlError:
+        try:
+            return ask_server(
+                *address,
+                session_timeout_s=zookeeper.session_timeout_s,
+                timeout_s=zookeeper.session_timeout_s,
+                access=zookeeper.access,
+            )
+        except EtlError as error:
+            return error
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        answers = list(pool.map(connect, hosts))
+    errors = [answer for answer in answers if isinstance(answer, EtlError)]
+    if len(errors) == len(answers):
+        raise errors[0]
+    session = ZooKeeper(
+        zookeeper.connect,
+        session_timeout_s=zookeeper.session_timeout_s,
+        connect_timeout_s=zookeeper.session_timeout_s,
+        access=zookeeper.access,
+    )
+    findings.zookeeper = findings.closing.enter_context(session)
+    for answer in answers:
+        yield _server_line(name, answer, zookeeper.session_timeout_s)
+
+
+def _server_line(name: str, answer: ServerAnswer | EtlError, requested_s: float) -> Line:
+    if isinstance(answer, EtlError):
+        found = failed(name, answer).found
+        return advice(name, found, f"{answer.action}. Other servers accept the session")
+    if answer.version:
+        version = f"ZooKeeper {answer.version}, {answer.mode}"
+    else:
+        version = "unknown version (it does not answer srvr)"
+    found = f"{answer.address}: {version}, session timeout {answer.granted_s:g} s"
+    if answer.granted_s == requested_s:
+        return ok(name, found)
+    if answer.granted_s > requested_s:
+        limit = "minSessionTimeout"
+    else:
+        limit = "maxSessionTimeout"
+    return advice(
+        name,
+        f"{found}, requested: {requested_s:g} s",
+        f"Change zookeeper.session_timeout_s, or {limit} of the server",
+    )
+
+
+def request_limit(name: str, findings: Findings) -> Iterator[Line]:
+    """Check with a read request that ZooKeeper accepts the largest request of a run.
+
+    A write above the limit would look like a lost connection.
+    """
+    if not takes_request(findings.zookeeper, _REQUEST_BYTES):
+        raise SettingsError(
+            f"ZooKeeper closes the connection at a request of {_REQUEST_BYTES:,} bytes",
+            connect=findings.zookeeper.hosts,
+            action="Set jute.maxbuffer of every server to 1048575, its default, or more",
+        )
+    yield ok(name, f"requests of {_REQUEST_BYTES:,} bytes pass, and no run sends larger ones")
+
+
+def chroot(name: str, findings: Findings) -> Iterator[Line]:
+    """Check that brokers are registered under the chroot, unless the conf names the brokers."""
+    zookeeper = findings.zookeeper
+    source = findings.settings.source
+    chroot_path = zookeeper.chroot or "/"
+    if source.bootstrap_servers:
+        yield ok(
+            name,
+            f"{chroot_path} holds the ledger only: "
+            "the brokers are those of source.bootstrap_servers",
+        )
+        return
+    brokers = Discovery(findings.settings, zookeeper).registered()
+    registered = len(zookeeper.children(paths.BROKER_IDS) or brokers)
+    if len(brokers) < registered:
+        listener = f"{source.way_in.protocol.value} listener"
+        if source.way_in.listener:
+            listener = f"{listener} with the name {source.way_in.listener}"
+        yield advice(
+            name,
+            f"{registered - len(brokers)} of {registered} brokers registered under {chroot_path} "
+            f"have no {listener}",
+            "Check `listeners` of these brokers: partitions that they lead cannot be read",
+        )
+    yield ok(name, f"{chroot_path}; registered brokers: {len(brokers)}")
+
+
+def permissions(name: str, findings: Findings) -> Iterator[Line]:
+    """Check permissions for each znode that a run reads, writes, creates or deletes.
+
+    Of a missing znode the nearest existing parent is checked.
+    """
+    tried = set[tuple[str, str]]()
+    denials = []
+    with findings.zookeeper.at_root() as root:
+        for path, access in _accessed_znodes(findings, root):
+            existing = nearest(root, path)
+            if existing == path:
+                tried.add((path, access))
+            else:
+                tried.add((existing, _CHILDREN))
+        for path, access in sorted(tried):
+            denial = _denied(root, path, access)
+            if denial:
+                denials.append(denial)
+    if denials:
+        identity = describe_identity(findings.settings.zookeeper.access)
+        raise PermissionDenied(
+            f"ZooKeeper does not let this login {'; '.join(denials)}",
+            connect=findings.zookeeper.hosts,
+            action="Check the ACLs of these znodes (getAcl), and allow it (setAcl) for the login "
+            f"of this conf: {identity}",
+        )
+    shown = first_names(sorted({path for path, _ in tried}))
+    yield ok(name, f"this login may read, write, create and delete as a run does (tried: {shown})")
+
+
+def _denied(root: ZooKeeper, path: str, access: str) -> str | None:
+    """Return the denied operation on the znode; None if all that a run needs is allowed."""
+    if not may_read(root, path):
+        return f"read {path}"
+    if access == _WRITE:
+        if may_write(root, path):
+            return None
+        return f"write {path}"
+    operation = refused_below(root, path)
+    if operation is None:
+        return None
+    return f"{operation} znodes below {path}"
+
+
+def _accessed_znodes(findings: Findings, root: ZooKeeper) -> Iterator[tuple[str, str]]:
+    """Yield the full path of each znode that a run uses, and how: _CHILDREN or _WRITE."""
+    settings = findings.settings
+    prefix = findings.zookeeper.chroot
+    group_paths = paths.GroupPaths(settings.group.id)
+    pipeline_paths = PipelinePaths(settings.group.id, settings.pipeline)
+    parents = [
+        pipeline_paths.plans,
+        pipeline_paths.applied_plans,
+        pipeline_paths.root,
+        group_paths.offsets,
+    ]
+    written = [pipeline_paths.root, pipeline_paths.coverage]
+    for topic in _topics_below(findings, root, group_paths.offsets):
+        offsets_path = group_paths.offsets_of(topic)
+        parents.append(offsets_path)
+        for key in children_shown(root, prefix + offsets_path)[:1]:
+            written.append(f"{offsets_path}/{key}")
+    if settings.group.mode is OwnershipMode.JOIN:
+        parents.append(group_paths.consumer_ids)
+    if settings.group.mode is not OwnershipMode.OBSERVE:
+        parents.append(group_paths.owners)
+        for topic in _topics_below(findings, root, group_paths.owners):
+            parents.append(group_paths.owners_of(topic))
+    for path in parents:
+        yield prefix + path, _CHILDREN
+    for path in written:
+        yield prefix + path, _WRITE
+
+
+def _topics_below(findings: Findings, root: ZooKeeper, path: str) -> list[str]:
+    """Return the first topics below the znode that the conf selects."""
+    children = children_shown(root, findings.zookeeper.chroot + path)
+    admits = findings.settings.source.topic_filter.admits
+    return [topic for topic in children if admits(topic)][:_TOPICS_TRIED]
+
+
+def acls(name: str, findings: Findings) -> Iterator[Line]:
+    """Compare the ACLs of the pipeline's znodes with `zookeeper.acl`.
+
+    Yields no line if the pipeline has no znodes yet.
+    """
+    settings = findings.settings
+    znodes = kept_by(findings.zookeeper, settings.group.id, settings.pipeline)
+    if znodes:
+        writers = writers_of(findings.zookeeper, znodes)
+        yield acl_line(name, settings.zookeeper.acl, writers, id_of(settings.zookeeper.access))
+
+
+def acl_line(
+    name: str, acl: Acl, writers: Mapping[str, frozenset[str]], identity: str | None
+) -> Line:
+    """Describe which logins may change these znodes. No I/O.
+
+    writers    the ids that may change each znode
+    identity   the id of this login in ACLs; None if it is unknown
+    """
+    writable_by_all = []
+    guarded = []
+    for path, ids in writers.items():
+        if EVERYBODY in ids:
+            writable_by_all.append(path)
+        else:
+            guarded.append(path)
+    owners = sorted({frozenset(writers[path]) for path in guarded}, key=sorted)
+    logins = " or ".join(_logins(ids) for ids in owners)
+
+    if acl is Acl.OPEN and guarded:
+        return advice(
+            name,
+            f"{_znodes(guarded, writers)} can be changed by {logins} alone, "
+            "and zookeeper.acl is open",
+            f"Run {_APPLY_ACL} with that login to open them. Or set zookeeper.acl: creator, which "
+            "guards new znodes, too",
+        )
+    if acl is Acl.CREATOR and writable_by_all:
+        return advice(
+            name,
+            f"{_znodes(writable_by_all, writers)} can be changed by everybody, "
+            "and zookeeper.acl is creator",
+            f"Run {_APPLY_ACL} to guard them: they were created before zookeeper.acl was creator",
+        )
+    if acl is Acl.CREATOR and len(owners) > 1:
+        return advice(
+            name,
+            f"not all {len(writers):,} znodes can be changed by the same login: some by {logins}",
+            f"Run {_APPLY_ACL} with zookeeper.acl: open and a login that may change all of them. "
+            "Then run it again with zookeeper.acl: creator and the final zookeeper.auth",
+        )
+    if acl is Acl.CREATOR and owners and identity is not None and identity not in owners[0]:
+        login = _without_hash(identity)
+        if login in logins.split(", "):
+            login = f"{login} with another password"
+        return advice(
+            name,
+            f"{len(writers):,} znodes can be changed by {logins} alone, "
+            f"and the login of this conf is {login}",
+            "Check zookeeper.auth. To change the login, set zookeeper.acl: open and run "
+            f"{_APPLY_ACL} with a login that the ACLs name, then set zookeeper.acl: creator and "
+            "run it with the login of this conf",
+        )
+    return ok(name, f"{len(writers):,} znodes, changed by {logins or EVERYBODY}, read by everybody")
+
+
+def _znodes(shown: Collection[str], znodes: Collection[str]) -> str:
+    names = ", ".join(sorted(shown)[:_NAMES_SHOWN])
+    if len(shown) > _NAMES_SHOWN:
+        names = f"{names}, ..."
+    return f"{len(shown):,} of {len(znodes):,} znodes ({names})"
+
+
+def _logins(ids: Collection[str]) -> str:
+    return ", ".join(sorted(map(_without_hash, ids))) or "no login"
+
+
+def _without_hash(acl_id: str) -> str:
+    """Return an id of an ACL without the password hash of the scheme digest."""
+    if acl_id.startswith("digest:"):
+        return ":".join(acl_id.split(":")[:2])
+    return acl_id
+
+
+# -- brokers and topics
 
 
 def cluster(name: str, findings: Findings) -> Iterator[Line]:
-    """Check whether any broker answers, and the cluster's name."""
-    discovery, source = Discovery(findings.settings, findings.zookeeper), findings.settings.source
-    newest = _newest(findings)
+    """Check that a broker answers, and name the cluster."""
+    discovery = Discovery(findings.settings, findings.zookeeper)
+    newest = _newest_plan(findings)
+    topics_to_find = set(findings.settings.source.topic_filter.literal_names)
+    if newest:
+        topics_to_find.update(newest.topics)
     with discovery.open_cluster(
-        _known_logs(findings), connect_timeout_s=_CONNECT_WITHIN_S
-    ) as opened:
-        metadata = opened.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
-        findings.metadata = discovery.with_known(
-            opened,
-            metadata,
-            {*source.topic_filter.literal_names, *(newest.topics if newest else ())},
-        )
-    called = discovery.name_of(findings.metadata, newest)
-    if called.cluster_id:
-        description = f"{called.name} by the conf, id {called.cluster_id}"
+        _partitions_with_offsets(findings), connect_timeout_s=_CONNECT_TIMEOUT_S
+    ) as client:
+        metadata = client.describe_when_known(None, wait_s=_METADATA_WAIT_S)
+        findings.metadata = discovery.with_known(client, metadata, topics_to_find)
+    cluster_name = discovery.name_of(findings.metadata, newest)
+    if cluster_name.cluster_id:
+        description = f"{cluster_name.name} (name in the conf), id {cluster_name.cluster_id}"
     else:
-        description = f"id {called.name}"
-    yield ok(
-        name,
-        f"{description}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}",
-    )
+        description = f"id {cluster_name.name}"
+    brokers = len(findings.metadata.brokers)
+    yield ok(name, f"{description}; brokers: {brokers}, topics: {len(findings.metadata.topics)}")
 
 
-def _newest(findings: Findings) -> Plan | None:
-    """Return the newest plan, for the cluster's name. Errors of the ledger are another check's."""
+def _newest_plan(findings: Findings) -> Plan | None:
+    """Return the newest plan; None if there is none, or its ledger is damaged (checked later)."""
+    ledger = PlanLedger(findings.zookeeper, findings.settings.group.id, findings.settings.pipeline)
     with contextlib.suppress(LedgersDisagree):
-        return (
-            PlanLedger(findings.zookeeper, findings.settings.group.id, findings.settings.pipeline)
-            .read_ledger()
-            .newest
-        )
+        return ledger.read_ledger().newest
     return None
 
 
-def _known_logs(findings: Findings) -> set[BrokerPartition]:
-    """Return Jafka partitions with committed offsets; nothing else knows those of an unavailable
-    broker.
+def _partitions_with_offsets(findings: Findings) -> set[BrokerPartition]:
+    """Return the Jafka partitions with committed offsets; empty for Kafka.
+
+    They are the only source for partitions of an unavailable broker.
     """
     source = findings.settings.source
-    if source.is_physical:
-        return consumers_of(findings).logs_with_offsets(source.topic_filter.admits)
-    return set()
-
-
-def consumers_of(findings: Findings) -> ConsumerGroup:
-    """The group's nodes in ZooKeeper."""
-    return ConsumerGroup(
-        findings.zookeeper,
-        findings.settings.group.id,
-        physical=findings.settings.source.is_physical,
-    )
+    if not source.is_physical:
+        return set()
+    return _consumer_group(findings).logs_with_offsets(source.topic_filter.admits)
 
 
 def each_broker(name: str, findings: Findings) -> Iterator[Line]:
-    """Check each broker at the address that executors use, also one that is registered and that the
-    others miss.
+    """Check each broker at the address that executors use.
+
+    Includes brokers that are registered in ZooKeeper and missing in the metadata.
     """
+    source = findings.settings.source
     brokers = {
         **Discovery(findings.settings, findings.zookeeper).registered(),
         **findings.metadata.brokers,
     }
-    leading, source = dict[int, int](), findings.settings.source
+    partitions_led = dict[int, int]()
     for leader in findings.metadata.leaders.values():
-        leading[leader.broker.id] = leading.get(leader.broker.id, 0) + 1
+        partitions_led[leader.broker.id] = partitions_led.get(leader.broker.id, 0) + 1
 
-    def ask(broker: Broker) -> str | EtlError:
+    def connect(broker: Broker) -> str | EtlError:
         try:
             with SimpleConsumer(
                 broker.host,
                 broker.port,
-                connect_timeout_s=_CONNECT_WITHIN_S,
+                connect_timeout_s=_CONNECT_TIMEOUT_S,
                 timeout_s=source.request_timeout_s,
                 generation=broker.generation or configured_family(source),
                 security=source.way_in,
@@ -158,527 +428,326 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
         except EtlError as error:
             return error
 
-    with ThreadPoolExecutor(_MOST_AT_A_TIME) as pool:
-        for broker, answer in zip(brokers.values(), pool.map(ask, brokers.values()), strict=True):
+    with ThreadPoolExecutor(_MAX_CONCURRENT_BROKERS) as pool:
+        answers = pool.map(connect, brokers.values())
+        for broker, answer in zip(brokers.values(), answers, strict=True):
             if isinstance(answer, BrokerUnreachable):
                 findings.silent_brokers.add(broker.id)
-            yield _broker(f"{name} {broker.id}", broker, answer, leading.get(broker.id, 0))
+            leads = partitions_led.get(broker.id, 0)
+            yield _broker_line(f"{name} {broker.id}", broker, answer, leads)
 
 
-def _broker(name: str, broker: Broker, answer: str | EtlError, leads: int) -> Line:
+def _broker_line(name: str, broker: Broker, answer: str | EtlError, partitions_led: int) -> Line:
     if isinstance(answer, BrokerUnreachable):
-        action = f"{answer.action}; partitions led: {leads}; from here and from every executor it is asked by this address"
+        action = (
+            f"{answer.action}. The driver and every executor connect to this address; "
+            f"partitions led: {partitions_led}"
+        )
         return failed(name, BrokerUnreachable(answer.message, action=action, **answer.where))
     if isinstance(answer, EtlError):
         return failed(name, answer)
-    return ok(name, f"{broker.host}:{broker.port}: {answer}, partitions led: {leads}")
+    return ok(name, f"{broker.host}:{broker.port}: {answer}, partitions led: {partitions_led}")
 
 
 def topics(name: str, findings: Findings) -> Iterator[Line]:
-    """The topics that the conf names: there, readable, led, and whether we may see how they are
-    cleaned up.
-    """
+    """Check that the conf's topics exist, have leaders, and have a known cleanup policy."""
     settings = findings.settings
-    there = tuple(findings.metadata.topics)
-    metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topic_filter)
-    reject_missing_topics(settings, metadata.topics, lambda: there)
+    existing = tuple(findings.metadata.topics)
+    metadata = chosen_topics(findings.metadata, settings.source.topic_filter)
+    findings.metadata = metadata
+    reject_missing_topics(settings, metadata.topics, lambda: existing)
     reject_null_partition_value(settings, metadata.topics)
+
     missing = uncounted(metadata.leaderless, metadata.leaders)
     if missing:
-        message = f"their brokers are there and count fewer partitions now: {some(list(map(str, sorted(missing))))}"
         yield advice(
             name,
-            message,
-            "whether these brokers lost directories of their logs; a run leaves the partitions for a later one",
+            "brokers answer and count fewer partitions than before, without "
+            f"{first_names(list(map(str, sorted(missing))))}",
+            "Check whether these brokers lost log directories. "
+            "A run leaves the partitions for a later run",
         )
     pauses = Discovery(settings, findings.zookeeper).pauses()
-    leaderless = sorted(
-        metadata.leaderless - missing - paused_logs(metadata.leaderless, pauses).keys()
-    )
+    paused = paused_logs(metadata.leaderless, pauses).keys()
+    leaderless = sorted(metadata.leaderless - missing - paused)
     if leaderless:
-        yield _leaderless(name, leaderless, findings)
+        yield _leaderless_line(name, leaderless, findings)
     if settings.source.is_physical:
-        yield ok(name, _PHYSICAL)
+        yield ok(name, _JAFKA_OFFSETS)
     else:
-        yield from _untold(name, findings)
-    yield ok(
-        name,
-        f"{some(sorted(metadata.topics))}; partitions: {sum(len(t.partitions) for t in metadata.topics.values())}",
-    )
+        yield from _unknown_cleanup(name, findings)
+    partitions = sum(len(topic.partitions) for topic in metadata.topics.values())
+    yield ok(name, f"{first_names(sorted(metadata.topics))}; partitions: {partitions}")
 
 
-def _untold(name: str, findings: Findings) -> Iterator[Line]:
-    """Report topics whose configuration is hidden from us: the meaning of their missing offsets is
-    unknown.
-    """
-    addresses = [
-        (broker.host, broker.port)
-        for broker in findings.metadata.brokers.values()
-        if broker.id not in findings.silent_brokers
-    ]
+def _unknown_cleanup(name: str, findings: Findings) -> Iterator[Line]:
+    """Report topics with an unknown cleanup policy: missing offsets are lost, or compacted away."""
+    source = findings.settings.source
+    addresses = []
+    for broker in findings.metadata.brokers.values():
+        if broker.id not in findings.silent_brokers:
+            addresses.append((broker.host, broker.port))
     if not addresses:
         return
-    source, names = findings.settings.source, findings.metadata.topics
-    with ask_brokers(addresses, findings) as cluster:
-        retention, tells = (
-            cluster.retention(names),
-            cluster.first(lambda consumer: consumer.has_describe_configs()),
-        )
+    names = findings.metadata.topics
+    with _connect(addresses, findings) as brokers:
+        retention = brokers.retention(names)
+        has_configs = brokers.first(lambda consumer: consumer.has_describe_configs())
     compacted = Discovery(findings.settings, findings.zookeeper).compacted(
         names.keys() - retention.keys()
     )
-    unknown = sorted(
-        topic
-        for topic in names
-        if topic not in retention
-        and topic not in compacted
-        and not source.is_assumed_compacted(topic)
+    unknown = []
+    for topic in sorted(names.keys() - retention.keys() - compacted):
+        if not source.is_assumed_compacted(topic):
+            unknown.append(topic)
+    if not unknown:
+        return
+    if has_configs:
+        action = (
+            "Grant the ACL DescribeConfigs on them: if one of them is compacted, a run takes "
+            "records that compaction removed for lost"
+        )
+    else:
+        action = (
+            "No action is needed if the brokers' log.cleanup.policy is delete, the default: "
+            "brokers before 0.11 do not report it. "
+            "Name compacted topics in source.assume_compacted: otherwise a run takes records "
+            "that compaction removed for lost"
+        )
+    yield advice(
+        name,
+        f"the brokers do not report cleanup.policy of {len(unknown)} topics: "
+        f"{first_names(unknown)}",
+        action,
     )
-    if unknown:
-        message = (
-            f"the brokers do not tell how {len(unknown)} topics are cleaned up: {some(unknown)}"
-        )
-        if tells:
-            action = "the ACL DescribeConfigs on them"
-        else:
-            action = (
-                "nothing, where the brokers' log.cleanup.policy is delete, as it is by default: before 0.11 they tell nobody; those that are "
-                "compacted are named in source.assume_compacted"
-            )
-        yield advice(
-            name,
-            message,
-            f"{action}: where one is compacted, a run takes what compaction removed for lost",
-        )
 
 
-def _leaderless(name: str, leaderless: list[BrokerPartition], findings: Findings) -> Line:
+def _leaderless_line(name: str, leaderless: list[BrokerPartition], findings: Findings) -> Line:
     source = findings.settings.source
     if source.is_physical:
-        brokers = ", ".join(
-            map(str, sorted({log.broker_id for log in leaderless if log.broker_id is not None}))
+        broker_ids = {log.broker_id for log in leaderless if log.broker_id is not None}
+        return advice(
+            name,
+            f"{len(leaderless)} partitions are on unavailable brokers "
+            f"({', '.join(map(str, sorted(broker_ids)))}): "
+            f"{first_names(list(map(str, leaderless)))}",
+            "Check these brokers. A run leaves the partitions for a later run",
         )
-        message = f"{len(leaderless)} partitions are of brokers that are away ({brokers}): {some(list(map(str, leaderless)))}"
-        return advice(name, message, "these brokers; a run leaves the partitions for a later one")
-    message = f"{len(leaderless)} partitions have no leader: {some([f'{log}{held}' for log, held in _held(leaderless, findings).items()])}"
+    replicas = _describe_replicas(leaderless, findings)
+    named = first_names([f"{log}{replicas[log]}" for log in leaderless])
+    message = f"{len(leaderless)} partitions have no leader: {named}"
     action = "Check the brokers that host their replicas"
     if source.on_no_leader is OnNoLeader.SKIP:
         return advice(name, message, f"{action}. A run leaves them out (source.on_no_leader: skip)")
-    return failed(
-        name, BrokerUnreachable(message, action=f"{action}, or set source.on_no_leader: skip")
-    )
+    action = f"{action}, or set source.on_no_leader: skip"
+    return failed(name, BrokerUnreachable(message, action=action))
 
 
-def _held(leaderless: list[BrokerPartition], findings: Findings) -> dict[BrokerPartition, str]:
-    """Report which brokers hold these partitions, by ZooKeeper."""
+def _describe_replicas(
+    leaderless: list[BrokerPartition], findings: Findings
+) -> dict[BrokerPartition, str]:
+    """Describe where ZooKeeper has the replicas of the first partitions; empty for the others."""
+    described = dict.fromkeys(leaderless, "")
     if findings.settings.source.bootstrap_servers:
-        return dict.fromkeys(leaderless, "")
-    named = leaderless[:_NAMED]
-    replicas, states = (
-        read_replicas(findings.zookeeper, named),
-        read_partition_states(findings.zookeeper, named),
-    )
-    held = dict.fromkeys(leaderless, "")
-    for log in named:
-        if log in replicas:
-            in_sync = f", in sync were {_ids(states[log].in_sync)}" if log in states else ""
-            held[log] = f" (on brokers {_ids(replicas[log])}{in_sync})"
-    return held
+        return described
+    shown = leaderless[:_NAMES_SHOWN]
+    replicas = read_replicas(findings.zookeeper, shown)
+    states = read_partition_states(findings.zookeeper, shown)
+    for log in shown:
+        if log not in replicas:
+            continue
+        in_sync = ""
+        if log in states:
+            in_sync = f", last in sync: {_ids(states[log].in_sync)}"
+        described[log] = f" (replicas on brokers {_ids(replicas[log])}{in_sync})"
+    return described
 
 
 def _ids(brokers: tuple[int, ...]) -> str:
     return " ".join(map(str, brokers)) or "none"
 
 
-def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
-    """Return a cluster of these addresses, with the client id of `doctor`."""
+# -- the group
+
+
+def group(name: str, findings: Findings) -> Iterator[Line]:
+    """Check for another driver, other consumers and owners, and other pipelines of a topic."""
+    settings = findings.settings
+    names = set(findings.metadata.topics)
+    stored = findings.zookeeper.read(PipelinePaths(settings.group.id, settings.pipeline).driver)
+    if stored:
+        driver = registrations.parse_driver(stored[0]) or "its driver is unknown"
+        yield ok(name, f"a run of this pipeline is active: {driver}")
+    else:
+        yield from _other_consumers(name, findings, names)
+    foreign = _consumer_group(findings).offsets_of_the_other_family(sorted(names))
+    if foreign:
+        yield advice(
+            name,
+            f"{len(foreign)} of the group's offsets are of the other broker type, "
+            f"the first of {foreign[0]}: runs leave them alone",
+            "No action is needed if the group read these topics from such brokers before. "
+            "Otherwise check source.broker_type",
+        )
+    ledger = PlanLedger(findings.zookeeper, settings.group.id, settings.pipeline)
+    yield from _other_pipelines(name, ledger, names)
+
+
+def _other_consumers(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
+    settings = findings.settings
+    zookeeper_group = _consumer_group(findings)
+    kafka_group, protocol_error = _kafka_group(findings)
+    if kafka_group.unknown:
+        yield advice(
+            name,
+            f"it is unknown whether Kafka's group {settings.group.id} has live consumers: "
+            f"{kafka_group.unknown}",
+            "Check that no consumer uses this group id. "
+            "ACLs: Describe for the group, from Kafka 0.11 on",
+        )
+    in_zookeeper = foreign_consumers(zookeeper_group.live_consumers(), settings)
+    in_kafka = tuple(sorted(kafka_group.members))
+    if settings.group.membership is Membership.COORDINATOR:
+        same_protocol, other_protocol = in_kafka, in_zookeeper
+    else:
+        same_protocol, other_protocol = in_zookeeper, in_kafka
+    if protocol_error:
+        yield failed(name, protocol_error)
+    if is_member(settings) and not other_protocol:
+        partners = "no other consumer: none is alive"
+        if same_protocol:
+            partners = f"live consumers: {first_names(same_protocol)}"
+        yield ok(name, f"{settings.group.id}: a run shares the partitions with {partners}")
+        return
+
+    logs = []
+    for topic in findings.metadata.topics.values():
+        logs += [partition.log for partition in topic.partitions]
+    live = (*in_zookeeper, *in_kafka)
+    owners = foreign_owners(
+        {**members_as_owners(kafka_group, logs), **zookeeper_group.owners(names)}, settings
+    )
+    if live:
+        yield _live_consumers_line(name, live, settings.group.on_active_members)
+    if owners:
+        yield _owners_line(name, owners, on_owned(settings.group))
+    if not live and not owners:
+        yield ok(name, f"{settings.group.id}: no live consumer, no owner, no driver")
+
+
+_STOP_THEM = "Check that they are stopped; a crashed one leaves after its session timeout"
+
+
+def _live_consumers_line(name: str, live: tuple[str, ...], policy: OnActiveMembers) -> Line:
+    message = f"{len(live)} live consumers are registered in the group: {first_names(live)}"
+    if policy is OnActiveMembers.SKIP:
+        action = "No action is needed: a run loads the partitions that none of them owns"
+        return advice(name, message, action)
+    return failed(name, Owned(message, action=_STOP_THEM))
+
+
+def _owners_line(name: str, owners: Mapping[BrokerPartition, str], policy: OnOwned) -> Line:
+    log, owner = min(owners.items())
+    message = f"{len(owners)} partitions are owned, {log} by {owner}"
+    if policy is OnOwned.FAIL:
+        return failed(name, Owned(message, action=_STOP_THEM))
+    action = "No action is needed: a run leaves these partitions to their owners"
+    if policy is OnOwned.WAIT:
+        action = "No action is needed: a run waits for these partitions"
+    return advice(name, message, action)
+
+
+def _kafka_group(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
+    """Return Kafka's group of this id, and the error if a run needs a membership it lacks."""
+    settings = findings.settings
+    brokers = findings.metadata.brokers.values()
+    error = None
+    with _connect([(broker.host, broker.port) for broker in brokers], findings) as client:
+        if settings.group.membership is Membership.COORDINATOR:
+            error = unspoken(settings, client.first(lambda consumer: consumer.membership()))
+        return client.members_of(settings.group.id, brokers), error
+
+
+def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
+    """Fail if the pipeline is retired, or another pipeline of the group has one of the topics."""
+    try:
+        reject_retired(Ledger(retired=ledger.read_retirement()))
+        reject_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
+    except EtlError as error:
+        yield failed(name, error)
+
+
+def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
+    """Check that brokers store group offsets, and that the mirror group has no consumer.
+
+    Yields no line without a mirror group.
+    """
+    mirror = findings.settings.group.mirror_group
+    if mirror is None:
+        return
+    if Fact.CLUSTER not in findings.established:
+        yield Line(name, Verdict.NOT_CHECKED, f"needs {Fact.CLUSTER.value}, see above")
+        return
+    brokers = findings.metadata.brokers.values()
+    with _connect([(broker.host, broker.port) for broker in brokers], findings) as client:
+        stores_offsets = client.first(lambda consumer: consumer.keeps_offsets())
+        members = client.members_of(mirror, brokers)
+    if not stores_offsets:
+        error = SettingsError(
+            "These brokers store no offsets of groups: that came with Kafka 0.8.2",
+            key="group.mirror_group",
+            action="Leave the key out; runs work without it",
+        )
+        yield failed(name, error)
+    elif members.members:
+        consumers = ", ".join(sorted(members.members)[:_NAMES_SHOWN])
+        yield advice(
+            name,
+            f"{len(members.members)} live consumers are in group {mirror}: {consumers}",
+            "Set group.mirror_group to a group id that no consumer uses. "
+            "Until then runs leave this group's offsets alone and report it",
+        )
+    elif members.unknown:
+        yield advice(
+            name,
+            f"it is unknown whether group {mirror} has live consumers: {members.unknown}",
+            "Check that no consumer uses this group id. ACLs: Read and Describe for the group",
+        )
+    else:
+        yield ok(
+            name,
+            f"{mirror}: no consumer uses this group id; "
+            "each run commits its loaded-until offsets to it",
+        )
+
+
+# -- connections and words
+
+
+def _connect(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
+    """Return a client of the brokers at these addresses."""
     source = findings.settings.source
     return Cluster(
         addresses,
-        connect_timeout_s=_CONNECT_WITHIN_S,
+        connect_timeout_s=_CONNECT_TIMEOUT_S,
         timeout_s=source.request_timeout_s,
         generation=configured_family(source),
         security=source.way_in,
     )
 
 
-def some(names: tuple[str, ...] | list[str]) -> str:
-    """The first of many names, and how many more there are."""
-    return ", ".join(names[:_NAMED]) + (
-        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+def _consumer_group(findings: Findings) -> ConsumerGroup:
+    """Return the group's znodes."""
+    return ConsumerGroup(
+        findings.zookeeper,
+        findings.settings.group.id,
+        physical=findings.settings.source.is_physical,
     )
 
 
-def group(name: str, findings: Findings) -> Iterator[Line]:
-    """Check for other drivers of this pipeline, other consumers of the group, pipelines that share
-    a topic.
-    """
-    settings, names = findings.settings, set(findings.metadata.topics)
-    paths = PipelinePaths(settings.group.id, settings.pipeline)
-    found = findings.zookeeper.read(paths.driver)
-    driver = registrations.parse_driver(found[0]) if found else None
-    if found:
-        yield ok(
-            name,
-            f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}",
-        )
-    else:
-        yield from _others(name, findings, names)
-    left = consumers_of(findings).offsets_of_the_other_family(sorted(names))
-    if left:
-        message = f"{len(left)} of the group's offsets are of the other family of brokers, the first of {left[0]}: they are left alone"
-        yield advice(
-            name,
-            message,
-            "nothing, where the group read these topics from such brokers before; else source.broker_type",
-        )
-    yield from _other_pipelines(
-        name, PlanLedger(findings.zookeeper, settings.group.id, settings.pipeline), names
-    )
-
-
-def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
-    """Return what `refusals.reject_retired_or_shared` would reject."""
-    try:
-        reject_retired(Ledger(retired=ledger.read_retirement()))
-        reject_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
-    except EtlError as refusal:
-        yield failed(name, refusal)
-
-
-def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
-    settings = findings.settings
-    members, (in_kafka, refusal) = consumers_of(findings), _in_kafka(findings)
-    if in_kafka.unknown:
-        message = f"Whether consumers of Kafka's own group {settings.group.id} are alive is not known: {in_kafka.unknown}"
-        yield advice(
-            name,
-            message,
-            "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on",
-        )
-    logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
-    others = foreign_consumers(members.live_consumers(), settings)
-    is_coordinated = settings.group.membership is Membership.COORDINATOR
-    with_us, elsewhere = (
-        (tuple(sorted(in_kafka.members)), others)
-        if is_coordinated
-        else (others, tuple(in_kafka.members))
-    )
-    if refusal:
-        yield failed(name, refusal)
-    if is_member(settings) and not elsewhere:
-        yield ok(
-            name,
-            f"{settings.group.id}: a run shares with {f'live consumers: {some(with_us)}' if with_us else 'nobody: none is alive'}",
-        )
-        return
-    live = (*others, *sorted(in_kafka.members))
-    owners = foreign_owners(
-        {**members_as_owners(in_kafka, logs), **members.owners(names)}, settings
-    )
-    action = "Check that they are stopped; a crashed one leaves after its session timeout"
-    if live:
-        message = f"{len(live)} live consumers are registered in the group: {some(live)}"
-        allowed = settings.group.on_active_members is OnActiveMembers.SKIP
-        yield (
-            advice(name, message, "nothing: a run takes what none of them owns")
-            if allowed
-            else failed(name, Owned(message, action=action))
-        )
-    if owners:
-        log, owner = min(owners.items())
-        message = f"{len(owners)} partitions are owned, {log} by {owner}"
-        policy = on_owned(settings.group)
-        stops = policy is OnOwned.FAIL
-        word = f"nothing: a run {'waits for them' if policy is OnOwned.WAIT else 'leaves these to them'}"
-        yield failed(name, Owned(message, action=action)) if stops else advice(name, message, word)
-    if not live and not owners:
-        yield ok(name, f"{settings.group.id}: no live consumer, no owner, no driver")
-
-
-def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
-    """Report members of Kafka's group, and why no run can be one if it should."""
-    settings, brokers, refusal = findings.settings, findings.metadata.brokers.values(), None
-    with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as answer:
-        if settings.group.membership is Membership.COORDINATOR:
-            refusal = unspoken(settings, answer.first(lambda consumer: consumer.membership()))
-        return answer.members_of(settings.group.id, brokers), refusal
-
-
-def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
-    """Check whether brokers keep group offsets, and whether the mirror group is consumed. No line
-    without one.
-    """
-    wanted = findings.settings.group.mirror_group
-    if wanted is None:
-        return
-    if Fact.CLUSTER not in findings.established:
-        yield Line(name, Verdict.NOT_CHECKED, f"first {Fact.CLUSTER.value}, see above")
-        return
-    brokers = findings.metadata.brokers.values()
-    with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as answer:
-        keeps, members = (
-            answer.first(lambda consumer: consumer.keeps_offsets()),
-            answer.members_of(wanted, brokers),
-        )
-    if not keeps:
-        message = "These brokers keep no offsets of groups: that came with Kafka 0.8.2"
-        yield failed(
-            name,
-            SettingsError(
-                message, key="group.mirror_group", action="Leave the key out; runs work without it"
-            ),
-        )
-    elif members.members:
-        message = f"{len(members.members)} live consumers are in group {wanted}: {', '.join(sorted(members.members)[:3])}"
-        yield advice(
-            name,
-            message,
-            "group.mirror_group: a name that nobody consumes under; runs leave this group's offsets alone and say so",
-        )
-    elif members.unknown:
-        message = f"Whether consumers of group {wanted} are alive is not known: {members.unknown}"
-        yield advice(
-            name,
-            message,
-            "that nobody consumes under this name; ACLs: Read and Describe for the group",
-        )
-    else:
-        yield ok(
-            name,
-            f"{wanted}: nobody consumes under this name; positions are written there after each run",
-        )
-
-
-_REQUEST_BYTES = NODE_MAX_BYTES + 20_000
-"""The largest request of a run, with its paths."""
-_TOPICS_TRIED = 20
-"""Number of topics whose znodes are tested; topics of a group rarely have different ACLs."""
-
-_PLACES_SHOWN = 3
-_CHILDREN, _WRITE = "children", "write"
-"""What a run does to a znode: create and delete children, or change its data."""
-
-
-def servers(name: str, findings: Findings) -> Iterator[Line]:
-    """Each server of `zookeeper.connect` by itself, and then the session that all other questions
-    go through.
-    """
-    zookeeper = findings.settings.zookeeper
-    hosts = [
-        split_address(address.strip()) for address in zookeeper.connect.partition("/")[0].split(",")
-    ]
-
-    def ask(address: tuple[str, int]) -> ServerAnswer | EtlError:
-        try:
-            return ask_server(
-                *address,
-                session_timeout_s=zookeeper.session_timeout_s,
-                timeout_s=zookeeper.session_timeout_s,
-                access=zookeeper.access,
-            )
-        except EtlError as shut:
-            return shut
-
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        answers = list(pool.map(ask, hosts))
-    shut = [answer for answer in answers if isinstance(answer, EtlError)]
-    if len(shut) == len(answers):
-        raise shut[0]
-    timeouts = {
-        "session_timeout_s": zookeeper.session_timeout_s,
-        "connect_timeout_s": zookeeper.session_timeout_s,
-    }
-    findings.zookeeper = findings.closing.enter_context(
-        ZooKeeper(zookeeper.connect, **timeouts, access=zookeeper.access)
-    )
-    for answer in answers:
-        yield _server(name, answer, zookeeper.session_timeout_s)
-
-
-def _server(name: str, answer: ServerAnswer | EtlError, asked_s: float) -> Line:
-    if isinstance(answer, EtlError):
-        return advice(
-            name, str(failed(name, answer).found), f"{answer.action}; other servers let us in"
-        )
-    if answer.version:
-        version = f"ZooKeeper {answer.version}, {answer.mode}"
-    else:
-        version = "version not known (it does not answer srvr)"
-    found = f"{answer.address}: {version}, session timeout {answer.granted_s:g} s"
-    if answer.granted_s == asked_s:
-        return ok(name, found)
-    limit = "minSessionTimeout" if answer.granted_s > asked_s else "maxSessionTimeout"
-    return advice(
-        name,
-        f"{found}, where {asked_s:g} s were asked for",
-        f"zookeeper.session_timeout_s, or {limit} of the server",
-    )
-
-
-def request_limit(name: str, findings: Findings) -> Iterator[Line]:
-    """Check the server's request limit: a rejected request looks like a lost connection, so one
-    that only reads is tried.
-    """
-    if takes_request(findings.zookeeper, _REQUEST_BYTES):
-        yield ok(name, f"requests of {_REQUEST_BYTES:,} bytes pass, and no run sends larger ones")
-        return
-    message = f"ZooKeeper closes the connection at a request of {_REQUEST_BYTES:,} bytes"
-    action = "Check jute.maxbuffer of every server: 1048575, its default, or more"
-    raise SettingsError(message, connect=findings.zookeeper.hosts, action=action)
-
-
-def chroot(name: str, findings: Findings) -> Iterator[Line]:
-    """Check that the chroot holds a cluster; it need not if the conf names the brokers."""
-    zookeeper, given = findings.zookeeper, findings.settings.source.bootstrap_servers
-    place = zookeeper.chroot or "/"
-    if given:
-        yield ok(
-            name,
-            f"{place} holds the ledger only: the brokers are those of source.bootstrap_servers",
-        )
-        return
-    brokers = Discovery(findings.settings, zookeeper).registered()
-    registered = len(zookeeper.children(paths.BROKER_IDS) or brokers)
-    if len(brokers) < registered:
-        wanted = findings.settings.source.way_in
-        listener = f"listener of {wanted.protocol.value}" + (
-            f" by the name {wanted.listener}" if wanted.listener else ""
-        )
-        found = f"{registered - len(brokers)} of {registered} brokers registered under {place} have no {listener}"
-        yield advice(name, found, "their `listeners`: partitions that they lead cannot be read")
-    yield ok(name, f"{place}; registered brokers: {len(brokers)}")
-
-
-def permissions(name: str, findings: Findings) -> Iterator[Line]:
-    """Check permissions for each znode that a run reads, writes, creates or deletes, or for its
-    parent.
-    """
-    with findings.zookeeper.at_root() as whole:
-        tried = {
-            (there := nearest(whole, path), wants if there == path else _CHILDREN)
-            for path, wants in _wanted(findings, whole)
-        }
-        refused = [
-            denied for path, wants in sorted(tried) if (denied := _denied(whole, path, wants))
-        ]
-    if refused:
-        action = f"Check getAcl of these znodes; setAcl must let us do it: we are {describe_identity(findings.settings.zookeeper.access)}"
-        raise PermissionDenied(
-            f"ZooKeeper does not let us {'; '.join(refused)}",
-            connect=findings.zookeeper.hosts,
-            action=action,
-        )
-    places = sorted({path for path, _ in tried})
-    shown = ", ".join(places[:_PLACES_SHOWN]) + (", ..." if len(places) > _PLACES_SHOWN else "")
-    yield ok(name, f"we may read, write, create and delete as a run does (tried at {shown})")
-
-
-def _denied(whole: ZooKeeper, path: str, wants: str) -> str | None:
-    if not may_read(whole, path):
-        return f"read {path}"
-    if wants == _WRITE:
-        return None if may_write(whole, path) else f"write {path}"
-    denied = refused_below(whole, path)
-    return f"{denied} znodes below {path}" if denied else None
-
-
-def _wanted(findings: Findings, whole: ZooKeeper) -> Iterator[tuple[str, str]]:
-    """Full paths, and what a run does there."""
-    settings, root = findings.settings, findings.zookeeper.chroot
-    group, pipeline = (
-        paths.GroupPaths(settings.group.id),
-        paths.PipelinePaths(settings.group.id, settings.pipeline),
-    )
-    below = [pipeline.plans, pipeline.applied_plans, pipeline.root, group.offsets]
-    written = [pipeline.root, pipeline.coverage]
-    for topic in _ours(findings, whole, group.offsets):
-        below.append(group.offsets_of(topic))
-        written += [
-            f"{group.offsets_of(topic)}/{key}"
-            for key in children_shown(whole, root + group.offsets_of(topic))[:1]
-        ]
-    if settings.group.mode is OwnershipMode.JOIN:
-        below.append(group.consumer_ids)
-    if settings.group.mode is not OwnershipMode.OBSERVE:
-        below += [
-            group.owners,
-            *(group.owners_of(topic) for topic in _ours(findings, whole, group.owners)),
-        ]
-    yield from ((root + path, _CHILDREN) for path in below)
-    yield from ((root + path, _WRITE) for path in written)
-
-
-def _ours(findings: Findings, whole: ZooKeeper, path: str) -> list[str]:
-    there = children_shown(whole, findings.zookeeper.chroot + path)
-    return [topic for topic in there if findings.settings.source.topic_filter.admits(topic)][
-        :_TOPICS_TRIED
-    ]
-
-
-_SHOWN = 3
-_COMMAND = "`etl ledger apply-acl CONF`"
-
-
-def acls(name: str, findings: Findings) -> Iterator[Line]:
-    """One line for znodes that are not as they would be made now; one where all are. None where the
-    pipeline has none yet.
-    """
-    settings, zookeeper = findings.settings, findings.zookeeper
-    paths = kept_by(zookeeper, settings.group.id, settings.pipeline)
-    if paths:
-        yield told(
-            name,
-            settings.zookeeper.acl,
-            writers_of(zookeeper, paths),
-            id_of(settings.zookeeper.access),
-        )
-
-
-def told(name: str, acl: Acl, writers: Mapping[str, frozenset[str]], ours: str | None) -> Line:
-    """Describe these znodes and who may change them; `ours`: our identity in ACLs, if known. No
-    I/O.
-    """
-    opened = [path for path, who in writers.items() if EVERYBODY in who]
-    guarded = [path for path, who in writers.items() if EVERYBODY not in who]
-    owners = sorted({frozenset(writers[path]) for path in guarded}, key=sorted)
-    whom = " or ".join(", ".join(sorted(map(_shown, who))) or "nobody" for who in owners)
-    if acl is Acl.OPEN and guarded:
-        to_do = f"{_COMMAND} by that login opens them; or zookeeper.acl: creator, by which new ones are guarded, too"
-        return advice(
-            name,
-            f"{_places(guarded, writers)} can be changed by {whom} alone, and zookeeper.acl is open",
-            to_do,
-        )
-    if acl is Acl.CREATOR and opened:
-        to_do = f"{_COMMAND}: they are from before zookeeper.acl was creator"
-        return advice(
-            name,
-            f"{_places(opened, writers)} can be changed by everybody, and zookeeper.acl is creator",
-            to_do,
-        )
-    if acl is Acl.CREATOR and len(owners) > 1:
-        to_do = f"{_COMMAND} by a login that may change all of them, with zookeeper.acl: open; then the same as zookeeper.auth is to be"
-        return advice(
-            name,
-            f"not all {len(writers):,} znodes can be changed by the same login: some by {whom}",
-            to_do,
-        )
-    if acl is Acl.CREATOR and owners and ours is not None and ours not in owners[0]:
-        if _shown(ours) in whom.split(", "):
-            us = f"{_shown(ours)} with another password"
-        else:
-            us = f"not by us, {_shown(ours)}"
-        to_do = f"zookeeper.auth; or zookeeper.acl: open and {_COMMAND} by whom they name, then acl: creator and the same by us"
-        return advice(name, f"{len(writers):,} znodes can be changed by {whom} alone, {us}", to_do)
-    return ok(name, f"{len(writers):,} znodes, changed by {whom or EVERYBODY}, read by everybody")
-
-
-def _places(some: Collection[str], of: Collection[str]) -> str:
-    shown = ", ".join(sorted(some)[:_SHOWN]) + (", ..." if len(some) > _SHOWN else "")
-    return f"{len(some):,} of {len(of):,} znodes ({shown})"
-
-
-def _shown(who: str) -> str:
-    """Without what scheme digest makes of a password."""
-    return ":".join(who.split(":")[:2]) if who.startswith("digest:") else who
+def first_names(names: tuple[str, ...] | list[str]) -> str:
+    """Return the first of the names, and how many more there are."""
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    if len(names) > _NAMES_SHOWN:
+        return f"{shown} and {len(names) - _NAMES_SHOWN} more"
+    return shown

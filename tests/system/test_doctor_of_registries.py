@@ -66,7 +66,7 @@ def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_told(of_jafka: Find
         "Jafka, or Kafka 0.7, partitions led: 1",
     )
     away, _, there = verdicts(zookeeper_lines.topics("topics", of_jafka))
-    assert away == (Verdict.ADVICE, "1 partitions are of brokers that are away (2): clicks 2-0")
+    assert away == (Verdict.ADVICE, "1 partitions are on unavailable brokers (2): clicks 2-0")
     assert there == (Verdict.OK, "clicks; partitions: 2")
     assert verdicts(zookeeper_lines.group("group", of_jafka)) == [
         (Verdict.OK, "group: no live consumer, no owner, no driver")
@@ -83,7 +83,7 @@ def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(
     unknown_user, left = verdicts(zookeeper_lines.group("group", of_jafka))
     assert (unknown_user[0], left[0]) == (Verdict.OK, Verdict.ADVICE)
     assert left[1].startswith(
-        "1 of the group's offsets are of the other family of brokers, the first of clicks 0"
+        "1 of the group's offsets are of the other broker type, the first of clicks 0"
     )
 
 
@@ -114,7 +114,7 @@ def test_a_partition_of_kafka_without_a_leader_is_told_with_the_brokers_that_hol
     assert (verdict, found) == (
         Verdict.ADVICE,
         (
-            "5 partitions have no leader: clicks 0 (on brokers 1 2, in sync were 2), clicks "
-            "1 (on brokers 1 2), clicks 2 and 2 more"
+            "5 partitions have no leader: clicks 0 (replicas on brokers 1 2, last in sync: 2), "
+            "clicks 1 (replicas on brokers 1 2), clicks 2 and 2 more"
         ),
     )

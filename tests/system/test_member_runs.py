@@ -38,7 +38,7 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
         doctor = pipeline.door("doctor")
         assert (
             doctor.code == 0
-            and f"a run shares with live consumers: {pipeline.group}_z" in doctor.out
+            and f"a run shares the partitions with live consumers: {pipeline.group}_z" in doctor.out
         )
         result = pipeline.ran()
         assert result.outcomes == ["owned_by_others", "ingested"]

@@ -55,7 +55,10 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
         member.produce(40)
         other.has_read(40)
         doctor = member.door("doctor")
-        assert doctor.code == 0 and "a run shares with live consumers: rdkafka-" in doctor.out
+        assert (
+            doctor.code == 0
+            and "a run shares the partitions with live consumers: rdkafka-" in doctor.out
+        )
         at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
         result = member.ran()
         assert (

@@ -81,7 +81,7 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
         )
         gone, known, there = doctor_services.topics("topics", findings)
     assert (gone.verdict, known.verdict, there.verdict) == (Verdict.ADVICE, Verdict.OK, Verdict.OK)
-    assert "brokers that are away (2): clicks 2-0" in gone.found
+    assert "1 partitions are on unavailable brokers (2): clicks 2-0" in gone.found
     assert "timestamps" in known.found and "segments" in known.found
     assert there.found == "clicks; partitions: 2"
 
@@ -104,4 +104,4 @@ def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(
             findings.metadata = cluster.describe(None)
         untold, _ = doctor_services.topics("topics", findings)
     assert untold.verdict is Verdict.ADVICE and "ACL" not in untold.to_do
-    assert "named in source.assume_compacted" in untold.to_do
+    assert "Name compacted topics in source.assume_compacted" in untold.to_do

@@ -170,7 +170,7 @@ def test_doctor_meets_a_topic_that_is_kept_from_us_where_a_run_would(
     monkeypatch.setattr(Discovery, "pauses", lambda self: (Pause(paused, None, "", "us@here", 0),))
     monkeypatch.setattr(
         doctor_services,
-        "_newest",
+        "_newest_plan",
         lambda findings: plain_plan(cluster="of-the-test", positions=dict.fromkeys(LOGS, 1)),
     )
     with contextlib.ExitStack() as closing:

@@ -129,7 +129,7 @@ def test_a_check_whose_ground_failed_is_not_made_and_says_which_line_to_mend() -
         ("cluster", Verdict.NOT_CHECKED),
         ("store", Verdict.OK),
     ]
-    assert diagnosis.lines[1].found == "first ZooKeeper, see above"
+    assert diagnosis.lines[1].found == "needs ZooKeeper, see above"
     assert diagnosis.exit_code == 6
 
 
@@ -214,7 +214,7 @@ def test_a_package_that_is_missing_or_of_another_version_is_named(
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ('print("[[3, 2], []]")', "is 3.2, this one"),
+        ('print("[[3, 2], []]")', "is 3.2, the driver's is"),
         (
             f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], [\\"numba\\"]]")',
             "lacks numba",
@@ -287,7 +287,7 @@ def test_a_transform_that_cannot_be_imported_is_named() -> None:
 
 def test_a_report_folder_is_tried_where_it_is_or_will_be_and_not_made(tmp_path: Path) -> None:
     assert (
-        "will be made in"
+        "will be created in"
         in lines_of(doctor_machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[
             0
         ].found
@@ -303,7 +303,7 @@ def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to
 ) -> None:
     assert lines_of(doctor_machine.metrics_folder) == []
     assert (
-        "will be made in"
+        "will be created in"
         in lines_of(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "a" / "b")})[
             0
         ].found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etl.commands.doctor_machine import Verdict
-from etl.commands.doctor_services import told
+from etl.commands.doctor_services import acl_line
 from etl.model.security import EVERYBODY, Acl
 
 OPEN, OURS, OTHERS = (
@@ -16,7 +16,7 @@ OPEN, OURS, OTHERS = (
 
 
 def test_what_everybody_may_change_under_acl_creator_is_told_with_the_command() -> None:
-    line = told("znode ACLs", Acl.CREATOR, {"/a": OPEN, "/b": OURS, "/c": OPEN}, "sasl:etl")
+    line = acl_line("znode ACLs", Acl.CREATOR, {"/a": OPEN, "/b": OURS, "/c": OPEN}, "sasl:etl")
     assert (
         line.verdict is Verdict.ADVICE
         and "2 of 3 znodes (/a, /c) can be changed by everybody" in line.found
@@ -25,7 +25,7 @@ def test_what_everybody_may_change_under_acl_creator_is_told_with_the_command() 
 
 
 def test_what_is_guarded_under_acl_open_is_told_with_whom_and_no_hash_of_a_password() -> None:
-    line = told("znode ACLs", Acl.OPEN, {"/a": OPEN, "/b": OTHERS}, "sasl:etl")
+    line = acl_line("znode ACLs", Acl.OPEN, {"/a": OPEN, "/b": OTHERS}, "sasl:etl")
     assert (
         line.verdict is Verdict.ADVICE
         and "1 of 2 znodes (/b) can be changed by digest:etl alone" in line.found
@@ -33,7 +33,7 @@ def test_what_is_guarded_under_acl_open_is_told_with_whom_and_no_hash_of_a_passw
 
 
 def test_znodes_of_two_logins_are_told() -> None:
-    line = told("znode ACLs", Acl.CREATOR, {"/a": OURS, "/b": OTHERS}, "sasl:etl")
+    line = acl_line("znode ACLs", Acl.CREATOR, {"/a": OURS, "/b": OTHERS}, "sasl:etl")
     assert line.verdict is Verdict.ADVICE and "some by digest:etl or sasl:etl" in line.found
 
 
@@ -44,10 +44,10 @@ def test_what_is_as_the_conf_asks_for_is_well() -> None:
         (Acl.CREATOR, OURS | {"x509:CN=client"}),
     ):
         assert (
-            told("znode ACLs", request, {"/a": writers, "/b": writers}, "sasl:etl").verdict
+            acl_line("znode ACLs", request, {"/a": writers, "/b": writers}, "sasl:etl").verdict
             is Verdict.OK
         )
-    assert told("znode ACLs", Acl.CREATOR, {}, None).verdict is Verdict.OK, (
+    assert acl_line("znode ACLs", Acl.CREATOR, {}, None).verdict is Verdict.OK, (
         "all are hidden: the line of permissions tells that"
     )
 
@@ -58,16 +58,16 @@ def test_what_is_as_the_conf_asks_for_is_well() -> None:
         (
             OTHERS,
             "digest:etl:another-hash",
-            "by digest:etl alone, digest:etl with another password",
+            "by digest:etl alone, and the login of this conf is digest:etl with another password",
         ),
-        (OURS, "sasl:other", "by sasl:etl alone, not by us, sasl:other"),
+        (OURS, "sasl:other", "by sasl:etl alone, and the login of this conf is sasl:other"),
     ],
 )
 def test_what_another_login_guards_is_told_before_a_run_is_refused(
     writers: frozenset[str], ours: str, message: str
 ) -> None:
-    line = told("znode ACLs", Acl.CREATOR, {"/a": writers}, ours)
+    line = acl_line("znode ACLs", Acl.CREATOR, {"/a": writers}, ours)
     assert line.verdict is Verdict.ADVICE and message in line.found and "hash" not in line.found
-    assert told("znode ACLs", Acl.CREATOR, {"/a": writers}, None).verdict is Verdict.OK, (
+    assert acl_line("znode ACLs", Acl.CREATOR, {"/a": writers}, None).verdict is Verdict.OK, (
         "of a certificate nobody knows here"
     )

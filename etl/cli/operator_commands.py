@@ -489,5 +489,6 @@ def pipelines_inherit(
     from etl.commands import inherit_pipeline
 
     settings = table_settings_of(conf)
-    decision = inherit_pipeline.take_over(settings, predecessor, reason, run_context())
+    context = run_context()
+    decision = inherit_pipeline.inherit_pipeline(settings, predecessor, reason, context)
     show(as_json, decision.document, lambda: show_decision(decision), is_done=True)

@@ -1,11 +1,16 @@
-"""How does a pipeline inherit from its predecessor?
+"""How does a pipeline inherit from another pipeline of its table?
 
-`etl pipelines inherit`. While nobody drives the predecessor: close the number of its stored plan
-(etl/run/close_plan.py), read its positions from the table, merge its loaded intervals, retire it,
-and store the plan that begins at its positions. Each step can be repeated; the next run executes
-the plan.
+`etl pipelines inherit`, under the driver locks of both pipelines:
+1. close the number of the predecessor's stored plan (etl/run/close_plan.py)
+2. read its loaded-until offsets from the table
+3. store the predecessor's pauses, and retire it
+4. merge its loaded intervals into this ledger
+5. store the plan that begins at its loaded-until offsets; the next run executes it
 
-Not here: what the plan holds (etl/decide/inherit_pipeline.py).
+Each step can be repeated.
+
+Lives here: these steps.
+Not here: the content of the plan, and what is rejected (etl/decide/inherit_pipeline.py).
 """
 
 from __future__ import annotations
@@ -74,51 +79,22 @@ from etl.run.shell import open_services
 from etl.settings.sections import Settings
 
 
-def pipelines_of(services: LiveServices, table: Table | None) -> list[OtherPipeline]:
-    """All that have loaded into the table, this one among them."""
-    if table is None:
-        return []
-    if table.transaction_version:
-        us = [OtherPipeline(services.app_id, table.transaction_version)]
-    else:
-        us = []
-    return [*other_pipelines(services.settings.table.path, services.app_id), *us]
-
-
-def find_pipeline(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
-    """The pipeline that is called so, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`. Raises
-    SettingsError where that is not one.
-    """
-    found = [one for one in there if f"/{one.app_id}".endswith(f"/{place.strip('/')}")]
-    if len(found) != 1:
-        names = (
-            ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there))
-            or "none"
-        )
-        message = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
-        raise SettingsError(
-            message, key="--predecessor", action=f"Write CLUSTER/GROUP/PIPELINE, one of: {names}"
-        )
-    return found[0]
-
-
-def is_us(app_id: str, settings: Settings) -> bool:
-    """True if it is this pipeline, also under an earlier name of the cluster."""
-    return app_id.split("/")[-2:] == [settings.group.id, settings.pipeline]
-
-
-def take_over(
-    settings: Settings, place: str, reason: str, run_context: RunContext = ALONE
+def inherit_pipeline(
+    settings: Settings, predecessor: str, reason: str, run_context: RunContext = ALONE
 ) -> DecisionResult:
-    """Inherit from another pipeline of this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`:
-    continue where it ended.
+    """Continue where another pipeline of this table ended.
 
-    The plan is stored and the next run commits it; the other pipeline is retired if its ledger is
-    in our ZooKeeper and this conf names all its topics. A pipeline that inherits from itself
-    continues behind the table's rows, if no log says what it loaded, or another ledger of its name
-    wrote them. If a pipeline was to inherit from us and has stored no plan, this one is in service
-    again. Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one
-    of another cluster.
+    predecessor   `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`
+
+    The plan is stored, and the next run commits it. The predecessor is retired if its ledger is in
+    this ZooKeeper and this conf names all its topics.
+
+    A pipeline that inherits from itself continues after the table's rows, if the table's log no
+    longer has its plans, or another ledger of its name wrote them. A pipeline that inherits from
+    a successor without a stored plan is in service again.
+
+    Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of
+    another cluster.
     """
     run_id = new_run_id()
     with (
@@ -128,344 +104,166 @@ def take_over(
     ):
         snapshot = replace(services.observe(), share=share)
         reject_active_members(snapshot, settings)
-        resumed = _resumed(services, place, snapshot, run_id)
+        resumed = _resumed(services, predecessor, snapshot, run_id)
         if resumed:
             return resumed
-        other = find_pipeline(place, pipelines_of(services, snapshot.table))
-        with naming_table(settings), _resting(services, other.app_id, run_id) as theirs:
-            if theirs:
-                reject_unfinished(theirs)
-                if snapshot.table:
-                    reject_table_without_backfills(
-                        theirs, other.app_id, snapshot.table, settings.table.path
-                    )
-            if theirs:
-                reject_unfinished_predecessor(
-                    other,
-                    theirs.read_ledger().newest,
-                    _committed_in_our_group(other, snapshot, settings),
-                )
-            if not is_us(other.app_id, settings):
-                _close(services, theirs, other, run_id)
-            other = find_pipeline(
-                other.app_id, pipelines_of(services, snapshot.table)
-            )  # as it is now that it rests
-            left = _left_to(other, settings)
-            is_itself = is_us(other.app_id, settings)
-            if is_itself:
-                state = state_of_itself(snapshot, settings)
-            else:
-                state = _state_without(other.app_id, snapshot, settings)
-            # our own number may have been closed by the pipeline that took our place, where our
-            # ledger was not in its ZooKeeper
-            if isinstance(state, (UpToDate, RebuildFromTable)):
-                repair = repair_of(state, snapshot)
-            else:
-                repair = None
-            finish_repair(
-                services,
-                repair,
-                Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
-            )
-            snapshot = repaired(snapshot, repair)
-            state = state.state if isinstance(state, RebuildFromTable) else state
-            is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
-            seen = _as_left_to_others(theirs, other, snapshot, settings)
-            taken = predecessor_of(
-                other, {} if other.plan else _rows_until(services), seen, settings
-            )
-            coverage = _loaded_by_all(theirs, other, snapshot.table) if theirs else None
-            if state and not is_itself and not isinstance(state, FirstRun):
-                _reject_unloaded_gap(services, taken, state, snapshot, coverage)
-            plan = plan_inheritance(
-                taken,
-                state,
-                seen,
-                settings,
-                uid=snapshot.ledger.uid or services.new_uid(),
-                now_ms=now_ms(),
-                reason=reason,
-            )
-            reject_partitions_of_other_members(plan.positions, snapshot, settings)
-            plan = with_id(ownership_after_inheritance(plan, snapshot, settings))
-            _take_in_pauses(services.ledger, theirs, {log.topic for log in taken.positions})
-            _retire_predecessor(services, None if left else theirs, snapshot, reason)
-            if state is None or isinstance(state, FirstRun):
-                known: Collection[BrokerPartition] = set()
-            else:
-                known = plan_of(state).positions.keys()
-            take_in(
-                services.ledger,
-                coverage,
-                taken.positions,
-                table_id=plan.table_id or "",
-                known=known,
-                lives=taken.incarnations,
-            )
-            if left or not theirs:
-                done = ""
-            else:
-                done = f"{name_of(other.app_id)} is retired by now, and no offset was moved"
-            store_decided(services, plan, state, snapshot.ledger, done=done)
-    given_up = {
-        log: offset
-        for log, offset in plan.positions.items()
-        if is_apart and offset > taken.positions.get(log, 0)
-    }
-    return _ruling(
-        plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left
-    )
+        other = _find_pipeline(predecessor, _pipelines_in_table(services, snapshot.table))
+        with naming_table(settings), _driver_lock_of(services, other.app_id, run_id) as ledger:
+            return _inherit(services, ledger, other, snapshot, settings, reason, run_id)
 
 
-def _committed_in_our_group(
-    other: OtherPipeline, snapshot: Snapshot, settings: Settings
-) -> Mapping[BrokerPartition, Committed]:
-    return snapshot.committed if other.app_id.split("/")[-2] == settings.group.id else {}
-
-
-def _close(
-    services: LiveServices, theirs: PlanLedger | None, other: OtherPipeline, run_id: str
-) -> None:
-    """Close the number of a plan that the other pipeline has stored, or may have: its driver may
-    sleep.
-    """
-    reason = f"taken over by {services.settings.group.id}/{services.settings.pipeline}"
-    if theirs is None:
-        close_next_number(services, other, reason)
-        return
-    with _services_of(theirs, services, run_id) as their_services:
-        close_stored_plan(their_services, reason)
-
-
-@contextmanager
-def _services_of(theirs: PlanLedger, services: LiveServices, run_id: str) -> Iterator[LiveServices]:
-    settings = services.settings.model_copy(
-        update={
-            "group": services.settings.group.model_copy(update={"id": theirs.paths.group}),
-            "pipeline": theirs.pipeline,
-        }
-    )
-    their_services = LiveServices(settings, services.zookeeper, ALONE, run_id)
-    try:
-        yield their_services
-    finally:
-        their_services.close()
-
-
-def _as_left_to_others(
-    theirs: PlanLedger | None, other: OtherPipeline, snapshot: Snapshot, settings: Settings
-) -> Snapshot:
-    """Among members of one group the offsets beyond the other's positions are what further members
-    read. Raises NeedsDecision.
-    """
-    if theirs is None or other.app_id.split("/")[-2] != settings.group.id:
-        return snapshot
-    reject_rewinding_other_members(other.plan, snapshot.committed, settings)
-    return as_left_to_others(snapshot, other.plan, settings)
-
-
-def _resumed(
-    services: LiveServices, place: str, snapshot: Snapshot, run_id: str
-) -> DecisionResult | None:
-    """Resume a pipeline that another one was to inherit from: `place` has stored and committed no
-    plan.
-
-    If it has stored one, its driver may sleep before the commit: the plan is committed here, None
-    is returned, and `place` is inherited from like any other pipeline.
-    """
-    group, _, pipeline = f"{services.settings.group.id}/{place.strip('/')}".rpartition("/")
-    ledger = PlanLedger(services.zookeeper, group.rpartition("/")[2], pipeline)
-    us, name = snapshot.ledger.retired, f"{group.rpartition('/')[2]}/{pipeline}"
-    if is_us(name, services.settings) or (us.taken_over_by if us else None) != name:
-        return None
-    with DriverLock(services.zookeeper, *name.split("/")).driving(
-        run_id, wait_s=services.settings.ledger.lock_timeout_s
-    ):
-        there = next(
-            (
-                one
-                for one in pipelines_of(services, snapshot.table)
-                if one.app_id.endswith(f"/{name}")
-            ),
-            None,
-        )
-        if there and (
-            there.plan is None
-            or services.app_id in there.plan.taken
-            or (there.topics or set()) & services.ledger.topics()
-        ):
-            return None
-        stored = ledger.read_ledger().newest
-        if (
-            stored
-            and stored.number > (there.number if there else 0)
-            and services.app_id in stored.taken
-        ):
-            with _services_of(ledger, services, run_id) as their_services:
-                close_stored_plan(
-                    their_services,
-                    f"taken over by {services.settings.group.id}/{services.settings.pipeline}",
-                )
-            return None
-        services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
-    sentence = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
-    return DecisionResult(
-        sentence, {"message": sentence, "plan": None, "took_over": None, "retired": False}
-    )
-
-
-def _reject_unloaded_gap(
+def _inherit(
     services: LiveServices,
-    taken: Predecessor,
-    state: PipelineState,
-    snapshot: Snapshot,
-    theirs: LoadedIntervals | None,
-) -> None:
-    """Check only partitions known to both. If the other's plans are lost, its rows tell where it
-    ended and nothing else.
-    """
-    mine = plan_of(state).positions if not isinstance(state, FirstRun) else {}
-    if taken.other.plan is None or not any(
-        mine.get(log, offset) != offset for log, offset in taken.positions.items()
-    ):
-        return
-    path = services.settings.table.path
-    ours = _loaded(read_all_loaded_intervals(services.ledger), loaded_by(path, services.app_id))
-    reject_unloaded_gap(
-        taken,
-        state,
-        snapshot,
-        ours,
-        _loaded(theirs or LoadedIntervals(), loaded_by(path, taken.other.app_id)),
-    )
-
-
-def _loaded_by_all(
-    theirs: PlanLedger, other: OtherPipeline, table: Table | None
-) -> LoadedIntervals:
-    """Return what the pipeline and its backfills loaded into this table; of an older copy, what it
-    holds. Of an abandoned backfill what it still reserves: others may have loaded what it gave
-    back.
-    """
-    claims = ClaimsBeside(theirs.zookeeper, theirs.paths.group, theirs.pipeline)
-    of_backfills = [
-        read_all_loaded_intervals(
-            claims.ledger_of(claim.name),
-            claim=claim if claim.state is ReservationState.GIVEN_UP else None,
-        )
-        for claim in claims.read()
-    ]
-    return with_backfills(
-        read_all_loaded_intervals(theirs, other.number), of_backfills, table.id if table else ""
-    )
-
-
-def _loaded(coverage: LoadedIntervals, in_log: Loaded) -> Loaded:
-    found = {log: list(known) for log, known in in_log.items()}
-    for intervals in (coverage.intervals, coverage.given_up):
-        for log, some in intervals.items():
-            found.setdefault(log, []).extend(
-                (one.incarnation, one.from_offset, one.until_offset) for one in some
-            )
-    return found
-
-
-def _ruling(
-    plan: Plan,
+    other_ledger: PlanLedger | None,
     other: OtherPipeline,
-    partitions: int,
-    left: Sequence[str],
-    given_up: Mapping[BrokerPartition, int],
-    *,
-    is_retired: bool,
+    snapshot: Snapshot,
+    settings: Settings,
+    reason: str,
+    run_id: str,
 ) -> DecisionResult:
-    sentence = (
-        f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {partitions:,} partitions; "
-        f"the next run begins with it: {plan.reason}"
-    )
-    if left:
-        sentence += f"\nit stays in service for {', '.join(left)}, and its conf must not name the other topics any more"
-    if given_up:
-        log, more = (
-            min(given_up),
-            f" (and {len(given_up) - 1:,} more)" if given_up.keys() - {min(given_up)} else "",
-        )
-        sentence += (
-            f"\nwhat this ledger's plans loaded elsewhere is not loaded into this table: {log} goes on from offset "
-            f"{given_up[log]}{more}"
-        )
-    return DecisionResult(
-        sentence,
-        {
-            "message": sentence,
-            "plan": describe_plan(plan, None),
-            "took_over": other.app_id,
-            "retired": is_retired,
-        },
-    )
+    """Store the plan by which this pipeline inherits, under the driver locks of both.
 
-
-def _rows_until(services: LiveServices) -> Mapping[BrokerPartition, tuple[int, int]]:
-    """Return the ends of the table's rows. Raises NeedsDecision if they do not tell."""
-    from etl.io.delta.scan import rows_until
-
-    if services.settings.source.is_physical:
-        message = f"Nobody knows where that pipeline ended: {ROWS_DO_NOT_TELL}"
-        action = f"Check that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else {BEGIN_ANEW}"
-        raise NeedsDecision(message, path=services.settings.table.path, action=action)
-    return rows_until(services.spark(), services.settings.table.path)
-
-
-def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
-    """The topics that stay with the other pipeline, which then stays in service. Raises
-    SettingsError where it is of our group.
+    other_ledger   None: it is not in this ZooKeeper, or the pipeline inherits from itself
     """
-    left = sorted(
-        topic for topic in other.topics or () if not settings.source.topic_filter.admits(topic)
+    is_itself = _is_this_pipeline(other.app_id, settings)
+    if other_ledger:
+        reject_unfinished(other_ledger)
+        if snapshot.table:
+            reject_table_without_backfills(
+                other_ledger, other.app_id, snapshot.table, settings.table.path
+            )
+        committed: Mapping[BrokerPartition, Committed] = {}
+        if _is_of_group(other, settings):
+            committed = snapshot.committed
+        reject_unfinished_predecessor(other, other_ledger.read_ledger().newest, committed)
+    if not is_itself:
+        _close_plan(services, other_ledger, other, run_id)
+    # again: closing a plan adds a commit to the table
+    other = _find_pipeline(other.app_id, _pipelines_in_table(services, snapshot.table))
+    topics_left = _topics_left(other, settings)
+
+    if is_itself:
+        state = state_of_itself(snapshot, settings)
+    else:
+        state = _state_without(other.app_id, snapshot, settings)
+    repair = None
+    if isinstance(state, (UpToDate, RebuildFromTable)):
+        # a successor may have closed this pipeline's next number in the table alone, if this
+        # ledger was not in its ZooKeeper
+        repair = repair_of(state, snapshot)
+    report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
+    finish_repair(services, repair, report)
+    snapshot = repaired(snapshot, repair)
+    if isinstance(state, RebuildFromTable):
+        state = state.state
+    is_of_other_era = is_of_another_era(snapshot.ledger, snapshot.table)
+
+    readable = _leave_to_other_members(other_ledger, other, snapshot, settings)
+    rows: Mapping[BrokerPartition, tuple[int, int]] = {}
+    if not other.plan:
+        rows = _rows_until(services)
+    predecessor = predecessor_of(other, rows, readable, settings)
+    intervals = None
+    if other_ledger:
+        intervals = _loaded_by_all(other_ledger, other, snapshot.table)
+    if state and not is_itself and not isinstance(state, FirstRun):
+        _reject_unloaded_gap(services, predecessor, state, snapshot, intervals)
+    plan = plan_inheritance(
+        predecessor,
+        state,
+        readable,
+        settings,
+        uid=snapshot.ledger.uid or services.new_uid(),
+        now_ms=now_ms(),
+        reason=reason,
     )
-    if (
-        left
-        and other.app_id.split("/")[-2] == settings.group.id
-        and not is_us(other.app_id, settings)
-    ):
-        message = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
-        raise SettingsError(
-            message,
-            key="source.topics",
-            action="Name them all: two pipelines of one group cannot share what one of them had",
-        )
-    return left
+    reject_partitions_of_other_members(plan.positions, snapshot, settings)
+    plan = with_id(ownership_after_inheritance(plan, snapshot, settings))
+
+    _take_in_pauses(services.ledger, other_ledger, {log.topic for log in predecessor.positions})
+    to_retire = other_ledger
+    if topics_left:
+        to_retire = None
+    _retire(services, to_retire, snapshot, reason)
+    known: Collection[BrokerPartition] = set()
+    if state and not isinstance(state, FirstRun):
+        known = plan_of(state).positions.keys()
+    take_in(
+        services.ledger,
+        intervals,
+        predecessor.positions,
+        table_id=plan.table_id or "",
+        known=known,
+        lives=predecessor.incarnations,
+    )
+    done = ""
+    if to_retire:
+        done = f"{name_of(other.app_id)} is retired, and no offset was committed"
+    store_decided(services, plan, state, snapshot.ledger, done=done)
+
+    given_up = {}
+    if is_of_other_era:
+        for log, offset in plan.positions.items():
+            if offset > predecessor.positions.get(log, 0):
+                given_up[log] = offset
+    sentences = _describe(plan, predecessor, topics_left, given_up)
+    return _result(sentences, plan, other.app_id, is_retired=bool(to_retire))
 
 
-def _take_in_pauses(ours: PlanLedger, theirs: PlanLedger | None, topics: Collection[str]) -> None:
-    """Keep the predecessor's pauses."""
-    if theirs:
-        before, version = read_pauses_at(ours)
-        after = merged(before, read_pauses(theirs), topics)
-        if after != before:
-            write_pauses(ours, after, version)
+# -- the pipelines of a table
 
 
-def _retire_predecessor(
-    services: LiveServices, theirs: PlanLedger | None, snapshot: Snapshot, reason: str
-) -> None:
-    """Their pipeline loads no more, and ours does, were it ever retired."""
-    us = f"{services.settings.group.id}/{services.settings.pipeline}"
-    if theirs and not theirs.read_retirement():
-        theirs.retire(Retirement(f"taken over by {us}: {reason}", now_ms(), us))
-    if snapshot.ledger.retired:
-        services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
-        services.observe()  # the group's pipelines are others now
+def _pipelines_in_table(services: LiveServices, table: Table | None) -> list[OtherPipeline]:
+    """Return all pipelines that have loaded into the table, including this one."""
+    if table is None:
+        return []
+    pipelines = [*other_pipelines(services.settings.table.path, services.app_id)]
+    if table.transaction_version:
+        pipelines.append(OtherPipeline(services.app_id, table.transaction_version))
+    return pipelines
+
+
+def _find_pipeline(name: str, pipelines: Sequence[OtherPipeline]) -> OtherPipeline:
+    """Return the pipeline with this name, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`.
+
+    Raises SettingsError if none or several have it.
+    """
+    suffix = f"/{name.strip('/')}"
+    found = [pipeline for pipeline in pipelines if f"/{pipeline.app_id}".endswith(suffix)]
+    if len(found) == 1:
+        return found[0]
+    message = f"No pipeline {name} has loaded into the table"
+    if found:
+        message = f"Several pipelines {name} have loaded into the table"
+    names = ["/".join(pipeline.app_id.split("/")[1:]) for pipeline in found or pipelines]
+    raise SettingsError(
+        message,
+        key="--predecessor",
+        action=f"Write CLUSTER/GROUP/PIPELINE, one of: {', '.join(sorted(names)) or 'none'}",
+    )
+
+
+def _is_this_pipeline(app_id: str, settings: Settings) -> bool:
+    """Return whether it is this pipeline, also under an earlier name of the cluster."""
+    return app_id.split("/")[-2:] == [settings.group.id, settings.pipeline]
+
+
+def _is_of_group(other: OtherPipeline, settings: Settings) -> bool:
+    """Return whether the other pipeline has the same consumer group."""
+    return other.app_id.split("/")[-2] == settings.group.id
 
 
 @contextmanager
-def _resting(services: LiveServices, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
-    """Context manager: another pipeline's ledger, with its driver lock; None if our ZooKeeper has
-    none. Raises Owned.
+def _driver_lock_of(
+    services: LiveServices, app_id: str, run_id: str
+) -> Iterator[PlanLedger | None]:
+    """Context manager: the ledger of another pipeline, under its driver lock.
+
+    None for this pipeline, and if the ledger is not in this ZooKeeper. Raises Owned.
     """
     group, pipeline = app_id.split("/")[-2:]
     ledger = PlanLedger(services.zookeeper, group, pipeline)
-    if is_us(app_id, services.settings) or ledger.read_ledger().uid is None:
+    if _is_this_pipeline(app_id, services.settings) or ledger.read_ledger().uid is None:
         yield None
         return
     with DriverLock(services.zookeeper, group, pipeline).driving(
@@ -474,15 +272,289 @@ def _resting(services: LiveServices, app_id: str, run_id: str) -> Iterator[PlanL
         yield ledger
 
 
+def _topics_left(other: OtherPipeline, settings: Settings) -> list[str]:
+    """Return the topics that the other pipeline keeps; with any, it stays in service.
+
+    Raises SettingsError if there are any and it is in the same group.
+    """
+    admits = settings.source.topic_filter.admits
+    left = sorted(topic for topic in other.topics or () if not admits(topic))
+    is_itself = _is_this_pipeline(other.app_id, settings)
+    if left and _is_of_group(other, settings) and not is_itself:
+        raise SettingsError(
+            f"{name_of(other.app_id)} also loads topics that this conf does not name: "
+            f"{', '.join(left)}",
+            key="source.topics",
+            action="Name all of them: two pipelines of one group cannot divide the topics that one "
+            "of them has loaded",
+        )
+    return left
+
+
+# -- closing, retiring and resuming
+
+
+def _close_plan(
+    services: LiveServices, ledger: PlanLedger | None, other: OtherPipeline, run_id: str
+) -> None:
+    """Close the number of a plan that the other pipeline has stored, or may have stored.
+
+    Its driver may be suspended before the commit, and would else commit the plan later.
+    """
+    reason = _taken_over_by(services.settings)
+    if ledger is None:
+        close_next_number(services, other, reason)
+        return
+    with _services_of(ledger, services, run_id) as other_services:
+        close_stored_plan(other_services, reason)
+
+
+def _taken_over_by(settings: Settings) -> str:
+    """Return the reason that retirements and closing plans store."""
+    return f"taken over by {settings.group.id}/{settings.pipeline}"
+
+
+@contextmanager
+def _services_of(ledger: PlanLedger, services: LiveServices, run_id: str) -> Iterator[LiveServices]:
+    """Context manager: the services of another pipeline of this table."""
+    group = services.settings.group.model_copy(update={"id": ledger.paths.group})
+    settings = services.settings.model_copy(update={"group": group, "pipeline": ledger.pipeline})
+    other_services = LiveServices(settings, services.zookeeper, ALONE, run_id)
+    try:
+        yield other_services
+    finally:
+        other_services.close()
+
+
+def _take_in_pauses(
+    ledger: PlanLedger, other_ledger: PlanLedger | None, topics: Collection[str]
+) -> None:
+    """Store the predecessor's pauses of these topics."""
+    if other_ledger:
+        before, version = read_pauses_at(ledger)
+        after = merged(before, read_pauses(other_ledger), topics)
+        if after != before:
+            write_pauses(ledger, after, version)
+
+
+def _retire(
+    services: LiveServices, other_ledger: PlanLedger | None, snapshot: Snapshot, reason: str
+) -> None:
+    """Retire the predecessor, if any, and end this pipeline's own retirement."""
+    if other_ledger and not other_ledger.read_retirement():
+        successor = f"{services.settings.group.id}/{services.settings.pipeline}"
+        text = f"{_taken_over_by(services.settings)}: {reason}"
+        other_ledger.retire(Retirement(text, now_ms(), successor))
+    if snapshot.ledger.retired:
+        services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
+        services.observe()  # the group's pipelines have changed
+
+
+def _resumed(
+    services: LiveServices, name: str, snapshot: Snapshot, run_id: str
+) -> DecisionResult | None:
+    """Resume this pipeline if `name` inherited from it, and has stored and committed no plan.
+
+    If the successor has stored a plan, its driver may be suspended before the commit: the plan is
+    committed here. Then, and in all other cases, returns None: this pipeline inherits from it
+    like from any other pipeline.
+    """
+    settings = services.settings
+    group, _, pipeline = f"{settings.group.id}/{name.strip('/')}".rpartition("/")
+    group = group.rpartition("/")[2]
+    successor = f"{group}/{pipeline}"
+    retirement = snapshot.ledger.retired
+    if _is_this_pipeline(successor, settings):
+        return None
+    if retirement is None or retirement.taken_over_by != successor:
+        return None
+    ledger = PlanLedger(services.zookeeper, group, pipeline)
+    with DriverLock(services.zookeeper, group, pipeline).driving(
+        run_id, wait_s=settings.ledger.lock_timeout_s
+    ):
+        number = 0
+        for in_table in _pipelines_in_table(services, snapshot.table):
+            if in_table.app_id.endswith(f"/{successor}"):
+                if _has_continued(in_table, services):
+                    return None
+                number = in_table.number
+                break
+        stored = ledger.read_ledger().newest
+        if stored and stored.number > number and services.app_id in stored.taken:
+            with _services_of(ledger, services, run_id) as other_services:
+                close_stored_plan(other_services, _taken_over_by(settings))
+            return None
+        services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
+    sentence = (
+        f"{successor} never continued this pipeline, and will not: this pipeline is in service "
+        "again, at its own loaded-until offsets"
+    )
+    return _result([sentence], None, None, is_retired=False)
+
+
+def _has_continued(successor: OtherPipeline, services: LiveServices) -> bool:
+    """Return whether the successor's commits in the table include topics of this pipeline."""
+    if successor.plan is None or services.app_id in successor.plan.taken:
+        return True
+    topics = successor.topics or set()
+    return bool(topics & services.ledger.topics())
+
+
+# -- the state of this pipeline and of the predecessor
+
+
 def _state_without(app_id: str, snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """The state of this pipeline, leaving out what that other pipeline did to the table."""
+    """Return the state of this pipeline without the table changes of another one."""
     table = snapshot.table
     if table:
-        foreign = tuple(
-            found for found in table.foreign if not (found.by and found.by.app_id == app_id)
+        foreign = []
+        for change in table.foreign:
+            if not (change.by and change.by.app_id == app_id):
+                foreign.append(change)
+        table = replace(table, foreign=tuple(foreign))
+    return reconciled(replace(snapshot, table=table), settings)
+
+
+def _leave_to_other_members(
+    ledger: PlanLedger | None, other: OtherPipeline, snapshot: Snapshot, settings: Settings
+) -> Snapshot:
+    """Return the snapshot without the offsets that other members of the group read.
+
+    Those are the committed offsets beyond the predecessor's loaded-until offsets, if both
+    pipelines are in one group. Raises NeedsDecision.
+    """
+    if ledger is None or not _is_of_group(other, settings):
+        return snapshot
+    reject_rewinding_other_members(other.plan, snapshot.committed, settings)
+    return as_left_to_others(snapshot, other.plan, settings)
+
+
+def _rows_until(services: LiveServices) -> Mapping[BrokerPartition, tuple[int, int]]:
+    """Return the end of the table's rows per partition, as incarnation and offset.
+
+    Raises NeedsDecision for Jafka: the offset after a row's message is unknown.
+    """
+    from etl.io.delta.scan import rows_until
+
+    if services.settings.source.is_physical:
+        raise NeedsDecision(
+            f"The loaded-until offsets of the other pipeline are unknown: {ROWS_DO_NOT_TELL}",
+            path=services.settings.table.path,
+            action="Check that ZooKeeper was not emptied, and restore a copy of it that is no "
+            f"older than the table's log. Otherwise {BEGIN_ANEW}",
         )
-    else:
-        foreign = ()
-    return reconciled(
-        replace(snapshot, table=replace(table, foreign=foreign) if table else None), settings
-    )
+    return rows_until(services.spark(), services.settings.table.path)
+
+
+def _loaded_by_all(
+    ledger: PlanLedger, other: OtherPipeline, table: Table | None
+) -> LoadedIntervals:
+    """Return what the pipeline and its backfills loaded into this table.
+
+    Of an older copy of the table: what that copy holds. Of a deleted backfill: what it still
+    reserves, because other pipelines may have loaded the ranges that it released.
+    """
+    reservations = ClaimsBeside(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
+    of_backfills = []
+    for reservation in reservations.read():
+        claim = None
+        if reservation.state is ReservationState.GIVEN_UP:
+            claim = reservation
+        backfill_ledger = reservations.ledger_of(reservation.name)
+        of_backfills.append(read_all_loaded_intervals(backfill_ledger, claim=claim))
+    table_id = ""
+    if table:
+        table_id = table.id
+    of_pipeline = read_all_loaded_intervals(ledger, other.number)
+    return with_backfills(of_pipeline, of_backfills, table_id)
+
+
+def _reject_unloaded_gap(
+    services: LiveServices,
+    predecessor: Predecessor,
+    state: PipelineState,
+    snapshot: Snapshot,
+    intervals: LoadedIntervals | None,
+) -> None:
+    """Raise NeedsDecision if neither pipeline loaded the offsets between their ends.
+
+    Checks only partitions that both have loaded. Without the predecessor's plans nothing is
+    checked: its rows show where it ended, and not what it loaded.
+    """
+    other = predecessor.other
+    if other.plan is None:
+        return
+    own: Mapping[BrokerPartition, int] = {}
+    if not isinstance(state, FirstRun):
+        own = plan_of(state).positions
+    if all(own.get(log, offset) == offset for log, offset in predecessor.positions.items()):
+        return
+    path = services.settings.table.path
+    own_intervals = read_all_loaded_intervals(services.ledger)
+    own_loaded = _merge_loaded(own_intervals, loaded_by(path, services.app_id))
+    other_intervals = intervals or LoadedIntervals()
+    other_loaded = _merge_loaded(other_intervals, loaded_by(path, other.app_id))
+    reject_unloaded_gap(predecessor, state, snapshot, own_loaded, other_loaded)
+
+
+def _merge_loaded(intervals: LoadedIntervals, in_table_log: Loaded) -> Loaded:
+    """Return the intervals of the ledger and of the table's log together."""
+    merged_by_log = {log: list(known) for log, known in in_table_log.items()}
+    for by_log in (intervals.intervals, intervals.given_up):
+        for log, of_log in by_log.items():
+            known = merged_by_log.setdefault(log, [])
+            for interval in of_log:
+                known.append((interval.incarnation, interval.from_offset, interval.until_offset))
+    return merged_by_log
+
+
+# -- the output
+
+
+def _describe(
+    plan: Plan,
+    predecessor: Predecessor,
+    topics_left: Sequence[str],
+    given_up: Mapping[BrokerPartition, int],
+) -> list[str]:
+    """Describe the stored plan.
+
+    given_up   where partitions continue that plans of this ledger loaded into another table
+    """
+    other = predecessor.other
+    sentences = [
+        f"Plan {plan.number} inherits from {name_of(other.app_id)}, after its plan "
+        f"{other.number}, in {len(predecessor.positions):,} partitions. The next run executes it "
+        f"first: {plan.reason}"
+    ]
+    if topics_left:
+        sentences.append(
+            f"It stays in service for {', '.join(topics_left)}. "
+            "Remove the other topics from its conf"
+        )
+    if given_up:
+        log = min(given_up)
+        more = ""
+        if len(given_up) > 1:
+            more = f" (and {len(given_up) - 1:,} more)"
+        sentences.append(
+            "What the plans of this ledger loaded elsewhere is not loaded into this table: "
+            f"{log} continues at offset {given_up[log]}{more}"
+        )
+    return sentences
+
+
+def _result(
+    sentences: Sequence[str], plan: Plan | None, took_over: str | None, *, is_retired: bool
+) -> DecisionResult:
+    message = "\n".join(sentences)
+    described = None
+    if plan:
+        described = describe_plan(plan, None)
+    document = {
+        "message": message,
+        "plan": described,
+        "took_over": took_over,
+        "retired": is_retired,
+    }
+    return DecisionResult(message, document)

@@ -81,7 +81,7 @@ def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_t
     assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
     refused(pipeline.run(), 5, "was retired", f"inherit CONF --predecessor {renamed.group}/clicks")
     back = take_over(pipeline, f"{renamed.group}/clicks")
-    assert back.code == 0 and "plan 3 takes the place of" in back.out, back.err
+    assert back.code == 0 and "Plan 3 inherits from" in back.out, back.err
     refused(renamed.run(), 5, "was retired", f"inherit CONF --predecessor {pipeline.group}/clicks")
     pipeline.produce(20)
     pipeline.ran()

@@ -1,6 +1,6 @@
 """Which byte offsets are unverified or misaligned, and what replaces them?
 
-On Jafka and Kafka 0.7 most byte positions lie inside an entry. A range that begins there can never
+On Jafka and Kafka 0.7 most byte positions are inside an entry. A range that begins there can never
 be read, and once it is stored each run stops there. So an offset that neither its broker reported
 nor a plan reached is verified before it becomes a position:
 
@@ -39,11 +39,11 @@ from etl.model.plans import Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Table
 
 Named = Callable[[BrokerPartition], Collection[int]]
-"""Which offsets of a log an operator names."""
+"""Returns the offsets of a partition that an operator names."""
 
 
 def none_named(log: BrokerPartition) -> Collection[int]:
-    """Return None: a run has no offsets named by an operator."""
+    """Return no offsets: in a run no operator names any."""
     return ()
 
 
@@ -55,25 +55,31 @@ def unverified_offsets(
     named: Named = none_named,
 ) -> tuple[UnverifiedOffset, ...]:
     """Return the offsets to verify, sorted. `plan` is the current one."""
-    is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
-    kept = _kept_by(plan) if plan and is_left else {}
-    found = list[UnverifiedOffset]()
+    in_table = 0
+    if table:
+        in_table = table.transaction_version or 0
+    kept: dict[BrokerPartition, _Kept] = {}
+    if plan and plan.number > in_table:
+        kept = _kept_by(plan)
+    found: list[UnverifiedOffset] = []
     for log, extent in sorted(extents.items()):
-        if extent.boundaries is not None:
-            operator_offsets = {
-                offset: one for offset in named(log) for one in _inside(offset, log, extent, ())
-            }
-            others = _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), kept)
-            found += [
-                *operator_offsets.values(),
-                *(one for one in others if one.offset not in operator_offsets),
-            ]
+        if extent.boundaries is None:
+            continue
+        of_operator: dict[int, UnverifiedOffset] = {}
+        for offset in named(log):
+            for unverified in _inside(offset, log, extent, ()):
+                of_operator[offset] = unverified
+        found.extend(of_operator.values())
+        committed_offset = committed.get(log, NOTHING_COMMITTED)
+        for unverified in _unverified(log, extent, plan, committed_offset, kept):
+            if unverified.offset not in of_operator:
+                found.append(unverified)
     return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Where a stored plan begins in one partition."""
+    """The start of a stored plan in one partition."""
 
     offset: int
     ours: tuple[int, ...] = ()
@@ -85,20 +91,20 @@ class _Kept:
 def _kept_by(plan: Plan) -> dict[BrokerPartition, _Kept]:
     kept = {log: _Kept(start) for log, start in starts_of(plan).items()}
     for loss in plan.losses:
-        one = kept.get(loss.log)
-        if (
-            one
-            and loss.until_offset == one.offset
-            and loss.incarnation == plan.incarnations.get(loss.log, 0)
-        ):
-            ours = (*one.ours, loss.from_offset) if loss.why is LossReason.MOVED else one.ours
-            kept[loss.log] = _Kept(
-                one.offset, ours, one.is_skips_end or loss.why is LossReason.SKIPPED
-            )
+        start = kept.get(loss.log)
+        if start is None or loss.until_offset != start.offset:
+            continue
+        if loss.incarnation != plan.incarnations.get(loss.log, 0):
+            continue
+        ours = start.ours
+        if loss.why is LossReason.MOVED:
+            ours = (*ours, loss.from_offset)
+        is_skips_end = start.is_skips_end or loss.why is LossReason.SKIPPED
+        kept[loss.log] = _Kept(start.offset, ours, is_skips_end)
     return kept
 
 
-def _doubted(
+def _unverified(
     log: BrokerPartition,
     extent: PartitionOffsets,
     plan: Plan | None,
@@ -112,7 +118,8 @@ def _doubted(
             yield from _inside(found.offset, log, extent, kept[log].ours)
     elif plan is None or log not in plan.positions:
         yield from _inside(found.offset, log, extent, ())
-    elif found.offset != plan.seen[log].offset:  # else the plan moves it yet
+    elif found.offset != plan.seen[log].offset:
+        # Otherwise the plan's own commit is still to come.
         yield from _inside(found.offset, log, extent, (plan.positions[log],))
 
 
@@ -124,18 +131,18 @@ def _inside(
     *,
     is_kept: bool = False,
 ) -> Iterator[UnverifiedOffset]:
-    """Return the offset if it lies inside the log and neither the broker nor `ours` confirms that
-    an entry begins there.
+    """Yield the offset if it is inside the partition, and neither the broker nor `ours` confirms
+    that an entry begins there.
     """
     if offset is None or not extent.log_start_offset < offset < extent.end_offset or offset in ours:
         return
     named = extent.boundaries or (extent.log_start_offset,)
     above = bisect_right(named, offset)
-    if named[above - 1] != offset:
-        walk_from = max([named[above - 1], *(each for each in ours if each < offset)])
-        yield UnverifiedOffset(
-            log, offset, walk_from, min([extent.end_offset, *named[above : above + 1]]), is_kept
-        )
+    if named[above - 1] == offset:
+        return
+    walk_from = max([named[above - 1], *(each for each in ours if each < offset)])
+    until = min([extent.end_offset, *named[above : above + 1]])
+    yield UnverifiedOffset(log, offset, walk_from, until, is_kept)
 
 
 def reject_misaligned_offsets(
@@ -148,8 +155,8 @@ def reject_misaligned_offsets(
     """Reject positions at which no entry begins. `last` is the newest plan; `is_left`: it is stored
     with these positions.
 
-    Raises MisalignedOffset for the first, with the offsets that may replace it and what each leaves
-    out or loads.
+    Raises MisalignedOffset for the first, with the offsets that may replace it and the effect of
+    each.
     """
     for log, position in sorted(positions.items()):
         looked = look_at(log, position, snapshot)
@@ -159,40 +166,52 @@ def reject_misaligned_offsets(
 
 def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> LookedAt | None:
     """Return the verification of that offset; None if it was not verified."""
-    return next(
-        (looked for looked in snapshot.looked_at.get(log, ()) if looked.offset == offset), None
-    )
+    for verified in snapshot.looked_at.get(log, ()):
+        if verified.offset == offset:
+            return verified
+    return None
 
 
 def reject_misaligned_offset(
     log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str
 ) -> None:
-    """Reject an offset that an operator names on Jafka above the end or where no entry is known to
-    begin. `key` is the option that names it. Raises SettingsError.
+    """Reject an offset that an operator names on Jafka above the end, or where no entry is known to
+    begin.
+
+    `key` is the option that names it. Raises SettingsError.
     """
-    extent, looked = snapshot.extents.get(log), look_at(log, offset, snapshot)
-    end = extent.end_offset if extent else 0
+    extent = snapshot.extents.get(log)
+    looked = look_at(log, offset, snapshot)
+    end = 0
+    if extent:
+        end = extent.end_offset
     if log.is_physical and log not in snapshot.leaderless and offset > end:
-        message = f"Offset {offset} lies above {end}, where the log ends"
         raise SettingsError(
-            message, key=key, **log.place, action="Check with `etl offsets show CONF`"
+            f"Offset {offset} is above {end}, the end of the partition",
+            key=key,
+            **log.place,
+            action="Check with `etl offsets show CONF`",
         )
-    if extent and looked and not looked.is_entry:
-        before, after = _around(looked, extent)
-        verdict = "nobody can tell whether a" if looked.is_entry is None else "no"
-        message = f"{verdict} message begins at {offset}: {looked.wrong}"
-        action = f"Check where one begins (etl records show); the broker names {before} below it and {after} above it"
-        if looked.before is not None:
-            message = (
-                f"No message begins at {offset}: it lies inside the one from {before} to {after}"
-            )
-            action = f"Check whether that message is on this side or the other: {before} or {after}"
-        raise SettingsError(message, key=key, **log.place, action=action)
+    if extent is None or looked is None or looked.is_entry:
+        return
+    before, after = _around(looked, extent)
+    action = (
+        "Find the start of a message (etl records show). The nearest offsets that the broker "
+        f"reports are {before} and {after}"
+    )
+    if looked.before is not None:
+        message = f"No message begins at {offset}: it is inside the one from {before} to {after}"
+        action = f"Pass the start of that message or its end: {before} or {after}"
+    elif looked.is_entry is None:
+        message = f"It is unknown whether a message begins at {offset}: {looked.wrong}"
+    else:
+        message = f"No message begins at {offset}: {looked.wrong}"
+    raise SettingsError(message, key=key, **log.place, action=action)
 
 
 def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
-    """True if a stored reset leaves a partition inside an entry, because an earlier version stored
-    that offset.
+    """Return True if a stored reset has a position inside an entry, which an earlier version
+    stored.
     """
     if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.incarnations.get(log):
         return False
@@ -202,21 +221,16 @@ def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
 
 def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
     """Return a stored plan that begins inside an entry with the current offsets, if another client
-    moved them since; what was lost up to there is computed anew.
+    moved them since; its losses are computed again.
 
-    `before` is the plan before it. Raises OffsetMoved for an offset below what is loaded.
+    `before` is the plan before it. Raises OffsetMoved for an offset below the loaded ones.
     """
     for log, start in sorted(starts_of(plan).items()):
-        looked, found = (
-            look_at(log, start, snapshot),
-            snapshot.committed.get(log, NOTHING_COMMITTED),
-        )
-        if (
-            looked
-            and looked.is_entry is False
-            and _is_told(plan, before, log, start)
-            and found.offset not in (None, start)
-        ):
+        looked = look_at(log, start, snapshot)
+        found = snapshot.committed.get(log, NOTHING_COMMITTED)
+        if looked is None or looked.is_entry is not False or found.offset in (None, start):
+            continue
+        if _is_of_another_client(plan, before, log, start):
             plan = _from(plan, log, start, found.offset or 0, found)
     return plan
 
@@ -224,42 +238,49 @@ def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
 def misplaced(
     plan: Plan, starts: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> list[BrokerPartition]:
-    """Return the partitions in which a stored plan begins where no entry does, although it
-    continues from its own position: such a partition is another one, was truncated, or is damaged.
+    """Return the partitions in which a stored plan begins inside an entry, although it continues
+    from its own position: such a partition is another one, was truncated, or is damaged.
     """
-    looked = {
-        log: look_at(log, start, snapshot)
-        for log, start in sorted(starts.items())
-        if not _is_told(plan, None, log, start)
-    }
-    return [log for log, found in looked.items() if found and found.is_entry is False]
+    found = []
+    for log, start in sorted(starts.items()):
+        if _is_of_another_client(plan, None, log, start):
+            continue
+        verified = look_at(log, start, snapshot)
+        if verified and verified.is_entry is False:
+            found.append(log)
+    return found
 
 
-def _is_told(plan: Plan, before: Plan | None, log: BrokerPartition, start: int) -> bool:
-    """True if another client named the plan's start: the offset was moved, or the partition never
-    read before.
+def _is_of_another_client(
+    plan: Plan, before: Plan | None, log: BrokerPartition, start: int
+) -> bool:
+    """Return True if another client set the plan's start: the offset was moved, or the partition
+    was never read before.
     """
-    return (
-        bool(_moved_past(plan, log, start))
-        or plan.number == 1
-        or (before is not None and log not in before.positions)
-    )
+    if _moved_past(plan, log, start) or plan.number == 1:
+        return True
+    return before is not None and log not in before.positions
 
 
 def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committed) -> Plan:
-    life, passed = plan.incarnations.get(log, 0), _moved_past(plan, log, start)
+    """Return the plan with another start in one partition, from which nothing is read yet."""
+    incarnation = plan.incarnations.get(log, 0)
+    passed = _moved_past(plan, log, start)
     ours = min((loss.from_offset for loss in passed), default=None)
     if ours is not None and to < ours:
-        message = f"The committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
         raise OffsetMoved(
-            message,
+            f"The committed offset is {to}, and the table has the rows below {ours}: following it "
+            "would load rows twice",
             **log.place,
             offset=to,
-            action=f"Check who set it; set it to {ours}, or further on",
+            action=f"Check who set it, then set it to {ours} or above",
         )
-    losses = [loss for loss in plan.losses if (loss.log, loss.incarnation) != (log, life)]
+    losses = []
+    for loss in plan.losses:
+        if loss.log != log or loss.incarnation != incarnation:
+            losses.append(loss)
     if ours is not None and ours < to:
-        losses.append(Loss(log, ours, to, LossReason.MOVED, life))
+        losses.append(Loss(log, ours, to, LossReason.MOVED, incarnation))
     return replace(
         plan,
         ranges=tuple(r for r in plan.ranges if r.log != log),
@@ -270,13 +291,13 @@ def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committe
 
 
 def _moved_past(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
-    life = plan.incarnations.get(log, 0)
-    return [
-        loss
-        for loss in plan.losses
-        if (loss.log, loss.incarnation, loss.why, loss.until_offset)
-        == (log, life, LossReason.MOVED, start)
-    ]
+    """Return the plan's losses of a moved offset that end at this start."""
+    key = (log, plan.incarnations.get(log, 0), LossReason.MOVED, start)
+    found = []
+    for loss in plan.losses:
+        if (loss.log, loss.incarnation, loss.why, loss.until_offset) == key:
+            found.append(loss)
+    return found
 
 
 def _inside_entry(
@@ -285,27 +306,36 @@ def _inside_entry(
     ours = _ours(log, looked.offset, last, is_left=is_left)
     message = "No message begins at the committed offset"
     if is_left and last:
-        message = f"Plan {last.number} is stored and not in the table, and no message begins where it begins in this log"
+        message = (
+            f"Plan {last.number} is stored and not in the table, and no message begins at its start "
+            "in this partition"
+        )
     if looked.before is not None and looked.after is not None:
-        message += f": it lies inside the one from {looked.before} to {looked.after}"
+        message += f": it is inside the one from {looked.before} to {looked.after}"
     elif looked.wrong:
         message += f": {looked.wrong}"
     action = _choices(looked, snapshot.extents[log], ours)
     if is_left and last and is_said_wrong(log, last, snapshot):
         action = _of_a_reset(log, looked, snapshot.extents[log], last)
     elif is_left and last:
-        command = f"`etl plans supersede CONF {last.number} --reason ...`, which plans anew from the offset as it is then"
+        command = (
+            f"`etl plans supersede CONF {last.number} --reason ...`, which plans again from the "
+            "committed offset"
+        )
         now = snapshot.committed.get(log, NOTHING_COMMITTED).offset
         again = look_at(log, now, snapshot)
         if now is not None and now != looked.offset and (again is None or again.is_entry):
-            action = f"{command}: it is {now} by now, where a message begins"
+            action = f"Run {command}: it is {now} now, the start of a message"
         else:
-            action += f"; then {command}"
+            action += f". Then run {command}"
             if ours is None and last.number > 1:
+                accept = accept_command([render_log(log)], "--truncated-at OFFSET")
                 action += (
-                    ". If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with "
-                    f"the table's by etl records show), {accept_command([render_log(log)], '--truncated-at OFFSET')} goes on from up to where they are the "
-                    "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
+                    ". If no client set it, compare the partition's records with the table's (etl "
+                    "records show). If it is another partition, or lost its end and was written "
+                    f"since, {accept} continues at the end of the equal records, at 0 if it was "
+                    "recreated. If it is the same and damaged there, --skip leaves the damaged "
+                    "offsets out"
                 )
     return MisalignedOffset(message, action=action, **log.place, offset=looked.offset)
 
@@ -313,20 +343,21 @@ def _inside_entry(
 def _of_a_reset(
     log: BrokerPartition, looked: LookedAt, extent: PartitionOffsets, plan: Plan
 ) -> str:
-    """Describe the way out if an earlier version stored a misaligned `topics accept-changes --truncated-at`."""
+    """Return the advice for a misaligned `topics accept-changes --truncated-at` of an earlier
+    version.
+    """
     before, after = _around(looked, extent)
     skip = shlex.quote(render_intervals([(log, looked.offset, after)]))
     return (
-        f"Find out up to where the partition's records are those in the table (etl records show): if up to {after}, `etl plans supersede CONF {plan.number} "
-        f"--skip {skip} --reason ...`; "
-        f"if up to {before} or below, `etl topics accept-changes CONF -p {quoted_log(log)} --truncated-at OFFSET --reason ...`"
+        "Find the offset up to which the partition's records are those in the table (etl records "
+        f"show). If it is {after}, run `etl plans supersede CONF {plan.number} --skip {skip} "
+        f"--reason ...`. If it is {before} or below, run `etl topics accept-changes CONF -p "
+        f"{quoted_log(log)} --truncated-at OFFSET --reason ...`"
     )
 
 
 def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool) -> int | None:
-    """Return the offset up to which the partition is in the table or lost; None if it was never
-    read.
-    """
+    """Return the end of the partition's loaded or lost offsets; None if it was never read."""
     if last is None or log not in last.positions:
         return None
     if is_left:
@@ -335,27 +366,29 @@ def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool
 
 
 def _choices(looked: LookedAt, extent: PartitionOffsets, ours: int | None) -> str:
-    """Which offsets may take its place, and what each of them comes to."""
+    """Return the offsets that may replace a misaligned one, and the effect of each."""
     before, after = _around(looked, extent)
     if ours is not None:
         others = " or ".join(str(each) for each in (before, after) if each > ours)
         return (
-            f"Check who set it. Set it back to {ours}, where we are: nothing is left out, nothing is loaded twice; a message begins at {others}, "
-            f"too, and what lies from {ours} up to there is then left out"
+            f"Check who set it. Set it back to {ours}, the end of the loaded offsets: nothing is left "
+            f"out, nothing is loaded twice. A message begins at {others}, too, and the offsets from "
+            f"{ours} up to there are then left out"
         )
     if looked.before is not None:
         return (
-            f"Check who set it. Set it to {before}: the message that begins there is loaded, also if that consumer has read it; or to {after}: "
-            "that message is left out"
+            f"Check who set it. Set it to {before}: the message that begins there is loaded, also if "
+            f"that consumer has read it. Or set it to {after}: that message is left out"
         )
     return (
-        f"Check who set it. Set it to where a message begins, as the log's consumers commit it. The broker names {before} below it: all that "
-        f"lies behind that is loaded, also what that consumer has read; and {after} above it: what lies below that is left out"
+        "Check who set it. Set it to the start of a message, as the partition's consumers commit it. "
+        f"The broker reports {before} below it: all later messages are loaded, also those that the "
+        f"consumer has read. It reports {after} above it: messages below that are left out"
     )
 
 
 def _around(looked: LookedAt, extent: PartitionOffsets) -> tuple[int, int]:
-    """The nearest offsets at which an entry is known to begin, or the log ends."""
+    """Return the nearest offsets at which an entry is known to begin, or the partition ends."""
     if looked.before is not None and looked.after is not None:
         return looked.before, looked.after
     bounds = extent.boundaries or (extent.log_start_offset, extent.end_offset)

@@ -26,37 +26,34 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a pipeline is: its newest plan, None before the first, and the position of each log
-    that was ever read.
+    """The state of a pipeline: its newest plan, and the position of each partition that was ever
+    read.
     """
 
     last: Plan | None = None
+    """None before the first plan."""
     positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
     others: frozenset[BrokerPartition] = frozenset()
     """Partitions that were truncated or recreated."""
     refusal: NeedsDecision | None = None
-    """Return the error that a run raises for them."""
+    """The error that a run raises for them."""
 
 
 def reached(state: PipelineState, snapshot: Snapshot) -> Reached:
-    """Return what the table holds, in any state of the pipeline."""
+    """Return the positions of the table, in any state of the pipeline."""
     if isinstance(state, FirstRun):
         return Reached()
     if isinstance(state, RebuildFromTable):
         return reached(state.state, snapshot)
     if isinstance(state, UpToDate):
-        known, last = state.positions, state.last
-        return _reached(
-            last,
-            known,
-            {
-                log: min(position, known.get(log, position))
-                for log, position in last.positions.items()
-            },
-            snapshot,
-        )
-    plan, starts = state.plan, starts_of(state.plan)
-    return _reached(plan, starts, plan.positions if isinstance(state, Replay) else starts, snapshot)
+        unchanged_until = {}
+        for log, position in state.last.positions.items():
+            unchanged_until[log] = min(position, state.positions.get(log, position))
+        return _reached(state.last, state.positions, unchanged_until, snapshot)
+    starts = starts_of(state.plan)
+    if isinstance(state, Replay):
+        return _reached(state.plan, starts, state.plan.positions, snapshot)
+    return _reached(state.plan, starts, starts, snapshot)
 
 
 def _reached(
@@ -76,28 +73,33 @@ def _reached(
 def lag_of(
     log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
 ) -> int | None:
-    """Offsets of one log that could be read and are not in the table; None where its end or start
-    is not known, or it is another log.
+    """Return how many readable offsets of a partition are not in the table; None if its end or
+    start is unknown, or it was truncated or recreated.
     """
     oldest = oldest_unread(log, snapshot, so_far, settings)
-    # a position above the end is an error of its own
-    return None if oldest is None else max(0, snapshot.extents[log].end_offset - oldest)
+    if oldest is None:
+        return None
+    # A position above the end is an error of its own.
+    return max(0, snapshot.extents[log].end_offset - oldest)
 
 
 def oldest_unread(
     log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
 ) -> int | None:
     """Return the first unread offset of a partition; None if its lag is unknown."""
-    extent, position = snapshot.extents.get(log), position_of(log, snapshot, so_far, settings)
+    extent = snapshot.extents.get(log)
     if extent is None or log in so_far.others:
         return None
-    return None if position is None else max(extent.log_start_offset, position)
+    position = position_of(log, snapshot, so_far, settings)
+    if position is None:
+        return None
+    return max(extent.log_start_offset, position)
 
 
 def position_of(
     log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
 ) -> int | None:
-    """Return where the next plan begins in a partition; None if it was never read and its start is
+    """Return the start of the next plan in a partition; None if it was never read and its start is
     unknown.
     """
     position = so_far.positions.get(log)
@@ -107,7 +109,7 @@ def position_of(
 
 
 def lag_in_all(snapshot: Snapshot, so_far: Reached, settings: Settings) -> int:
-    """The sum over all logs of which it is known."""
+    """Return the sum of all known lags."""
     return sum(lag_of(log, snapshot, so_far, settings) or 0 for log in snapshot.extents)
 
 
@@ -140,24 +142,30 @@ def expiring(
     starts: dict[BrokerPartition, int] = {}
     for r in ranges:
         starts[r.log] = min(r.from_offset, starts.get(r.log, r.from_offset))
-    found = (
-        (log, start, _why(log, start, snapshot, within_s, now_ms))
-        for log, start in sorted(starts.items())
-    )
-    return tuple(Expiring(log, start, why) for log, start, why in found if why)
+    found = []
+    for log, start in sorted(starts.items()):
+        reason = _expiry_reason(log, start, snapshot, within_s, now_ms)
+        if reason:
+            found.append(Expiring(log, start, reason))
+    return tuple(found)
 
 
-def _why(
+def _expiry_reason(
     log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int
 ) -> str | None:
-    extent, settings = snapshot.extents.get(log), snapshot.retention.get(log.topic)
+    """Return why the range's start may expire in time; None if it does not."""
+    extent = snapshot.extents.get(log)
+    settings = snapshot.retention.get(log.topic)
     if extent is None or start >= extent.end_offset:
         return None
     if settings is None:
         return _by_movement(log, start, extent.log_start_offset, snapshot, within_s, now_ms)
     retained_from = snapshot.retained_from.get(log)
     if settings.ms is not None and retained_from is not None and start < retained_from:
-        return f"records up to offset {retained_from} may expire within {_spoken(within_s)} (retention.ms {settings.ms:,})"
+        return (
+            f"records up to offset {retained_from} may expire within {_format_time(within_s)} "
+            f"(retention.ms {settings.ms:,})"
+        )
     kept = (extent.end_offset - start) * snapshot.bytes_per_offset.get(log, 0.0)
     if settings.bytes is not None and kept >= NEARLY_FULL * settings.bytes:
         return f"about {round(kept):,} bytes are kept of {settings.bytes:,} (retention.bytes)"
@@ -179,88 +187,87 @@ def _by_movement(
     left_s = (start - log_start) * passed_s / moved_by
     if left_s > within_s:
         return None
-    moved = f"the log start moved by {moved_by:,} {log.unit}s in {_spoken(passed_s)}"
+    moved = f"the log start moved by {moved_by:,} {log.unit}s in {_format_time(passed_s)}"
     if start > log_start:
-        return f"{moved} and may pass {start} in {_spoken(left_s)}"
+        return f"{moved} and may pass {start} in {_format_time(left_s)}"
     return f"{moved} and is {log_start}"
 
 
 def _movement(
     log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: int
 ) -> tuple[int, float] | None:
-    """Return how far the log start moved since the newest plan, and in how many seconds; None if it
-    did not or is unknown.
+    """Return the movement of the log start since the newest plan, in offsets and seconds; None if
+    it did not move or is unknown.
     """
     last = snapshot.ledger.newest
-    before = last.log_starts.get(log) if last else None
-    if last is None or before is None or log_start <= before or now_ms <= last.created_at_ms:
+    if last is None or now_ms <= last.created_at_ms:
+        return None
+    before = last.log_starts.get(log)
+    if before is None or log_start <= before:
         return None
     return log_start - before, (now_ms - last.created_at_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """How far a record is from the earliest moment at which retention may take it; 0: from now on
-    it may.
-    """
+    """The time and bytes left until retention may delete a record."""
 
     seconds: float | None = None
+    """0: it may be deleted now. None: unknown."""
     bytes: int | None = None
-    """How much may still be written to the log, by `retention.bytes` and what its records take on
-    average; None: no such limit is known.
+    """Bytes that may still be written to the partition, by `retention.bytes` and the average size of
+    its records; None: unknown, or no limit.
     """
     rests_on: str | None = None
-    """What the estimate is based on."""
+    """The base of the estimate."""
     why: str | None = None
-    """Why they are not known."""
+    """The reason why `seconds` is unknown."""
 
 
 def headroom(
     log: BrokerPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int
 ) -> Headroom:
-    """Return the time left for the record at `offset`, the `oldest` unread one, of a partition with
-    known offsets. By time a segment expires with its latest record, never before any of its
-    records; by size when the records after it fill the limit.
+    """Return the time left for the record at `offset`, the `oldest` unread one of a partition with
+    known offsets.
+
+    By time a segment expires with its latest record, never before any of its records; by size once
+    the records after it fill the limit.
     """
-    settings, extent = snapshot.retention.get(log.topic), snapshot.extents[log]
+    settings = snapshot.retention.get(log.topic)
+    extent = snapshot.extents[log]
     if settings is None:
         movement = _movement(log, extent.log_start_offset, snapshot, now_ms)
         if movement is None:
             return Headroom(
-                why="the brokers do not tell how long the topic is kept, nor do plans tell how its log start moves"
+                why="neither the brokers report the topic's retention, nor do plans show a movement "
+                "of its log start"
             )
-        left_s = (offset - extent.log_start_offset) * movement[1] / movement[0]
-        return Headroom(left_s, rests_on="how the log start moved since the newest plan")
+        moved_by, passed_s = movement
+        left_s = (offset - extent.log_start_offset) * passed_s / moved_by
+        return Headroom(left_s, rests_on="the movement of the log start since the newest plan")
+    size = None
     cost = snapshot.bytes_per_offset.get(log)
-    if cost is None or settings.is_tiered:
-        kept = None
-    else:
+    if settings.bytes is not None and cost is not None and not settings.is_tiered:
         kept = round((extent.end_offset - offset) * cost)
-    size = None if settings.bytes is None or kept is None else max(0, settings.bytes - kept)
+        size = max(0, settings.bytes - kept)
     if settings.ms is not None and oldest.timestamp_ms is not None:
-        return Headroom(
-            max(0.0, (oldest.timestamp_ms + settings.ms - now_ms) / 1000),
-            size,
-            rests_on="retention.ms",
-        )
+        left_s = max(0.0, (oldest.timestamp_ms + settings.ms - now_ms) / 1000)
+        return Headroom(left_s, size, rests_on="retention.ms")
     if settings.ms is not None:
-        return Headroom(
-            bytes=size,
-            why=f"the topic has a retention.ms, and its oldest unread record no time: {oldest.why}",
+        reason = (
+            "the topic has a retention.ms, but its oldest unread record has no known time: "
+            f"{oldest.why}"
         )
+        return Headroom(bytes=size, why=reason)
     if settings.bytes is not None:
-        return Headroom(
-            bytes=size,
-            why="only retention.bytes limits the log, and nobody knows how fast it fills",
-        )
-    return Headroom(
-        why="a newer record of its key may replace it at any time"
-        if settings.is_compacted
-        else "the topic keeps its records"
-    )
+        reason = "only retention.bytes limits the partition, and its growth rate is unknown"
+        return Headroom(bytes=size, why=reason)
+    if settings.is_compacted:
+        return Headroom(why="a newer record of its key may replace it at any time")
+    return Headroom(why="the topic keeps its records")
 
 
-def _spoken(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} h"
     if seconds >= 90:

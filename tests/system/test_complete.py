@@ -58,7 +58,7 @@ def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grac
 
 @pytest.mark.parametrize(
     ("until", "text"),
-    [("soon", "--until is no time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")],
+    [("soon", "--until is not a time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")],
 )
 def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
     make_pipeline: Callable[..., Pipeline], until: str, text: str

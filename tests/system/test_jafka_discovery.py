@@ -251,7 +251,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
         ]
     zookeeper.create(znode, str(second + 7).encode())
     with pytest.raises(
-        MisalignedOffset, match=f"it lies inside the one from {second} to {third}"
+        MisalignedOffset, match=f"it is inside the one from {second} to {third}"
     ) as refused:
         preview(settings)
     assert refused.value.where == {

@@ -67,7 +67,7 @@ def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_ho
     other = pipeline.door(
         "run", after=("--until", "2026-01-31T14:00:00Z", "--run-key", "clicks/12")
     )
-    refused(other, 2, "another one needs another key")
+    refused(other, 2, "use another key for another one")
 
     second = pipeline.door(
         "run",

@@ -245,7 +245,7 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
         (("--value-format", "no_such_module:decode"), ["cannot be loaded", "PYTHONPATH"]),
         (("--value-format", "tests.wire.test_peek_words:ROOT"), ["is not a function"]),
         (("-n", "0"), ["greater than or equal to 1"]),
-        (("--timeout", "0"), ["--timeout is no duration"]),
+        (("--timeout", "0"), ["--timeout is not a duration"]),
     ],
 )
 def test_wrong_words_are_told_before_anything_is_shown(

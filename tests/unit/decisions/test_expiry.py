@@ -149,7 +149,7 @@ def test_a_record_outlasts_retention_ms_from_its_own_time_on(age_s: float, left_
 def test_by_size_it_is_told_how_much_may_still_come_and_not_when(offset: int, left: int) -> None:
     found = room(snapshot_of(retention={"clicks": Retention(bytes=9_000)}), offset)
     assert (found.bytes, found.seconds) == (left, None)
-    assert found.why == "only retention.bytes limits the log, and nobody knows how fast it fills"
+    assert found.why == "only retention.bytes limits the partition, and its growth rate is unknown"
 
 
 def test_of_two_limits_both_are_told() -> None:
@@ -194,7 +194,7 @@ def test_where_brokers_do_not_tell_limits_the_headroom_goes_by_how_the_log_start
     offset: int, left_s: float
 ) -> None:
     found = room(snapshot_of(ledger=ledger_of({A: 0}, 1_200)), offset, age_s=None)
-    assert found == Headroom(left_s, rests_on="how the log start moved since the newest plan")
+    assert found == Headroom(left_s, rests_on="the movement of the log start since the newest plan")
 
 
 @pytest.mark.parametrize(

@@ -434,7 +434,7 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_stored_plan_and_the_message_
     outside.topic_ids = {"clicks": "another"}
     outside.logs = {log: replace(outside.logs[log].made_again(), end=2) for log in (A, B)}
     with pytest.raises(
-        NeedsDecision, match="which a member of the group stored, is not in the table and reads it"
+        NeedsDecision, match="which a member of the group stored and is not in the table"
     ) as refused:
         run(outside, [A, B])
     first, then = (

@@ -141,7 +141,7 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
     starts, ours, plans = starts_in(outside), outside.offsets[ONE][0], dict(outside.plans)
     outside.move_offset(ONE, starts[7] + 5)
     with pytest.raises(
-        MisalignedOffset, match=f"it lies inside the one from {starts[7]} to {starts[8]}"
+        MisalignedOffset, match=f"it is inside the one from {starts[7]} to {starts[8]}"
     ) as refused:
         run(outside, FOLLOWING)
     assert outside.plans == plans
@@ -152,12 +152,12 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
         "offset": starts[7] + 5,
     }
     assert (
-        f"Set it back to {ours}, where we are: nothing is left out, nothing is loaded twice"
-        in refused.value.action
+        f"Set it back to {ours}, the end of the loaded offsets: nothing is left out, nothing is "
+        "loaded twice" in refused.value.action
     )
     others = (
-        f"a message begins at {starts[7]} or {starts[8]}, too, and what lies from {ours} up to "
-        f"there is then left out"
+        f"A message begins at {starts[7]} or {starts[8]}, too, and the offsets from {ours} up to "
+        f"there are then left out"
     )
     assert others in refused.value.action
     outside.move_offset(ONE, ours)
@@ -180,7 +180,7 @@ def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_
         f"Set it to {starts[1]}: the message that begins there is loaded, also if that "
         f"consumer has read it" in refused.value.action
     )
-    assert f"or to {starts[2]}: that message is left out" in refused.value.action
+    assert f"Or set it to {starts[2]}: that message is left out" in refused.value.action
     outside.move_offset(ONE, starts[1])
     run(outside)
     assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(
@@ -199,10 +199,10 @@ def test_where_nobody_looked_so_far_back_the_boundaries_of_the_broker_are_named(
         steps_ahead(
             replace(seen, looked_at={ONE: looked}), PHYSICAL_SETTINGS, now_ms=NOW_MS, uid="u"
         )
+    assert f"reports {bounds[1]} below it: all later messages are loaded" in refused.value.action
     assert (
-        f"names {bounds[1]} below it: all that lies behind that is loaded" in refused.value.action
+        f"It reports {bounds[2]} above it: messages below that are left out" in refused.value.action
     )
-    assert f"and {bounds[2]} above it: what lies below that is left out" in refused.value.action
 
 
 def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_read_and_is_put_right_by_the_offset_of_now() -> (
@@ -214,19 +214,19 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     starts, ours = starts_in(outside), outside.offsets[ONE][0]
     outside.move_offset(ONE, starts[7] + 5)
     plan = store_blindly(outside)
-    message = "Plan 2 is stored and not in the table, and no message begins where it begins"
+    message = "Plan 2 is stored and not in the table, and no message begins at its start"
     with pytest.raises(MisalignedOffset, match=message) as refused:
         run(outside, FOLLOWING)
     assert f"Set it back to {ours}" in refused.value.action
     assert refused.value.action.endswith(
-        "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset "
-        "as it is then"
+        ". Then run `etl plans supersede CONF 2 --reason ...`, which plans again from the "
+        "committed offset"
     )
     outside.move_offset(ONE, ours)
     with pytest.raises(MisalignedOffset) as refused:
         run(outside, FOLLOWING)
-    assert refused.value.action.startswith("`etl plans supersede CONF 2 --reason ...`")
-    assert refused.value.action.endswith(f"it is {ours} by now, where a message begins")
+    assert refused.value.action.startswith("Run `etl plans supersede CONF 2 --reason ...`")
+    assert refused.value.action.endswith(f"it is {ours} now, the start of a message")
     instead = superseded(outside)
     assert (instead.supersedes, instead.losses) == (plan.id, ())
     assert min(r.from_offset for r in instead.ranges if r.log == ONE) == ours
@@ -260,7 +260,7 @@ def test_a_stored_plan_is_not_put_right_to_what_is_loaded_already_nor_inside_ano
     outside.move_offset(ONE, starts[7] + 5)
     store_blindly(outside)
     outside.move_offset(ONE, starts[2])
-    with pytest.raises(OffsetMoved, match="to follow it would load rows twice"):
+    with pytest.raises(OffsetMoved, match="following it would load rows twice"):
         superseded(outside)
     outside.move_offset(ONE, starts[8] + 2)
     with pytest.raises(MisalignedOffset):
@@ -293,7 +293,7 @@ def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> N
     outside = physical_outside_of(6, 3, 4)
     starts, stored = starts_in(outside), store_blindly(outside)
     with pytest.raises(
-        SettingsError, match=f"it lies inside the one from {starts[2]} to {starts[3]}"
+        SettingsError, match=f"it is inside the one from {starts[2]} to {starts[3]}"
     ) as refused:
         superseded(outside, skipped=(Loss(ONE, starts[1], starts[2] + 4, LossReason.SKIPPED),))
     assert (refused.value.where["key"], outside.newest_plan()) == ("--skip", stored)
@@ -348,16 +348,15 @@ def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_
         FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe(), looked_at={ONE: (damaged,)}
     )
     with pytest.raises(
-        MisalignedOffset, match="where it begins in this log: its magic would be 9"
+        MisalignedOffset, match="at its start in this partition: its magic would be 9"
     ) as refused:
         reject_misaligned_offsets({ONE: 37}, seen, plan, is_left=True)
     assert refused.value.action.endswith(
-        "If nobody set it: where the log is another one, or lost its end and was written on "
-        "since (compare its records with the "
-        "table's by etl records show), etl topics accept-changes CONF -p clicks:1-0 "
-        "--truncated-at OFFSET --reason ... goes on from up to where they are the same, "
-        "from 0 if it was made again; where it is the same and damaged there, --skip leaves "
-        "out what is"
+        "If no client set it, compare the partition's records with the table's (etl records "
+        "show). If it is another partition, or lost its end and was written since, etl topics "
+        "accept-changes CONF -p clicks:1-0 --truncated-at OFFSET --reason ... continues at the "
+        "end of the equal records, at 0 if it was recreated. If it is the same and damaged "
+        "there, --skip leaves the damaged offsets out"
     )
 
 

@@ -64,7 +64,7 @@ def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_o
     outside = undecided(entries=30)
     starts, before = starts_in(outside, TWO), dict(outside.plans)
     with pytest.raises(
-        SettingsError, match=f"it lies inside the one from {starts[1]} to {starts[2]}"
+        SettingsError, match=f"it is inside the one from {starts[1]} to {starts[2]}"
     ) as refused:
         accept(outside, "clicks:2-0", at_offset=starts[1] + 3)
     assert (refused.value.exit_code, refused.value.where["key"], outside.plans) == (
@@ -83,19 +83,22 @@ def test_an_offset_of_which_nobody_can_tell_is_refused_with_those_that_the_broke
     untold = LookedAt(bounds[1] + 3, None, "its broker gives nothing from there")
     with pytest.raises(
         SettingsError,
-        match="nobody can tell whether a message begins at .*: its broker gives nothing",
+        match="It is unknown whether a message begins at .*: its broker gives nothing",
     ) as refused:
         reject_misaligned_offset(
             TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--truncated-at"
         )
-    assert f"the broker names {bounds[1]} below it and {bounds[2]} above it" in refused.value.action
+    assert (
+        f"The nearest offsets that the broker reports are {bounds[1]} and {bounds[2]}"
+        in refused.value.action
+    )
 
 
 def test_an_offset_above_the_end_of_an_undecided_log_is_refused() -> None:
     outside = undecided(entries=1)
     end = outside.logs[TWO].end
     assert end + 1 < outside.offsets[TWO][0]
-    with pytest.raises(SettingsError, match=f"lies above {end}, where the log ends"):
+    with pytest.raises(SettingsError, match=f"is above {end}, the end of the partition"):
         accept(outside, "clicks:2-0", at_offset=end + 1)
     assert accept(outside, "clicks:2-0", at_offset=end).positions[TWO] == end
 
@@ -105,7 +108,7 @@ def test_where_a_log_was_cut_is_no_offset_inside_a_message(name: str) -> None:
     outside = made_again(ONE, entries=5)
     starts, before = starts_in(outside, ONE), dict(outside.plans)
     with pytest.raises(
-        SettingsError, match=f"it lies inside the one from {starts[1]} to {starts[2]}"
+        SettingsError, match=f"it is inside the one from {starts[1]} to {starts[2]}"
     ):
         accept(outside, name, at_offset=starts[1] + 3)
     assert outside.plans == before
@@ -130,7 +133,7 @@ def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_messag
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
     assert (
-        f"if up to {starts[1]} or below, `etl topics accept-changes CONF -p clicks:1-0 "
+        f"If it is {starts[1]} or below, run `etl topics accept-changes CONF -p clicks:1-0 "
         f"--truncated-at OFFSET" in refused.value.action
     )
     assert accept(outside, "clicks:1-0", at_offset=starts[1]).positions[ONE] == starts[1]

@@ -396,7 +396,7 @@ def _has_continued(successor: OtherPipeline, services: LiveServices) -> bool:
     """Return whether the successor's commits in the table include topics of this pipeline."""
     if successor.plan is None or services.app_id in successor.plan.taken:
         return True
-    topics = successor.topics or set()
+    topics = set(successor.topics or ())
     return bool(topics & services.ledger.topics())
 
 

@@ -444,7 +444,7 @@ def moment(value: object, name: str) -> datetime:
             in_utc = found.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         # OverflowError: the first or last day of the calendar in UTC.
-        raise SettingsError(f"{name} is no time: {value}", action=form) from error
+        raise SettingsError(f"{name} is not a time: {value}", action=form) from error
     if in_utc is None:
         raise SettingsError(
             f"{name} has no UTC offset: {value}", action=f"{form}. The UTC offset is required"
@@ -498,7 +498,7 @@ def duration(text: str, option: str) -> timedelta:
     found = re.fullmatch(r"([0-9]{1,9})(ms|[smhd])", text.strip(), re.ASCII)
     if not found:
         raise SettingsError(
-            f"{option} is no duration: {text}",
+            f"{option} is not a duration: {text}",
             key=option,
             action="Check its form: 90s, 15m, 1h or 7d",
         )

@@ -67,7 +67,7 @@ def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_ho
     other = pipeline.door(
         "run", after=("--until", "2026-01-31T14:00:00Z", "--run-key", "clicks/12")
     )
-    refused(other, 2, "use another key for another one")
+    refused(other, 2, "A key names one request: use another key")
 
     second = pipeline.door(
         "run",

@@ -230,8 +230,8 @@ def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(
 def test_of_a_pause_nobody_tells_more_than_is_known() -> None:
     [result] = paused_lines((of(A),))
     assert result.startswith(
-        f"clicks 0: {SINCE}r; 9 offsets unread, and their expiry is unknown: the brokers do "
-        f"not tell"
+        f"clicks 0: {SINCE}r; 9 offsets unread, and their expiry is unknown: neither the "
+        "brokers report the topic's retention"
     )
 
 

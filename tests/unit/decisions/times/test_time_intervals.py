@@ -53,15 +53,15 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_told_with_both_ends() ->
 @pytest.mark.parametrize(
     ("reported", "text"),
     [
-        ("yesterday", "until_time is no time: yesterday"),
-        ("", "until_time is no time"),
+        ("yesterday", "until_time is not a time: yesterday"),
+        ("", "until_time is not a time"),
         ("2026-11-10T06:00:00", "has no UTC offset"),
         (datetime(2026, 11, 10), "has no UTC offset"),
         ("1969-12-31T23:59:59.999+00:00", "is before 1970"),
         ("1970-01-01T00:59:59+01:00", "is before 1970"),
-        (5, "is no time: 5"),
-        ("0001-01-01T00:00:00+14:00", "is no time"),
-        (None, "is no time"),
+        (5, "is not a time: 5"),
+        ("0001-01-01T00:00:00+14:00", "is not a time"),
+        (None, "is not a time"),
     ],
     ids=repr,
 )
@@ -143,7 +143,7 @@ def test_a_length_is_a_number_and_a_unit() -> None:
         timedelta(days=7),
     ]
     for wrong in ("", "1", "h", "-1h", "1.5h", "1 h", "1w", "9999999999d"):
-        with pytest.raises(SettingsError, match="--every is no duration"):
+        with pytest.raises(SettingsError, match="--every is not a duration"):
             duration(wrong, "--every")
 
 

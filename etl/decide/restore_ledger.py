@@ -1,18 +1,18 @@
-"""Where do ZooKeeper, the newest plan and the table differ, and what can be restored?
+"""How do ZooKeeper, the newest plan and the table differ, and what can be restored?
 
     ledger and table                                  restored
     -----------------------------------------------   ----------------------------------------------
     the table has a plan that the ledger lacks, and   the ledger, from the table's commits, and all
     its commit is known                               offsets
-    the same, no commit is known                      a plan that continues behind the rows: after
-                                                      the last row of each partition
+    the same, no commit is known                      a plan that continues after the last row of
+                                                      each partition
     they agree, or neither has a plan, and the table  the same for these partitions
     has rows of partitions that were not begun
     they agree, offsets differ                        the offsets, by a plan that moves them back
     a plan is stored and not in the table             nothing: the next run executes it
 
-Rows tell where an offset ends, not where an entry does: Jafka cannot continue behind rows alone.
-Rows do not tell: offsets at the end without rows (read again, no harm), rows deleted there (they
+A row has the end of its offset, but not of its entry: Jafka cannot continue after rows alone. Rows
+do not show: offsets at the end without rows (read again, no harm), rows deleted there (they
 return), offsets skipped there (loaded, if retained), and gaps further down.
 
 Differences of one partition (`compare` names the state, etl/decide/next_step.py decides):
@@ -92,7 +92,7 @@ from etl.settings.sections import Settings
 
 
 class Lost(str, Enum):
-    """What there is to restore."""
+    """The lost part that can be restored."""
 
     NOTHING = "nothing"
     OFFSETS = "offsets"
@@ -102,9 +102,10 @@ class Lost(str, Enum):
 
 
 def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | None]:
-    """Return what there is to restore, and the table's plan; None if the table has none. Raises
-    LedgersDisagree if an operator must first accept a table, SettingsError if the table has nothing
-    of ours, NeedsDecision if a stored plan must be executed first.
+    """Return the part to restore, and the table's plan (None if the table has none).
+
+    Raises LedgersDisagree if an operator must first accept a table, SettingsError if the table has
+    no plan of ours, NeedsDecision if a stored plan must be executed first.
     """
     ledger, table = snapshot.ledger, snapshot.table
     with naming_table(settings):
@@ -118,43 +119,50 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
             reject_topics_of_other_pipelines(found, snapshot)
         return Lost.PLANS, None
     if isinstance(found, FirstRun):
-        message = "The table holds no plan of this pipeline, and ZooKeeper knows none: there is nothing to restore"
-        action = "Check table.path, group and pipeline; `etl run CONF --dry-run` says what a first run does"
-        raise SettingsError(message, path=settings.table.path, action=action)
+        raise SettingsError(
+            "Neither the table nor ZooKeeper has a plan of this pipeline: there is nothing to "
+            "restore",
+            path=settings.table.path,
+            action="Check table.path, group and pipeline. `etl run CONF --dry-run` describes a first "
+            "run",
+        )
     if isinstance(found, RebuildFromTable):
         return Lost.LEDGER, found.plan
-    if (
-        isinstance(found, UpToDate)
-        and not apart(found.last, snapshot)
-        and rows_not_begun(found.last, snapshot)
-    ):
+    if not isinstance(found, UpToDate):
+        return Lost.NOTHING, _stored_plan(found, snapshot, settings)
+    if apart(found.last, snapshot):
+        return Lost.OFFSETS, found.last
+    if rows_not_begun(found.last, snapshot):
         return Lost.PLANS, None
-    if isinstance(found, UpToDate):
-        return (Lost.OFFSETS if apart(found.last, snapshot) else Lost.NOTHING), found.last
-    return Lost.NOTHING, _left(found, snapshot, settings)
+    return Lost.NOTHING, found.last
 
 
 def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
-    """True if the table holds a plan that the ledger lacks and the table's log no longer contains."""
+    """Return True if the table has a plan that neither the ledger nor the table's log contains."""
     if table is None or (table.metadata and table.metadata.document is not None):
         return False
-    return (table.transaction_version or 0) > (ledger.newest.number if ledger.newest else 0)
+    newest = 0
+    if ledger.newest:
+        newest = ledger.newest.number
+    return (table.transaction_version or 0) > newest
 
 
-def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
-    """Return a stored plan whose offsets are as it saw them. Raises NeedsDecision, and as
-    `reject_in_doubt_commit`.
+def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
+    """Return a stored plan whose committed offsets are unchanged since.
+
+    Raises NeedsDecision, and as `reject_in_doubt_commit`.
     """
     plan = with_commit_settled(snapshot).ledger.newest or state.plan
     reject_in_doubt_commit(plan, snapshot, settings)
-    found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
-    moved = sorted(log for log, now in found.items() if place_moved(plan, log, now))
-    if moved:
-        message = f"Plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
-        raise NeedsDecision(
-            message,
-            action="Run `etl run CONF`, which executes it and then stops at this offset; then run this command again",
-        )
+    for log in sorted(plan.offsets_to_move):
+        committed = snapshot.committed.get(log, NOTHING_COMMITTED)
+        if place_moved(plan, log, committed):
+            raise NeedsDecision(
+                f"Plan {plan.number} is stored and not in the table, and another client moved the "
+                f"offset of {render_log(log)} since",
+                action="Run `etl run CONF`, which executes it and then stops at this offset. Then "
+                "run this command again",
+            )
     return plan
 
 
@@ -162,20 +170,20 @@ def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | N
     """Return the partitions whose committed offset is not the plan's position: the offset now and
     after restoring.
     """
-    if plan.moves_offsets:
-        found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-    else:
-        found = {}
-    there = {
-        log: (off_position(one, plan.positions[log]), plan.positions[log])
-        for log, one in sorted(found.items())
-    }
-    return {log: (at, to) for log, (at, to) in there.items() if at != to}
+    found: dict[BrokerPartition, tuple[int | None, int]] = {}
+    if not plan.moves_offsets:
+        return found
+    for log, position in sorted(plan.positions.items()):
+        committed = snapshot.committed.get(log, NOTHING_COMMITTED)
+        offset = off_position(committed, position)
+        if offset != position:
+            found[log] = (offset, position)
+    return found
 
 
 def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
-    """Return the ledger from the table's commits, and each offset to its position, whoever moved
-    it.
+    """Return the repair that restores the ledger from the table's commits, and sets each offset to
+    its position, also one that another client moved.
     """
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
     observed_by_settings = replace(plan, seen=seen, offsets_in=snapshot.offsets_in)
@@ -185,11 +193,12 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
 
 
 def describe_each_move(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> list[str]:
-    """Which offsets move: a sentence for each log."""
-    return [
-        f"{render_log(log)}: the committed offset goes from {'none' if there is None else there} to {to}"
-        for log, (there, to) in offsets.items()
-    ]
+    """Describe the changed offsets: a sentence for each partition."""
+    sentences = []
+    for log, (there, to) in offsets.items():
+        before = "none" if there is None else str(there)
+        sentences.append(f"{render_log(log)}: the committed offset changes from {before} to {to}")
+    return sentences
 
 
 def describe_restored_rows(
@@ -197,34 +206,40 @@ def describe_restored_rows(
     snapshot: Snapshot,
     others: int,
 ) -> list[str]:
-    """Describe what continuing behind the rows means. `others`: number of other pipelines in the
+    """Describe the effects of continuing after the rows. `others`: number of other pipelines in the
     table.
     """
     sentences = []
     for log, (_, position) in sorted(until.items()):
-        there, extent = (
-            snapshot.committed.get(log, NOTHING_COMMITTED).offset,
-            snapshot.extents.get(log),
-        )
-        sentence = f"{render_log(log)} goes on at {position}, one past its last row"
-        if there is not None and there > position:
-            sentence += f"; the committed offset is {there}, and what lies between is read again: the table has no row of it"
+        committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+        extent = snapshot.extents.get(log)
+        sentence = f"{render_log(log)} continues at {position}, one past its last row"
+        if committed is not None and committed > position:
+            sentence += (
+                f"; the committed offset is {committed}, and the offsets between are read again, as "
+                "the table has no rows of them"
+            )
         if extent and extent.end_offset + extent.held_back < position:
-            sentence += f"; the log ends at {extent.end_offset}, so it was cut or made again, and the next run stops there"
+            sentence += (
+                f"; the partition ends at {extent.end_offset}, so it was truncated or recreated, and "
+                "the next run stops there"
+            )
         sentences.append(sentence)
     log = min(until)
+    last_offset = until[log][1] - 1
     sentences.append(
-        "of a topic that was deleted and made again since, and is longer by now, records before these offsets would be passed over: "
-        f"compare the last rows with what the logs hold there, e.g. `etl records show CONF -p {quoted_log(log)} "
-        f"--from {until[log][1] - 1} -n 1`"
+        "if a topic was deleted and recreated since, and is longer now, its records before these "
+        "offsets would be skipped: compare the last rows with the records at their offsets, e.g. "
+        f"`etl records show CONF -p {quoted_log(log)} --from {last_offset} -n 1`"
     )
     sentences.append(
-        "rows that were deleted at the end of a partition come again, what was let go there is loaded if the log has it, and "
-        "nobody can tell any more whether something is missing further down"
+        "rows that were deleted at the end of a partition are loaded again, lost offsets there are "
+        "loaded if their records exist, and gaps further down can no longer be found"
     )
     if others:
         sentences.append(
-            f"other pipelines have loaded into this table ({others}): rows of the conf's topics count whoever loaded them"
+            f"other pipelines have loaded into this table ({others}): all rows of the conf's topics "
+            "count, of any writer"
         )
     return sentences
 
@@ -247,7 +262,7 @@ class Difference(str, Enum):
 
 
 class PlanStands(str, Enum):
-    """What is known of ZooKeeper's newest plan."""
+    """The state of ZooKeeper's newest plan; the value is its text in a table."""
 
     RECORDED = "in the table, and recorded"
     NOT_RECORDED = "in the table, and not recorded"
@@ -256,16 +271,16 @@ class PlanStands(str, Enum):
     BEHIND = "older than the table's"
     NOT_HELD = "not in the table, which was accepted"
     GONE = "recorded, and the table does not hold it"
-    UNCLEAR = "stored; whether its rows are in this table nobody can tell"
+    UNCLEAR = "stored; whether its rows are in this table is unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSources:
-    """What the three sources say of one partition."""
+    """The offsets of one partition in the three sources."""
 
     log: BrokerPartition
     committed: int | None
-    """The group's offset; None: there is none."""
+    """The committed offset of the group; None without one."""
     planned: int | None
     """The position of the newest plan in ZooKeeper."""
     in_table: int | None
@@ -285,70 +300,89 @@ def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
     """Return the plan of our newest commit; None if there is none, or the table's log no longer has
     it.
     """
-    metadata = table.metadata if table else None
-    if metadata is None:
+    if table is None or table.metadata is None:
         return None
+    metadata = table.metadata
     if ledger.newest and metadata.plan_id == ledger.newest.id:
         return ledger.newest
-    with suppress(
-        LedgersDisagree
-    ):  # a plan of which nothing can be read: what that means is `compare`'s to tell
-        if metadata.document:
-            return parse_plan(
-                metadata.document, path=f"commit {metadata.delta_version} of the table"
-            )
+    if not metadata.document:
         return None
+    # An unreadable plan is `compare`'s to report.
+    with suppress(LedgersDisagree):
+        return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
     return None
 
 
 def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None) -> PlanStands:
-    """Return what is known of the ledger's newest plan, by `state_by_ledgers`."""
+    """Return the state of the ledger's newest plan, by `state_by_ledgers`."""
     newest = ledger.newest
     if isinstance(base, RebuildFromTable):
         if newest and base.plan.number == newest.number:
             return PlanStands.OTHER_HELD
         return PlanStands.BEHIND
-    in_table = (table.transaction_version or 0) if table else 0
-    if newest is None or base is None:
-        is_gone = newest is not None and is_recorded(ledger, newest) and in_table < newest.number
-        return PlanStands.GONE if is_gone else PlanStands.UNCLEAR
+    in_table = 0
+    if table:
+        in_table = table.transaction_version or 0
+    if newest is None:
+        return PlanStands.UNCLEAR
+    if base is None:
+        if is_recorded(ledger, newest) and in_table < newest.number:
+            return PlanStands.GONE
+        return PlanStands.UNCLEAR
     if isinstance(base, Replay | Supersede):
         return PlanStands.STORED
     if in_table != newest.number:
         return PlanStands.NOT_HELD
-    return PlanStands.NOT_RECORDED if ledger.applied is None else PlanStands.RECORDED
+    if ledger.applied is None:
+        return PlanStands.NOT_RECORDED
+    return PlanStands.RECORDED
 
 
 def differences(snapshot: Snapshot, base: PipelineState | None) -> list[PartitionSources]:
-    """Each partition that any of the three knows, in order; `base` is `state_by_ledgers` the same
-    snapshot.
+    """Return the differences of each partition in any of the three sources, in order.
+
+    `base` is `state_by_ledgers` of the same snapshot.
     """
-    ledger, table, committed = snapshot.ledger, snapshot.table, snapshot.committed
+    ledger = snapshot.ledger
+    table = snapshot.table
     held = plan_in_table(ledger, table)
-    planned, in_table = (dict(plan.positions) if plan else {} for plan in (ledger.newest, held))
-    offsets = {log: found.offset for log, found in committed.items() if found.offset is not None}
+    planned: Mapping[BrokerPartition, int] = {}
+    in_table: Mapping[BrokerPartition, int] = {}
+    commits_offsets = True
+    if ledger.newest:
+        planned = ledger.newest.positions
+        commits_offsets = ledger.newest.moves_offsets
+    if held:
+        in_table = held.positions
+        commits_offsets = commits_offsets and held.moves_offsets
+    offsets = {}
+    for log, committed in snapshot.committed.items():
+        if committed.offset is not None:
+            offsets[log] = committed.offset
     has_forgotten = held is None and table is not None and table.transaction_version is not None
-    moves = all(plan.moves_offsets for plan in (ledger.newest, held) if plan)
-    moved, stands = _moved(base, snapshot), plan_stands(base, ledger, table)
+    moved = _moved(base, snapshot)
+    by_plan = _BY_PLAN[plan_stands(base, ledger, table)]
     found = []
     for log in in_order({*planned, *in_table, *offsets}):
-        in_zookeeper, in_plan, in_rows = offsets.get(log), planned.get(log), in_table.get(log)
-        offsets_told = {
-            in_plan,
-            *(() if has_forgotten else (in_rows,)),
-            *((in_zookeeper,) if moves else ()),
-        }
-        difference = Difference.NONE
+        in_group = offsets.get(log)
+        in_plan = planned.get(log)
+        in_rows = in_table.get(log)
+        compared = {in_plan}
+        if not has_forgotten:
+            compared.add(in_rows)
+        if commits_offsets:
+            compared.add(in_group)
         if in_plan is None and in_rows is None:
             difference = Difference.UNREAD
-        elif len(offsets_told) > 1 or log in moved:
-            if log in moved:
-                difference = Difference.MOVED
-            elif in_plan == in_rows or has_forgotten:
-                difference = Difference.NOT_MOVED
-            else:
-                difference = _BY_PLAN[stands]
-        found.append(PartitionSources(log, in_zookeeper, in_plan, in_rows, difference))
+        elif log in moved:
+            difference = Difference.MOVED
+        elif len(compared) == 1:
+            difference = Difference.NONE
+        elif in_plan == in_rows or has_forgotten:
+            difference = Difference.NOT_MOVED
+        else:
+            difference = by_plan
+        found.append(PartitionSources(log, in_group, in_plan, in_rows, difference))
     return found
 
 
@@ -368,7 +402,8 @@ def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerP
     """Return the partitions whose offset another client moved, relative to the state's plan."""
     if base is None or isinstance(base, FirstRun):
         return ()
-    committed, plan = snapshot.committed, as_if_stored_in(snapshot.offsets_in, plan_of(base))
+    committed = snapshot.committed
+    plan = as_if_stored_in(snapshot.offsets_in, plan_of(base))
     if isinstance(base, RebuildFromTable):
         plan = expected_after_restore(plan, snapshot.ledger.newest, committed)
     return apart_from(plan, committed)[1]
@@ -376,22 +411,26 @@ def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerP
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What the next run does about all differences, as far as known."""
+    """The reaction of the next run to all differences, as far as known."""
 
     step: NextStep
-    """Its first step; without an action if brokers were not asked."""
+    """Its first step; without an action if brokers were not observed."""
     refusal: EtlError | None = None
     """The error that it ends with, in its first step or a later one."""
     undecided: frozenset[BrokerPartition] = frozenset()
-    """Partitions with an offset that is followed if the log reaches it, if brokers were not asked.
+    """Partitions with an offset that is followed if the log reaches it; empty if brokers were
+    observed.
     """
 
 
 def foresee(
     snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool
 ) -> Foreseen:
-    """Return what a run does with this snapshot, by its own decisions. Raises nothing."""
-    seen = as_if_alone(snapshot if has_asked_brokers else _without_ends(snapshot), settings)
+    """Return the reaction of a run to this snapshot, by its own decisions. Raises no error."""
+    if has_asked_brokers:
+        seen = as_if_alone(snapshot, settings)
+    else:
+        seen = as_if_alone(_without_ends(snapshot), settings)
     try:
         if has_asked_brokers:
             step = next_step(seen, settings, now_ms=now_ms, uid="unnamed")
@@ -401,55 +440,70 @@ def foresee(
         return Foreseen(NextStep(seen, refusal=error), error)
     if step.refusal:
         return Foreseen(step, step.refusal)
-    state = step.state
-    last = state.state if isinstance(state, RebuildFromTable) else state
-    followed = last.followed if isinstance(last, UpToDate) else {}
+    last = _last_state(step)
+    followed: Mapping[BrokerPartition, int] = {}
+    if isinstance(last, UpToDate):
+        followed = last.followed
     try:
-        if isinstance(
-            last, Replay | Supersede
-        ):  # its offsets are moved once its rows are in the table, where no other client moved them
-            followed = _behind(step.plan or last.plan, seen, settings)
+        if isinstance(last, Replay | Supersede):
+            # Its offsets are committed once its rows are in the table, if no other client moved
+            # them.
+            followed = _followed_after(step.plan or last.plan, seen, settings)
         if has_asked_brokers:
             steps_ahead(seen, settings, now_ms=now_ms, uid="unnamed")
     except EtlError as error:
         return Foreseen(step, error)
-    return Foreseen(step, undecided=frozenset() if has_asked_brokers else frozenset(followed))
+    if has_asked_brokers:
+        return Foreseen(step)
+    return Foreseen(step, undecided=frozenset(followed))
 
 
-def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPartition, int]:
-    """Return the offsets that are followed after this stored plan is in the table. Raises
-    OffsetMoved.
+def _last_state(step: NextStep) -> PipelineState | None:
+    """Return the state of the step, after a restore of the ledger."""
+    if isinstance(step.state, RebuildFromTable):
+        return step.state.state
+    return step.state
+
+
+def _followed_after(
+    plan: Plan, seen: Snapshot, settings: Settings
+) -> Mapping[BrokerPartition, int]:
+    """Return the offsets that are followed after this stored plan is in the table.
+
+    Raises OffsetMoved.
     """
     if plan.handed_over is None or not is_member(settings):
-        return up_to_date(
-            plan, seen.committed, settings.group.on_offset_changed, ends_of(seen)
-        ).followed
+        policy = settings.group.on_offset_changed
+        return up_to_date(plan, seen.committed, policy, ends_of(seen)).followed
     if plan.handed_over:
         stand_as_member(plan, seen.committed, seen.committed.keys(), ends_of(seen))
     return {}
 
 
 def as_members_see(sources: PartitionSources, foreseen: Foreseen) -> PartitionSources:
-    """The difference as it is for runs that are members of the group: an offset that others moved
-    on is what they read.
+    """Return the difference for runs that are members of the group: an offset that others moved
+    forwards was read by them.
     """
-    state = foreseen.step.state
-    last = state.state if isinstance(state, RebuildFromTable) else state
     if sources.difference is not Difference.MOVED:
         return sources
-    is_behind_stored = (
-        isinstance(last, Replay | Supersede)
-        and bool(last.plan.handed_over)
-        and foreseen.refusal is None
-        and (sources.committed or 0) > last.plan.positions.get(sources.log, 0)
-    )
-    is_theirs = is_behind_stored or (isinstance(last, UpToDate) and sources.log in last.passed)
-    return replace(sources, difference=Difference.READ_ON) if is_theirs else sources
+    last = _last_state(foreseen.step)
+    is_read_by_others = False
+    if isinstance(last, UpToDate):
+        is_read_by_others = sources.log in last.passed
+    elif isinstance(last, Replay | Supersede):
+        is_beyond_plan = (sources.committed or 0) > last.plan.positions.get(sources.log, 0)
+        is_read_by_others = (
+            bool(last.plan.handed_over) and foreseen.refusal is None and is_beyond_plan
+        )
+    if not is_read_by_others:
+        return sources
+    return replace(sources, difference=Difference.READ_ON)
 
 
 def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
-    """The step as far as its repair: what it plans is not known without the brokers. Raises as
-    `next_step`, and its refusal.
+    """Return the step up to its repair: its plan is unknown without the brokers.
+
+    Raises as `next_step`, and its error.
     """
     reject_retired_or_shared(snapshot)
     left = leave_to_owners(snapshot, settings)
@@ -458,8 +512,8 @@ def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
 
 
 def _without_ends(snapshot: Snapshot) -> Snapshot:
-    """Return the same with unbounded ends: what is rejected even so is rejected wherever partitions
-    end.
+    """Return the snapshot with unbounded ends: an offset that is rejected with them is rejected at
+    any end.
     """
     return replace(
         snapshot,

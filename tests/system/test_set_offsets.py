@@ -119,7 +119,10 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"7")
     refused(pipeline.run(), 5, "moved a committed offset", "etl ledger restore CONF")
     refused(
-        restore(pipeline), 2, f"{pipeline.topic}:1: the committed offset goes from 7 to 40", "--yes"
+        restore(pipeline),
+        2,
+        f"{pipeline.topic}:1: the committed offset changes from 7 to 40",
+        "--yes",
     )
     assert restore(pipeline, "--yes").document["restored"] == "offsets"
     pipeline.produce(80)
@@ -148,7 +151,7 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
     result = restore(pipeline, "--yes")
     assert (result.code, result.document["restored"]) == (0, "plans"), result.err
     assert any(
-        "the committed offset is 81, and what lies between is read again" in sentence
+        "the committed offset is 81, and the offsets between are read again" in sentence
         for sentence in result.document["message"]
     )
     pipeline.produce(80)

@@ -195,12 +195,11 @@ def test_what_going_on_behind_rows_comes_to_is_said() -> None:
     snapshot = plain_snapshot({A: (0, 30), B: (0, 5)}, committed={A: Committed(21, 0)})
     result = describe_restored_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
     assert result[0] == (
-        "clicks:0 goes on at 20, one past its last row; the committed offset is 21, and what "
-        "lies between is read again: "
-        "the table has no row of it"
+        "clicks:0 continues at 20, one past its last row; the committed offset is 21, and the "
+        "offsets between are read again, as the table has no rows of them"
     )
     assert result[1].endswith(
-        "the log ends at 5, so it was cut or made again, and the next run stops there"
+        "the partition ends at 5, so it was truncated or recreated, and the next run stops there"
     )
     assert "(2)" in result[-1]
     assert any("etl records show CONF -p clicks:0 --from 19" in sentence for sentence in result)

@@ -370,9 +370,7 @@ def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_on
         0,
         state.plan.id,
     )
-    with pytest.raises(
-        NeedsDecision, match="nobody knows whether the table that it was made for holds it"
-    ):
+    with pytest.raises(NeedsDecision, match="it is unknown whether its own table has it"):
         ours_apart(of_another_era(outside, 3))
 
 
@@ -564,7 +562,7 @@ def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_ov
     whole = {log: [(int(log == LOGS[0]), 0, 5)] for log in LOGS}
     merging(whole, whole)
     with pytest.raises(
-        NeedsDecision, match="offsets 4 to 5 lie between their positions and were loaded by neither"
+        NeedsDecision, match="offsets 4 to 5 between their positions were loaded by neither"
     ):
         merging(whole, {**whole, LOGS[0]: [(1, 0, 3), (0, 0, 9)]})
     with pytest.raises(NeedsDecision, match="offsets 3 to 4"):

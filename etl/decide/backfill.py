@@ -568,7 +568,7 @@ def _held_error(
     if holder is not None:
         message = f"Backfill {holder} has loaded offsets {low} to {high}, or will load them"
         action += (
-            f". If its rows were deleted since: run `etl backfills delete CONF {holder}`, "
+            f". If its rows were deleted since: run `etl backfills delete CONF {holder} --reason ...`, "
             "which frees their offsets"
         )
     else:

@@ -223,7 +223,7 @@ def test_a_broker_that_keeps_no_offsets_says_so() -> None:
         JafkaBroker().listening() as jafka,
         SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
     ):
-        with pytest.raises(SettingsError, match="cannot store a group's offsets"):
+        with pytest.raises(SettingsError, match="cannot store committed offsets"):
             consumer.commit_offsets("g", {DEMO: 7}, in_zookeeper=True)
 
 

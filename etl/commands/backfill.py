@@ -23,7 +23,7 @@ from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, Setti
 from etl.io.delta.table import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
-from etl.io.zookeeper.ledger_records import ClaimsBeside
+from etl.io.zookeeper.ledger_records import ReservationStore
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
@@ -147,7 +147,7 @@ def preview_backfill(
     own, watch = settings_of_backfill(settings, name), Stopwatch()
     opened = open_services(settings, run_context, phases=watch)
     with run_context.progress(watch.doing), opened as live:
-        if live.claims.beside.read_one(name):
+        if live.claims.store.read_one(name):
             return None
         return BackfillPreview(
             estimate_backfill(live, settings, own, request),
@@ -255,7 +255,7 @@ def list_backfills(settings: Settings) -> list[dict[str, Any]]:
 
 def backfills_of_pipeline(ledger: PlanLedger) -> list[dict[str, Any]]:
     """Return the same from the live pipeline's ledger."""
-    reservations = ClaimsBeside(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
+    reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
     return [described(ledger, reservations, claim) for claim in reservations.read()]
 
 
@@ -263,7 +263,7 @@ def unloaded_by_backfill(
     live: PlanLedger,
 ) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
     """Return what each backfill of a pipeline has still to load, by name."""
-    reservations = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
+    reservations = ReservationStore(live.zookeeper, live.paths.group, live.pipeline)
     return {
         claim.name: _left(claim, _stored(reservations.ledger_of(claim.name)))
         for claim in reservations.read()
@@ -286,7 +286,7 @@ def reject_table_without_backfills(live: PlanLedger, app_id: str, table: Table, 
     Raises LedgersDisagree. `app_id` is the pipeline's. A run does not check this: it would double
     nothing and misses nothing of its own.
     """
-    reservations = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
+    reservations = ReservationStore(live.zookeeper, live.paths.group, live.pipeline)
     for claim in reservations.read():
         ledger = reservations.ledger_of(
             claim.name
@@ -304,18 +304,18 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
     that name.
     """
     with open_services(settings, ALONE) as live:
-        found = live.claims.beside.read_one(name)
+        found = live.claims.store.read_one(name)
         if found is None:
             raise SettingsError(
                 "Nobody has begun a backfill of this name",
                 key="NAME",
                 action="Check with `etl backfills list CONF`",
             )
-        ledger = live.claims.beside.ledger_of(name)
+        ledger = live.claims.store.ledger_of(name)
         plans = [(plan, ledger.read_record_of(plan)) for plan in ledger.read_plans()]
         left = _left(found.claim, [(plan, record is not None) for plan, record in plans])
         return {
-            **described(live.ledger, live.claims.beside, found.claim),
+            **described(live.ledger, live.claims.store, found.claim),
             "stretches": [
                 {
                     **log.place,
@@ -344,7 +344,9 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
         }
 
 
-def described(live: PlanLedger, reservations: ClaimsBeside, claim: Reservation) -> dict[str, Any]:
+def described(
+    live: PlanLedger, reservations: ReservationStore, claim: Reservation
+) -> dict[str, Any]:
     """One backfill in the document of `etl backfills list`."""
     ledger = reservations.ledger_of(claim.name)
     stored = _stored(ledger)

@@ -288,7 +288,7 @@ def expected_of_all(
     """Return the expected rows of the pipeline and its backfills. Raises as `expected_rows`."""
     rows, losses, notes = expected_rows(services, ledgers, table, loaded, led)
     all_loaded = list(loaded)
-    for reservation in services.claims.beside.read():
+    for reservation in services.claims.store.read():
         backfill = LiveServices(
             settings_of_backfill(services.settings, reservation.name),
             services.zookeeper,

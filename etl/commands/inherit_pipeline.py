@@ -47,7 +47,7 @@ from etl.errors import NeedsDecision, SettingsError
 from etl.io.delta.table_state import loaded_by, other_pipelines
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_records import (
-    ClaimsBeside,
+    ReservationStore,
     read_all_loaded_intervals,
     read_pauses,
     read_pauses_at,
@@ -346,7 +346,7 @@ def _retire(
         text = f"{_taken_over_by(services.settings)}: {reason}"
         other_ledger.retire(Retirement(text, now_ms(), successor))
     if snapshot.ledger.retired:
-        services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
+        services.ledger.resume(pipelines_version=services.ledger.pipelines_version() or 0)
         services.observe()  # the group's pipelines have changed
 
 
@@ -384,7 +384,7 @@ def _resumed(
             with _services_of(ledger, services, run_id) as other_services:
                 close_stored_plan(other_services, _taken_over_by(settings))
             return None
-        services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
+        services.ledger.resume(pipelines_version=services.ledger.pipelines_version() or 0)
     sentence = (
         f"{successor} never continued this pipeline, and will not: this pipeline is in service "
         "again, at its own loaded-until offsets"
@@ -454,7 +454,7 @@ def _loaded_by_all(
     Of an older copy of the table: what that copy holds. Of a deleted backfill: what it still
     reserves, because other pipelines may have loaded the ranges that it released.
     """
-    reservations = ClaimsBeside(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
+    reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
     of_backfills = []
     for reservation in reservations.read():
         claim = None

@@ -149,7 +149,9 @@ def acknowledge(settings: Settings, version: str, reason: str) -> DecisionResult
         services.note_removals(changes)
         record_found(services, ledger.newest, table, decision)
         backfills = accepted_with_backfills(services, table, reason=reason, at_ms=at_ms)
-        acknowledgement = replace(decision.acknowledgement, beside=backfills.said, rows_of=topics)
+        acknowledgement = replace(
+            decision.acknowledgement, beside=backfills.decisions, rows_of=topics
+        )
         services.ledger.acknowledge(acknowledgement)
 
     accepted_state = "that there is no table"
@@ -336,8 +338,8 @@ def record_found(
 class BackfillDecisions:
     """The decisions for the backfills, by name."""
 
-    said: dict[str, Acknowledgement]
-    untold: dict[str, str]
+    decisions: dict[str, Acknowledgement]
+    undecided: dict[str, str]
     """Backfills without a decision, because the rows of their plans cannot be counted, and why."""
 
     @property
@@ -346,7 +348,7 @@ class BackfillDecisions:
         return "".join(
             f"; nothing is accepted for backfill {name}: {why}. Correct that, and run this "
             "command again"
-            for name, why in self.untold.items()
+            for name, why in self.undecided.items()
         )
 
 
@@ -356,7 +358,7 @@ def accepted_with_backfills(
     """Decide for each backfill with rows in that table, and record the rows that are found."""
     decisions: dict[str, Acknowledgement] = {}
     unknown: dict[str, str] = {}
-    for reservation in live.claims.beside.read():
+    for reservation in live.claims.store.read():
         own = LiveServices(
             settings_of_backfill(live.settings, reservation.name),
             live.zookeeper,

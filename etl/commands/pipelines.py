@@ -102,7 +102,7 @@ def retire(settings: Settings, name: str | None, reason: str) -> DecisionResult:
             reject_retiring_unfinished(
                 chosen.pipeline,
                 services.ledger.read_ledger(),
-                lambda plan: services.offsets.committed(plan.offsets_to_commit, behind=plan),
+                lambda plan: services.offsets.committed(plan.offsets_to_commit, after=plan),
             )
             left = sorted(services.ledger.topics())
             closed = close_stored_plan(services, f"pipeline retired: {reason}")
@@ -155,7 +155,7 @@ def resume(settings: Settings, name: str | None, reason: str) -> DecisionResult:
             version = services.ledger.pipelines_version()
             topics = sorted(services.ledger.topics())
             reject_shared_topics(topics, services.ledger.other_pipelines(), has_plans=True)
-            services.ledger.resume(beside=version or 0)
+            services.ledger.resume(pipelines_version=version or 0)
     sentence = (
         f"pipeline {chosen.pipeline} is in service again and continues from its own loaded-until "
         f"offsets: {reason}"

@@ -138,11 +138,11 @@ def reported(
 @contextlib.contextmanager
 def _counted(report: Report) -> Iterator[None]:
     """Count this process's requests to brokers as the driver's."""
-    before = REQUEST_METER.told()
+    before = REQUEST_METER.counts()
     try:
         yield
     finally:
-        report.asked_by_driver = since(before, REQUEST_METER.told())
+        report.asked_by_driver = since(before, REQUEST_METER.counts())
 
 
 @contextlib.contextmanager

@@ -102,19 +102,19 @@ def new_uid() -> str:
 
 
 class RequestMeter:
-    """May be used from any thread."""
+    """Counts requests per broker; callable from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[str, Requests] = {}
 
     def add(self, broker: str, more: Requests) -> None:
-        """So much more of the broker at that address."""
+        """Add requests to the broker at that address."""
         with self._lock:
             self._found[broker] = self._found.get(broker, NO_REQUESTS) + more
 
-    def told(self) -> dict[str, Requests]:
-        """All of it until now."""
+    def counts(self) -> dict[str, Requests]:
+        """Return the counts of all brokers so far."""
         with self._lock:
             return dict(self._found)
 

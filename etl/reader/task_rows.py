@@ -68,12 +68,12 @@ def rows_of_task(
     from etl.reader.fetch import read_ranges
 
     reporter = Teller(progress, task.number, attempt)
-    requests = REQUEST_METER.told()
+    requests = REQUEST_METER.counts()
 
     def on_receipt(number: int, receipt: RangeResult) -> None:
         nonlocal requests
         before = requests
-        requests = REQUEST_METER.told()
+        requests = REQUEST_METER.counts()
         sent = tuple(since(before, requests).items())
         note(task.indices[number], replace(receipt, requests=sent))
 

@@ -372,7 +372,7 @@ def _is_new(plan: Plan) -> bool:
 def _end_without_plan(services: Services, step: NextStep, report: Report) -> None:
     """End without a plan: store that the run key is done, if it is new."""
     if step.remembers:
-        services.remember(step.remembers, behind=step.newest)
+        services.remember(step.remembers, after=step.newest)
     report.found_nothing_new(step.done_before, step.remembers, open_logs=step.open_logs)
     report.left_of_key(step.left_of_key)
 

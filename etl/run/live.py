@@ -41,7 +41,7 @@ from etl.io.zookeeper import ledger_records
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import HandOver
 from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger, Write
-from etl.io.zookeeper.ledger_records import ClaimsBeside, read_named_table, write_mark
+from etl.io.zookeeper.ledger_records import ReservationStore, read_named_table, write_mark
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.registry import read_topics
 from etl.io.zookeeper.session import ZooKeeper
@@ -99,7 +99,7 @@ class ClaimsOfRun:
     """The reservations of backfills as a run observed them, and as it wrote them since."""
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
-        self.beside = ClaimsBeside(
+        self.store = ReservationStore(
             zookeeper, settings.group.id, live_and_name(settings.pipeline)[0]
         )
         self.seen: Reservations = NO_CLAIMS
@@ -119,11 +119,11 @@ class ClaimsOfRun:
         Raises NeedsDecision if a backfill reserved offsets at its start.
         """
         if self.own:
-            return [self.beside.write_of(self.own.claim, self.own.version)]
+            return [self.store.write_of(self.own.claim, self.own.version)]
         reject_claimed(plan, self._newest, self.seen)
         if not updates_reservation_lock(plan, self._newest):
             return []
-        return [self.beside.reservation_lock_write(self.seen.fence)]
+        return [self.store.reservation_lock_write(self.seen.fence)]
 
     def stored(self, plan: Plan) -> None:
         """Update the versions after the plan was stored."""
@@ -149,7 +149,7 @@ class BackfillVerbs:
     def claim(self) -> Claimed | None:
         """See `services.Services`."""
         name = live_and_name(self.settings.pipeline)[1]
-        return self.claims.beside.read_one(name) if name else None
+        return self.claims.store.read_one(name) if name else None
 
     def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
         """See `services.Services`."""
@@ -161,7 +161,7 @@ class BackfillVerbs:
     def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
         """See `services.Services`."""
         self.reject_unwritable(plan)
-        self.claims.beside.begin(claim, plan, self.claims.seen.fence)
+        self.claims.store.begin(claim, plan, self.claims.seen.fence)
 
     @property
     def app_id(self) -> str:
@@ -180,7 +180,7 @@ class BackfillVerbs:
         own = self.claims.own
         if own is None:
             raise Owned("The backfill was not observed", action="Run the command again")
-        also = [self.claims.beside.write_of(claim, own.version)]
+        also = [self.claims.store.write_of(claim, own.version)]
         if plan.supersedes and ledger.newest_version is not None:
             self.ledger.supersede_plan(plan, ledger.newest_version, also=also)
         else:
@@ -191,7 +191,7 @@ class BackfillVerbs:
         """See `services.Services`."""
         if self.claims.own is None:
             raise Owned("The backfill was not observed", action="Run the command again")
-        self.claims.beside.settle(claim, self.claims.own.version)
+        self.claims.store.settle(claim, self.claims.own.version)
 
 
 _OLD_SESSION_S = 30.0
@@ -389,7 +389,7 @@ class MembershipVerbs:
             self._coordinated.leave()
 
     def _found_out(self, plan: Plan, cluster: Cluster) -> HandOverOutcome:
-        return found_out(plan, self.offsets.committed(plan.offsets_to_commit, cluster, behind=plan))
+        return found_out(plan, self.offsets.committed(plan.offsets_to_commit, cluster, after=plan))
 
 
 class PlanStore(MembershipVerbs):
@@ -416,7 +416,9 @@ class PlanStore(MembershipVerbs):
 
         def write(parts: Sequence[Part]) -> None:
             self.ledger.store_plan(
-                plan, beside=self._pipelines_version, also=(*self.claims.writes(plan), *parts)
+                plan,
+                pipelines_version=self._pipelines_version,
+                also=(*self.claims.writes(plan), *parts),
             )
             self.claims.stored(plan)
 
@@ -436,7 +438,7 @@ class PlanStore(MembershipVerbs):
             self.ledger.supersede_plan(
                 plan,
                 version,
-                beside=self._pipelines_version,
+                pipelines_version=self._pipelines_version,
                 also=(*self.claims.writes(plan), *parts),
             )
             self.claims.stored(plan)
@@ -544,9 +546,9 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """See `services.Services`."""
         return now_ms()
 
-    def remember(self, key: RunKeyRecord, *, behind: int) -> None:
+    def remember(self, key: RunKeyRecord, *, after: int) -> None:
         """See `services.Services`."""
-        ledger_records.remember(self.ledger, key, behind=behind)
+        ledger_records.remember(self.ledger, key, after=after)
 
     def adopt(self, plan: Plan) -> Ledger:
         """See `services.Services`."""

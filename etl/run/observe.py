@@ -40,7 +40,7 @@ from etl.io.delta.table_state import with_others
 from etl.io.spark.session import parallelism_of, time_zone
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_records import ClaimsBeside, find_key, read_pauses
+from etl.io.zookeeper.ledger_records import ReservationStore, find_key, read_pauses
 from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.messages import ClusterMetadata
 from etl.model.columns import arrow_schema
@@ -121,7 +121,7 @@ class GroupOffsets:
         logs: Iterable[BrokerPartition],
         cluster: Cluster | None = None,
         *,
-        behind: Plan | None = None,
+        after: Plan | None = None,
     ) -> dict[BrokerPartition, Committed]:
         """Return the committed offset of each partition that has one, after the newest plan.
 
@@ -129,12 +129,12 @@ class GroupOffsets:
         and as `ConsumerGroup.committed`.
         """
         partitions = list(logs)
-        seen = behind.seen if behind else {}
+        seen = after.seen if after else {}
         if self.storage is OffsetsStorage.ZOOKEEPER:
             return self.group.committed(partitions, seen)
         if cluster is None:
             with self._discovery.open_cluster() as opened:
-                return self.committed(partitions, opened, behind=behind)
+                return self.committed(partitions, opened, after=after)
         self._reject_too_old(cluster)
         kafka = self._kept.committed(cluster, partitions)
         if self.storage is OffsetsStorage.KAFKA:
@@ -178,11 +178,11 @@ class GroupOffsets:
             )
         if plan.offsets_in is OffsetsStorage.DUAL:
             in_zookeeper = self.group.committed(moved)
-            behind = []
+            uncommitted = []
             for log in moved:
                 if in_zookeeper.get(log, NOTHING_COMMITTED).offset != plan.positions[log]:
-                    behind.append(log)
-            self.group.commit(in_zookeeper_alone(plan), behind)
+                    uncommitted.append(log)
+            self.group.commit(in_zookeeper_alone(plan), uncommitted)
         return {log: plan.moved(log) for log in moved}
 
     def commit_of_member(
@@ -298,7 +298,7 @@ class Observer:
         self._now_ms = now_ms
         self._discovery = Discovery(settings, zookeeper)
         self._live, self._backfill = live_and_name(settings.pipeline)
-        self._claims = ClaimsBeside(zookeeper, settings.group.id, self._live)
+        self._claims = ReservationStore(zookeeper, settings.group.id, self._live)
 
     def observe(self, named: Named = none_named) -> ObservedState:
         """Take a snapshot. It is repeated if another driver stored a plan meanwhile, because the ledger
@@ -348,7 +348,7 @@ class Observer:
         live_consumers: tuple[str, ...] = ()
         other_pipelines: Mapping[str, frozenset[str]] = {}
         if is_live:
-            committed = self._offsets.committed(logs, behind=newest)
+            committed = self._offsets.committed(logs, after=newest)
             owners = self._group.owners({log.topic for log in read})
             live_consumers = self._group.live_consumers()
             other_pipelines = self._ledger.other_pipelines()
@@ -391,7 +391,7 @@ class Observer:
         ledger = self._ledger.read_ledger()
         if claimed is None:
             return NO_CLAIMS, None, ledger, None
-        live = self._ledger.beside(self._live).read_ledger()
+        live = self._ledger.ledger_of(self._live).read_ledger()
         accepted = accepted_with_backfills(live, self._backfill)
         return NO_CLAIMS, claimed, replace(ledger, acknowledged=accepted), live.newest
 
@@ -439,7 +439,7 @@ class Observer:
             topics: Collection[str] = ()
             if not self._backfill:
                 partitions = {*logs, *known}
-                committed = self._offsets.committed(partitions, cluster, behind=ledger.newest)
+                committed = self._offsets.committed(partitions, cluster, after=ledger.newest)
                 topics = metadata.topics
             table = self._table(called.name, ledger, topics)
             found = cluster.extents(

@@ -127,8 +127,8 @@ class Services(Protocol):
         the plan's commit is in doubt, it is settled and stored, if possible.
         """
 
-    def remember(self, key: RunKeyRecord, *, behind: int) -> None:
-        """Store that a run key had nothing more to read after plan `behind`. Raises Owned if a plan
+    def remember(self, key: RunKeyRecord, *, after: int) -> None:
+        """Store that a run key had nothing more to read after plan `after`. Raises Owned if a plan
         was stored meanwhile.
         """
 

@@ -186,8 +186,8 @@ def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, RunKeyRe
     )
 
 
-def remember(out: Outside, key: RunKeyRecord, behind: int) -> None:
-    if behind + 1 in out.plans:
+def remember(out: Outside, key: RunKeyRecord, after: int) -> None:
+    if after + 1 in out.plans:
         raise Owned("another driver stored a plan meanwhile")
     out.kept_keys = with_key(out.kept_keys, key)
 

@@ -39,7 +39,7 @@ class RunKeyContract:
             RunKeyRecord("2026-01-31T00", 0, "until T", is_empty=True),
         )
         for _ in range(2):
-            world.remember(key, behind=0)
+            world.remember(key, after=0)
             assert world.observe().asked == ResolvedRequest(K, key)
 
     def test_a_key_that_had_nothing_to_read_is_not_kept_once_the_next_plan_is_stored(
@@ -48,10 +48,10 @@ class RunKeyContract:
         world, other = stage.world("run-1", K), stage.world("run-2")
         stored(other, {})
         plan = plan_for(other, {})
-        world.remember(RunKeyRecord("2026-01-31T00", 1, is_empty=True), behind=1)
+        world.remember(RunKeyRecord("2026-01-31T00", 1, is_empty=True), after=1)
         other.store(plan)
         with pytest.raises(Owned):
-            world.remember(RunKeyRecord("another", 1, is_empty=True), behind=1)
+            world.remember(RunKeyRecord("another", 1, is_empty=True), after=1)
         assert stage.plans()[2] == plan.id and world.observe().asked == ResolvedRequest(
             K, RunKeyRecord("2026-01-31T00", 1, is_empty=True)
         )

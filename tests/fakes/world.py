@@ -287,9 +287,9 @@ class FakeWorld:
             "store plan", plan, lambda: fake_ledger.store_plan(self.outside, plan, self.claims)
         )
 
-    def remember(self, key: RunKeyRecord, *, behind: int) -> None:
+    def remember(self, key: RunKeyRecord, *, after: int) -> None:
         """See World."""
-        self._do("remember", lambda: fake_ledger.remember(self.outside, key, behind))
+        self._do("remember", lambda: fake_ledger.remember(self.outside, key, after))
 
     def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
         """See World."""

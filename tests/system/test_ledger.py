@@ -17,7 +17,7 @@ from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachab
 from etl.io.process import new_uid
 from etl.io.zookeeper import ledger as documents
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_records import ClaimsBeside, note_removals, prune, remember
+from etl.io.zookeeper.ledger_records import ReservationStore, note_removals, prune, remember
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
@@ -161,7 +161,7 @@ def test_storing_another_plan_under_a_taken_number_is_refused_and_keeps_the_firs
 def another(ledger: PlanLedger, topic: str = "clicks") -> tuple[PlanLedger, Plan]:
     """Another pipeline of the group, and its first plan."""
     log = BrokerPartition(topic, 0)
-    return ledger.beside("other"), plan_of(
+    return ledger.ledger_of("other"), plan_of(
         1,
         uid="deadbeef",
         ranges=(OffsetRange(log, 10, 20),),
@@ -190,9 +190,9 @@ def test_of_two_pipelines_that_take_topics_at_the_same_moment_one_wins_and_the_o
     assert not ledger.other_pipelines() and not other.other_pipelines(), (
         "each sees that it is alone"
     )
-    ledger.store_plan(plan_of(1), beside=versions[0])
+    ledger.store_plan(plan_of(1), pipelines_version=versions[0])
     with pytest.raises(Owned) as caught:
-        other.store_plan(first, beside=versions[1])
+        other.store_plan(first, pipelines_version=versions[1])
     assert caught.value.exit_code == 4
     assert zookeeper.read(f"{group}/other") == (b"", 0) and not zookeeper.children(f"{group}/other")
     assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}, (
@@ -204,11 +204,11 @@ def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, g
     other, first = another(ledger, "views")
     ledger.store_plan(plan_of(1))
     version = ledger.pipelines_version()
-    other.store_plan(first, beside=version)
+    other.store_plan(first, pipelines_version=version)
     logs = [LOG, BrokerPartition("views", 0)]
     wider = plan_of(1, positions=dict.fromkeys(logs, 20), seen=dict.fromkeys(logs, Committed()))
     with pytest.raises(Owned):
-        ledger.supersede_plan(wider, 0, beside=version)
+        ledger.supersede_plan(wider, 0, pipelines_version=version)
     assert ledger.read_plan(1) == plan_of(1)
 
 
@@ -216,11 +216,11 @@ def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(
     ledger: PlanLedger, group: str
 ) -> None:
     other, first = another(ledger, "views")
-    ledger.store_plan(plan_of(1), beside=ledger.pipelines_version())
+    ledger.store_plan(plan_of(1), pipelines_version=ledger.pipelines_version())
     version = ledger.pipelines_version()
-    other.store_plan(first, beside=version)
-    ledger.store_plan(plan_of(2), beside=version)
-    ledger.supersede_plan(plan_of(2, created_at_ms=9), 0, beside=version)
+    other.store_plan(first, pipelines_version=version)
+    ledger.store_plan(plan_of(2), pipelines_version=version)
+    ledger.supersede_plan(plan_of(2, created_at_ms=9), 0, pipelines_version=version)
     assert ledger.read_plan(2) == plan_of(2, created_at_ms=9)
 
 
@@ -251,11 +251,11 @@ def test_a_retired_pipeline_leaves_its_topics_to_others_until_it_is_resumed(
         ledger.retire(Retirement("again", 6))
     version = ledger.pipelines_version()
     assert version is not None
-    other.store_plan(first, beside=version)
+    other.store_plan(first, pipelines_version=version)
     with pytest.raises(Owned):
-        ledger.resume(beside=version)
+        ledger.resume(pipelines_version=version)
     assert ledger.read_ledger().retired
-    ledger.resume(beside=version + 1)
+    ledger.resume(pipelines_version=version + 1)
     assert ledger.read_ledger().retired is None and "clicks" in other.other_pipelines()
 
 
@@ -467,7 +467,7 @@ def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it
     )
     with ZooKeeper(server.connect + zookeeper.chroot) as session:
         other = PlanLedger(session, "g", "clicks")
-        overtake(ledger, monkeypatch, lambda: remember(other, first, behind=0))
+        overtake(ledger, monkeypatch, lambda: remember(other, first, after=0))
         note_removals(ledger, [removal])
         assert (ledger.read_loaded_intervals().keys, ledger.read_loaded_intervals().removals) == (
             (first,),
@@ -477,7 +477,7 @@ def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it
             ledger, monkeypatch, lambda: note_removals(other, [replace(removal, delta_version=4)])
         )
         with pytest.raises(Owned):
-            remember(ledger, second, behind=0)
+            remember(ledger, second, after=0)
     assert len(ledger.read_loaded_intervals().removals) == 2
 
 
@@ -589,7 +589,7 @@ def backfill_plan(number: int, until: int) -> Plan:
 def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
     ledger: PlanLedger, zookeeper: ZooKeeper
 ) -> None:
-    beside, other = ClaimsBeside(zookeeper, "g", "clicks"), BrokerPartition("clicks", 1)
+    beside, other = ReservationStore(zookeeper, "g", "clicks"), BrokerPartition("clicks", 1)
     ledger.store_plan(plan_of(1))
     assert unloaded_by_backfill(ledger) == {}
     claim = Reservation("old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "asked", 5)
@@ -613,8 +613,8 @@ def test_what_an_operator_accepts_is_said_to_backfills_of_their_own_plans(
     ledger.store_plan(plan_of(1))
     of_old = Acknowledgement("t", 7, 4, "it was me", 5, plan_id="p")
     ledger.acknowledge(Acknowledgement("t", 7, 1, "it was me", 5, beside={"old": of_old}))
-    assert ledger.beside("clicks@old").read_acknowledgement() == of_old
-    assert ledger.beside("clicks@new").read_acknowledgement() == Acknowledgement(
+    assert ledger.ledger_of("clicks@old").read_acknowledgement() == of_old
+    assert ledger.ledger_of("clicks@new").read_acknowledgement() == Acknowledgement(
         "t", 7, -1, "it was me", 5
     )
-    assert ledger.beside("other@old").read_acknowledgement() is None
+    assert ledger.ledger_of("other@old").read_acknowledgement() is None

@@ -269,7 +269,7 @@ class PlanLedger:
         """The pipeline's name."""
         return self.paths.pipeline
 
-    def beside(self, pipeline: str) -> PlanLedger:
+    def ledger_of(self, pipeline: str) -> PlanLedger:
         """Return the ledger of another pipeline of the group."""
         return PlanLedger(self.zookeeper, self.paths.group, pipeline)
 
@@ -323,7 +323,7 @@ class PlanLedger:
         for name in self.pipelines():
             if name == self.paths.pipeline:
                 continue
-            other = self.beside(name)
+            other = self.ledger_of(name)
             if other.read_retirement():
                 continue
             topics = other.topics()
@@ -433,12 +433,12 @@ class PlanLedger:
         )
 
     def store_plan(
-        self, plan: Plan, *, beside: int | None = None, also: Sequence[Part] = ()
+        self, plan: Plan, *, pipelines_version: int | None = None, also: Sequence[Part] = ()
     ) -> None:
         """Store plan N before its first fetch, if N is free.
 
         The transaction includes the uid of a new pipeline and the parts `also`, all or nothing. If
-        the plan adds a topic and `beside` is given, `pipelines_version` must still be `beside`.
+        the plan adds a topic and `pipelines_version` is given, `pipelines_version` must still be `pipelines_version`.
         Raises Owned if another driver stored another plan N, another pipeline of the group added
         a topic, or a znode of `also` was written meanwhile.
         """
@@ -446,14 +446,19 @@ class PlanLedger:
         self.zookeeper.ensure(self.paths.root)
         request = self.zookeeper.client.transaction()
         self._add_uid(request, plan.uid)
-        self._add_others(request, plan, beside, also)
+        self._add_others(request, plan, pipelines_version, also)
         if self.zookeeper.children(self.paths.plans) is None:
             request.create(self.paths.plans, b"")
         request.create(self.paths.plan(plan.number), head)
         self._transact_plan(request, plan)
 
     def supersede_plan(
-        self, plan: Plan, version: int, *, beside: int | None = None, also: Sequence[Part] = ()
+        self,
+        plan: Plan,
+        version: int,
+        *,
+        pipelines_version: int | None = None,
+        also: Sequence[Part] = (),
     ) -> None:
         """Replace the stored plan of the same number, if its znode still has that version.
 
@@ -461,7 +466,7 @@ class PlanLedger:
         """
         head = self.documents.head(plan_document.render_plan(plan), also=also)
         request = self.zookeeper.client.transaction()
-        self._add_others(request, plan, beside, also)
+        self._add_others(request, plan, pipelines_version, also)
         request.set_data(self.paths.plan(plan.number), head, version=version)
         self._transact_plan(request, plan)
 
@@ -473,7 +478,11 @@ class PlanLedger:
             raise self._other_uid_stored()
 
     def _add_others(
-        self, request: TransactionRequest, plan: Plan, beside: int | None, also: Sequence[Part]
+        self,
+        request: TransactionRequest,
+        plan: Plan,
+        pipelines_version: int | None,
+        also: Sequence[Part],
     ) -> None:
         """Add the parts `also`, and the compare-and-set of the group's znode for a new topic.
 
@@ -482,8 +491,8 @@ class PlanLedger:
         """
         for part in also:
             part.add_to(request)
-        if beside is not None and plan.topics - self.topics():
-            request.set_data(self._pipelines, b"", version=beside)
+        if pipelines_version is not None and plan.topics - self.topics():
+            request.set_data(self._pipelines, b"", version=pipelines_version)
 
     def _transact_plan(self, request: TransactionRequest, plan: Plan) -> None:
         path = self.paths.plan(plan.number)
@@ -538,13 +547,13 @@ class PlanLedger:
                 action="Check the pipeline with `etl pipelines list`",
             )
 
-    def resume(self, *, beside: int) -> None:
-        """End the retirement, and take its topics again; `beside` as in `store_plan`.
+    def resume(self, *, pipelines_version: int) -> None:
+        """End the retirement, and take its topics again; `pipelines_version` as in `store_plan`.
 
         Raises Owned if another pipeline of the group took a topic meanwhile.
         """
         request = self.zookeeper.client.transaction()
-        request.set_data(self._pipelines, b"", version=beside)
+        request.set_data(self._pipelines, b"", version=pipelines_version)
         request.delete(self.paths.retired)
         if not self.zookeeper.transact(request, self.paths.retired):
             raise Owned(

@@ -191,7 +191,7 @@ def _plan_sizes(ledger: PlanLedger) -> list[tuple[int, int]]:
     return [(number, size) for number, size in zip(numbers, sizes, strict=True) if size is not None]
 
 
-class ClaimsBeside:
+class ReservationStore:
     """The reservations of the backfills of one live pipeline.
 
     Each change is a compare-and-set, together with the plan that it belongs to. Raises what
@@ -330,7 +330,7 @@ def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
 
 def _live_ledger(ledger: PlanLedger) -> PlanLedger:
     live, backfill = live_and_name(ledger.pipeline)
-    return ledger.beside(live) if backfill else ledger
+    return ledger.ledger_of(live) if backfill else ledger
 
 
 def read_pauses(ledger: PlanLedger) -> tuple[Pause, ...]:
@@ -383,21 +383,21 @@ def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, Ru
     return found, None
 
 
-def remember(ledger: PlanLedger, key: RunKeyRecord, *, behind: int) -> None:
+def remember(ledger: PlanLedger, key: RunKeyRecord, *, after: int) -> None:
     """Record a run key that has no more records to read.
 
-    The transaction checks that plan `behind` is still the newest. Raises Owned if a plan was
+    The transaction checks that plan `after` is still the newest. Raises Owned if a plan was
     stored since, or another client changed the loaded intervals.
     """
     ledger.zookeeper.require_session()
     before, version = ledger.read_loaded_intervals_with_version()
     ledger.zookeeper.ensure(ledger.paths.plans)
-    after = replace(before, keys=with_key(before.keys, key))
+    merged = replace(before, keys=with_key(before.keys, key))
     if not ledger.documents.replace(
         ledger.paths.coverage,
-        render_loaded_intervals(after),
+        render_loaded_intervals(merged),
         version=version,
-        absent=(ledger.paths.plan(behind + 1),),
+        absent=(ledger.paths.plan(after + 1),),
     ):
         raise Owned(
             "Another driver stored a plan or changed the loaded intervals "

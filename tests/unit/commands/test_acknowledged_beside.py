@@ -47,12 +47,12 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
         settings=SETTINGS,
         zookeeper=None,
         run_id="r",
-        claims=SimpleNamespace(beside=SimpleNamespace(read=lambda: [claim.claim])),
+        claims=SimpleNamespace(store=SimpleNamespace(read=lambda: [claim.claim])),
     )
     found = operator_decisions.accepted_with_backfills(
         world, fake_table.read_table(outside), reason="an older copy", at_ms=1
     )
-    assert found.said == {} and found.untold.keys() == {"old"}
+    assert found.decisions == {} and found.undecided.keys() == {"old"}
     assert "; nothing is accepted for backfill old: It is unknown whether plan 3" in found.sentence
     assert (
         "the file part-0.parquet is gone. Correct that, and run this command again"

@@ -60,7 +60,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
         read=lambda: fake_ledger.read_claims(outside),
         ledger_of=lambda name: ledger_of(outside.beside(name)),
     )
-    monkeypatch.setattr(inherit_pipeline, "ClaimsBeside", lambda *_: claims)
+    monkeypatch.setattr(inherit_pipeline, "ReservationStore", lambda *_: claims)
     return outside
 
 

@@ -82,7 +82,7 @@ def world_of(outside: Outside, settings: Settings) -> Any:
         app_id=outside.app_id,
         zookeeper=None,
         run_id="r",
-        claims=SimpleNamespace(beside=beside),
+        claims=SimpleNamespace(store=beside),
     )
 
 

@@ -51,7 +51,7 @@ def test_a_meter_loses_no_request_of_several_threads() -> None:
         one.start()
     for one in threads:
         one.join()
-    assert meter.told() == {"h:1": Requests(2000, 500.0, 10_000, 100_000)}
+    assert meter.counts() == {"h:1": Requests(2000, 500.0, 10_000, 100_000)}
 
 
 def executed(*receipts: RangeResult, topics: int = 1) -> Executed:

@@ -1,7 +1,8 @@
 """How are the lag of a table and its paused partitions described?
 
-Records, bytes and time behind per partition, and the time left before retention deletes unread
-records. An unknown value is None, with the reason. The lag itself is computed in etl/decide/lag.py.
+Lives here: records, bytes and time behind per partition, and the time left before retention deletes
+unread records, as values, JSON objects and sentences. An unknown value is None, with the reason.
+Not here: computing the lag (etl/decide/lag.py), the commands (etl/commands/lag.py).
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _NOT_LOOKED_UP = OldestRecord(why="it was not looked up")
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """What one command paused of a topic, with the observed partitions."""
+    """The partitions of one topic that one command paused, as observed."""
 
     pauses: tuple[Pause, ...]
-    """Of one topic, reason and time."""
+    """All have the same topic, reason and time."""
     logs: tuple[BrokerPartition, ...]
     """Existing partitions."""
     unread: int | None
@@ -53,7 +54,7 @@ class Resting:
     def summary(self) -> str:
         """Return a sentence."""
         first = self.pauses[0]
-        logs = self.logs or tuple(one.log for one in self.pauses if one.log)
+        logs = self.logs or tuple(pause.log for pause in self.pauses if pause.log)
         where = f"{first.topic} {named_keys(logs)}".strip()
         text = f"{where}: paused since {at(first.since_ms)} by {first.by}: {first.reason}"
         if not self.logs:
@@ -71,13 +72,14 @@ class Resting:
         return f"{text}; {unread}, and the oldest may expire {expiry}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return a JSON object. `partitions` are the existing ones, of a topic that is paused as a
-        whole all of them.
+        """Return a JSON object.
+
+        `partitions` are the existing ones; of a topic that is paused as a whole, all of them.
         """
         first = self.pauses[0]
         return {
             "topic": first.topic,
-            "whole_topic": any(one.log is None for one in self.pauses),
+            "whole_topic": any(pause.log is None for pause in self.pauses),
             "partitions": [log.key for log in self.logs],
             "reason": first.reason,
             "by": first.by,
@@ -105,27 +107,30 @@ def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
     """Return the pauses, one value per command and topic, with the observed partitions."""
     paused = leave_paused(snapshot).paused
     whole = replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
-    together: dict[tuple[str, str, str, int], tuple[list[Pause], list[BrokerPartition]]] = {}
-    for one in snapshot.pauses:
-        together.setdefault(_command_of(one), ([], []))[0].append(one)
+    by_command: dict[tuple[str, str, str, int], tuple[list[Pause], list[BrokerPartition]]] = {}
+    for pause in snapshot.pauses:
+        pauses, _ = by_command.setdefault(_command_of(pause), ([], []))
+        pauses.append(pause)
     for log, pause in sorted(paused.items()):
-        together[_command_of(pause)][1].append(log)
+        _, logs = by_command[_command_of(pause)]
+        logs.append(log)
     found = []
-    for pauses, logs in together.values():
+    for pauses, logs in by_command.values():
         found.append(_resting(tuple(pauses), tuple(logs), whole, now_ms))
     return tuple(found)
 
 
 def describe_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
     """Describe the pauses: a sentence per command and topic."""
-    return (one.summary for one in resting(snapshot, now_ms=now_ms))
+    return (found.summary for found in resting(snapshot, now_ms=now_ms))
 
 
 def describe_paused_but_loaded(
     logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
 ) -> tuple[str, ...]:
-    """Describe paused partitions that a replay or a backfill reads: a sentence each. An explicit
-    range is loaded, and the partition stays paused.
+    """Describe paused partitions that a replay or a backfill reads: a sentence each.
+
+    An explicit range is loaded, and the partition stays paused.
     """
     sentences = []
     for log, pause in sorted(paused_logs(logs, pauses).items()):
@@ -137,14 +142,17 @@ def describe_paused_but_loaded(
 
 
 def describe_paused_but_executed(plan: Plan, pauses: Iterable[Pause]) -> str:
-    """Describe that a stored plan reads partitions which were paused later, as the end of a
-    sentence; empty if it reads none.
+    """Describe a stored plan's partitions that were paused later, as the end of a sentence.
+
+    Empty if it has none.
     """
     paused = sorted(paused_logs({r.log for r in plan.ranges}, pauses))
     if not paused:
         return ""
-    more = f" and {len(paused) - 1:,} more" if len(paused) > 1 else ""
-    return f"; {paused[0]}{more} of it paused later; a stored plan is executed as a whole"
+    named = str(paused[0])
+    if len(paused) > 1:
+        named += f" and {len(paused) - 1:,} more"
+    return f"; {named} of it paused later; a stored plan is executed as a whole"
 
 
 def _command_of(pause: Pause) -> tuple[str, str, str, int]:
@@ -155,22 +163,22 @@ def _resting(
     pauses: tuple[Pause, ...], logs: tuple[BrokerPartition, ...], snapshot: Snapshot, now_ms: int
 ) -> Resting:
     counts: list[int | None] = []
-    rooms = []
+    headrooms = []
     for log in logs:
         unread = _unread_of_paused(log, snapshot, now_ms)
         if unread is None:
             continue
-        count, room = unread
+        count, left = unread
         counts.append(count)
-        if room:
-            rooms.append(room)
-    reasons = [room.why for room in rooms if room.why]
+        if left:
+            headrooms.append(left)
+    reasons = [left.why for left in headrooms if left.why]
     return Resting(
         pauses,
         logs,
         of_known(sum, counts),
-        of_known(min, (room.seconds for room in rooms)),
-        reasons[0] if reasons else "unknown reason",
+        of_known(min, (left.seconds for left in headrooms)),
+        next(iter(reasons), "unknown reason"),
     )
 
 
@@ -201,8 +209,10 @@ _UNKNOWN_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class LogLag:
-    """Lag of one partition. None: unknown, with the reason in `unknown`. A partition without lag has
-    no oldest record and no expiry.
+    """Lag of one partition.
+
+    None: unknown, with the reason in `unknown`. A partition without lag has no oldest record and no
+    expiry.
     """
 
     log: BrokerPartition
@@ -221,12 +231,13 @@ class LogLag:
 
     def as_json(self) -> dict[str, Any]:
         """Return the partition in the document of `etl lag`."""
+        records_at_most = None if self.log.is_physical else self.lag
         return {
             **self.log.place,
             **self.extent,
             "loaded_until": self.position,
             "lag": self.lag,
-            "records_at_most": None if self.log.is_physical else self.lag,
+            "records_at_most": records_at_most,
             "estimated_bytes": self.estimated_bytes,
             "oldest_unread_at": at(self.oldest_ms),
             "behind_s": self.behind_s,
@@ -253,20 +264,22 @@ class Lags:
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Return sums, the longest time behind and the least time left, of known values; None if no
-        value is known.
+        """Return sums, the longest time behind and the least time left, of known values.
+
+        None if no value is known.
         """
-        known = [one for one in self.logs if one.lag is not None]
-        is_physical = any(one.log.is_physical for one in self.logs)
+        known = [partition for partition in self.logs if partition.lag is not None]
+        lag = of_known(sum, (partition.lag for partition in known))
+        is_physical = any(partition.log.is_physical for partition in self.logs)
         return {
             "partitions": len(self.logs),
             "partitions_unknown": len(self.logs) - len(known),
-            "lag": of_known(sum, (one.lag for one in known)),
-            "records_at_most": None if is_physical else of_known(sum, (one.lag for one in known)),
-            "estimated_bytes": of_known(sum, (one.estimated_bytes for one in known)),
-            "behind_s": of_known(max, (one.behind_s for one in known)),
-            "headroom_s": of_known(min, (one.headroom.seconds for one in known)),
-            "headroom_bytes": of_known(min, (one.headroom.bytes for one in known)),
+            "lag": lag,
+            "records_at_most": None if is_physical else lag,
+            "estimated_bytes": of_known(sum, (partition.estimated_bytes for partition in known)),
+            "behind_s": of_known(max, (partition.behind_s for partition in known)),
+            "headroom_s": of_known(min, (partition.headroom.seconds for partition in known)),
+            "headroom_bytes": of_known(min, (partition.headroom.bytes for partition in known)),
         }
 
     @property
@@ -274,7 +287,10 @@ class Lags:
         """Describe what is unknown: a sentence per reason and topic."""
         sentences: list[str] = []
         for name, subject in _UNKNOWN_FIELDS.items():
-            reasons = {one.log: one.unknown[name] for one in self.logs if name in one.unknown}
+            reasons = {}
+            for partition in self.logs:
+                if name in partition.unknown:
+                    reasons[partition.log] = partition.unknown[name]
             sentences += describe_unknown(subject, reasons)
         return tuple(sentences)
 
@@ -285,7 +301,7 @@ class Lags:
             "totals": self.totals,
             "open_transactions": list(self.open_transactions),
             "paused": list(self.paused),
-            "partitions": [one.as_json() for one in self.logs],
+            "partitions": [partition.as_json() for partition in self.logs],
         }
 
 
@@ -314,8 +330,10 @@ def lags_at(
     now_ms: int,
     refusal: NeedsDecision | None = None,
 ) -> Lags:
-    """Return the lag of a snapshot. `so_far`: the pipeline's loaded-until offsets (None: unknown);
-    `oldest`: the oldest unread records; `refusal`: see `Lags`.
+    """Return the lag of a snapshot.
+
+    `so_far`: the pipeline's loaded-until offsets (None: unknown); `oldest`: the oldest unread
+    records; `refusal`: see `Lags`.
     """
     logs = in_order(logs_of(snapshot))
     paused = paused_logs(logs, snapshot.pauses)
@@ -353,23 +371,24 @@ def _row(
         return LogLag(log, extent, position, None, unknown={"lag": reason})
     if not lag:
         return LogLag(log, extent, position, 0, 0, behind_s=0.0)
-    unknown = dict[str, str]()
+    unknown: dict[str, str] = {}
     size = _size(log, lag, snapshot, unknown)
-    room = headroom(log, unread_from_offset, oldest, snapshot, now_ms=now_ms)
-    if room.why:
-        unknown["headroom_s"] = room.why
+    left = headroom(log, unread_from_offset, oldest, snapshot, now_ms=now_ms)
+    if left.why:
+        unknown["headroom_s"] = left.why
     if oldest.timestamp_ms is None:
         unknown["behind_s"] = oldest.why or "unknown reason"
-        return LogLag(log, extent, position, lag, size, headroom=room, unknown=unknown)
+        return LogLag(log, extent, position, lag, size, headroom=left, unknown=unknown)
     behind_s = max(0, now_ms - oldest.timestamp_ms) / 1000
-    return LogLag(log, extent, position, lag, size, oldest.timestamp_ms, behind_s, room, unknown)
+    return LogLag(log, extent, position, lag, size, oldest.timestamp_ms, behind_s, left, unknown)
 
 
 def _size(
     log: BrokerPartition, lag: int, snapshot: Snapshot, unknown: dict[str, str]
 ) -> int | None:
-    """Return the estimated bytes of the lag, by the average bytes per offset. None: unknown, and the
-    reason is added to `unknown`.
+    """Return the estimated bytes of the lag, by the average bytes per offset.
+
+    None: unknown, and the reason is added to `unknown`.
     """
     bytes_per_offset = snapshot.bytes_per_offset.get(log)
     if bytes_per_offset is None:

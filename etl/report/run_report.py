@@ -1,10 +1,12 @@
 """What does a run's report contain?
 
-State, outcomes, timings, records and bytes per partition, lag, the plan, snapshots, and the
-progress of a backfill as a whole. The document is that of the report's file and of `--json`: times
-are ISO 8601 text under names that end in `_at`, durations are seconds.
+Lives here: state, outcomes, timings, records and bytes per partition, lag, the plan, snapshots, and
+the progress of a backfill as a whole.
+Not here: the sentences of outcomes (etl/report/describe.py), plans and snapshots as JSON
+(etl/report/plan_json.py).
 
-Not here: the sentences of outcomes (`describe`), plans and snapshots as JSON (`plan_json`).
+The report's file and `--json` have the same document: times are ISO 8601 text under names that end
+in `_at`, durations are seconds.
 """
 
 from __future__ import annotations
@@ -75,10 +77,11 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    """One snapshot, and the loaded-until offsets then. None: the run ended before they were decided."""
+    """One snapshot and the loaded-until offsets at that time."""
 
     snapshot: Snapshot
     reached: Reached | None = None
+    """None, as `settings`: the run ended before the offsets were decided."""
     settings: Settings | None = None
 
     def lag_of(self, log: BrokerPartition) -> int | None:
@@ -88,7 +91,7 @@ class _Observation:
 
 
 class SnapshotPair:
-    """Keeps the first and the last snapshot of a run."""
+    """The first and the last snapshot of a run."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -104,7 +107,9 @@ class SnapshotPair:
     @property
     def claim(self) -> Reservation | None:
         """Return the reservation of a backfill in the last snapshot; None without one."""
-        return self._last.snapshot.backfill if self._last else None
+        if self._last is None:
+            return None
+        return self._last.snapshot.backfill
 
     def stands(self, state: PipelineState, settings: Settings) -> None:
         """Set the state of the pipeline at that snapshot."""
@@ -134,8 +139,9 @@ class SnapshotPair:
         return rows
 
     def unread(self) -> tuple[Snapshot, dict[BrokerPartition, int]] | None:
-        """Return the last snapshot, and the first unread offset of each partition that lags; None
-        before the first snapshot.
+        """Return the last snapshot, and the first unread offset of each partition that lags.
+
+        None before the first snapshot.
         """
         last = self._last
         if last is None:
@@ -147,17 +153,16 @@ class SnapshotPair:
     def lags(
         self, oldest: Mapping[BrokerPartition, OldestRecord], settings: Settings, *, now_ms: int
     ) -> Lags | None:
-        """Return the lag at the last snapshot; `oldest`: see `lags_at`. None before the first
-        snapshot.
-        """
+        """Return the lag at the last snapshot; None before the first. `oldest`: see `lags_at`."""
         last = self._last
         if last is None:
             return None
         return lags_at(last.snapshot, last.reached, settings, oldest, now_ms=now_ms)
 
     def as_json(self, settings: Settings | None) -> dict[str, Any] | None:
-        """Return the snapshots, from which the decisions can be computed again; None before the first
-        one, and without settings.
+        """Return the snapshots, from which the decisions can be computed again.
+
+        None before the first snapshot, and without settings.
         """
         if not self._first or not self._last or settings is None:
             return None
@@ -184,14 +189,19 @@ def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
 
 def document_of(report: Report) -> dict[str, Any]:
     """Return the document of a report; see `Report.as_json`."""
-    has_ended = report.finished_at_ms is not None
     seconds = sum(report.seconds.values())
     plans = []
     for one in report.plans:
         plans.append({**describe_plan(one.plan, one.applied), "writer": one.writer})
+    newest_plan = plans[-1] if plans else None
+    error = report.error.as_json() if report.error else None
+    table_version = report.result.delta_version if report.result else None
+    exit_code = None
     records_per_second = None
-    if has_ended and seconds:
-        records_per_second = round(report.records / seconds)
+    if report.finished_at_ms is not None:
+        exit_code = report.exit_code
+        if seconds:
+            records_per_second = round(report.records / seconds)
     return {
         "run_id": report.run_id,
         "state": report.state.value,
@@ -206,8 +216,8 @@ def document_of(report: Report) -> dict[str, Any]:
         "started_at": at(report.started_at_ms),
         "finished_at": at(report.finished_at_ms),
         "outcomes": [{"outcome": o.value, "message": s} for o, s in report.outcomes],
-        "exit_code": report.exit_code if has_ended else None,
-        "error": report.error.as_json() if report.error else None,
+        "exit_code": exit_code,
+        "error": error,
         "seconds": {verb.value: round(report.seconds.get(verb, 0.0), 3) for verb in Verb},
         "total_seconds": round(seconds, 3),
         "records_read": report.records,
@@ -215,12 +225,12 @@ def document_of(report: Report) -> dict[str, Any]:
         "bytes": report.fetched_bytes,
         "records_per_second": records_per_second,
         "offsets_committed": report.offsets_committed,
-        "table_version": report.result.delta_version if report.result else None,
+        "table_version": table_version,
         "request": describe_request(report.request),
-        "plan": plans[-1] if plans else None,
+        "plan": newest_plan,
         "previous_plans": plans[:-1],
         "lag": report.looks.lag_as_json(),
-        "paused": [one.as_json() for one in report.paused],
+        "paused": [pause.as_json() for pause in report.paused],
         "statistics": report.statistics.as_json(),
     }
 
@@ -243,7 +253,7 @@ class Report:
     _added: set[tuple[Outcome, str]] = field(default_factory=set)
     watch: Stopwatch = field(default_factory=Stopwatch)
     plans: list[Executed] = field(default_factory=list)
-    """In the order of execution: unfinished plans of an earlier run come first."""
+    """In the order of execution: stored plans of an earlier run come first."""
     offsets_committed: int = 0
     error: EtlError | None = None
     strict: bool = False
@@ -295,8 +305,10 @@ class Report:
             self.add(Outcome.PAUSED, one.summary)
 
     def planned(self, plan: Plan, *, goes_on: bool = False) -> None:
-        """Report the plan that is executed now, possibly in place of another one. `goes_on`: another
-        plan of its run key follows and reports partitions without a record at the end.
+        """Report the plan that is executed now, possibly in place of another one.
+
+        `goes_on`: another plan of its run key follows, and that one reports partitions without a
+        record at the end.
         """
         if self.plan and self.plan.number == plan.number and not self.plans[-1].applied:
             self.plans.pop()
@@ -310,13 +322,11 @@ class Report:
         """Report offsets beyond the run's end that were loaded before its own plan."""
         beyond = loaded_beyond(snapshot)
         if beyond and self.request and self.request.bounds.until:
-            self.add(
-                Outcome.ALREADY_BEYOND_UNTIL,
-                describe_beyond_bound(beyond, self.request.bounds.until.said),
-            )
+            sentence = describe_beyond_bound(beyond, self.request.bounds.until.said)
+            self.add(Outcome.ALREADY_BEYOND_UNTIL, sentence)
 
     def called(self, plan: Plan, newest: Plan | None) -> None:
-        """Report that brokers report a cluster id which they did not report before the plan."""
+        """Report that the plan is the first with a cluster id from the brokers."""
         sentence = describe_cluster_id(plan, newest)
         if sentence:
             self.add(Outcome.BROKER_CLUSTER_ID_IGNORED, sentence)
@@ -353,7 +363,7 @@ class Report:
                 self.add(outcome, description)
 
     def committed(self, plan: Plan, taken: Collection[ReadTwice] = ()) -> None:
-        """Report that the offsets are committed, except of partitions that other members own now."""
+        """Report that the offsets are committed, except of partitions with another owner now."""
         self.offsets_committed += len(plan.offsets_to_move) - len(taken)
         for sentence in describe_changed_owners(plan, taken):
             self.add(Outcome.OWNER_CHANGED, sentence)
@@ -387,16 +397,15 @@ class Report:
         *,
         open_logs: int = 0,
     ) -> None:
-        """Report that the run has no plan of its own. Without a run key, only if it finished no stored
-        plan either.
+        """Report that the run has no plan of its own.
+
+        Without a run key, only if it finished no stored plan either.
         """
-        if done_before or remembered or not any(one.applied for one in self.plans):
+        if done_before or remembered or self.result is None:
             self.add(*describe_without_plan(done_before, remembered))
         if open_logs and self.request and self.request.bounds.until:
-            self.add(
-                Outcome.NOT_COMPLETE,
-                describe_open_without_plan(self.request.bounds.until, open_logs),
-            )
+            sentence = describe_open_without_plan(self.request.bounds.until, open_logs)
+            self.add(Outcome.NOT_COMPLETE, sentence)
 
     def failed(self, error: EtlError) -> None:
         """Report the error that ended the run."""
@@ -417,12 +426,16 @@ class Report:
         """Return the state of the run."""
         if self.finished_at_ms is None:
             return State.RUNNING
-        return State.FAILED if self.error else State.DONE
+        if self.error:
+            return State.FAILED
+        return State.DONE
 
     @property
     def plan(self) -> Plan | None:
         """Return the newest plan that the run executed, or started to."""
-        return self.plans[-1].plan if self.plans else None
+        if not self.plans:
+            return None
+        return self.plans[-1].plan
 
     @property
     def result(self) -> CommitResult | None:
@@ -454,14 +467,13 @@ class Report:
     @property
     def rows_written(self) -> int | None:
         """Return the rows written by this run's plans; None if unknown, as with a transform."""
-        transform = self.settings.transform if self.settings else None
-        if transform is None or transform.dataframe or transform.record_batch:
+        if self.settings is None or self.settings.transform.function:
             return None
         return self.records
 
     @property
     def statistics(self) -> Statistics:
-        """Return what reading cost."""
+        """Return the counts of requests, commits and rebalances."""
         return Statistics(self.plans, self.asked_by_driver, self.offsets_committed, self.membership)
 
     @property
@@ -470,8 +482,10 @@ class Report:
         return fetched_bytes_of(self.plans)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object. Values that are known at the end only are None before.
-        `plan` is the newest one, `previous_plans` are those executed before it.
+        """Return the report as a JSON object.
+
+        Values that are known at the end only are None before. `plan` is the newest plan,
+        `previous_plans` are the plans executed before it.
         """
         return document_of(self)
 
@@ -481,7 +495,7 @@ class Report:
 
 
 def loaded_before(claim: Reservation, plan: Plan) -> int:
-    """Return the number of offsets of a backfill before this plan."""
+    """Return how many offsets a backfill had loaded before this plan."""
     left = 0
     for intervals in claim.left_from(starts_of(plan)).values():
         left += sum(until - start for start, until in intervals)
@@ -489,17 +503,20 @@ def loaded_before(claim: Reservation, plan: Plan) -> int:
 
 
 def of_the_whole(doing: Doing, report: Report) -> Doing:
-    """Return the progress of a backfill's run relative to the whole backfill; unchanged if that is
-    unknown.
+    """Return the progress of a backfill's run relative to the whole backfill.
+
+    Returns it unchanged if that is unknown, or if the run is of no backfill.
     """
-    claim, plan, reached = report.looks.claim, report.plan, doing.reached
-    if claim is None or plan is None or reached is None:
+    reservation = report.looks.claim
+    plan = report.plan
+    progress = doing.reached
+    if reservation is None or plan is None or progress is None:
         return doing
     whole = replace(
-        reached,
-        offsets=loaded_before(claim, plan) + reached.offsets,
-        offsets_in_all=claim.offsets,
-        records=reached.records + report.records,
-        bytes=reached.bytes + (report.fetched_bytes or 0),
+        progress,
+        offsets=loaded_before(reservation, plan) + progress.offsets,
+        offsets_in_all=reservation.offsets,
+        records=progress.records + report.records,
+        bytes=progress.bytes + (report.fetched_bytes or 0),
     )
     return replace(doing, reached=whole)

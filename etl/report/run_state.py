@@ -1,9 +1,12 @@
 """Which phase is a run in, what is its progress, and which outcomes and counts does it have?
 
-Lives here: phases with their timings; outcomes; progress of reading, its speed and
-estimated end; counts of records, bytes and requests. Range results are exact and arrive when a task
-ends; progress that tasks send while they read may be late or lost, and is used for tasks without
-results only. At most `MOST` topics and brokers are listed, the rest is added up.
+Lives here: phases with their timings; outcomes; progress of reading, its speed and estimated end;
+counts of records, bytes and requests.
+Not here: the report of a run (etl/report/run_report.py), printing progress (etl/cli/progress.py).
+
+Range results are exact and arrive when a task ends. Progress that tasks send while they read may be
+late or lost, and is used for tasks without results only. At most `MOST` topics and brokers are
+listed, the rest is added up.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ class Outcome(str, Enum):
 
     @property
     def is_loud(self) -> bool:
-        """True if a person should look at it."""
+        """True if a person should check it."""
         return self in _LOUD
 
 
@@ -122,16 +125,17 @@ class Process:
 
 @dataclass(slots=True)
 class Executed:
-    """One plan of the run and its result; None: it is not known to be in the table."""
+    """One plan of the run and its result."""
 
     plan: Plan
     applied: CommitResult | None = None
+    """None: it is unknown whether the plan is in the table."""
     writer: str | None = None
-    """The writer that appended it, and why that one; None: the run ended before."""
+    """The writer that appended it, and why it was chosen; None: the run ended before."""
 
     @property
     def records(self) -> int:
-        """The counted rows of the plan."""
+        """Return the counted rows of the plan."""
         if self.applied is None:
             return 0
         return sum(result.rows or 0 for result in self.applied.receipts)
@@ -179,8 +183,9 @@ class ReadSoFar:
 
 
 class Reckoning:
-    """Adds up the progress of tasks, each a list of indices of `ranges`. The number of a task is its
-    first index.
+    """Sum of the progress of tasks.
+
+    A task is a list of indices of `ranges`; its number is the first index.
     """
 
     def __init__(self, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]) -> None:
@@ -206,7 +211,7 @@ class Reckoning:
             self._ended = _added(self._ended, done)
         so_far = self._ended
         for number in self._left.keys() & reported.keys():
-            so_far = _added(so_far, reported[number])
+            so_far = _added(so_far, reported[number])  # may be late or lost
         return ReadSoFar(
             min(len(results), self._ranges),
             self._ranges,
@@ -237,7 +242,7 @@ class Pace:
 
     @property
     def records_per_second(self) -> float | None:
-        """Records per second; None while unknown."""
+        """Return the records per second; None while unknown."""
         first, last, seconds = self._window()
         if not seconds:
             return None
@@ -245,7 +250,7 @@ class Pace:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds until the end; None while unknown."""
+        """Return the estimated seconds until the end; None while unknown."""
         first, last, seconds = self._window()
         done = last.offsets - first.offsets
         if not seconds or not done:
@@ -253,9 +258,7 @@ class Pace:
         return (last.offsets_in_all - last.offsets) * seconds / done
 
     def _window(self) -> tuple[ReadSoFar, ReadSoFar, float]:
-        """Return the ends of recent observations and the seconds between; none if that is too
-        short.
-        """
+        """Return first and last recent progress and the seconds between; 0 s if too short."""
         if not self._seen:
             return _NOTHING, _NOTHING, 0.0
         began, first = self._seen[0]
@@ -280,9 +283,12 @@ def format_progress(reached: ReadSoFar, pace: Pace | None = None) -> str:
 def size_in_words(size: float) -> str:
     """Return a size as text: 512 B, 1.5 MB."""
     for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
+        if size >= 1000:
+            size /= 1000
+        elif size >= 10 or unit == "B":
+            return f"{size:.0f} {unit}"
+        else:
+            return f"{size:.1f} {unit}"
     return f"{size:,.1f} TB"
 
 
@@ -344,8 +350,9 @@ class Phases(Protocol):
 
 
 class Stopwatch:
-    """Seconds by phase. Nested time is subtracted from the outer phase, so the sum is the elapsed
-    time.
+    """Seconds by phase.
+
+    Nested time is subtracted from the outer phase, so the sum is the elapsed time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -391,8 +398,10 @@ class Stopwatch:
         reading = self._reading
         if reading:
             return reading()
-        verbs = self._open[-1:]
-        return Doing(verbs[0] if verbs else None)
+        open_verbs = self._open[-1:]  # one read: the run's thread may change the list
+        if not open_verbs:
+            return Doing(None)
+        return Doing(open_verbs[0])
 
     def _add(self, verb: Verb, seconds: float) -> None:
         self.seconds[verb] = self.seconds.get(verb, 0.0) + seconds
@@ -432,7 +441,7 @@ class Statistics:
 
     @property
     def topics(self) -> dict[str, _Counts]:
-        """Messages and bytes by topic, largest first."""
+        """Return messages and bytes by topic, largest first."""
         topics: dict[str, _Counts] = {}
         for one in self.plans:
             if one.applied is None:
@@ -458,7 +467,7 @@ class Statistics:
 
     @property
     def table_commits(self) -> int:
-        """Number of plans that are in the table."""
+        """Return the number of plans that are in the table."""
         return sum(one.applied is not None for one in self.plans)
 
     def as_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is this process: its machine, its identity among drivers, and its requests to brokers?
+"""How is this process identified: its machine, its identity among drivers, its requests to brokers?
 
 Requests, waiting time and bytes are counted per process and broker address and only grow; a
 measurement is the difference of two readings (`model.plans.since`).
@@ -57,16 +57,19 @@ def this_driver(run_id: str) -> DriverNode:
 
 
 def is_dead(driver: DriverNode) -> bool:
-    """True if this driver was a process of this host and visible to us, and is gone. A container
-    may have the host's name and other pids, so unknown processes may be alive.
+    """Return True if this driver was a visible process of this host, and has ended.
+
+    A container may have the host's name and other pids, so unknown processes may be alive.
     """
-    return driver.host == socket.gethostname() and driver.pids == _pids() and not _is_alive(driver)
+    if driver.host != socket.gethostname() or driver.pids != _pids():
+        return False
+    return not _is_alive(driver)
 
 
-# psutil does not serve here: its create_time() moves when the clock is set, and a living driver
-# would be called dead; it names neither the boot nor the PID namespace, and beside another
-# namespace's /proc it tells of somebody else's process. It would know a reused pid on macOS, where
-# a driver whose pid was given again counts as alive instead, and its session decides.
+# psutil is not used: its create_time() changes when the clock is set, so a living driver would count
+# as dead; it reports neither the boot nor the PID namespace, and with the /proc of another namespace
+# it reports another process. It would detect a reused pid on macOS; here a driver with a reused pid
+# counts as alive there, and its session decides.
 def _pids() -> str | None:
     """Return the name of this boot and our PID namespace (namespaces(7)); None without /proc."""
     with contextlib.suppress(OSError):
@@ -97,7 +100,7 @@ def _is_alive(driver: DriverNode) -> bool:
 
 
 def new_uid() -> str:
-    """A random id for a new pipeline: 16 hex digits."""
+    """Return a random id for a new pipeline: 16 hex digits."""
     return secrets.token_hex(8)
 
 

@@ -1,9 +1,9 @@
 """How do tasks report their progress to the driver?
 
-By UDP datagrams: Spark's accumulators arrive when a task has ended. A datagram holds the totals of
-one attempt, so a later one replaces lost ones. Nothing depends on them; if the port is unreachable,
-progress follows range results. Tasks never wait for a send. The driver accepts only datagrams of
-the right length with the run's random token, from its own tasks.
+They send UDP datagrams, as Spark's accumulators arrive only when a task has ended. A datagram has
+the totals of one attempt, so a later one replaces lost ones. No result depends on them; if the port
+is unreachable, progress follows range results. Tasks never wait for a send. The driver accepts only
+datagrams of the right length with the run's random token, from its own tasks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAIT_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ProgressAddress:
-    """Where tasks send progress, and the token that identifies the run."""
+    """The address to which tasks send progress, and the token that identifies the run."""
 
     host: str
     port: int
@@ -37,20 +37,22 @@ class ProgressAddress:
 
 
 class ProgressPort:
-    """The driver's end."""
+    """The driver's port, which receives the progress of its tasks."""
 
     def __init__(self, planned: Mapping[int, int], *, bind: str | None, host: str) -> None:
         """`planned`: offsets by task. `bind`: the driver's own address, None for no port; `host`:
         the one that executors know it by.
         """
-        self.told: dict[int, AttemptProgress] = {}
+        self.last_progress: dict[int, AttemptProgress] = {}
         """The last progress of each task."""
         self.began: float | None = None
-        """When the first task reported its begin, by `time.monotonic`."""
+        """Time of the first report of any task, by `time.monotonic`."""
         self.address: ProgressAddress | None = None
         self._planned = planned
         self._closed = threading.Event()
-        listening = _opened(bind) if bind else None
+        listening = None
+        if bind:
+            listening = _opened(bind)
         if listening is not None:
             self.address = ProgressAddress(
                 host, listening.getsockname()[1], secrets.token_bytes(16)
@@ -73,7 +75,7 @@ class ProgressPort:
                     self._take(listening.recv(_FORM.size + 1), token)
                 except TimeoutError:
                     continue
-                except OSError:  # the machine's network is going
+                except OSError:  # the machine's network is shutting down
                     self._closed.wait(_WAIT_S)
 
     def _take(self, datagram: bytes, token: bytes) -> None:
@@ -82,16 +84,18 @@ class ProgressPort:
         plan_hash, task, attempt, offsets, records, size = _FORM.unpack(datagram)
         if not hmac.compare_digest(plan_hash, token) or task not in self._planned:
             return
-        before = self.told.get(task)
+        before = self.last_progress.get(task)
         if before is None or attempt >= before.attempt:
             most = self._planned[task]
-            self.told[task] = AttemptProgress(attempt, min(offsets, most), min(records, most), size)
+            self.last_progress[task] = AttemptProgress(
+                attempt, min(offsets, most), min(records, most), size
+            )
         if self.began is None:
             self.began = time.monotonic()
 
 
-class Teller:
-    """A task's end. Without an address it sends nothing."""
+class ProgressSender:
+    """Sends the progress of one task. Without an address it sends nothing."""
 
     def __init__(
         self,
@@ -101,52 +105,56 @@ class Teller:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._task, self._attempt, self._clock = task, attempt, clock
-        self._token, self._socket = b"", None
+        self._task = task
+        self._attempt = attempt
+        self._clock = clock
+        self._token = b""
+        self._socket: socket.socket | None = None
         self._read: dict[int, tuple[int, int, int]] = {}
         self._sum = [0, 0, 0]
         self._next = 0.0
         if address is not None:
-            self._token, self._socket = address.token, _connected(address)
-            self._tell()  # that it began; its first records are told at once, too
+            self._token = address.token
+            self._socket = _connected(address)
+            # Reports the start of the task; its first records are sent at once, too.
+            self._send()
 
     def read(self, index: int, offsets: int, records: int, size: int) -> None:
         """Report one range: offsets passed, records and bytes so far."""
         if self._socket is None:
             return
-        now_read, before = (offsets, records, size), self._read.get(index, (0, 0, 0))
+        now_read = (offsets, records, size)
+        before = self._read.get(index, (0, 0, 0))
         self._read[index] = now_read
-        self._sum = [
-            total + more - less
-            for total, more, less in zip(self._sum, now_read, before, strict=True)
-        ]
+        for i in range(3):
+            self._sum[i] += now_read[i] - before[i]
         if self._clock() >= self._next:
-            self._tell()
+            self._send()
             self._next = self._clock() + _EVERY_S
 
     def close(self) -> None:
         """Send once more, then nothing."""
         if self._socket is not None:
-            self._tell()
+            self._send()
             self._socket.close()
             self._socket = None
 
-    def _tell(self) -> None:
-        with contextlib.suppress(
-            OSError, struct.error
-        ):  # nobody there, no room, no network: then not
+    def _send(self) -> None:
+        # Without a receiver, buffer space or network nothing is sent.
+        with contextlib.suppress(OSError, struct.error):
             if self._socket is not None:
                 self._socket.send(_FORM.pack(self._token, self._task, self._attempt, *self._sum))
 
 
 def _opened(bind: str) -> socket.socket | None:
-    """A port of the system's choice, or None where there is none to be had."""
+    """Return a socket bound to a free port; None if there is none."""
     return _made(bind, 0, socket.socket.bind, wait_s=_WAIT_S, flags=socket.AI_PASSIVE)
 
 
 def _connected(address: ProgressAddress) -> socket.socket | None:
-    """A socket that never waits when it sends. Spark's own connections of this executor have looked
-    the name up before.
+    """Return a socket that never waits when it sends.
+
+    Spark's own connections of this executor have resolved the name before.
     """
     return _made(address.host, address.port, socket.socket.connect, wait_s=0)
 
@@ -159,7 +167,7 @@ def _made(
     wait_s: float,
     flags: int = 0,
 ) -> socket.socket | None:
-    """A datagram socket bound or connected there, by `join`; None where it cannot be."""
+    """Return a datagram socket that is bound or connected by `join`; None after an error."""
     with contextlib.suppress(OSError, UnicodeError):
         family, kind, protocol, _, place = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_DGRAM, flags=flags

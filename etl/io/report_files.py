@@ -1,4 +1,4 @@
-"""Where do reports, pages, metrics and lineage events of a run go?
+"""How are the report, page, metrics and lineage events of a run written?
 
 Reports and their pages go to the report directory, metrics to a file for Prometheus' node exporter
 (textfile collector), lineage to OpenLineage by its Python client (an extra), configured by
@@ -33,8 +33,9 @@ from etl.settings.sections import Settings, name_in_files
 
 
 def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
-    """Send the event of what the run is at. Raises ImportError without the client, and whatever
-    that raises.
+    """Send the event of the run's present state.
+
+    Raises ImportError without the client, and any error of the client.
     """
     from openlineage.client import OpenLineageClient
     from openlineage.client.event_v2 import (
@@ -52,34 +53,30 @@ def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
     )
 
     event = lineage_of(report, settings, namespace)
-    failed: dict[str, Any]
+    failed: dict[str, Any] = {}
     if event.error:
-        failed = {"errorMessage": ErrorMessageRunFacet(event.error, "PYTHON")}
-    else:
-        failed = {}
-    version: dict[str, Any]
+        failed["errorMessage"] = ErrorMessageRunFacet(event.error, "PYTHON")
+    version: dict[str, Any] = {}
     if event.version is not None:
-        version = {"version": DatasetVersionDatasetFacet(str(event.version))}
-    else:
-        version = {}
-    counted = event.records is not None
-    rows: dict[str, Any]
-    if counted:
-        rows = {"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=event.records)}
-    else:
-        rows = {}
-    moment = report.started_at_ms if report.finished_at_ms is None else report.finished_at_ms
+        version["version"] = DatasetVersionDatasetFacet(str(event.version))
+    rows: dict[str, Any] = {}
+    if event.records is not None:
+        rows["outputStatistics"] = OutputStatisticsOutputDatasetFacet(rowCount=event.records)
+    outputs = []
+    if event.output:
+        outputs.append(OutputDataset(*event.output, facets=version, outputFacets=rows))
+    time_ms = report.finished_at_ms
+    if time_ms is None:
+        time_ms = report.started_at_ms
     client = OpenLineageClient()
     client.emit(
         RunEvent(
-            eventTime=str(at(moment)),
+            eventTime=str(at(time_ms)),
             eventType=RunState[event.event_type],
             run=Run(event.run_id, facets=failed),
             job=Job(event.namespace, event.job),
             inputs=[InputDataset(*topic) for topic in event.inputs],
-            outputs=[OutputDataset(*event.output, facets=version, outputFacets=rows)]
-            if event.output
-            else [],
+            outputs=outputs,
             producer=f"urn:offset-range-etl:{__version__}",
         )
     )
@@ -92,7 +89,7 @@ _SENT_WITHIN_S = 10.0
 
 HISTORY_RUNS = 30
 HISTORY_MAX_BYTES = 64 << 20
-"""How much of old reports one page reads; what each run saw is not read. Reports of some thousand
+"""Bytes of old reports that one page reads, without their snapshots. Reports of some thousand
 partitions fit.
 """
 _SAW = b'\n  "snapshot": '
@@ -101,13 +98,13 @@ _SAW = b'\n  "snapshot": '
 def past_runs(
     folder: Path, ours_called: str, *, before: str, most: int = HISTORY_RUNS
 ) -> list[PastRun]:
-    """The last runs before the one that is called `before`, oldest first. A report that cannot be
-    read is left out.
+    """Return the last runs before the run with the id `before`, oldest first, without unreadable
+    reports.
     """
-    found, left = list[PastRun](), HISTORY_MAX_BYTES
-    for run_id in reversed(
-        [one for one in run_ids(os.listdir(folder), ours_called) if one < before][-most:]
-    ):
+    found: list[PastRun] = []
+    left = HISTORY_MAX_BYTES
+    earlier = [run_id for run_id in run_ids(os.listdir(folder), ours_called) if run_id < before]
+    for run_id in reversed(earlier[-most:]):
         text = _without_snapshots(report_path(folder, ours_called, run_id), left)
         if text is None:
             continue
@@ -119,19 +116,18 @@ def past_runs(
 
 
 def _without_snapshots(path: Path, most: int) -> bytes | None:
-    """The report down to what the run saw; None where it is empty, gone, or takes more bytes than
-    that.
-    """
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # ValueError: nothing is in it; a run that ends now may have removed it
+    """Return the report up to its snapshot; None if it is empty, gone, or larger than `most` bytes."""
+    # ValueError: the file is empty. A run that ends now may have removed it.
+    with contextlib.suppress(OSError, ValueError):
         with (
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            end = content.find(_SAW)
-            size = len(content) if end < 0 else end
-            return content[:size] if size <= most else None
+            size = content.find(_SAW)
+            if size < 0:
+                size = len(content)
+            if size <= most:
+                return content[:size]
     return None
 
 
@@ -143,20 +139,25 @@ def report_path(folder: Path, ours_called: str, run_id: str) -> Path:
 def newest_report(
     folder: Path, ours_called: str, run_id: str | None = None
 ) -> tuple[Path, Mapping[str, Any]]:
-    """The report of the newest run, or of that one, with its path. Raises SettingsError where there
-    is none, or none that can be read.
+    """Return the report of the newest run, or of the named one, with its path.
+
+    Raises SettingsError if it does not exist or cannot be read.
     """
     try:
         known = run_ids(os.listdir(folder), ours_called)
     except FileNotFoundError:
         known = []
     except OSError as error:
-        message = f"The folder of reports cannot be read: {error.strerror}"
         raise SettingsError(
-            message, key="report.path", path=folder, action="Check its permissions"
+            f"The directory of reports cannot be read: {error.strerror}",
+            key="report.path",
+            path=folder,
+            action="Check its permissions",
         ) from error
     if run_id is not None and run_id not in known:
-        last = f"the newest is {known[-1]}" if known else "there is none of this pipeline"
+        last = "there is none of this pipeline"
+        if known:
+            last = f"the newest is {known[-1]}"
         raise SettingsError(
             f"There is no report of a run {run_id!r}: {last}",
             key="report.path",
@@ -164,12 +165,11 @@ def newest_report(
             action="Check the name of the run",
         )
     if not known:
-        action = "Check report.path, and the key pipeline; `etl run CONF` leaves the first one"
         raise SettingsError(
-            "No run of this pipeline has left a report here",
+            "There is no report of this pipeline in the directory",
             key="report.path",
             path=folder,
-            action=action,
+            action="Check report.path, and the key pipeline. `etl run CONF` writes the first one",
         )
     path = report_path(folder, ours_called, run_id or known[-1])
     return path, _read(path)
@@ -186,64 +186,56 @@ def _read(path: Path) -> Mapping[str, Any]:
             action="Check its permissions",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"The report is no JSON: {error}", path=path, action=action) from error
+        raise SettingsError(
+            f"The report is not valid JSON: {error}", path=path, action=action
+        ) from error
     if not isinstance(found, dict):
-        raise SettingsError("The report is no report of a run", path=path, action=action)
+        raise SettingsError("The file is not a report of a run", path=path, action=action)
     return found
 
 
 def write_page(to: Path, report: Mapping[str, Any], folder: Path) -> None:
-    """Write the page of a report with earlier runs of the directory, linked if the new page is
-    beside theirs; as a whole or not at all. Raises OSError, and KeyError, TypeError, AttributeError
-    or ValueError for an invalid report.
+    """Write the page of a report with earlier runs of the directory, completely or not at all.
+
+    Earlier pages are linked if the new page is in their directory. Raises OSError, and KeyError,
+    TypeError, AttributeError or ValueError for an invalid report.
     """
     ours_called = name_in_files(report["group"], report["pipeline"])
     before = past_runs(folder, ours_called, before=report["run_id"])
-    is_same_pipeline = to.parent.resolve() == folder.resolve()
-    pages = {
-        run.run_id
-        for run in before
-        if is_same_pipeline
-        and report_path(folder, ours_called, run.run_id).with_suffix(".html").exists()
-    }
-    text = page_of(
-        report,
-        before,
-        lambda run: f"{ours_called}-{run.run_id}.html" if run.run_id in pages else None,
-    )
-    write_whole(to, text)
+    links: dict[str, str] = {}
+    if to.parent.resolve() == folder.resolve():
+        for run in before:
+            page = report_path(folder, ours_called, run.run_id).with_suffix(".html")
+            if page.exists():
+                links[run.run_id] = f"{ours_called}-{run.run_id}.html"
+    write_whole(to, page_of(report, before, lambda run: links.get(run.run_id)))
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file is the old one until it is the new one. Raises OSError."""
+    """Replace a file atomically. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".tmp")
     try:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
     finally:
-        with contextlib.suppress(OSError):  # there no more, as it should be
+        with contextlib.suppress(OSError):  # after the rename it does not exist
             unfinished.unlink()
 
 
 def write_metrics(report: Report, settings: Settings, *, now_ms: int) -> Path | None:
-    """Write the metrics of a finished run; return their path, None if not configured. The file is
-    replaced as a whole. Raises OSError. The last success is taken from the earlier file if this run
-    had none, since reports may be gone.
+    """Write the metrics of a finished run atomically; return their path, None if not configured.
+
+    If this run failed, the last success is taken from the earlier file, since reports may be gone.
+    Raises OSError.
     """
     if settings.metrics_file is None:
         return None
     path = Path(settings.metrics_file)
     before = _last_success_s(path, report)
-    write_whole(
-        path,
-        metrics_of(
-            report,
-            now_ms=now_ms,
-            per_partition=settings.metrics.per_partition,
-            last_success_s=before,
-        ),
-    )
+    per_partition = settings.metrics.per_partition
+    text = metrics_of(report, now_ms=now_ms, per_partition=per_partition, last_success_s=before)
+    write_whole(path, text)
     return path
 
 
@@ -266,22 +258,17 @@ def this_process(conf: str | None, changes: Sequence[Change] = ()) -> Process:
         "python": platform.python_version(),
         "offset_range_etl": __version__,
     }
-    versions |= {
-        name.replace("-", "_"): installed_version(name)
-        for name in ("pyspark", "delta-spark", "deltalake")
-    }
-    return Process(
-        socket.gethostname(),
-        os.getpid(),
-        conf and os.path.abspath(conf),
-        versions,
-        describe_overrides(changes),
-    )
+    for name in ("pyspark", "delta-spark", "deltalake"):
+        versions[name.replace("-", "_")] = installed_version(name)
+    conf_path = conf and os.path.abspath(conf)
+    overrides = describe_overrides(changes)
+    return Process(socket.gethostname(), os.getpid(), conf_path, versions, overrides)
 
 
 def installed_version(package: str) -> str | None:
-    """The version of this package; None for one that is not installed: spark-submit brings Spark as
-    a folder, and Delta as a jar.
+    """Return the version of a package; None if it is not installed.
+
+    spark-submit provides Spark as a directory, and Delta as a jar.
     """
     try:
         return importlib.metadata.version(package)
@@ -291,14 +278,13 @@ def installed_version(package: str) -> str | None:
 
 @contextlib.contextmanager
 def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
-    """The run happens inside: its report is written before it and at its end, however it ends. Time
-    outside of all verbs is `connect`.
+    """Context manager around a run: write its report before it, and at its end in any case.
 
-    At the end the report is written as a page, too. Afterwards the newest `keep` reports of the
-    pipeline are left, with pages and logs.
+    At the end the report is written as a page, too, and only the newest `keep` reports of the
+    pipeline stay, with pages and logs. Time outside of all phases counts as `connect`.
 
-    Raises SettingsError for a folder that cannot be written, before anything begins; at the end
-    that is an outcome of the run.
+    Raises SettingsError for an unwritable directory at the start; at the end that is an outcome of
+    the run.
     """
     ours_called = name_in_files(report.group, report.pipeline)
     path = report_path(Path(folder), ours_called, report.run_id)
@@ -308,7 +294,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
         with report.timed(Verb.CONNECT):
             yield
     except BaseException as error:
-        report.failed(_as_told(error))
+        report.failed(_reported_error(error))
         raise
     finally:
         report.finished(int(time.time() * 1000))
@@ -318,22 +304,17 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
 
 def _write_all(path: Path, report: Report) -> None:
     """Write report, page, metrics and lineage; what failed is reported in the others."""
-    is_kept, outcome_count = _write_last(path, report), len(report.outcomes)
+    is_kept = _write_last(path, report)
+    outcome_count = len(report.outcomes)
     if is_kept:
-        with _told_as(
-            Outcome.REPORT_NOT_WRITTEN,
-            report,
-            path.with_suffix(".html"),
-            "`etl report CONF` makes it again from the report",
-        ):
-            write_page(path.with_suffix(".html"), report.as_json(), path.parent)
+        page = path.with_suffix(".html")
+        advice = "`etl report CONF` creates it again from the report"
+        with _reporting(Outcome.REPORT_NOT_WRITTEN, report, page, advice):
+            write_page(page, report.as_json(), path.parent)
     if report.settings is not None and report.settings.metrics_file is not None:
-        with _told_as(
-            Outcome.METRICS_NOT_WRITTEN,
-            report,
-            report.settings.metrics_file,
-            "what is there is of an earlier run; metrics.path",
-        ):
+        metrics = report.settings.metrics_file
+        advice = "the file has the metrics of an earlier run. Check metrics.path"
+        with _reporting(Outcome.METRICS_NOT_WRITTEN, report, metrics, advice):
             write_metrics(report, report.settings, now_ms=report.finished_at_ms or 0)
     _send_lineage(report)
     if is_kept and len(report.outcomes) > outcome_count:
@@ -343,11 +324,9 @@ def _write_all(path: Path, report: Report) -> None:
 def _send_lineage(report: Report) -> None:
     """Send lineage if configured. A failure is reported once and changes nothing else."""
     settings = report.settings
-    if (
-        settings is None
-        or settings.openlineage.namespace is None
-        or any(outcome is Outcome.LINEAGE_NOT_SENT for outcome, _ in report.outcomes)
-    ):
+    if settings is None or settings.openlineage.namespace is None:
+        return
+    if any(outcome is Outcome.LINEAGE_NOT_SENT for outcome, _ in report.outcomes):
         return
     try:
         send_lineage(report, settings, settings.openlineage.namespace)
@@ -356,35 +335,34 @@ def _send_lineage(report: Report) -> None:
             Outcome.LINEAGE_NOT_SENT,
             "openlineage-python is not installed: pip install 'offset-range-etl[openlineage]'",
         )
-    except Exception as error:  # of a client that is not ours, or of the server that it was told
+    except Exception as error:  # any error of the client library or of the server
         reason = ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))
         report.add(
             Outcome.LINEAGE_NOT_SENT,
-            f"{reason}; openlineage.namespace, and the client's own configuration",
+            f"{reason}. Check openlineage.namespace, and the client's own configuration",
         )
 
 
 @contextlib.contextmanager
-def _told_as(outcome: Outcome, report: Report, path: str | Path, what_then: str) -> Iterator[None]:
-    """Context manager: what cannot be written inside becomes this outcome, since the run has its
+def _reporting(outcome: Outcome, report: Report, path: str | Path, advice: str) -> Iterator[None]:
+    """Context manager: report a file that cannot be written as this outcome, since the run has its
     result.
     """
     try:
         yield
     except OSError as error:
-        report.add(outcome, f"{error.strerror} ({path}); {what_then}")
-    except (
-        Exception
-    ) as error:  # a bug of ours in what is told of a run must not make one fail that is done
+        report.add(outcome, f"{error.strerror} ({path}); {advice}")
+    except Exception as error:  # a bug in a page or in metrics must not fail a completed run
         report.add(
             outcome,
-            f"a bug: {type(error).__name__}: {error} ({path}); please report it with the run's report",
+            f"a bug: {type(error).__name__}: {error} ({path}); please report it with the run's "
+            "report",
         )
 
 
 def _write_last(path: Path, report: Report) -> bool:
-    """Write the last report; return whether it was written. The run's result is its exit code
-    anyway.
+    """Write the last report; return True if it was written. The run's result is its exit code in
+    any case.
     """
     try:
         _write(path, report)
@@ -392,22 +370,24 @@ def _write_last(path: Path, report: Report) -> bool:
     except SettingsError as error:
         report.add(
             Outcome.REPORT_NOT_WRITTEN,
-            f"{error.message} ({path}); what is there says that the run is still going on, or nothing",
+            f"{error.message} ({path}); the file shows an unfinished run, or does not exist",
         )
         return False
 
 
 def _prune(own: Path, ours_called: str, keep: int) -> None:
-    """A clock that went back makes this run's report the oldest: it stays."""
-    with contextlib.suppress(OSError):  # what cannot be removed is in nobody's way
+    """Remove old reports. This run's report stays, also if the clock went back and it is the
+    oldest.
+    """
+    with contextlib.suppress(OSError):  # a file that cannot be removed does no harm
         for old in outdated(os.listdir(own.parent), ours_called, keep):
             if not old.startswith(own.stem):
                 with contextlib.suppress(OSError):
                     own.with_name(old).unlink()
 
 
-def _as_told(error: BaseException) -> EtlError:
-    """Return the report's error: an exception that is not ours is a bug, and must not look like
+def _reported_error(error: BaseException) -> EtlError:
+    """Return the error for the report: any other exception is a bug, and must not look like
     success.
     """
     if isinstance(error, EtlError):
@@ -423,5 +403,5 @@ def _write(path: Path, report: Report) -> None:
     except OSError as error:
         message = f"The run's report cannot be written: {error.strerror}"
         raise SettingsError(
-            message, key="report.path", path=path, action="Check the folder and its permissions"
+            message, key="report.path", path=path, action="Check the directory and its permissions"
         ) from error

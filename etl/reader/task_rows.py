@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from etl.errors import EtlError, mark
 from etl.io.process import REQUEST_METER
-from etl.io.progress_port import ProgressAddress, Teller
+from etl.io.progress_port import ProgressAddress, ProgressSender
 from etl.model.plans import FileOptions, OffsetRange, RangeResult, Written, since
 from etl.reader.options import for_a_pipeline
 from etl.reader.reading import Reading, Task
@@ -67,7 +67,7 @@ def rows_of_task(
     """
     from etl.reader.fetch import read_ranges
 
-    reporter = Teller(progress, task.number, attempt)
+    reporter = ProgressSender(progress, task.number, attempt)
     requests = REQUEST_METER.counts()
 
     def on_receipt(number: int, receipt: RangeResult) -> None:

@@ -99,7 +99,7 @@ class Following:
         if self.receipts:
             receipts = self.receipts.receipts
         with self._one_at_a_time:
-            reached = self._reckoning.reached(receipts, dict(self.port.told))
+            reached = self._reckoning.reached(receipts, dict(self.port.last_progress))
         if reached.ranges == reached.ranges_in_all:
             return Doing(Verb.APPEND, reached)
         if self.port.began is not None or receipts:

@@ -133,7 +133,7 @@ def test_where_no_run_has_left_a_report_that_is_said_with_what_leaves_one(conf: 
     refused(
         run_etl("report", str(conf), "--json"),
         2,
-        "No run of this pipeline has left a report here",
+        "There is no report of this pipeline in the directory",
         "etl run CONF",
         "report.path",
     )
@@ -143,7 +143,7 @@ def test_a_run_of_another_name_is_refused_with_the_newest(conf: Path) -> None:
     refused(
         run_etl("report", str(conf), "--run", "../x", "--json"),
         2,
-        "There is no report of a run '../x':",
+        "There is not a report of a run '../x':",
         RUNS[1],
     )
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.io.progress_port import ProgressAddress, ProgressPort, Teller
+from etl.io.progress_port import ProgressAddress, ProgressPort, ProgressSender
 from etl.report.run_state import AttemptProgress
 from etl.testkit.server_process import wait_until
 
@@ -49,16 +49,17 @@ class Clock:
 
 def test_what_a_task_reads_is_known_to_the_driver_while_it_reads(port: ProgressPort) -> None:
     clock = Clock()
-    teller = Teller(port.address, 7, 0, clock=clock)
+    teller = ProgressSender(port.address, 7, 0, clock=clock)
     assert wait_until(
-        lambda: port.told == {7: AttemptProgress(0, 0, 0, 0)} and port.began is not None, 10
+        lambda: port.last_progress == {7: AttemptProgress(0, 0, 0, 0)} and port.began is not None,
+        10,
     )
     clock.now = 1
     teller.read(0, 10, 9, 900)
-    assert wait_until(lambda: port.told[7] == AttemptProgress(0, 10, 9, 900), 10)
+    assert wait_until(lambda: port.last_progress[7] == AttemptProgress(0, 10, 9, 900), 10)
     clock.now = 2
     teller.read(1, 5, 5, 100)
-    assert wait_until(lambda: port.told[7] == AttemptProgress(0, 15, 14, 1000), 10)
+    assert wait_until(lambda: port.last_progress[7] == AttemptProgress(0, 15, 14, 1000), 10)
 
 
 def test_a_task_tells_its_beginning_its_end_and_no_more_often_than_twice_a_second_between() -> None:
@@ -66,7 +67,7 @@ def test_a_task_tells_its_beginning_its_end_and_no_more_often_than_twice_a_secon
         driver.bind(("127.0.0.1", 0))
         driver.settimeout(10)
         clock = Clock()
-        teller = Teller(
+        teller = ProgressSender(
             ProgressAddress("127.0.0.1", driver.getsockname()[1], bytes(16)), 0, 0, clock=clock
         )
         for step in range(100):
@@ -82,29 +83,32 @@ def test_a_task_tells_its_beginning_its_end_and_no_more_often_than_twice_a_secon
 
 def test_a_later_attempt_counts_and_an_earlier_one_no_more(port: ProgressPort) -> None:
     for attempt, offsets in ((0, 40), (1, 10), (0, 50)):
-        teller = Teller(port.address, 0, attempt)
+        teller = ProgressSender(port.address, 0, attempt)
         teller.read(0, offsets, offsets, offsets)
         teller.close()
-    last = Teller(port.address, 7, 0)
+    last = ProgressSender(port.address, 7, 0)
     last.close()
-    assert wait_until(lambda: 7 in port.told, 10)
-    assert port.told[0] == AttemptProgress(1, 10, 10, 10)
+    assert wait_until(lambda: 7 in port.last_progress, 10)
+    assert port.last_progress[0] == AttemptProgress(1, 10, 10, 10)
 
 
 def test_what_does_not_know_the_token_or_is_of_no_task_is_dropped(port: ProgressPort) -> None:
     address = address_of(port)
-    for stranger in (Teller(replace(address, token=bytes(16)), 0, 0), Teller(address, 3, 0)):
+    for stranger in (
+        ProgressSender(replace(address, token=bytes(16)), 0, 0),
+        ProgressSender(address, 3, 0),
+    ):
         stranger.close()
-    Teller(address, 7, 0).close()
-    assert wait_until(lambda: 7 in port.told, 10)
-    assert set(port.told) == {7}
+    ProgressSender(address, 7, 0).close()
+    assert wait_until(lambda: 7 in port.last_progress, 10)
+    assert set(port.last_progress) == {7}
 
 
 def test_a_task_that_tells_more_than_it_was_given_is_not_believed(port: ProgressPort) -> None:
-    teller = Teller(port.address, 7, 0)
+    teller = ProgressSender(port.address, 7, 0)
     teller.read(0, 10**9, 10**9, 5)
     teller.close()
-    assert wait_until(lambda: port.told.get(7) == AttemptProgress(0, 50, 50, 5), 10)
+    assert wait_until(lambda: port.last_progress.get(7) == AttemptProgress(0, 50, 50, 5), 10)
 
 
 @given(st.binary(max_size=200))
@@ -113,8 +117,8 @@ def test_junk_does_not_end_the_listening(junk: bytes) -> None:
         address = address_of(port)
         stranger.sendto(junk, (address.host, address.port))
         stranger.sendto(address.token + junk, (address.host, address.port))
-        Teller(address, 0, 0).close()
-        assert wait_until(lambda: 0 in port.told, 10)
+        ProgressSender(address, 0, 0).close()
+        assert wait_until(lambda: 0 in port.last_progress, 10)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_junk_does_not_end_the_listening(junk: bytes) -> None:
     ],
 )
 def test_a_task_that_reaches_nobody_reads_on(address: ProgressAddress | None) -> None:
-    teller = Teller(address, 0, 0, clock=iter(range(1000)).__next__)
+    teller = ProgressSender(address, 0, 0, clock=iter(range(1000)).__next__)
     for step in range(10):
         teller.read(0, step, step, step)
     teller.read(1, -1, 2**70, 0)

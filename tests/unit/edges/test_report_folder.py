@@ -75,7 +75,7 @@ def test_a_page_that_cannot_be_written_is_told_and_changes_nothing_that_the_run_
     assert (report.exit_code, reported["exit_code"], reported["state"]) == (0, 0, "done")
     assert [one["outcome"] for one in reported["outcomes"]] == [
         Outcome.REPORT_NOT_WRITTEN.value
-    ] and "makes it again" in reported["outcomes"][0]["message"]
+    ] and "creates it again" in reported["outcomes"][0]["message"]
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
@@ -143,6 +143,6 @@ def test_a_page_elsewhere_links_to_no_other_page(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "reports").touch()
     with pytest.raises(
-        SettingsError, match="The folder of reports cannot be read: Not a directory"
+        SettingsError, match="The directory of reports cannot be read: Not a directory"
     ):
         newest_report(tmp_path / "reports", OURS)

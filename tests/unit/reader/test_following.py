@@ -32,7 +32,7 @@ def test_until_a_task_tells_that_it_began_spark_is_at_its_first_job() -> None:
 
 def test_while_receipts_are_missing_tasks_read() -> None:
     following = reading(began=3.0, last_came=None, ended=0)
-    following.port.told[0] = AttemptProgress(0, 5, 5, 50)
+    following.port.last_progress[0] = AttemptProgress(0, 5, 5, 50)
     doing = following.doing()
     assert (doing.verb, doing.reached and doing.reached.records) == (Verb.FETCH, 5)
     assert reading(began=None, last_came=4.0, ended=1).doing().verb is Verb.FETCH, (

@@ -1,7 +1,10 @@
 """How are records fetched from Kafka, and how are they produced?
 
-Fetch is encoded and decoded here, not by kafka-python: records stay slices of the receive buffer,
-while that library copies them. What each version adds, for a reader without fetch sessions:
+Lives here: Fetch, encoded and decoded without kafka-python, which copies records: here they stay
+slices of the receive buffer. Produce requests, for the demo and for tests.
+Not here: the contents of the records field (etl/records).
+
+Fetch versions, for a reader without fetch sessions:
 
     1   throttle time (0.9)
     2   message format v1 (0.10.0)
@@ -15,7 +18,7 @@ while that library copies them. What each version adds, for a reader without fet
     12  compact lengths and tagged fields (KIP-482, 2.7)
     13  topic ids (KIP-516, 3.1): a recreated topic is rejected instead of read
 
-Later versions serve followers only. Produce requests are for the demo and for tests.
+Later versions serve followers only.
 """
 
 from __future__ import annotations
@@ -45,14 +48,15 @@ _NO_SESSION = (0, -1)
 
 
 def names_all_by_id(wanted: Sequence[FetchTarget]) -> bool:
-    """True if each topic has a topic id; znode ids of brokers before 2.8 do not count."""
+    """True if each topic has a topic id; znode ids, used before Kafka 2.8, do not count."""
     return all(each.topic_id is not None and _ID.fullmatch(each.topic_id) for each in wanted)
 
 
 def squeezed(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget, ...]:
-    """Return `wanted` for a broker without a limit of the whole response: partitions beyond
-    `max_bytes`, in serving order, are requested with no bytes. The first is always complete.
-    Brokers answer the others without records, with their errors.
+    """Return `wanted` for brokers without a limit of the whole response.
+
+    Partitions beyond `max_bytes`, in serving order, are requested with 0 bytes: brokers return
+    their errors and no records. The first partition keeps its limit.
     """
     left = max_bytes
     requested: list[FetchTarget] = []
@@ -74,12 +78,13 @@ def encode_fetch(
     max_bytes: int,
     isolation: Isolation,
 ) -> bytes:
-    """Encode one framed Fetch request without a session; `max_bytes` limits the response if the
-    version supports it. Raises ValueError for a duplicate partition, an empty request, or version
-    13 without topic ids.
+    """Encode one framed Fetch request without a session.
+
+    `max_bytes` limits the response if the version supports it. Raises ValueError for a duplicate
+    partition, an empty request, or version 13 without topic ids.
     """
     if not wanted:
-        raise ValueError("a fetch without a log asks nothing")
+        raise ValueError("A fetch needs a partition")
     topics: dict[str, list[FetchTarget]] = {}
     for each in in_serving_order(wanted):
         topics.setdefault(each.log.topic, []).append(each)
@@ -116,9 +121,9 @@ def _write_wanted(out: _Request, version: int, wanted: FetchTarget) -> None:
         out.int32(or_minus_one(wanted.leader_epoch))
     out.int64(wanted.offset)
     if version >= 12:
-        out.int32(
-            -1
-        )  # the epoch of the last record we have: logs that were cut are told by `OffsetForLeaderEpoch`, once all is read
+        # The epoch of the last fetched record. It is not sent: OffsetForLeaderEpoch detects
+        # truncated partitions after all records are read.
+        out.int32(-1)
     if version >= 5:
         out.int64(-1)
     out.int32(wanted.max_bytes).tags()
@@ -127,20 +132,20 @@ def _write_wanted(out: _Request, version: int, wanted: FetchTarget) -> None:
 def parse_fetch(
     version: int, body: memoryview, wanted: Sequence[FetchTarget] = (), **place: Any
 ) -> FetchAnswer:
-    """A Fetch response from the bytes after the correlation id, to a request for `wanted`.
+    """Parse the response to a request for `wanted`: the bytes after the correlation id.
 
-    `records` of each partition are slices of `body`: they live as long as the buffer below it is
-    not reused. Raises CorruptData naming topic and partition where a length is absurd or the bytes
-    end early.
+    `records` of each partition are slices of `body`, valid until its buffer is reused. Raises
+    CorruptData with topic and partition for impossible lengths and truncated bytes.
     """
     reader = _Response(version, body, wanted, place)
     reader.tags()
-    throttle_ms, error_code = reader.int32() if version >= 1 else 0, NONE
+    throttle_ms = reader.int32() if version >= 1 else 0
+    error_code = NONE
     if version >= 7:
         error_code = reader.int16()
         reader.int32()
     partitions: list[FetchedPartition] = []
-    unasked = {each.log for each in wanted if each.max_bytes <= 0}
+    without_bytes = {each.log for each in wanted if each.max_bytes <= 0}
     proves_empty = throttle_ms <= 0
     for _ in range(reader.counted("the array of topics", item_bytes=6)):
         reader.place = place
@@ -148,9 +153,10 @@ def parse_fetch(
         for _ in range(reader.counted("the array of partitions", item_bytes=18)):
             reader.place = {**place, "topic": topic}
             fetched = _read_partition(reader, version, topic)
-            proven = proves_empty and BrokerPartition(topic, fetched.partition) not in unasked
-            partitions.append(replace(fetched, proves_empty=proven))
-            # without a limit of the whole answer nobody takes another's bytes
+            log = BrokerPartition(topic, fetched.partition)
+            is_proof = proves_empty and log not in without_bytes
+            partitions.append(replace(fetched, proves_empty=is_proof))
+            # Without a limit of the whole response no partition uses up the bytes of another.
             proves_empty = proves_empty and (
                 version < FIRST_WITH_A_LIMIT or not len(fetched.records)
             )
@@ -164,14 +170,15 @@ def parse_fetch(
 def _read_partition(reader: _Response, version: int, topic: str) -> FetchedPartition:
     partition = reader.int32()
     if partition < 0:
-        raise reader.corrupt(f"partition {partition} is negative")
+        raise reader.corrupt(f"Partition {partition} is negative")
     reader.place = {**reader.place, "partition": partition}
-    error_code, high_watermark = reader.int16(), reader.int64()
+    error_code = reader.int16()
+    high_watermark = reader.int64()
     last_stable_offset = reader.int64() if version >= 4 else -1
     log_start_offset = reader.int64() if version >= 5 else -1
     aborted = reader.aborted() if version >= 4 else ()
     if version >= 11:
-        reader.int32()  # a preferred replica, never named to a reader without a rack
+        reader.int32()  # the preferred replica, never set for a reader without a rack
     records = reader.records()
     reader.tags()
     return FetchedPartition(
@@ -187,7 +194,7 @@ def _read_partition(reader: _Response, version: int, topic: str) -> FetchedParti
 
 
 class _Request(Writer):
-    """What versions write differently."""
+    """Writer of the fields that differ between versions."""
 
     __slots__ = ("_version",)
 
@@ -210,16 +217,16 @@ class _Request(Writer):
         if self._version < FIRST_WITH_TOPIC_IDS:
             return self.text(name)
         if topic_id is None:
-            raise ValueError(f"no id of topic {name} is known")
+            raise ValueError(f"The id of topic {name} is unknown")
         return self.raw(UUID(topic_id).bytes)
 
     def tags(self) -> _Request:
-        """No tagged field."""
+        """Write that there are no tagged fields."""
         return self.unsigned_varint(0) if self._version >= _FIRST_COMPACT else self
 
 
 class _Response(Reader):
-    """What versions read differently."""
+    """Reader of the fields that differ between versions."""
 
     __slots__ = ("_version", "_names")
 
@@ -228,13 +235,11 @@ class _Response(Reader):
     ) -> None:
         super().__init__(body, **place)
         self._version = version
-        by_id = version >= FIRST_WITH_TOPIC_IDS
-        if by_id:
+        self._names = {}
+        if version >= FIRST_WITH_TOPIC_IDS:
             self._names = {
                 UUID(each.topic_id): each.log.topic for each in wanted if each.topic_id is not None
             }
-        else:
-            self._names = {}
 
     def counted(self, field: str, *, item_bytes: int) -> int:
         if self._version < _FIRST_COMPACT:
@@ -253,7 +258,7 @@ class _Response(Reader):
             )
         topic_id = UUID(bytes=bytes(self.span(16, "a topic's id")))
         if topic_id not in self._names:
-            raise self.corrupt(f"the topic with the id {topic_id} was not asked for")
+            raise self.corrupt(f"The topic with the id {topic_id} was not requested")
         return self._names[topic_id]
 
     def aborted(self) -> tuple[tuple[int, int], ...]:
@@ -264,11 +269,16 @@ class _Response(Reader):
         return tuple(found)
 
     def records(self) -> memoryview:
-        length = self.int32() if self._version < _FIRST_COMPACT else self.unsigned_varint() - 1
-        return self.span(0 if length == -1 else length, "the record set")
+        if self._version < _FIRST_COMPACT:
+            length = self.int32()
+        else:
+            length = self.unsigned_varint() - 1
+        if length == -1:
+            length = 0
+        return self.span(length, "the record set")
 
     def tags(self) -> None:
-        """Tagged fields (KIP-482): none that is defined so far is of use to a reader."""
+        """Skip tagged fields (KIP-482): a reader needs none of them."""
         if self._version < _FIRST_COMPACT:
             return
         for _ in range(self.unsigned_varint()):
@@ -276,28 +286,34 @@ class _Response(Reader):
             self.span(self.unsigned_varint(), "a tagged field")
 
 
-_NOT_TAKEN = BrokerRefusal(
+_NOTHING_APPENDED = BrokerRefusal(
     NONE,
-    "it names no offset for what was sent, so it took nothing of it, and tells no error",
+    "the response has neither an offset nor an error, so nothing was appended",
     False,
     SettingsError,
-    "Check the bytes that were sent: Kafka 0.8 to 0.10.2 answer so where no whole message with a right checksum is in them",
+    (
+        "Check the sent bytes. Kafka 0.8 to 0.10.2 respond like this if they hold no complete "
+        "message with a correct checksum"
+    ),
 )
-"""An append without an offset failed, whatever its code."""
+"""The error of an append without an offset and with error code 0."""
 
 
 def magic_of(version: int) -> int:
-    """The newest message format that a version of Produce takes."""
-    return 0 if version < 2 else 1 if version < 3 else 2
+    """Return the newest message format that a version of Produce accepts."""
+    if version < 2:
+        return 0
+    if version < 3:
+        return 1
+    return 2
 
 
 def encode_records(
     records: Iterable[tuple[bytes | None, bytes | None]], *, timestamp_ms: int, magic: int = 2
 ) -> bytes:
-    """One uncompressed record batch, or message set (`magic` 0 or 1), of key and value pairs, all
-    with one timestamp if the format has any.
+    """Encode an uncompressed record batch, or message set (`magic` 0 or 1), of keys and values.
 
-    ValueError when there is none.
+    All get the same timestamp, if the format has timestamps. Raises ValueError without records.
     """
     from kafka.record import MemoryRecordsBuilder
 
@@ -305,7 +321,7 @@ def encode_records(
     for key, value in records:
         builder.append(timestamp_ms, key, value)
     if builder.next_offset() == 0:
-        raise ValueError("there is no record to send")
+        raise ValueError("There is no record to send")
     builder.close()
     return bytes(builder.buffer())
 
@@ -322,15 +338,19 @@ def produce_fields(log: BrokerPartition, record_batch: bytes, timeout_ms: int) -
 
 
 def parse_produce(response: Any) -> dict[BrokerPartition, int | BrokerRefusal]:
-    """The offset that the first record of each log got."""
-    return {
-        BrokerPartition(topic.name, each.index): _first_offset(
-            each.error_code, or_none(each.base_offset)
-        )
-        for topic in response.responses
-        for each in topic.partition_responses
-    }
+    """Return the offset of the first appended record of each partition, or the error."""
+    offsets: dict[BrokerPartition, int | BrokerRefusal] = {}
+    for topic in response.responses:
+        for each in topic.partition_responses:
+            log = BrokerPartition(topic.name, each.index)
+            offsets[log] = _first_offset(each.error_code, or_none(each.base_offset))
+    return offsets
 
 
 def _first_offset(code: int, offset: int | None) -> int | BrokerRefusal:
-    return _NOT_TAKEN if offset is None and code == NONE else error_of(code) or offset or 0
+    refusal = error_of(code)
+    if refusal is not None:
+        return refusal
+    if offset is None:
+        return _NOTHING_APPENDED
+    return offset

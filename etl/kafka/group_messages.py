@@ -1,12 +1,15 @@
-"""How do group members and their coordinator communicate, in either protocol?
+"""How are the messages of group members encoded and decoded, in both protocols?
+
+Lives here: the fields of requests and the parsers of responses, subscriptions and assignments.
+Not here: their values (messages.py), choice of partitions (etl/decide/group_assignment.py).
 
 Classic protocol (Kafka 0.9 to 4.x): JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the
 subscriptions and assignments inside them (ConsumerProtocol, versions 0 to 3). Each of those begins
-with its version; later versions only append fields (KIP-429), so of an unknown version the known
-part is read, as Kafka's consumers do.
+with its version. Later versions only append fields (KIP-429), so the known part of an unknown
+version is read, as Kafka's consumers do.
 
 Consumer protocol (KIP-848, Kafka 4.0): ConsumerGroupHeartbeat and ConsumerGroupDescribe.
-kafka-python has no schemas for them, so they lie beside this module in Kafka's own format.
+kafka-python has no schemas for them; they are in this folder in Kafka's own format.
 Topics are identified by topic id.
 """
 
@@ -43,33 +46,36 @@ from etl.model.partitions import BrokerPartition
 
 _NEWEST = 3
 _WITH_OWNED = 2
-"""The first version with owned partitions and their generation: only then do other members trust
-them.
+"""The first version with owned partitions and their generation.
+
+Other members rely on owned partitions only with a generation.
 """
 _CHECK = "Check which clients are members of the group"
 
 
 def render_subscription(subscription: Subscription) -> bytes:
-    """In version 0, which every client reads, where nothing is owned."""
-    version = _WITH_OWNED if subscription.owned or subscription.generation is not None else 0
+    """Encode a subscription; in version 0, which every client reads, without owned partitions."""
+    version = 0
+    if subscription.owned or subscription.generation is not None:
+        version = _WITH_OWNED
     kind = ConsumerProtocolSubscription.TopicPartition
     owned = [
         kind(topic=topic, partitions=[log.partition for log in logs])
         for topic, logs in by_topic(subscription.owned).items()
     ]
-    made = ConsumerProtocolSubscription(
+    encoded = ConsumerProtocolSubscription(
         version=version,
         topics=list(subscription.topics),
         user_data=subscription.user_data,
         owned_partitions=owned,
         generation_id=or_minus_one(subscription.generation),
     )
-    return bytes(made.encode())
+    return bytes(encoded.encode())
 
 
 def parse_subscription(content: bytes, **place: Any) -> Subscription:
-    """Raises CorruptData."""
-    found = _decoded(ConsumerProtocolSubscription, content, "a member's subscription", place)
+    """Parse the subscription of a member. Raises CorruptData."""
+    found = _decoded(ConsumerProtocolSubscription, content, "A member's subscription", place)
     owned = getattr(found, "owned_partitions", None) or ()
     return Subscription(
         tuple(found.topics),
@@ -91,13 +97,14 @@ def render_assignment(logs: Iterable[BrokerPartition]) -> bytes:
 
 
 def parse_assignment(content: bytes, **place: Any) -> frozenset[BrokerPartition]:
-    """Nothing where the leader assigned nothing, or does not know the member. Raises CorruptData."""
+    """Parse the assignment of a member. Raises CorruptData.
+
+    Empty if the leader assigned nothing, or did not know the member.
+    """
     if not content:
         return frozenset()
-    return _logs(
-        _decoded(ConsumerProtocolAssignment, content, "an assignment", place).assigned_partitions,
-        place,
-    )
+    assignment = _decoded(ConsumerProtocolAssignment, content, "An assignment", place)
+    return _logs(assignment.assigned_partitions, place)
 
 
 def _decoded(kind: Any, content: bytes, field: str, place: Mapping[str, Any]) -> Any:
@@ -113,25 +120,21 @@ def _decoded(kind: Any, content: bytes, field: str, place: Mapping[str, Any]) ->
 
 
 def _logs(topics: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
-    logs = frozenset(
-        BrokerPartition(each.topic, partition)
-        for each in topics
-        for partition in each.partitions
-        if partition >= 0
-    )
-    if any(partition < 0 for each in topics for partition in each.partitions):
-        raise CorruptData(
-            "A partition that a member is said to have is negative", action=_CHECK, **place
-        )
-    return logs
+    logs = set()
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition < 0:
+                raise CorruptData("A partition of a member is negative", action=_CHECK, **place)
+            logs.add(BrokerPartition(topic.topic, partition))
+    return frozenset(logs)
 
 
 CONSUMERS = "consumer"
-"""The group type whose members divide partitions."""
-FIRST_STATIC_JOIN, FIRST_STATIC = 5, 3
-"""The versions of JoinGroup, and of the two others, that know the names of static members (KIP-345,
-Kafka 2.3).
-"""
+"""The group type that assigns partitions."""
+FIRST_STATIC_JOIN = 5
+"""First version of JoinGroup with the instance id of static members (KIP-345, Kafka 2.3)."""
+FIRST_STATIC = 3
+"""First version of SyncGroup, Heartbeat and LeaveGroup with it."""
 _REASON = "a run of a pipeline"
 _PROTOCOL = JoinGroupRequest.JoinGroupRequestProtocol
 
@@ -156,35 +159,31 @@ def join_fields(wanted: JoinRequest) -> dict[str, Any]:
 def parse_join(response: Any, instance_id: str | None = None, **place: Any) -> Joined:
     """Parse the response to a static (`instance_id`) or dynamic member's join.
 
-    A static leader that returns gets a new member id. From version 9 on the broker says that it
-    leads (KIP-814); an older broker names its former id as leader. Raises CorruptData for an
+    A static leader that returns gets a new member id. From version 9 on the response has a flag
+    for it (KIP-814); in older responses the leader has its former id. Raises CorruptData for an
     invalid subscription of a member.
     """
-    refusal, member_id = error_of(response.error_code), response.member_id or None
+    refusal = error_of(response.error_code)
+    member_id = response.member_id or None
     if refusal is not None:
         return Joined(refusal, member_id, -1, "", False, ())
     skips = getattr(response, "skip_assignment", False) or _is_former_id(
         response.leader, response.member_id, instance_id
     )
     is_leader = response.leader == response.member_id or skips
+    members: list[MemberSubscription] = []
     if is_leader:
-        members = tuple(
-            MemberSubscription(
-                each.member_id,
-                getattr(each, "group_instance_id", None) or None,
-                parse_subscription(bytes(each.metadata), **place),
-            )
-            for each in response.members
-        )
-    else:
-        members = ()
+        for each in response.members:
+            instance = getattr(each, "group_instance_id", None) or None
+            subscription = parse_subscription(bytes(each.metadata), **place)
+            members.append(MemberSubscription(each.member_id, instance, subscription))
     return Joined(
         None,
         member_id,
         response.generation_id,
         response.protocol_name or "",
         is_leader,
-        members,
+        tuple(members),
         skips,
     )
 
@@ -196,7 +195,10 @@ def _is_former_id(leader: str, member_id: str, instance_id: str | None) -> bool:
 def sync_fields(
     identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]]
 ) -> dict[str, Any]:
-    """`assigned`: member id to logs, of the leader; nothing of anybody else."""
+    """Return the fields of SyncGroup.
+
+    `assigned`: member id to partitions, sent by the leader; empty for other members.
+    """
     kind = SyncGroupRequest.SyncGroupRequestAssignment
     assignments = [
         kind(member_id=member, assignment=render_assignment(logs))
@@ -211,11 +213,11 @@ def sync_fields(
 
 
 def parse_sync(response: Any, **place: Any) -> Synced:
-    """Raises CorruptData for an assignment that is none."""
+    """Parse the assignment of this member. Raises CorruptData if it is invalid."""
     refusal = error_of(response.error_code)
-    return Synced(
-        refusal, frozenset() if refusal else parse_assignment(bytes(response.assignment), **place)
-    )
+    if refusal is not None:
+        return Synced(refusal, frozenset())
+    return Synced(None, parse_assignment(bytes(response.assignment), **place))
 
 
 def heartbeat_fields(identity: MemberIdentity) -> dict[str, Any]:
@@ -227,7 +229,7 @@ def parse_heartbeat(response: Any) -> BrokerRefusal | None:
 
 
 def leave_fields(identity: MemberIdentity) -> dict[str, Any]:
-    """Version 3 on names several members, the older ones one."""
+    """Return the fields of LeaveGroup; versions 3 and later have a list of members."""
     leaving = LeaveGroupRequest.MemberIdentity(
         member_id=identity.member_id, group_instance_id=identity.instance_id, reason=_REASON
     )
@@ -235,12 +237,15 @@ def leave_fields(identity: MemberIdentity) -> dict[str, Any]:
 
 
 def parse_leave(response: Any) -> BrokerRefusal | None:
-    """Return the error of the request, or of the one member that it named."""
-    error_found = error_of(response.error_code)
-    return error_found or next(
-        (refusal for each in response.members or () if (refusal := error_of(each.error_code))),
-        None,
-    )
+    """Return the error of the request, or of its one member."""
+    refusal = error_of(response.error_code)
+    if refusal is not None:
+        return refusal
+    for member in response.members or ():
+        refusal = error_of(member.error_code)
+        if refusal is not None:
+            return refusal
+    return None
 
 
 def _identity(identity: MemberIdentity) -> dict[str, Any]:
@@ -252,18 +257,16 @@ def _identity(identity: MemberIdentity) -> dict[str, Any]:
     }
 
 
-_DIVIDED = frozenset({"Stable", "Reconciling"})
-"""Group states in which each member knows its assignment, whether or not it has all of it yet."""
+_ASSIGNED_STATES = frozenset({"Stable", "Reconciling"})
+"""Group states in which each member knows its assignment, even if it does not own all of it yet."""
 _FULL = 0
-"""A heartbeat with this epoch, or with owned partitions, has all fields; others have changes only.
-"""
+"""Epoch of a heartbeat with all fields; other heartbeats only have changes."""
 
 
 def consumer_heartbeat_fields(beat: ConsumerHeartbeat) -> dict[str, Any]:
     kind = ConsumerGroupHeartbeatRequest.TopicPartitions
-    if beat.owned is None:
-        owned = None
-    else:
+    owned = None
+    if beat.owned is not None:
         owned = [
             kind(topic_id=UUID(topic), partitions=sorted(partitions))
             for topic, partitions in sorted(beat.owned.items())
@@ -285,23 +288,24 @@ def consumer_heartbeat_fields(beat: ConsumerHeartbeat) -> dict[str, Any]:
 
 
 def parse_consumer_heartbeat(response: Any, **place: Any) -> ConsumerHeartbeatAnswer:
-    """Raises CorruptData for a negative partition, or an interval that is none."""
+    """Parse the response. Raises CorruptData for a negative partition or an interval of 0."""
     refusal = error_of(response.error_code)
     if refusal is None and response.heartbeat_interval_ms <= 0 and response.member_epoch > 0:
         raise CorruptData(
-            f"Heartbeats are wanted every {response.heartbeat_interval_ms} ms",
+            f"The coordinator sent the heartbeat interval {response.heartbeat_interval_ms} ms",
             action="Check the broker's log",
             **place,
         )
+    assigned = None
+    if response.assignment is not None:
+        assigned = _assigned(response.assignment.topic_partitions, place)
     return ConsumerHeartbeatAnswer(
         refusal,
         response.error_message or "",
         response.member_id or None,
         response.member_epoch,
         response.heartbeat_interval_ms,
-        None
-        if response.assignment is None
-        else _assigned(response.assignment.topic_partitions, place),
+        assigned,
     )
 
 
@@ -310,45 +314,45 @@ def consumer_group_fields(group: str) -> dict[str, Any]:
 
 
 def parse_consumer_group(response: Any, **place: Any) -> MembersResponse:
-    """Parse the members of the requested group with their current and next partitions; as
-    `groups.parse_group`. Raises CorruptData for a negative partition.
+    """Parse the members of the requested group with their current and next partitions.
+
+    Raises CorruptData for a negative partition.
     """
     group = next(iter(response.groups), None)
     if group is None:
         return MembersResponse(None, {})
-    is_divided = group.group_state in _DIVIDED
-    return MembersResponse(
-        error_of(group.error_code),
-        {
-            f"{member.member_id} at {member.client_host.lstrip('/')}": _logs_of(member, place)
-            if is_divided
-            else None
-            for member in group.members
-        },
-    )
+
+    is_assigned = group.group_state in _ASSIGNED_STATES
+    members: dict[str, frozenset[BrokerPartition] | None] = {}
+    for member in group.members:
+        logs = None
+        if is_assigned:
+            logs = _logs_of(member, place)
+        members[f"{member.member_id} at {member.client_host.lstrip('/')}"] = logs
+    return MembersResponse(error_of(group.error_code), members)
 
 
 def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
-    partitions = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
-    if any(partition < 0 for each in partitions for partition in each.partitions):
-        raise CorruptData(
-            "An assigned partition is negative", action="Check the broker's log", **place
-        )
-    return frozenset(
-        BrokerPartition(each.topic_name, partition)
-        for each in partitions
-        for partition in each.partitions
-    )
+    topics = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
+    logs = set()
+    for topic in topics:
+        _reject_negative(topic.partitions, place)
+        logs.update(BrokerPartition(topic.topic_name, partition) for partition in topic.partitions)
+    return frozenset(logs)
 
 
 def _assigned(topics: Iterable[Any], place: Mapping[str, Any]) -> dict[str, frozenset[int]]:
     found: dict[str, frozenset[int]] = {}
-    for each in topics:
-        if any(partition < 0 for partition in each.partitions):
-            raise CorruptData(
-                "An assigned partition is negative", action="Check the broker's log", **place
-            )
-        found[str(each.topic_id)] = found.get(str(each.topic_id), frozenset()) | frozenset(
-            each.partitions
-        )
+    for topic in topics:
+        _reject_negative(topic.partitions, place)
+        topic_id = str(topic.topic_id)
+        found[topic_id] = found.get(topic_id, frozenset()) | frozenset(topic.partitions)
     return found
+
+
+def _reject_negative(partitions: Iterable[int], place: Mapping[str, Any]) -> None:
+    """Raise CorruptData for a negative partition."""
+    if any(partition < 0 for partition in partitions):
+        raise CorruptData(
+            "An assigned partition is negative", action="Check the broker's log", **place
+        )

@@ -1,8 +1,9 @@
-"""How is Kafka asked about many partitions at once?
+"""How are requests about many partitions encoded and decoded?
 
-Lives here: ListOffsets, OffsetForLeaderEpoch, DescribeLogDirs, OffsetCommit and OffsetFetch, by
-Kafka's own message schemas, with partitions as rows of numbers. kafka-python would create an
-object for each partition; it serves the small requests (etl/kafka/small_messages.py).
+Lives here: ListOffsets, Metadata, OffsetForLeaderEpoch and DescribeLogDirs by Kafka's own message
+schemas, with partitions as rows of numbers; FindCoordinator, OffsetCommit and OffsetFetch.
+Not here: small requests (small_messages.py), which kafka-python encodes and decodes. It would
+create an object for each partition.
 
 Flexible versions (KIP-482) have compact lengths and tagged fields; no tagged field of the
 supported versions is needed, so they are skipped.
@@ -45,24 +46,27 @@ from etl.model.partitions import INTERNAL_TOPICS, Broker, BrokerPartition, Isola
 
 Answer = TypeVar("Answer")
 FIRST_LISTED = 1
-"""Version 0 of ListOffsets names several offsets for each log, so its logs take different sizes."""
+"""Version 0 of ListOffsets has several offsets per partition, so its rows differ in size."""
 FIRST_CLUSTER = 9
-"""Earlier versions of Metadata are `small_messages`'."""
-_FIRST_WITH_TOPIC_IDS, _LAST_WITH_OPERATIONS = 10, 10
+"""Earlier versions of Metadata are in `small_messages`."""
+_FIRST_WITH_TOPIC_IDS = 10
+_LAST_WITH_OPERATIONS = 10
 _FIRST_FLEXIBLE = {
     Api.METADATA: FIRST_CLUSTER,
     Api.LIST_OFFSETS: 6,
     Api.OFFSET_FOR_LEADER_EPOCH: 4,
     Api.DESCRIBE_LOG_DIRS: 2,
 }
-_LISTED, _LISTED_WITH_EPOCH, _EPOCH_END, _SIZE, _LED = (
-    Struct(layout) for layout in (">ihqq", ">ihqqi", ">hiiq", ">iqq?", ">hiii")
-)
+_OFFSET_ROW = Struct(">ihqq")
+_OFFSET_AND_EPOCH_ROW = Struct(">ihqqi")
+_EPOCH_END_ROW = Struct(">hiiq")
+_LOG_DIR_ROW = Struct(">iqq?")
+_PARTITION_ROW = Struct(">hiii")
 _MAX_PORT = 65535
 
 
 class ThrottledAnswer(NamedTuple, Generic[Answer]):
-    """An answer, and for how long the broker throttles us."""
+    """An answer, and how long the broker throttles this client."""
 
     answer: Answer
     throttled_ms: int
@@ -77,8 +81,9 @@ def encode_list_offsets(
     correlation_id: int,
     client_id: str,
 ) -> bytes:
-    """One request for many logs, from `FIRST_LISTED` on; `times` holds LATEST, EARLIEST or
-    milliseconds since 1970.
+    """Encode a request for many partitions, in version `FIRST_LISTED` or later.
+
+    `times` holds LATEST, EARLIEST or milliseconds since 1970.
     """
     request = _request(Api.LIST_OFFSETS, version, correlation_id, client_id).int32(-1)
     if version >= 2:
@@ -91,10 +96,11 @@ def encode_list_offsets(
             lambda log: (log.partition, times[log]),
             is_flexible=False,
         )
+    layout = ">iiq" if version < 6 else ">iiqx"
     return _with_logs(
         request,
         times,
-        Struct(">iiq" if version < 6 else ">iiqx"),
+        Struct(layout),
         lambda log: (log.partition, or_minus_one(epochs.get(log)), times[log]),
         is_flexible=version >= 6,
     )
@@ -107,13 +113,15 @@ def parse_offsets(
     is_last_stable: bool = False,
     **place: Any,
 ) -> ThrottledAnswer[dict[BrokerPartition, ListedOffset]]:
-    """`is_last_stable`: see `ListedOffset`, for all of them. Raises CorruptData."""
+    """Parse the offsets of partitions. Raises CorruptData.
+
+    `is_last_stable`: see `ListedOffset`; it holds for all of them.
+    """
     reader, is_flexible = _answer(Api.LIST_OFFSETS, version, answer, place)
     throttled_ms = reader.int32() if version >= 2 else 0
+    layout = _OFFSET_AND_EPOCH_ROW if version >= 4 else _OFFSET_ROW
     found: dict[BrokerPartition, ListedOffset] = {}
-    for topic, rows in _told(
-        reader, _LISTED_WITH_EPOCH if version >= 4 else _LISTED, is_flexible, index_at=0
-    ):
+    for topic, rows in _topic_rows(reader, layout, is_flexible, index_at=0):
         for index, code, time_ms, offset, *epoch in rows:
             log = BrokerPartition(topic, index)
             found[log] = ListedOffset(
@@ -121,7 +129,7 @@ def parse_offsets(
                 error_of(code) if code else None,
                 or_none(offset),
                 or_none(time_ms),
-                or_none(epoch[0] if version >= 4 else None),
+                or_none(epoch[0]) if version >= 4 else None,
                 is_last_stable=is_last_stable,
             )
     return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
@@ -135,16 +143,18 @@ def encode_epoch_ends(
     correlation_id: int,
     client_id: str,
 ) -> bytes:
-    """Encode a request for the end of an epoch in each partition (KIP-101). `current` fences a
-    former leader (KIP-320).
+    """Encode a request for the end of a leader epoch in each partition (KIP-101).
+
+    `current` holds known leader epochs, by which a former leader rejects the request (KIP-320).
     """
     request = _request(Api.OFFSET_FOR_LEADER_EPOCH, version, correlation_id, client_id)
     if version >= 3:
         request.int32(-1)
+    layout = ">iiix" if version >= 4 else ">iii"
     return _with_logs(
         request,
         epochs,
-        Struct(">iiix" if version >= 4 else ">iii"),
+        Struct(layout),
         lambda log: (log.partition, or_minus_one(current.get(log)), epochs[log]),
         is_flexible=version >= 4,
     )
@@ -155,8 +165,9 @@ def parse_epoch_ends(
 ) -> ThrottledAnswer[EpochEndsResponse]:
     """Parse the ends of epochs. Raises CorruptData."""
     reader, is_flexible = _answer(Api.OFFSET_FOR_LEADER_EPOCH, version, answer, place)
-    throttled_ms, found = reader.int32(), EpochEndsResponse()
-    for topic, rows in _told(reader, _EPOCH_END, is_flexible, index_at=1):
+    throttled_ms = reader.int32()
+    found = EpochEndsResponse()
+    for topic, rows in _topic_rows(reader, _EPOCH_END_ROW, is_flexible, index_at=1):
         for code, index, epoch, end, *_ in rows:
             found[BrokerPartition(topic, index)] = EpochEndResponse(
                 error_of(code) if code else None, or_none(epoch), or_none(end)
@@ -167,7 +178,7 @@ def parse_epoch_ends(
 def encode_log_dirs(
     version: int, logs: Collection[BrokerPartition], *, correlation_id: int, client_id: str
 ) -> bytes:
-    """How large each log is on that broker (KIP-113)."""
+    """Encode a request for the size of each partition on this broker (KIP-113)."""
     request = _request(Api.DESCRIBE_LOG_DIRS, version, correlation_id, client_id)
     return _with_logs(
         request, logs, Struct(">i"), lambda log: (log.partition,), is_flexible=version >= 2
@@ -177,25 +188,24 @@ def encode_log_dirs(
 def parse_log_dirs(
     version: int, answer: memoryview, **place: Any
 ) -> ThrottledAnswer[dict[BrokerPartition, int]]:
-    """Bytes of the segments of each log on that broker; a copy that is being moved to another disk
-    is left out. Raises CorruptData.
+    """Parse the bytes of the segments of each partition on this broker. Raises CorruptData.
+
+    Future replicas, which move to another disk, are left out.
     """
     reader, is_flexible = _answer(Api.DESCRIBE_LOG_DIRS, version, answer, place)
-    throttled_ms, found = reader.int32(), dict[BrokerPartition, int]()
+    throttled_ms = reader.int32()
+    found: dict[BrokerPartition, int] = {}
     if version >= 3:
-        reader.int16()  # of the whole request: then there are no folders
+        reader.int16()  # the error of the whole request: then there are no folders
     for _ in range(_length(reader, "folders", is_flexible)):
         code = reader.int16()
         _text(reader, "the folder", is_flexible)
-        for topic, rows in _told(reader, _SIZE, is_flexible, index_at=0):
-            if code == 0:
-                found.update(
-                    {
-                        BrokerPartition(topic, index): size
-                        for index, size, _, is_future, *_ in rows
-                        if not is_future
-                    }
-                )
+        for topic, rows in _topic_rows(reader, _LOG_DIR_ROW, is_flexible, index_at=0):
+            if code != 0:
+                continue
+            for index, size, _, is_future, *_ in rows:
+                if not is_future:
+                    found[BrokerPartition(topic, index)] = size
         if version >= 4:
             reader.span(16, "the disk's size")
         _tags(reader, is_flexible)
@@ -205,13 +215,17 @@ def parse_log_dirs(
 def parse_cluster(
     version: int, answer: memoryview, chosen: Collection[str] | None = None, **place: Any
 ) -> ThrottledAnswer[ClusterMetadata]:
-    """The answer to Metadata from `FIRST_CLUSTER` on; `chosen` as in
-    `small_messages.parse_metadata`. Raises CorruptData.
+    """Parse a response to Metadata in version `FIRST_CLUSTER` or later. Raises CorruptData.
+
+    `chosen`: as in `small_messages.parse_metadata`.
     """
     reader, _ = _answer(Api.METADATA, version, answer, place)
-    throttled_ms, brokers = reader.int32(), dict[int, Broker]()
+    throttled_ms = reader.int32()
+    brokers: dict[int, Broker] = {}
     for _ in range(_length(reader, "brokers", True)):
-        number, host, port = reader.int32(), _text(reader, "a host", True), reader.int32()
+        number = reader.int32()
+        host = _text(reader, "a host", True)
+        port = reader.int32()
         if not -1 <= port <= _MAX_PORT:
             raise reader.corrupt(f"Port is {port}")
         _text_or_none(reader, "a rack")
@@ -223,50 +237,54 @@ def parse_cluster(
     if version <= _LAST_WITH_OPERATIONS:
         reader.int32()
     _ended(reader, throttled_ms, True)
-    return ThrottledAnswer(
-        ClusterMetadata(
-            cluster_id, brokers, of_chosen({topic.topic: topic for topic in topics}, chosen)
-        ),
-        throttled_ms,
-    )
+
+    by_name = of_chosen({topic.topic: topic for topic in topics}, chosen)
+    return ThrottledAnswer(ClusterMetadata(cluster_id, brokers, by_name), throttled_ms)
 
 
 def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> TopicMetadata:
-    code, name = reader.int16(), _text(reader, "the topic", True)
-    topic_id = bytes(reader.span(16, "the topic's id")) if version >= _FIRST_WITH_TOPIC_IDS else b""
-    is_internal, partitions = reader.int8() != 0, list[PartitionMetadata]()
+    code = reader.int16()
+    name = _text(reader, "the topic", True)
+    topic_id = None
+    if version >= _FIRST_WITH_TOPIC_IDS:
+        id_bytes = bytes(reader.span(16, "the topic's id"))
+        if any(id_bytes):
+            topic_id = str(UUID(bytes=id_bytes))
+    is_internal = reader.int8() != 0
+    partitions: list[PartitionMetadata] = []
     for _ in range(_length(reader, "partitions", True)):
-        refused, index, leader_id, epoch = _LED.unpack(reader.span(_LED.size, "a partition"))
+        row = reader.span(_PARTITION_ROW.size, "a partition")
+        partition_code, index, leader_id, epoch = _PARTITION_ROW.unpack(row)
         if index < 0:
-            raise reader.corrupt("a partition's number is negative")
+            raise reader.corrupt("A partition number is negative")
         for field in ("replicas", "in-sync replicas", "offline replicas"):
             reader.span(4 * _length(reader, field, True), field)
         _tags(reader, True)
         broker = brokers.get(leader_id)
-        partitions.append(
-            PartitionMetadata(
-                BrokerPartition(name, index),
-                error_of(refused),
-                None if broker is None else Leader(broker, or_none(epoch)),
-            )
-        )
-    reader.int32()  # what we may do with it
+        leader = None
+        if broker is not None:
+            leader = Leader(broker, or_none(epoch))
+        log = BrokerPartition(name, index)
+        partitions.append(PartitionMetadata(log, error_of(partition_code), leader))
+    reader.int32()  # authorized operations
     _tags(reader, True)
     return TopicMetadata(
         name,
         error_of(code),
-        str(UUID(bytes=topic_id)) if any(topic_id) else None,
+        topic_id,
         is_internal or name in INTERNAL_TOPICS,
         tuple(sorted(partitions, key=attrgetter("log"))),
     )
 
 
-# What they have in common
+# Headers, arrays and texts of these messages
 
 
 def _request(api: Api, version: int, correlation_id: int, client_id: str) -> Writer:
     request = Writer().int16(api.key).int16(version).int32(correlation_id).string16(client_id)
-    return request.int8(0) if version >= _FIRST_FLEXIBLE[api] else request
+    if version >= _FIRST_FLEXIBLE[api]:
+        request.int8(0)
+    return request
 
 
 def _with_logs(
@@ -277,19 +295,23 @@ def _with_logs(
     *,
     is_flexible: bool,
 ) -> bytes:
-    """The frame that ends with a row for each log, topic by topic."""
+    """Return the frame of a request that ends with a row for each partition, topic by topic."""
     topics = by_topic(logs)
     _put_length(request, len(topics), is_flexible)
     for topic, some in topics.items():
         name = topic.encode()
-        (request.unsigned_varint(len(name) + 1) if is_flexible else request.int16(len(name))).raw(
-            name
-        )
+        if is_flexible:
+            request.unsigned_varint(len(name) + 1)
+        else:
+            request.int16(len(name))
+        request.raw(name)
         _put_length(request, len(some), is_flexible)
         request.raw(b"".join([layout.pack(*row(log)) for log in some]))
         if is_flexible:
             request.int8(0)
-    return (request.int8(0) if is_flexible else request).framed()
+    if is_flexible:
+        request.int8(0)
+    return request.framed()
 
 
 def _put_length(request: Writer, length: int, is_flexible: bool) -> None:
@@ -303,24 +325,25 @@ def _answer(
     api: Api, version: int, answer: memoryview, place: Mapping[str, Any]
 ) -> tuple[Reader, bool]:
     """Return a reader after the header."""
-    reader, is_flexible = (
-        Reader(answer, api=f"{api.name} v{version}", **place),
-        version >= _FIRST_FLEXIBLE[api],
-    )
+    reader = Reader(answer, api=f"{api.name} v{version}", **place)
+    is_flexible = version >= _FIRST_FLEXIBLE[api]
     reader.int32()
     _tags(reader, is_flexible)
     return reader, is_flexible
 
 
-def _told(
+def _topic_rows(
     reader: Reader, layout: Struct, is_flexible: bool, *, index_at: int
 ) -> Iterator[tuple[str, Sequence[tuple[Any, ...]]]]:
-    """Each topic with the rows of its logs; `index_at`: which number of a row is the partition's."""
+    """Yield each topic with the rows of its partitions.
+
+    `index_at`: the index of the partition number in a row.
+    """
     for _ in range(_length(reader, "topics", is_flexible)):
         topic = _text(reader, "the topic", is_flexible)
         rows = _rows(reader, _length(reader, "partitions", is_flexible), layout, is_flexible)
         if rows and min(row[index_at] for row in rows) < 0:
-            raise reader.corrupt("a partition's number is negative")
+            raise reader.corrupt("A partition number is negative")
         _tags(reader, is_flexible)
         yield topic, rows
 
@@ -328,14 +351,20 @@ def _told(
 def _rows(
     reader: Reader, count: int, layout: Struct, is_flexible: bool
 ) -> Sequence[tuple[Any, ...]]:
-    """All at once; one by one where one of them has tagged fields. A number more at a row's end is
-    that of its tagged fields.
+    """Read rows at once, or each by itself if one has tagged fields.
+
+    In flexible versions a row may end with one more number, the count of its tagged fields.
     """
-    whole, begun = Struct(layout.format + "B") if is_flexible else layout, reader.at
+    start = reader.at
+    whole = layout
+    if is_flexible:
+        whole = Struct(layout.format + "B")
     rows = list(whole.iter_unpack(reader.span(count * whole.size, "partitions")))
     if not is_flexible or not any(row[-1] for row in rows):
         return rows
-    reader.at, rows = begun, []
+
+    reader.at = start
+    rows = []
     for _ in range(count):
         rows.append(layout.unpack(reader.span(layout.size, "a partition")))
         _tags(reader, is_flexible)
@@ -343,7 +372,7 @@ def _rows(
 
 
 def _length(reader: Reader, field: str, is_flexible: bool) -> int:
-    """Read the length of an array whose items take at least one byte."""
+    """Read the length of an array with items of at least one byte."""
     length = reader.unsigned_varint() - 1 if is_flexible else reader.int32()
     if not 0 <= length <= reader.left:
         raise reader.corrupt(f"{field} are {length} items where {reader.left} bytes are left")
@@ -351,10 +380,11 @@ def _length(reader: Reader, field: str, is_flexible: bool) -> int:
 
 
 def _text(reader: Reader, field: str, is_flexible: bool) -> str:
-    return reader.decoded(
-        reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), field),
-        field,
-    )
+    if is_flexible:
+        length = reader.unsigned_varint() - 1
+    else:
+        length = reader.int16()
+    return reader.decoded(reader.span(length, field), field)
 
 
 def _text_or_none(reader: Reader, field: str) -> str | None:
@@ -363,13 +393,15 @@ def _text_or_none(reader: Reader, field: str) -> str | None:
 
 
 def _tags(reader: Reader, is_flexible: bool) -> None:
-    for _ in range(reader.unsigned_varint() if is_flexible else 0):
+    if not is_flexible:
+        return
+    for _ in range(reader.unsigned_varint()):
         reader.unsigned_varint()
         reader.span(reader.unsigned_varint(), "a tagged field")
 
 
 def _ended(reader: Reader, throttled_ms: int, is_flexible: bool) -> int:
-    """Return `throttled_ms` if nothing follows."""
+    """Return `throttled_ms`. Raises CorruptData if bytes follow the end."""
     _tags(reader, is_flexible)
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
@@ -392,24 +424,25 @@ def parse_coordinator(response: Any) -> CoordinatorResponse:
 
 
 def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
-    """Generation -1 and an empty name are those of a commit from outside of any membership."""
-    wanted, member = OffsetCommitRequest.OffsetCommitRequestTopic, commit.member
-    topics = [
-        wanted(
-            name=topic,
-            topic_id=_id_of(topic, commit.topic_ids),
-            partitions=[
-                wanted.OffsetCommitRequestPartition(
-                    partition_index=log.partition,
-                    committed_offset=commit.offsets[log],
-                    committed_metadata=commit.metadata,
-                    committed_leader_epoch=or_minus_one(commit.leader_epochs.get(log)),
-                )
-                for log in logs
-            ],
-        )
-        for topic, logs in by_topic(commit.offsets).items()
-    ]
+    """Return the fields of OffsetCommit.
+
+    Without a member the generation is -1 and the member id empty.
+    """
+    member = commit.member
+    topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
+    topics = []
+    for topic, logs in by_topic(commit.offsets).items():
+        partitions = [
+            topic_type.OffsetCommitRequestPartition(
+                partition_index=log.partition,
+                committed_offset=commit.offsets[log],
+                committed_metadata=commit.metadata,
+                committed_leader_epoch=or_minus_one(commit.leader_epochs.get(log)),
+            )
+            for log in logs
+        ]
+        topic_id = _id_of(topic, commit.topic_ids)
+        topics.append(topic_type(name=topic, topic_id=topic_id, partitions=partitions))
     return {
         "group_id": commit.group,
         "generation_id_or_member_epoch": member.generation if member else -1,
@@ -423,45 +456,52 @@ def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
 def parse_commit(
     response: Any, commit: OffsetsCommit | None = None
 ) -> dict[BrokerPartition, BrokerRefusal | None]:
-    """Parse the response to `commit`. Raises CorruptData for other partitions than requested, which
-    would pass for their success.
+    """Parse the response to `commit`.
+
+    Raises CorruptData for other partitions than requested: a partition without an error would count
+    as committed.
     """
-    names = _names_of(commit.topic_ids if commit else {})
-    refusals = {
-        BrokerPartition(_name_of(topic, names), each.partition_index): error_of(each.error_code)
-        for topic in response.topics
-        for each in topic.partitions
-    }
+    names: dict[UUID, str] = {}
+    if commit:
+        names = _names_of(commit.topic_ids)
+    refusals: dict[BrokerPartition, BrokerRefusal | None] = {}
+    for topic in response.topics:
+        name = _name_of(topic, names)
+        for each in topic.partitions:
+            refusals[BrokerPartition(name, each.partition_index)] = error_of(each.error_code)
     if commit and refusals.keys() != commit.offsets.keys():
         raise CorruptData(
-            "The answer to OFFSET_COMMIT names other partitions than were asked for",
+            "The response to OFFSET_COMMIT has other partitions than requested",
             action="Check the broker's log",
         )
     return refusals
 
 
 def offset_fetch_fields(question: OffsetsQuestion) -> dict[str, Any]:
-    """For every version: versions 8 and later name groups."""
-    of_one, of_several = (
-        OffsetFetchRequest.OffsetFetchRequestTopic,
-        OffsetFetchRequest.OffsetFetchRequestGroup,
-    )
-    logs, member = by_topic(question.logs), question.member
-    numbers = {topic: [log.partition for log in found] for topic, found in logs.items()}
-    group = of_several(
+    """Return the fields of OffsetFetch for every version: 8 and later have a list of groups."""
+    topic_type = OffsetFetchRequest.OffsetFetchRequestTopic
+    group_type = OffsetFetchRequest.OffsetFetchRequestGroup
+    topics = []
+    group_topics = []
+    for topic, logs in by_topic(question.logs).items():
+        numbers = [log.partition for log in logs]
+        topic_id = _id_of(topic, question.topic_ids)
+        topics.append(topic_type(name=topic, partition_indexes=numbers))
+        group_topics.append(
+            group_type.OffsetFetchRequestTopics(
+                name=topic, topic_id=topic_id, partition_indexes=numbers
+            )
+        )
+    member = question.member
+    group = group_type(
         group_id=question.group,
         member_id=member.member_id if member else None,
         member_epoch=member.generation if member else -1,
-        topics=[
-            of_several.OffsetFetchRequestTopics(
-                name=topic, topic_id=_id_of(topic, question.topic_ids), partition_indexes=found
-            )
-            for topic, found in numbers.items()
-        ],
+        topics=group_topics,
     )
     return {
         "group_id": question.group,
-        "topics": [of_one(name=topic, partition_indexes=found) for topic, found in numbers.items()],
+        "topics": topics,
         "groups": [group],
         "require_stable": question.is_stable,
     }
@@ -470,41 +510,43 @@ def offset_fetch_fields(question: OffsetsQuestion) -> dict[str, Any]:
 def parse_offset_fetch(
     response: Any, *, in_zookeeper: bool, question: OffsetsQuestion | None = None
 ) -> CommittedOffsets:
-    """Parse the response to `question`. `in_zookeeper`: such a broker (version 0) reports a
-    partition without an offset as unknown. Raises CorruptData for other groups or partitions.
+    """Parse the response to `question`.
+
+    `in_zookeeper`: version 0, which reports a partition without a committed offset as unknown.
+    Raises CorruptData for another group or other partitions than requested.
     """
     if question and [each.group_id for each in response.groups] not in ([], [question.group]):
         raise CorruptData(
-            "The answer to OFFSET_FETCH is about another group than was asked for",
+            "The response to OFFSET_FETCH has another group than requested",
             action="Check the broker's log",
         )
     found = response.groups[0] if response.groups else response
-    names = _names_of(question.topic_ids if question else {})
+    names: dict[UUID, str] = {}
+    if question:
+        names = _names_of(question.topic_ids)
     refusal = error_of(found.error_code)
-    offsets = {
-        BrokerPartition(_name_of(topic, names), each.partition_index): _committed(
-            each, in_zookeeper
-        )
-        for topic in found.topics
-        for each in topic.partitions
-    }
+    offsets: dict[BrokerPartition, CommittedOffset] = {}
+    for topic in found.topics:
+        name = _name_of(topic, names)
+        for each in topic.partitions:
+            log = BrokerPartition(name, each.partition_index)
+            offsets[log] = _committed(each, in_zookeeper)
     if question and refusal is None and offsets.keys() != set(question.logs):
         raise CorruptData(
-            "The answer to OFFSET_FETCH names other partitions than were asked for",
+            "The response to OFFSET_FETCH has other partitions than requested",
             action="Check the broker's log",
         )
     return CommittedOffsets(refusal, offsets)
 
 
 def _committed(found: Any, in_zookeeper: bool) -> CommittedOffset:
-    offset, refusal = or_none(found.committed_offset), error_of(found.error_code)
-    is_absent = in_zookeeper and offset is None and refusal is UNKNOWN_TOPIC
-    epoch = None if offset is None else or_none(found.committed_leader_epoch)
+    offset = or_none(found.committed_offset)
+    refusal = error_of(found.error_code)
+    if offset is None:
+        is_absent = in_zookeeper and refusal is UNKNOWN_TOPIC
+        return CommittedOffset(None if is_absent else refusal, None)
     return CommittedOffset(
-        None if is_absent else refusal,
-        offset,
-        "" if offset is None else found.metadata or "",
-        epoch,
+        refusal, offset, found.metadata or "", or_none(found.committed_leader_epoch)
     )
 
 
@@ -517,6 +559,6 @@ def _names_of(topic_ids: Mapping[str, str]) -> dict[UUID, str]:
 
 
 def _name_of(topic: Any, names: Mapping[UUID, str]) -> str:
-    """Return the topic's name by its id, from version 10 on; an unknown id unchanged."""
+    """Return the topic's name, from version 10 on by its id; an unknown id unchanged."""
     topic_id: UUID = getattr(topic, "topic_id", _NO_ID)
     return str(topic.name or names.get(topic_id, str(topic_id)))

@@ -1,12 +1,12 @@
-"""What are brokers asked and what do they answer, independent of the broker type?
-
-Values without bytes, except the records field itself. A broker type (etl/kafka/families.py) encodes
-the questions and decodes the answers; what the records field holds is decoded in etl/records.
-The protocol's -1 and "" for a missing value are None here.
+"""Which values do requests and responses have, independent of the broker type?
 
 Lives here: metadata, offsets, fetches, committed offsets, and the messages of group members:
 classic protocol (0.9 to 4.x; the leader assigns) and consumer protocol (KIP-848, 4.0; the
 coordinator assigns).
+Not here: their encoding (etl/kafka/families.py), and the decoding of the records field
+(etl/records).
+
+Only the records field holds bytes. The protocol's -1 and "" for a missing value are None here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _END_OF_TIME = 2**63
 
 
 def reject_wrong_times(times: Mapping[BrokerPartition, int], *, least: int = 0) -> None:
-    """Reject times that ListOffsets would take for words: below 0, or with `least` below LATEST and
-    EARLIEST.
+    """Reject times with a special meaning in ListOffsets: below 0, or below `least`.
 
-    -3 is the record with the largest timestamp (KIP-734), -4 and -5 are of tiered storage. Raises ValueError.
+    -3 is the record with the largest timestamp (KIP-734), -4 and -5 are of tiered storage. Raises
+    ValueError.
     """
     for log, when in times.items():
         if not least <= when < _END_OF_TIME:
@@ -45,8 +45,9 @@ def reject_wrong_times(times: Mapping[BrokerPartition, int], *, least: int = 0) 
 
 
 def reject_negative(**numbers: int | None) -> None:
-    """Reject negative numbers, which brokers take for "none", "any" or "no limit". Raises
-    ValueError with the name.
+    """Reject negative numbers, to which brokers give the meanings "none", "any" or "no limit".
+
+    Raises ValueError with the name.
     """
     for name, number in numbers.items():
         if number is not None and number < 0:
@@ -54,35 +55,38 @@ def reject_negative(**numbers: int | None) -> None:
 
 
 class EntryLayout(Enum):
-    """How entries of a records field begin, which only the broker type tells."""
+    """How the entries of a records field begin; only the broker type determines it."""
 
     LOGICAL = "offset, length, record batch or message"
-    """Kafka 0.8 and later; the magic byte, always at the same place, tells the format."""
+    """Kafka 0.8 and later; the magic byte, always at the same place, determines the format."""
     PHYSICAL = "length, message"
     """Jafka and Kafka 0.7: an entry's offset is the byte position at which it begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchTarget:
-    """One log in a Fetch: from which offset, and how many bytes at most."""
+    """One partition in a Fetch: the first offset, and the maximum number of bytes."""
 
     log: BrokerPartition
     offset: int
     max_bytes: int
     leader_epoch: int | None = None
-    """Leader epoch of the metadata: a broker that is behind or deposed rejects the request
-    (KIP-320).
+    """Leader epoch of the metadata.
+
+    A former leader, or a broker with older metadata, rejects the request (KIP-320).
     """
     topic_id: str | None = None
-    """The id that the topic must still have, where brokers know ids (KIP-516): one that was made
-    again is then refused.
+    """The id that the topic must still have, if brokers have topic ids (KIP-516).
+
+    Brokers reject a fetch from a recreated topic by it.
     """
 
 
 def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
-    """Return `wanted` as a broker serves it: by topic in order of first appearance. The order
-    matters (KIP-74): the first partition with records gets a whole record batch, others what is
-    left. Raises ValueError for a duplicate partition, which brokers reject.
+    """Return `wanted` in the order of a broker: by topic in order of first appearance.
+
+    The order matters (KIP-74): the first partition with records gets a whole record batch, others
+    the remaining bytes. Raises ValueError for a duplicate partition, which brokers reject.
     """
     topics: dict[str, list[FetchTarget]] = {}
     for each in wanted:
@@ -90,7 +94,7 @@ def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
     ordered = tuple(each for group in topics.values() for each in group)
     if len({each.log for each in ordered}) < len(ordered):
         twice = sorted(f"{each.log.topic}/{each.log.partition}" for each in ordered)
-        raise ValueError(f"a fetch may name a log once only: {', '.join(twice)}")
+        raise ValueError(f"A fetch has a partition twice: {', '.join(twice)}")
     return ordered
 
 
@@ -99,10 +103,10 @@ class Fetch:
     """A fetch of several partitions."""
 
     wanted: tuple[FetchTarget, ...]
-    """In the order in which they are served, see `in_serving_order`."""
+    """In the order of `in_serving_order`."""
     isolation: Isolation
     max_bytes: int
-    """Bounds the whole answer; each target's own bounds its part."""
+    """Limit of the whole response; that of each target limits its part."""
     max_wait_ms: int
     min_bytes: int
 
@@ -112,41 +116,38 @@ class Fetch:
         first = self.wanted[0]
         if len(self.wanted) == 1:
             return {**first.log.place, "offset": first.offset}
-        named = ", ".join(str(each.log) for each in self.wanted[:_LOGS_NAMED])
-        return {
-            "one_of": named
-            + (
-                f" and {len(self.wanted) - _LOGS_NAMED} more"
-                if len(self.wanted) > _LOGS_NAMED
-                else ""
-            )
-        }
+        partitions = ", ".join(str(each.log) for each in self.wanted[:_LOGS_NAMED])
+        if len(self.wanted) > _LOGS_NAMED:
+            partitions += f" and {len(self.wanted) - _LOGS_NAMED} more"
+        return {"one_of": partitions}
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """One partition of a Fetch response. The protocol's -1 is None here.
+    """One partition of a Fetch response.
 
-    `records` is a view of the receive buffer, valid until the next response is received into it, so
-    what `Cursor.feed` returns must be read to its end before.
+    `records` is a view of the receive buffer, valid until the next response is received into it:
+    consume the result of `Cursor.feed` completely before.
     """
 
     topic: str
     partition: int
     refusal: BrokerRefusal | None
     high_watermark: int | None
-    """None: the generation's answers have no such field."""
+    """None: responses of this broker type have no such field."""
     last_stable_offset: int | None
-    """None: the version of the answer has no such field."""
+    """None: this version of the response has no such field."""
     log_start_offset: int | None
     aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset) of the aborted transactions that overlap this answer (KIP-98)."""
+    """(producer id, first offset) of aborted transactions that overlap this response (KIP-98)."""
     records: memoryview
     """Record batches or message sets; the last one may be truncated. Empty for null."""
     proves_empty: bool = False
-    """True: empty `records` prove that nothing is readable at the requested offset. Brokers also
-    answer empty while they throttle, and after partitions that used up the bytes (KIP-74): so it
-    holds only for an unthrottled response and a partition without records before it.
+    """True: empty `records` prove that nothing is readable at the requested offset.
+
+    Brokers also return no records while they throttle, and after partitions that used up the bytes
+    (KIP-74). So it is True only in an unthrottled response, and without records of a partition
+    before this one.
     """
     layout: EntryLayout = EntryLayout.LOGICAL
     broker_id: int | None = None
@@ -157,7 +158,7 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """One Fetch response. The records of its partitions are slices of the buffer it was read from."""
+    """One Fetch response. The records of its partitions are slices of the receive buffer."""
 
     throttle_ms: int
     refusal: BrokerRefusal | None
@@ -167,12 +168,12 @@ class FetchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """One log and who leads it now."""
+    """One partition and its current leader."""
 
     log: BrokerPartition
     refusal: BrokerRefusal | None
     leader: Leader | None
-    """None: no leader at the moment, wait and ask again."""
+    """None: no leader at the moment; a later request can return one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """The answer to one Metadata request."""
+    """The response to one Metadata request."""
 
     cluster_id: str | None
     brokers: Mapping[int, Broker]
@@ -197,17 +198,17 @@ class ClusterMetadata:
 
     @property
     def leaders(self) -> dict[BrokerPartition, Leader]:
-        """Every log that has a leader."""
+        """Return the leader of each partition that has one."""
         return {each.log: each.leader for each in self._partitions() if each.leader is not None}
 
     @property
     def leaderless(self) -> frozenset[BrokerPartition]:
-        """Every log that is known and has no leader."""
+        """Return the known partitions without a leader."""
         return frozenset(each.log for each in self._partitions() if each.leader is None)
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """Topic ids, where the broker has them."""
+        """Return the topic ids, if the broker has them."""
         return {
             name: topic.topic_id
             for name, topic in self.topics.items()
@@ -220,31 +221,34 @@ class ClusterMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """The answer for one partition and time."""
+    """The listed offset of one partition for a time."""
 
     log: BrokerPartition
     refusal: BrokerRefusal | None
     offset: int | None
-    """None: no record that late."""
+    """None: no record at or after the time."""
     timestamp_ms: int | None
     leader_epoch: int | None
     boundaries: tuple[int, ...] | None = None
-    """For LATEST with byte offsets: offsets at which a range may be cut, ascending, with the end.
+    """For LATEST with byte offsets: offsets at which a range can be split, ascending, with the end.
     """
     is_last_stable: bool = False
-    """For LATEST: whether it is the last stable offset, which may be below the high watermark
-    (KIP-98). Brokers without transactions have one end.
+    """For LATEST: True for the last stable offset, which may be below the high watermark (KIP-98).
+
+    Brokers without transactions have one end.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEndResponse:
-    """The answer for one partition and epoch."""
+    """The end of a leader epoch of one partition."""
 
     refusal: BrokerRefusal | None
     epoch: int | None
     end_offset: int | None
-    """None: the leader's log knows no such epoch (an epoch above its own, or a log without epochs).
+    """None: the leader does not know the epoch.
+
+    It is above the leader's own, or the partition has no epochs.
     """
 
 
@@ -275,37 +279,39 @@ class GroupMember:
     generation: int
     """Generation of the classic protocol, member epoch of the consumer protocol (KIP-848)."""
     instance_id: str | None = None
-    """The name of a static member (Kafka 2.3 and later)."""
+    """Instance id of a static member (Kafka 2.3 and later)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommit:
-    """A commit: next offsets, with equal metadata for each."""
+    """A commit of next offsets, with equal commit metadata for each."""
 
     group: str
     offsets: Mapping[BrokerPartition, int]
     metadata: str = ""
     member: GroupMember | None = None
-    """None: from outside, which is accepted while the group has no members."""
+    """None: the committer is no member, and is accepted while the group has no members."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Leader epochs of the records before the offsets, if known; stored from Kafka 2.1 on."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Ids of all topics, else names are used. By id a recreated topic is rejected (Kafka 4.1 and
-    later).
+    """Ids of all topics, else names are used.
+
+    By id brokers reject the commit for a recreated topic (Kafka 4.1 and later).
     """
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsQuestion:
-    """Which of a group's offsets to read."""
+    """The partitions of a group for which committed offsets are requested."""
 
     group: str
     logs: tuple[BrokerPartition, ...]
     member: GroupMember | None = None
-    """Sent to brokers of 4.0 and later, which reject a former epoch."""
+    """Sent to brokers of 4.0 and later, which reject a former member epoch."""
     is_stable: bool = False
-    """Offsets that an open transaction will replace are rejected (Kafka 2.5 and later; earlier ones
-    return them).
+    """True: brokers reject offsets that an open transaction will replace.
+
+    Before Kafka 2.5 brokers return them.
     """
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """As in `OffsetsCommit`."""
@@ -313,21 +319,20 @@ class OffsetsQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The next offset that a group stored for one log; None: none was ever stored, or it was
-    forgotten.
-    """
+    """The committed offset of a group in one partition."""
 
     refusal: BrokerRefusal | None
     offset: int | None
+    """None: no offset was committed, or the commit expired."""
     metadata: str = ""
-    """Metadata as committed."""
+    """Commit metadata."""
     leader_epoch: int | None = None
     """Leader epoch of the record before it, as committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffsets:
-    """A group's offsets by its coordinator."""
+    """The committed offsets of a group."""
 
     refusal: BrokerRefusal | None
     """Error of the whole request."""
@@ -336,32 +341,33 @@ class CommittedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member wants to read, as the leader sees it."""
+    """The topics and owned partitions of one member, as sent to the leader."""
 
     topics: tuple[str, ...]
     owned: frozenset[BrokerPartition] = frozenset()
-    """What it reads until it is revoked (KIP-429); nothing with strategies that release everything
-    in each rebalance.
+    """Partitions that it reads until they are revoked (KIP-429).
+
+    Empty with strategies that release all partitions in each rebalance.
     """
     generation: int | None = None
-    """Its generation."""
+    """The generation of the owned partitions."""
     user_data: bytes = b""
-    """Data of other strategies."""
+    """Data of other assignment strategies."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """A member as the leader sees it."""
+    """A member in the list that the leader receives."""
 
     member_id: str
     instance_id: str | None
-    """The name of a static member (KIP-345)."""
+    """Instance id of a static member (KIP-345)."""
     subscription: Subscription
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """One member's wish to be in the next generation of a group."""
+    """The request of one member to join the next generation of a group."""
 
     group: str
     member_id: str | None
@@ -369,11 +375,12 @@ class JoinRequest:
     instance_id: str | None
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """How long the coordinator waits for others to join again; before 0.10.1 that is the session
-    timeout.
+    """How long the coordinator waits for other members to rejoin.
+
+    Brokers before 0.10.1 use the session timeout instead.
     """
     subscriptions: Mapping[str, Subscription]
-    """By strategy, in order of preference."""
+    """By assignment strategy, in order of preference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,17 +389,20 @@ class Joined:
 
     refusal: BrokerRefusal | None
     member_id: str | None
-    """Also with the error that requires it (KIP-394)."""
+    """Also with the error MEMBER_ID_REQUIRED (KIP-394)."""
     generation: int
     strategy: str
     is_leader: bool
     members: tuple[MemberSubscription, ...]
-    """All of them, of the leader; else nothing. Brokers before 3.2 do not list them to a static
-    leader that comes back.
+    """All members, if this member is the leader; else empty.
+
+    Brokers before 3.2 do not list them for a static leader that returns.
     """
     skips_assignment: bool = False
-    """The leader is a static member that came back: the assignment stays as it is, and a SyncGroup
-    with another one is ignored (KIP-814)."""
+    """True: the leader is a static member that returned (KIP-814).
+
+    The assignment stays unchanged, and brokers ignore a SyncGroup with another one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,19 +425,20 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:
-    """The one request of the consumer protocol."""
+    """The only request of members in the consumer protocol."""
 
     group: str
     member_id: str | None
-    """None: one that the coordinator is to make, where it does (3.7 to 3.9)."""
+    """None: the coordinator creates one, if it does so (3.7 to 3.9)."""
     epoch: int
-    """0: to join. Of one that leaves see `LEAVES` and `WILL_BE_BACK`."""
+    """0 to join; `LEAVES` or `WILL_BE_BACK` to leave."""
     instance_id: str | None
     rebalance_timeout_ms: int
     topics: tuple[str, ...]
     owned: Mapping[str, frozenset[int]] | None
-    """Topic id to partitions of all that the member still owns, which acknowledges revocations;
-    None: unchanged.
+    """Topic id to partitions that the member still owns; None: unchanged.
+
+    Without a revoked partition it acknowledges the revocation.
     """
 
 
@@ -437,23 +448,25 @@ class SpokenMembership:
 
     is_classic: bool = False
     has_rebalance_timeout: bool = False
-    """True if members have a rebalance timeout besides the session timeout; older brokers use the
-    session's for both, at most 30 s by default.
+    """True if members have a rebalance timeout besides the session timeout.
+
+    Older brokers use the session timeout for both, at most 30 s by default.
     """
     is_static: bool = False
-    """Members with a name of their own."""
+    """True if the broker has static members."""
     is_consumer: bool = False
-    """Those of the consumer protocol."""
+    """True if the broker has the consumer protocol."""
     release: str = ""
-    """The newest that the broker may be of, where it keeps groups."""
+    """The newest release that the broker can have, if it keeps groups."""
 
 
 _UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def is_of_instance(member_id: str, instance_id: str) -> bool:
-    """True if a member id of a classic group is one of this static member: brokers make
-    INSTANCE_ID-UUID at each return.
+    """True if a member id of a classic group belongs to this static member.
+
+    Brokers create the member id INSTANCE_ID-UUID each time that the member joins.
     """
     return re.fullmatch(f"{re.escape(instance_id)}-{_UUID}", member_id) is not None
 
@@ -466,14 +479,14 @@ WILL_BE_BACK = -2
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeatAnswer:
-    """The response to it."""
+    """The response to `ConsumerHeartbeat`."""
 
     refusal: BrokerRefusal | None
     said: str
-    """The broker's own words about a refusal."""
+    """Error message of the broker."""
     member_id: str | None
     epoch: int
     interval_ms: int
-    """After which the next one is expected."""
+    """Milliseconds until the next heartbeat is due."""
     assigned: Mapping[str, frozenset[int]] | None
     """Topic id to partitions: the member's whole assignment; None: unchanged."""

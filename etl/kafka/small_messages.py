@@ -1,17 +1,16 @@
 """How are Kafka's small requests and responses encoded and decoded?
 
-They are encoded and parsed by `kafka.protocol` of kafka-python and converted to our values.
-Not here: Fetch (etl/kafka/fetch.py) and requests about many partitions
-(etl/kafka/many_partitions.py), because that library copies records and creates an object for
-each partition.
+`kafka.protocol` of kafka-python encodes and parses them; responses become values of messages.py.
+
+Lives here: metadata, DescribeGroups, DescribeConfigs (retention and cleanup), open transactions
+(KIP-664), and the check of responses against their schemas.
+Not here: Fetch (fetch.py) and requests about many partitions (many_partitions.py), because
+kafka-python copies records and creates an object for each partition.
 
 The bytes of a response are first checked against its schema: kafka-python accepts a null array or
 string where the schema has none, a truncated string, trailing bytes, and varints without an end,
 which it adds up to numbers of millions of bits. The check walks the schema with a `Reader`, which
 compares each length with the remaining bytes.
-
-Lives here: metadata, group coordinators, DescribeGroups, DescribeConfigs (retention and cleanup),
-and open transactions (KIP-664).
 """
 
 from __future__ import annotations
@@ -126,18 +125,18 @@ _FIXED = {
 }
 _INDEXES = {"PartitionIndex", "Index", "Partition"}
 _NAMES = {"Name", "Topic"}
-"""Never null for us: we ask for topics by name (from Metadata 12 on a broker may answer for an id
-that it does not know).
+"""Fields that are never null here, because topics are requested by name.
+
+From Metadata 12 on the name is null in a response to an unknown topic id.
 """
 _MAX_PORT = 65535
 
 
 def reject_other(message: Any, version: int, response: memoryview, **place: Any) -> None:
-    """Raise CorruptData, with the place and the byte, where `response` is not a `message` of that
-    version.
+    """Raise CorruptData, with place and byte, if `response` is not a `message` of this version.
 
-    `message` is a response class of kafka-python, `response` the bytes after the length,
-    correlation id included.
+    `message` is a response class of kafka-python, `response` the bytes after the length, with the
+    correlation id.
     """
     reader = Reader(response, **place)
     for step in _steps_of(message, version):
@@ -149,8 +148,10 @@ def reject_other(message: Any, version: int, response: memoryview, **place: Any)
 def reject_malformed_member_data(
     data: Any, version: int, content: memoryview, **place: Any
 ) -> None:
-    """Do the same for data of group members: with a version in front, and unknown trailing fields
-    of newer versions. `data` is a class of kafka-python without a header.
+    """Do the same for the data of group members.
+
+    It begins with its version, and may end with unknown fields of newer versions. `data` is a class
+    of kafka-python without a header.
     """
     reader = Reader(content, **place)
     for step in _steps_of_data(data, version):
@@ -167,7 +168,9 @@ def _steps_of_data(data: Any, version: int) -> tuple[Step, ...]:
 def _steps_of(message: Any, version: int) -> tuple[Step, ...]:
     schema = message.json
     flexible = _holds(schema["flexibleVersions"], version)
-    header = [_skipping("the correlation id", 4), *([_tags] if flexible else [])]
+    header = [_skipping("the correlation id", 4)]
+    if flexible:
+        header.append(_tags)
     return (*header, *_steps(schema["fields"], version, flexible))
 
 
@@ -178,44 +181,61 @@ def _steps(
     *,
     has_tags: bool | None = None,
 ) -> list[Step]:
-    """Return the steps through one struct; adjacent fields of fixed size are one step. `has_tags`:
-    tagged fields follow, as in each flexible struct, but not after array items of text or numbers.
+    """Return the steps through one struct; adjacent fields of fixed size are one step.
+
+    `has_tags`: tagged fields follow, as in each flexible struct, but not after array items of text
+    or numbers. None: as in a struct.
     """
     steps: list[Step] = []
-    size, first = 0, ""
+    size = 0
+    first = ""
     for field in fields:
-        if not _holds(field["versions"], version) or _holds(
-            field.get("taggedVersions", "none"), version
-        ):
+        if not _is_untagged(field, version):
             continue
         if field["type"] in _FIXED and field["name"] not in _INDEXES and field["name"] != "Port":
-            size, first = size + _FIXED[field["type"]], first or field["name"]
+            size += _FIXED[field["type"]]
+            first = first or field["name"]
             continue
         if size:
             steps.append(_skipping(first, size))
-        size, first = 0, ""
+        size = 0
+        first = ""
         steps.append(_step(field, version, flexible))
     if size:
         steps.append(_skipping(first, size))
-    return [*steps, _tags] if (flexible if has_tags is None else has_tags) else steps
+    if has_tags is None:
+        has_tags = flexible
+    if has_tags:
+        steps.append(_tags)
+    return steps
+
+
+def _is_untagged(field: Mapping[str, Any], version: int) -> bool:
+    """True if this version has the field, outside of the tagged fields."""
+    if not _holds(field["versions"], version):
+        return False
+    return not _holds(field.get("taggedVersions", "none"), version)
 
 
 def _step(field: Mapping[str, Any], version: int, flexible: bool) -> Step:
-    name, kind = field["name"], field["type"]
+    name = field["name"]
+    kind = field["type"]
     may_be_null = _holds(field.get("nullableVersions", "none"), version) and name not in _NAMES
-    if name in _INDEXES or name == "Port":
-        return _number(
-            name, 0 if name in _INDEXES else -1, _MAX_PORT if name == "Port" else 2**31 - 1
-        )
+    if name in _INDEXES:
+        return _number(name, 0, 2**31 - 1)
+    if name == "Port":
+        return _number(name, -1, _MAX_PORT)
     if "fields" in field and not kind.startswith("[]"):
         return _struct(name, _steps(field["fields"], version, flexible), may_be_null)
     if not kind.startswith("[]"):
         return _text(name, may_be_null, flexible, is_long=kind == "bytes")
-    item = {**field, "name": name, "type": kind[2:], "nullableVersions": "none"}
-    fields, has_tags = (
-        field["fields"] if "fields" in field else [item],
-        flexible and "fields" in field,
-    )
+
+    if "fields" in field:
+        fields = field["fields"]
+        has_tags = flexible
+    else:
+        fields = [{**field, "name": name, "type": kind[2:], "nullableVersions": "none"}]
+        has_tags = False
     steps = _steps(fields, version, flexible, has_tags=has_tags)
     return _array(name, steps, may_be_null, flexible, _layout(fields, version, has_tags))
 
@@ -223,19 +243,23 @@ def _step(field: Mapping[str, Any], version: int, flexible: bool) -> Step:
 def _layout(
     fields: Sequence[Mapping[str, Any]], version: int, has_tags: bool
 ) -> struct.Struct | None:
-    """Items of one size each, where none has tagged fields: of each its index and the number of its
-    tags. None: they have no one size.
+    """Return the layout of array items of equal size; None if their sizes differ.
+
+    It unpacks the partition number of each item, and the number of its tagged fields.
     """
-    there = [
-        field
-        for field in fields
-        if _holds(field["versions"], version)
-        and not _holds(field.get("taggedVersions", "none"), version)
-    ]
-    if not all(field["type"] in _FIXED and field["name"] != "Port" for field in there):
-        return None
-    sizes = ("i" if field["name"] in _INDEXES else f"{_FIXED[field['type']]}x" for field in there)
-    return struct.Struct(">" + "".join(sizes) + ("B" if has_tags else ""))
+    layout = ">"
+    for field in fields:
+        if not _is_untagged(field, version):
+            continue
+        if field["type"] not in _FIXED or field["name"] == "Port":
+            return None
+        if field["name"] in _INDEXES:
+            layout += "i"
+        else:
+            layout += f"{_FIXED[field['type']]}x"
+    if has_tags:
+        layout += "B"
+    return struct.Struct(layout)
 
 
 def _skipping(name: str, size: int) -> Step:
@@ -271,33 +295,39 @@ def _text(name: str, may_be_null: bool, flexible: bool, *, is_long: bool = False
 
 
 def _struct(name: str, inner: Sequence[Step], may_be_null: bool) -> Step:
-    """Read a struct; a leading byte tells whether it is null (KIP-893), if it may be."""
+    """Read a struct. If it may be null, it begins with a byte: 1, or -1 for null (KIP-893)."""
 
     def walk(reader: Reader) -> None:
-        there = reader.int8() if may_be_null else 1
-        if there not in (1, -1):
-            raise reader.corrupt(f"{name} is said to be there by {there}")
-        for step in inner if there == 1 else ():
+        presence = 1
+        if may_be_null:
+            presence = reader.int8()
+        if presence == -1:
+            return
+        if presence != 1:
+            raise reader.corrupt(f"{name} has the presence byte {presence}")
+        for step in inner:
             step(reader)
 
     return walk
 
 
-def _are_as_usual(reader: Reader, layout: struct.Struct, count: int) -> bool:
-    """Skip items of that layout at once; False, and nothing skipped, if one has tags or is invalid:
-    then each is checked.
+def _skip_regular_items(reader: Reader, layout: struct.Struct, count: int) -> bool:
+    """Skip items of this layout at once.
+
+    Returns False and skips nothing if one has tagged fields or is invalid: then each is checked.
     """
-    size, begun = layout.size * count, reader.at
+    size = layout.size * count
+    start = reader.at
     if size > reader.left:
         return False
+
+    columns: list[tuple[int, ...]] = []
     if size:
         columns = list(zip(*layout.iter_unpack(reader.span(size, "items")), strict=True))
-    else:
-        columns = []
-    tags = columns[-1] if columns and layout.format.endswith("B") else ()
-    if not any(tags) and all(min(column) >= 0 for column in columns):
+    has_tags = bool(columns) and layout.format.endswith("B") and any(columns[-1])
+    if not has_tags and all(min(column) >= 0 for column in columns):
         return True
-    reader.at = begun
+    reader.at = start
     return False
 
 
@@ -312,11 +342,10 @@ def _array(
         count = reader.unsigned_varint() - 1 if flexible else reader.int32()
         if count == -1 and may_be_null:
             return
-        # Each item is one byte at least, so a count cannot promise more rounds than there are
-        # bytes.
+        # Each item takes at least one byte: a count above the number of bytes is invalid.
         if not 0 <= count <= reader.left:
             raise reader.corrupt(f"{name} claims {count} items where {reader.left} bytes are left")
-        if layout is not None and _are_as_usual(reader, layout, count):
+        if layout is not None and _skip_regular_items(reader, layout, count):
             return
         for _ in range(count):
             for step in inner:
@@ -326,9 +355,7 @@ def _array(
 
 
 def _tags(reader: Reader) -> None:
-    """Tagged fields (KIP-482): none of them is known to a version that is spoken here, and all are
-    passed over.
-    """
+    """Skip tagged fields (KIP-482): none of the supported versions needs one."""
     for _ in range(reader.unsigned_varint()):
         reader.unsigned_varint()
         reader.span(reader.unsigned_varint(), "a tagged field")
@@ -338,10 +365,10 @@ def _holds(versions: str, version: int) -> bool:
     """True if `version` is in Kafka's notation of versions: `none`, `3`, `3-5`, `3+`."""
     if versions == "none":
         return False
-    first, dash, last = versions.removesuffix("+").partition("-")
-    return int(first) <= version and (
-        versions.endswith("+") or version <= int(last if dash else first)
-    )
+    first, _, last = versions.removesuffix("+").partition("-")
+    if version < int(first):
+        return False
+    return versions.endswith("+") or version <= int(last or first)
 
 
 _MESSAGES: dict[Api, tuple[Any, Any]] = {
@@ -373,7 +400,7 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
 def encode(
     api: Api, version: int, *, correlation_id: int, client_id: str, fields: Mapping[str, Any]
 ) -> bytes:
-    """One framed request of any kind but Fetch."""
+    """Encode one framed request."""
     request = _MESSAGES[api][0][version](**fields)
     request.with_header(correlation_id, client_id)
     frame: bytes = bytes(request.encode(header=True, framed=True))
@@ -381,16 +408,16 @@ def encode(
 
 
 def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
-    """The library's response object from the bytes after the length (correlation id included).
+    """Return kafka-python's object of a response: the bytes after the length.
 
-    Raises CorruptData where the bytes are not that response.
+    Raises CorruptData if the bytes are not a response of this type and version.
     """
     reject_other(_MESSAGES[api][1], version, response, api=f"{api.name} v{version}", **place)
     try:
         return _MESSAGES[api][1].decode(response, version=version, header=True)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
         raise CorruptData(
-            f"The answer to {api.name} v{version} cannot be read: {error}",
+            f"The response to {api.name} v{version} cannot be parsed: {error}",
             action="Check that nothing between here and the broker alters bytes",
             **place,
         ) from None
@@ -402,11 +429,14 @@ def parse_api_versions(response: Any) -> ApiVersions:
 
 
 METADATA_CREATES_NOTHING = 4
-"""From this version of Metadata on a broker can be told to create no requested topic (KIP-204)."""
+"""First version of Metadata that can request topics without creating them (KIP-204)."""
 
 
 def metadata_fields(topics: Collection[str] | None) -> dict[str, Any]:
-    """None: all topics. Named they may be from version `METADATA_CREATES_NOTHING` on."""
+    """Return the fields of Metadata; None: all topics.
+
+    Topics may be named from version `METADATA_CREATES_NOTHING` on.
+    """
     if topics is None:
         named = None
     else:
@@ -415,20 +445,24 @@ def metadata_fields(topics: Collection[str] | None) -> dict[str, Any]:
 
 
 def parse_metadata(response: Any, chosen: Collection[str] | None = None) -> ClusterMetadata:
-    """`chosen`: of a response about all topics, the answer for these; None: all."""
+    """Parse a response to Metadata.
+
+    `chosen`: the topics to return from a response about all topics; None: all of them.
+    """
     brokers = {
         each.node_id: Broker(each.node_id, each.host, each.port) for each in response.brokers
     }
-    topics = {
-        topic.topic: topic for topic in (_parse_topic(each, brokers) for each in response.topics)
-    }
+    topics = {}
+    for each in response.topics:
+        topic = _parse_topic(each, brokers)
+        topics[topic.topic] = topic
     return ClusterMetadata(response.cluster_id, brokers, of_chosen(topics, chosen))
 
 
 def of_chosen(
     topics: dict[str, TopicMetadata], chosen: Collection[str] | None
 ) -> dict[str, TopicMetadata]:
-    """Return the answer for these topics from a response about all; None: all."""
+    """Return these topics from a response about all topics; None: all of them."""
     if chosen is None:
         return topics
     return {
@@ -450,18 +484,21 @@ def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
 
 
 def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> PartitionMetadata:
-    # Code 9 (a replica is away) beside a leader is harmless, so only the leader decides. A leader
-    # that is not among the brokers is one that just died: as good as none.
+    # Code 9 (REPLICA_NOT_AVAILABLE) is harmless if there is a leader, so only the leader decides. A
+    # leader that is not in the list of brokers has just died.
     broker = brokers.get(found.leader_id)
-    leader = None if broker is None else Leader(broker, or_none(getattr(found, "leader_epoch", -1)))
+    leader = None
+    if broker is not None:
+        leader = Leader(broker, or_none(getattr(found, "leader_epoch", -1)))
     return PartitionMetadata(
         BrokerPartition(topic, found.partition_index), error_of(found.error_code), leader
     )
 
 
 MAX_TIMESTAMP = -3
-"""Instead of a time: the record with the largest timestamp, wherever it lies; -1 in the answer
-where none has one (KIP-734, version 7).
+"""Instead of a time: the record with the largest timestamp (KIP-734, version 7).
+
+The response has -1 if no record has a timestamp.
 """
 
 
@@ -471,57 +508,51 @@ def list_offsets_fields(
     epochs: Mapping[BrokerPartition, int | None],
     most: int = 1,
 ) -> dict[str, Any]:
-    """One request for some logs; `times` holds LATEST, EARLIEST or milliseconds since 1970. Version
-    0 names up to `most` offsets each.
+    """Return the fields of ListOffsets; `many_partitions` encodes versions 1 and later.
 
-    Newer versions are written for many logs by `many_partitions`.
+    `times` holds LATEST, EARLIEST or milliseconds since 1970. The response to version 0 has up to
+    `most` offsets per partition.
     """
-    wanted = ListOffsetsRequest.ListOffsetsTopic
-    topics = [
-        wanted(
-            name=topic,
-            partitions=[
-                wanted.ListOffsetsPartition(
-                    partition_index=log.partition,
-                    timestamp=times[log],
-                    current_leader_epoch=or_minus_one(epochs.get(log)),
-                    max_num_offsets=most,
-                )
-                for log in logs
-            ],
-        )
-        for topic, logs in by_topic(times).items()
-    ]
+    topic_type = ListOffsetsRequest.ListOffsetsTopic
+    topics = []
+    for topic, logs in by_topic(times).items():
+        partitions = [
+            topic_type.ListOffsetsPartition(
+                partition_index=log.partition,
+                timestamp=times[log],
+                current_leader_epoch=or_minus_one(epochs.get(log)),
+                max_num_offsets=most,
+            )
+            for log in logs
+        ]
+        topics.append(topic_type(name=topic, partitions=partitions))
     return {"replica_id": -1, "isolation_level": isolation_level(isolation), "topics": topics}
 
 
 def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
     """Parse version 0, without times and epochs."""
-    listed = (
-        ListedOffset(
-            BrokerPartition(topic.name, each.partition_index),
-            error_of(each.error_code),
-            next(iter(_offsets(each)), None),
-            None,
-            None,
-        )
-        for topic in response.topics
-        for each in topic.partitions
-    )
-    return {each.log: each for each in listed}
+    listed: dict[BrokerPartition, ListedOffset] = {}
+    for topic in response.topics:
+        for each in topic.partitions:
+            log = BrokerPartition(topic.name, each.partition_index)
+            offset = next(iter(_offsets(each)), None)
+            listed[log] = ListedOffset(log, error_of(each.error_code), offset, None, None)
+    return listed
 
 
 def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | BrokerRefusal:
-    """Return at most so many offsets of the one requested partition."""
+    """Return up to `most` offsets of the one requested partition."""
     partitions = [each for topic in response.topics for each in topic.partitions]
     if len(partitions) != 1:
-        what = f"The answer to LIST_OFFSETS tells of {len(partitions)} partitions where one was asked for"
-        raise CorruptData(what, action="Check the broker's log")
+        raise CorruptData(
+            f"The response to LIST_OFFSETS has {len(partitions)} partitions, requested was one",
+            action="Check the broker's log",
+        )
     return error_of(partitions[0].error_code) or _offsets(partitions[0])[: max(most, 0)]
 
 
 def _offsets(found: Any) -> tuple[int, ...]:
-    """Version 0 names several, newest first; later ones one, or -1 for none."""
+    """Return the offsets of version 0, newest first, or the one of later versions (-1: none)."""
     return tuple(offset for offset in (*found.old_style_offsets, found.offset) if offset >= 0)
 
 
@@ -537,7 +568,7 @@ def isolation_level(isolation: Isolation) -> int:
 
 
 def or_none(number: int | None) -> int | None:
-    """The wire's -1 for "there is none" ends here."""
+    """Return None for the protocol's -1."""
     return None if number is None or number < 0 else number
 
 
@@ -551,7 +582,7 @@ _RETENTION_KEYS = ("cleanup.policy", "remote.storage.enable", *_LIMIT_KEYS)
 
 
 def configs_fields(topics: Collection[str]) -> dict[str, Any]:
-    """How long topics are kept, and how they are cleaned up (KIP-133)."""
+    """Return the fields of DescribeConfigs for retention and cleanup of topics (KIP-133)."""
     wanted = DescribeConfigsRequest.DescribeConfigsResource
     resources = [
         wanted(resource_type=_TOPIC, resource_name=name, configuration_keys=list(_RETENTION_KEYS))
@@ -561,25 +592,24 @@ def configs_fields(topics: Collection[str]) -> dict[str, Any]:
 
 
 def parse_retention(response: Any) -> dict[str, Retention]:
-    """Retention by topic; one that we may not describe is left out. A topic that is only compacted
-    has no limits.
+    """Return the retention by topic, without topics that this client may not describe.
 
-    Raises CorruptData for a limit that is no number.
+    A topic that is only compacted has no limits. Raises CorruptData for a limit that is no number.
     """
-    return {
-        topic.resource_name: _retention(
-            {one.name: one.value for one in topic.configs}, topic.resource_name
-        )
-        for topic in response.results
-        if topic.error_code == 0
-    }
+    retention: dict[str, Retention] = {}
+    for topic in response.results:
+        if topic.error_code == 0:
+            configs = {config.name: config.value for config in topic.configs}
+            retention[topic.resource_name] = _retention(configs, topic.resource_name)
+    return retention
 
 
 def _retention(found: Mapping[str, str | None], topic: str) -> Retention:
     policy = [word.strip() for word in (found.get("cleanup.policy") or "delete").split(",")]
-    ms, size = (
-        _limit(found.get(key), key, topic) if "delete" in policy else None for key in _LIMIT_KEYS
-    )
+    ms = None
+    size = None
+    if "delete" in policy:
+        ms, size = (_limit(found.get(key), key, topic) for key in _LIMIT_KEYS)
     return Retention(
         ms,
         size,
@@ -591,16 +621,16 @@ def _retention(found: Mapping[str, str | None], topic: str) -> Retention:
 def _limit(value: str | None, key: str, topic: str) -> int | None:
     text = value or "-1"
     if not re.fullmatch(r"-?[0-9]{1,19}", text):
-        raise CorruptData(f"The broker says that {key} is {text[:40]!r}", topic=topic)
+        raise CorruptData(f"The broker reports {text[:40]!r} for {key}", topic=topic)
     return int(text) if int(text) >= 0 else None
 
 
 _YEAR_10000_MS = 253_402_300_800_000
-"""No date can be written from there on."""
+"""Later times have no date."""
 
 
 def producers_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:
-    """The question who writes to these logs, for their leader."""
+    """Return the fields of DescribeProducers for the leader of these partitions."""
     wanted = DescribeProducersRequest.TopicRequest
     return {
         "topics": [
@@ -611,23 +641,23 @@ def producers_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:
 
 
 def parse_open_transactions(response: Any) -> dict[BrokerPartition, OpenTransaction]:
-    """The open transaction that began first in each log; a log without one, or of which we may not
-    ask, is left out.
+    """Return the earliest open transaction of each partition.
+
+    Partitions without one, or that this client may not describe, are left out.
     """
-    found: dict[BrokerPartition, OpenTransaction] = {}
+    earliest: dict[BrokerPartition, OpenTransaction] = {}
     for topic in response.topics:
         for each in topic.partitions:
             started = [
-                (p.current_txn_start_offset, p.producer_id)
-                for p in each.active_producers
-                if p.current_txn_start_offset >= 0
+                (producer.current_txn_start_offset, producer.producer_id)
+                for producer in each.active_producers
+                if producer.current_txn_start_offset >= 0
             ]
             if each.error_code == 0 and started:
                 first_offset, producer_id = min(started)
-                found[BrokerPartition(topic.name, each.partition_index)] = OpenTransaction(
-                    producer_id, first_offset
-                )
-    return found
+                log = BrokerPartition(topic.name, each.partition_index)
+                earliest[log] = OpenTransaction(producer_id, first_offset)
+    return earliest
 
 
 def list_transactions_fields(producer_ids: Collection[int]) -> dict[str, Any]:
@@ -635,7 +665,7 @@ def list_transactions_fields(producer_ids: Collection[int]) -> dict[str, Any]:
 
 
 def parse_transactional_ids(response: Any) -> list[str]:
-    """The transactional ids that this broker coordinates and we may see."""
+    """Return the transactional ids that this broker coordinates and this client may describe."""
     if response.error_code:
         return []
     return [each.transactional_id for each in response.transaction_states]
@@ -646,21 +676,23 @@ def describe_transactions_fields(transactional_ids: Collection[str]) -> dict[str
 
 
 def parse_transactions(response: Any) -> dict[int, tuple[str, int | None]]:
-    """Producer id -> transactional id, and when its transaction began in milliseconds since 1970."""
-    return {
-        each.producer_id: (
-            each.transactional_id,
-            each.transaction_start_time_ms
-            if 0 < each.transaction_start_time_ms < _YEAR_10000_MS
-            else None,
-        )
-        for each in response.transaction_states
-        if each.error_code == 0
-    }
+    """Return producer id -> transactional id and start of its transaction.
+
+    The start is in milliseconds since 1970; None: unknown.
+    """
+    transactions: dict[int, tuple[str, int | None]] = {}
+    for each in response.transaction_states:
+        if each.error_code != 0:
+            continue
+        started_ms = each.transaction_start_time_ms
+        if not 0 < started_ms < _YEAR_10000_MS:
+            started_ms = None
+        transactions[each.producer_id] = (each.transactional_id, started_ms)
+    return transactions
 
 
 _CONSUMERS = "consumer"
-"""The group type whose members divide partitions; Connect's divide something else."""
+"""The group type that assigns partitions; groups of Connect assign connectors and tasks."""
 _STABLE = "Stable"
 
 
@@ -669,27 +701,25 @@ def groups_fields(group: str) -> dict[str, Any]:
 
 
 def parse_group(response: Any, **place: Any) -> MembersResponse:
-    """Return the members of the one requested group. Raises CorruptData for an invalid assignment."""
+    """Return the members of the requested group. Raises CorruptData for an invalid assignment."""
     group = next(iter(response.groups), None)
     if group is None:
         return MembersResponse(None, {})
-    divides = group.protocol_type == _CONSUMERS and group.group_state == _STABLE
-    return MembersResponse(
-        error_of(group.error_code),
-        {
-            f"{member.member_id} at {member.client_host.lstrip('/')}": _parse_assignment(
-                bytes(member.member_assignment), place
-            )
-            if divides
-            else None
-            for member in group.members
-        },
-    )
+
+    is_assigned = group.protocol_type == _CONSUMERS and group.group_state == _STABLE
+    members: dict[str, frozenset[BrokerPartition] | None] = {}
+    for member in group.members:
+        assignment = None
+        if is_assigned:
+            assignment = _parse_assignment(bytes(member.member_assignment), place)
+        members[f"{member.member_id} at {member.client_host.lstrip('/')}"] = assignment
+    return MembersResponse(error_of(group.error_code), members)
 
 
 def _parse_assignment(content: bytes, place: dict[str, Any]) -> frozenset[BrokerPartition] | None:
-    """The logs of one member (ConsumerProtocolAssignment; all its versions begin so). None: nothing
-    was assigned yet.
+    """Return the partitions of one member; None before its first assignment.
+
+    All versions of ConsumerProtocolAssignment begin with these fields.
     """
     if not content:
         return None
@@ -701,6 +731,6 @@ def _parse_assignment(content: bytes, place: dict[str, Any]) -> frozenset[Broker
         for _ in range(reader.count("the assigned partitions", item_bytes=4)):
             partition = reader.int32()
             if partition < 0:
-                raise reader.corrupt(f"assigned partition {partition} is negative")
+                raise reader.corrupt(f"Assigned partition {partition} is negative")
             logs.add(BrokerPartition(topic, partition))
     return frozenset(logs)

@@ -1,9 +1,9 @@
 """Which request types, versions and error codes does Kafka have?
 
-Lives here: the versions of each request that are supported, the versions of each release, and the
-error codes of Kafka 0.8 and later (Kafka protocol, "Error Codes"): name, retriable or not, the
-error class, and what it means. Answers carry rows of that table (`errors.BrokerRefusal`). The
-codes of Jafka and Kafka 0.7 have other meanings (etl/kafka/jafka_family.py).
+Lives here: the supported versions of each request, the versions of each release, and the error
+codes of Kafka 0.8 and later (Kafka protocol, "Error Codes"): name, retriable or not, error class,
+meaning. Responses hold rows of that table (`errors.BrokerRefusal`).
+Not here: the codes of Jafka and Kafka 0.7, which have other meanings (jafka_family.py).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from etl.errors import (
 )
 
 ApiVersions = Mapping[int, tuple[int, int]]
-"""What a broker supports: api key -> lowest and highest version."""
+"""The versions that a broker supports: api key -> lowest and highest version."""
 _FIRST_FETCH_WITH_ISOLATION = 4
 
 
 class Api(Enum):
-    """Kind of request: api key, and the lowest and highest version known here."""
+    """Kinds of requests: api key, lowest and highest version known here."""
 
     PRODUCE = (0, 0, 8)
     FETCH = (1, 0, 13)
@@ -77,7 +77,7 @@ _NEVER_READS = frozenset(
         Api.SASL_AUTHENTICATE,
     }
 )
-"""Errors that readers never get, or only if they ask for them."""
+"""Requests that a reader does not send, or only by an explicit setting."""
 
 
 def is_spoken(api: Api, spoken: ApiVersions) -> bool:
@@ -89,33 +89,39 @@ def is_spoken(api: Api, spoken: ApiVersions) -> bool:
 def choose_version(
     api: Api, spoken: ApiVersions, *, least: int = 0, most: int | None = None, **place: Any
 ) -> int:
-    """The highest version that the broker and this module both speak, within bounds that the
-    question sets.
+    """Return the highest version that the broker and this module support, within bounds.
 
-    Raises SettingsError when there is none: a broker too old for the question, or one that dropped
-    what we know.
+    `least` and `most` are the bounds. Raises SettingsError if there is none: the broker is too old
+    for the request, or no longer supports the versions known here.
     """
     key, lowest, highest = api.value
-    lowest, highest = max(lowest, least), highest if most is None else min(highest, most)
-    theirs = spoken.get(key)
-    if theirs is None or theirs[0] > highest or theirs[1] < lowest:
-        supported = "none" if theirs is None else f"{theirs[0]} to {theirs[1]}"
+    lowest = max(lowest, least)
+    if most is not None:
+        highest = min(highest, most)
+    broker_versions = spoken.get(key)
+    if broker_versions is None:
+        supported = "none"
+    else:
+        supported = f"{broker_versions[0]} to {broker_versions[1]}"
+    if broker_versions is None or broker_versions[0] > highest or broker_versions[1] < lowest:
         raise SettingsError(
-            f"The broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {supported})",
-            action="Check the broker's version, and broker_version where it is given",
+            f"The broker supports no version of {api.name} from {lowest} to {highest} "
+            f"(it supports {supported})",
+            action="Check the broker's version, and source.broker_version if it is set",
             **place,
         )
-    return min(highest, theirs[1])
+    return min(highest, broker_versions[1])
 
 
 def newest_of(api: Api, spoken: ApiVersions) -> int:
-    """The highest version of this request that the broker speaks; -1: none."""
+    """Return the highest version of this request that the broker supports; -1: none."""
     return spoken.get(api.key, (0, -1))[1]
 
 
 def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
-    """The requests, each with its version, that a reader sends to who speaks `wanted`, and that who
-    speaks `spoken` does not know.
+    """Return the requests of a reader for `wanted` that a broker with `spoken` does not support.
+
+    Each has its version, such as "FETCH v13".
     """
     sent = {
         api: choose_version(api, wanted)
@@ -131,15 +137,14 @@ def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
 
 
 def keeps_isolation(spoken: ApiVersions) -> bool:
-    """True if uncommitted records can be left out; brokers before 0.11 have no transactions
-    (KIP-98).
-    """
+    """True if the broker can leave out uncommitted records (KIP-98, Kafka 0.11 and later)."""
     return spoken.get(Api.FETCH.key, (0, 0))[1] >= _FIRST_FETCH_WITH_ISOLATION
 
 
 def release(spoken: ApiVersions) -> str:
-    """Return the newest release whose requests the broker supports; brokers report no release
-    (KIP-35).
+    """Return the newest release with requests that the broker supports.
+
+    Brokers do not report their release (KIP-35).
     """
     from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
 
@@ -148,10 +153,10 @@ def release(spoken: ApiVersions) -> str:
 
 @cache
 def releases() -> Mapping[str, ApiVersions]:
-    """Release -> what its brokers speak, the oldest first, as kafka-python knows it: 0.8.0, 0.8.1,
-    0.8.2, 0.9, 0.10.0 and so on to 4.x.
+    """Return release -> supported versions, the oldest first, as listed in kafka-python.
 
-    0.8 alone is what its last release speaks: which of them a broker is cannot be found out, and reading is the same on all.
+    The releases are 0.8.0, 0.8.1, 0.8.2, 0.9, 0.10.0 and so on to 4.x. Plain 0.8 stands for its
+    last release: a broker's exact one cannot be detected, and reading is the same on all.
     """
     from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
@@ -163,36 +168,46 @@ def releases() -> Mapping[str, ApiVersions]:
 
 
 def release_of(version: str) -> str | None:
-    """The release in `releases` of a version such as 0.9.0.1, the first one of a version given in
-    part, such as 0.10; None: not known.
+    """Return the release in `releases` of a version such as 0.9.0.1; None if it is unknown.
+
+    For an incomplete version such as 0.10 it is the first release that begins with it.
     """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", version, re.ASCII):
         return None
+
     wanted = version.split(".")
-    exact = [name for name in releases() if wanted[: len(name.split("."))] == name.split(".")]
-    first = [name for name in releases() if name.split(".")[: len(wanted)] == wanted]
-    return max(exact, key=len) if exact else next(iter(first), None)
+    exact = []
+    beginning = []
+    for name in releases():
+        parts = name.split(".")
+        if wanted[: len(parts)] == parts:
+            exact.append(name)
+        if parts[: len(wanted)] == wanted:
+            beginning.append(name)
+    if exact:
+        return max(exact, key=len)
+    return next(iter(beginning), None)
 
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 
-_LEADER = "Check who leads the partition, and the brokers' logs around this time"
+_LEADER = "Check the leader of the partition, and the brokers' logs around this time"
 _OVERLOAD = "Check the broker's log around this time"
-_BUG = "Check the broker's log; this version sent a request that this broker does not understand"
-_LOGIN = "Check source.security: the login that this listener wants"
-_MEMBERS = "Check the group's members: while it has some, nobody else commits its offsets"
+_BUG = "Check the broker's log: it does not understand a request of this version of etl"
+_LOGIN = "Check source.security against the login that this listener requires"
+_MEMBERS = "Check the group's members: while it has some, only they can commit its offsets"
 _COORDINATOR = "Check the group's coordinator, and __consumer_offsets"
 
 _TABLE = (
     BrokerRefusal(-1, "UNKNOWN_SERVER_ERROR", True, BrokerError, _OVERLOAD, Meaning.UNSAID),
-    BrokerRefusal(0, "NONE", False, EtlError, "It is no error"),
+    BrokerRefusal(0, "NONE", False, EtlError, "No action is needed: this is no error"),
     BrokerRefusal(
         1,
         "OFFSET_OUT_OF_RANGE",
         False,
         BrokerError,
-        "Check log start and end of the partition; a moved leader also answers so",
+        "Check log start and end of the partition. A new leader can also return this code",
         Meaning.OUT_OF_RANGE,
     ),
     BrokerRefusal(
@@ -200,7 +215,7 @@ _TABLE = (
         "CORRUPT_MESSAGE",
         True,
         CorruptData,
-        "Check the broker's own log of that partition and its disks: it found a bad checksum",
+        "Check the broker's log files of this partition and its disks: it found a wrong checksum",
     ),
     BrokerRefusal(
         3,
@@ -244,7 +259,7 @@ _TABLE = (
         "INVALID_TOPIC_EXCEPTION",
         False,
         TopicMissing,
-        "Check the topic's name: the broker allows none like it",
+        "Check the topic's name: the broker does not allow it",
     ),
     BrokerRefusal(19, "NOT_ENOUGH_REPLICAS", True, BrokerError, _LEADER),
     BrokerRefusal(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True, BrokerError, _LEADER),
@@ -254,7 +269,10 @@ _TABLE = (
         "INCONSISTENT_GROUP_PROTOCOL",
         False,
         SettingsError,
-        "Check by which strategies the group's other members divide it: all need one in common, and to be consumers",
+        (
+            "Check the assignment strategies of the group's other members: all members need one "
+            "in common, and must be consumers"
+        ),
         Meaning.NO_COMMON_STRATEGY,
     ),
     BrokerRefusal(24, "INVALID_GROUP_ID", False, SettingsError, "Check the group's name"),
@@ -264,7 +282,10 @@ _TABLE = (
         "INVALID_SESSION_TIMEOUT",
         False,
         SettingsError,
-        "Check the session time-out, and the broker's bounds: group.min.session.timeout.ms and group.max.session.timeout.ms",
+        (
+            "Check the session timeout and its bounds on the broker: group.min.session.timeout.ms "
+            "and group.max.session.timeout.ms"
+        ),
     ),
     BrokerRefusal(27, "REBALANCE_IN_PROGRESS", True, BrokerError, _MEMBERS, Meaning.REBALANCING),
     BrokerRefusal(
@@ -272,7 +293,7 @@ _TABLE = (
         "INVALID_COMMIT_OFFSET_SIZE",
         False,
         SettingsError,
-        "Check message.max.bytes of the brokers: one commit is one batch of theirs",
+        "Check message.max.bytes of the brokers, which store a commit as one record batch",
     ),
     BrokerRefusal(
         29,
@@ -305,7 +326,10 @@ _TABLE = (
         "UNSUPPORTED_VERSION",
         False,
         SettingsError,
-        "Check the broker's version, message.downconversion.enable, and for the consumer protocol its feature group.version",
+        (
+            "Check the broker's version, message.downconversion.enable, and for the consumer "
+            "protocol its feature group.version"
+        ),
         Meaning.SWITCHED_OFF,
     ),
     BrokerRefusal(42, "INVALID_REQUEST", False, EtlError, _BUG),
@@ -314,7 +338,7 @@ _TABLE = (
         "UNSUPPORTED_FOR_MESSAGE_FORMAT",
         False,
         SettingsError,
-        "Check the topic's message format: too old to search by time",
+        "Check the topic's message format: it is too old for a search by time",
         Meaning.NO_SEARCH,
     ),
     BrokerRefusal(44, "POLICY_VIOLATION", False, PermissionDenied, "Check the broker's policies"),
@@ -332,7 +356,10 @@ _TABLE = (
         "GROUP_ID_NOT_FOUND",
         False,
         SettingsError,
-        "Check whether the group has members of the other protocol (classic, consumer), and group.consumer.migration.policy of the broker",
+        (
+            "Check whether the group has members of the other protocol (classic, consumer), and "
+            "group.consumer.migration.policy of the broker"
+        ),
         Meaning.NO_SUCH_GROUP,
     ),
     BrokerRefusal(70, "FETCH_SESSION_ID_NOT_FOUND", True, BrokerError, _OVERLOAD),
@@ -342,7 +369,7 @@ _TABLE = (
         "LISTENER_NOT_FOUND",
         True,
         BrokerError,
-        "Check the listeners of all brokers: one lacks the listener that we came by",
+        "Check the listeners of all brokers: one lacks the listener of this connection",
         Meaning.NO_LISTENER,
     ),
     BrokerRefusal(74, "FENCED_LEADER_EPOCH", True, BrokerError, _LEADER),
@@ -352,7 +379,7 @@ _TABLE = (
         "UNSUPPORTED_COMPRESSION_TYPE",
         False,
         SettingsError,
-        "Check the broker's version: zstd is given out from Kafka 2.1 on",
+        "Check the broker's version: brokers return zstd from Kafka 2.1 on",
     ),
     BrokerRefusal(78, "OFFSET_NOT_AVAILABLE", True, BrokerError, _LEADER),
     BrokerRefusal(79, "MEMBER_ID_REQUIRED", True, BrokerError, _MEMBERS, Meaning.ID_REQUIRED),
@@ -376,18 +403,18 @@ _TABLE = (
         "UNSTABLE_OFFSET_COMMIT",
         True,
         BrokerError,
-        "Check who left a transaction open that commits offsets",
+        "Check which producer has an open transaction that commits offsets",
         Meaning.UNSTABLE,
     ),
     BrokerRefusal(
-        89, "THROTTLING_QUOTA_EXCEEDED", True, BrokerError, "Check the quotas of our client"
+        89, "THROTTLING_QUOTA_EXCEEDED", True, BrokerError, "Check the client quotas on the brokers"
     ),
     BrokerRefusal(
         100,
         "UNKNOWN_TOPIC_ID",
         True,
         BrokerError,
-        "Check whether the topic was deleted, or made again",
+        "Check whether the topic was deleted or recreated",
         Meaning.ANOTHER_TOPIC,
     ),
     BrokerRefusal(
@@ -395,7 +422,7 @@ _TABLE = (
         "INCONSISTENT_TOPIC_ID",
         True,
         BrokerError,
-        "Check whether the topic was deleted, or made again",
+        "Check whether the topic was deleted or recreated",
         Meaning.ANOTHER_TOPIC,
     ),
     BrokerRefusal(106, "FETCH_SESSION_TOPIC_ID_ERROR", True, BrokerError, _OVERLOAD),
@@ -404,7 +431,7 @@ _TABLE = (
         "OFFSET_MOVED_TO_TIERED_STORAGE",
         False,
         EtlError,
-        "Check the broker's log: only a follower is answered so",
+        "Check the broker's log: it returns this code to followers only",
     ),
     BrokerRefusal(110, "FENCED_MEMBER_EPOCH", False, BrokerError, _MEMBERS, Meaning.FENCED_EPOCH),
     BrokerRefusal(
@@ -429,12 +456,15 @@ UNKNOWN_TOPIC = CODES[3]
 
 
 def error_of(code: int) -> BrokerRefusal | None:
-    """Return the meaning of an error code; None without an error. Unknown codes are not retriable."""
-    return None if code == NONE else _row(code)
-
-
-def _row(code: int) -> BrokerRefusal:
-    unknown = "Check the broker's version and log: this table is older"
-    return CODES.get(code) or BrokerRefusal(
-        code, f"unknown error code {code}", False, EtlError, unknown
+    """Return the meaning of an error code; None for 0. Unknown codes are not retriable."""
+    if code == NONE:
+        return None
+    if code in CODES:
+        return CODES[code]
+    return BrokerRefusal(
+        code,
+        f"unknown error code {code}",
+        False,
+        EtlError,
+        "Check the broker's version and log: it is newer than the error codes known here",
     )

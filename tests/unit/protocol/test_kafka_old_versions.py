@@ -407,7 +407,7 @@ def test_every_release_can_be_asked_for_what_a_run_needs(name: str) -> None:
     ],
 )
 def test_what_a_broker_is_too_old_for_is_refused_by_name(release: str, question: Any) -> None:
-    with pytest.raises(SettingsError, match="speaks no version of .*it speaks none"):
+    with pytest.raises(SettingsError, match="supports no version of .*it supports none"):
         question(spoken_to_as(release))
 
 
@@ -467,5 +467,5 @@ def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken()
     refused = fetch.parse_produce(answer)[DEMO]
     assert isinstance(refused, BrokerRefusal)
     error = refused.error("append", topic="demo")
-    assert "took nothing" in error.message and "NONE" not in error.message
+    assert "nothing was appended" in error.message and "NONE" not in error.message
     assert "no error" not in error.action

@@ -2,6 +2,9 @@
 
 The entries of one response are decompressed one by one, then decoded by a single call of a
 compiled kernel into the buffers of one Arrow batch.
+
+Lives here: buffers of Arrow batches, groups of entries, memory for decompression.
+Not here: the kernels (batch_kernel.py, message_kernel.py), codecs (codecs.py).
 """
 
 from __future__ import annotations
@@ -60,17 +63,17 @@ _HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.bin
 _HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))
 
 _LARGEST_ROOM = 16 << 20
-"""A larger one is for the group that needs it."""
+"""A larger reused buffer is replaced by a smaller one as soon as a group fits it."""
 _reused = threading.local()
-"""Buffers of each thread that are reused; their content is copied by `arrow_batch`."""
+"""Reused buffers of each thread; `arrow_batch` copies their content."""
 
 
 class ColumnBuffers:
     """Buffers for one Arrow batch, filled by a kernel from a group of entries.
 
     `rows` and `size` are upper bounds: records, and decompressed bytes of records. Only the
-    selected columns are built. A group that does not fit continues in the buffers `behind`.
-    Subclasses add what each format needs.
+    selected columns are built. A group that does not fit continues in the `following` buffers.
+    Subclasses add the columns of their format.
     """
 
     def __init__(
@@ -81,25 +84,29 @@ class ColumnBuffers:
         size: int,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        self._columns, self._size, self._max_record_bytes = columns, size, max_record_bytes
+        self._columns = columns
+        self._size = size
+        self._max_record_bytes = max_record_bytes
         self._room_for_rows = rows = min(rows, MOST_ROWS)
-        self._key, self._value = "key" in columns, "value" in columns
-        keyed, valued = (rows if wanted else 0 for wanted in (self._key, self._value))
+        self._key = "key" in columns
+        self._value = "value" in columns
+        key_rows = rows if self._key else 0
+        value_rows = rows if self._value else 0
+        value_size = size if self._value else 0
         self._state: Ints = np.zeros(STATE_WIDTH, dtype=np.int64)
         self._offsets = np.empty(rows, dtype=np.int64)
         self._timestamps = np.empty(rows, dtype=np.int64)
         self._timestamp_bits = _bits(rows)
         self._timestamp_types = np.empty(rows, dtype=np.int32)
-        self._key_ends, self._key_bytes, self._key_bits = (
-            _ends(keyed),
-            _reused_room("key", size, self._key),
-            _bits(keyed),
-        )
-        self._value_ends, self._value_bits = _ends(valued), _bits(valued)
-        self._value_bytes: Bytes = np.empty(size if self._value else 0, dtype=np.uint8)
+        self._key_ends = _ends(key_rows)
+        self._key_bytes = _reused_room("key", size, self._key)
+        self._key_bits = _bits(key_rows)
+        self._value_ends = _ends(value_rows)
+        self._value_bits = _bits(value_rows)
+        self._value_bytes: Bytes = np.empty(value_size, dtype=np.uint8)
 
-    def behind(self) -> Self:
-        """Empty buffers for what of the group did not fit into these."""
+    def following(self) -> Self:
+        """Return empty buffers for the rest of the group, which did not fit into these."""
         following = type(self)(
             self._columns, rows=MOST_ROWS, size=self._size, max_record_bytes=self._max_record_bytes
         )
@@ -118,12 +125,11 @@ class ColumnBuffers:
         tally: Tally,
         fetched: FetchedPartition,
     ) -> bool:
-        """Decode the entries in `table` with offsets in [from, until), and add the counters to
-        `tally`.
+        """Decode the entries in `table` with offsets in [from, until), and count in `tally`.
 
-        `plain` and `unpacked` are the buffers that the table's START and UNTIL refer to. True:
-        full, continue in the buffers `behind`. Raises CorruptData, and RecordTooLarge with the
-        record.
+        START and UNTIL of the table are places in `plain` and `unpacked`. Returns True if these
+        buffers are full and the rest belongs into the `following` ones. Raises CorruptData, and
+        RecordTooLarge with the record.
         """
         while True:
             code = self._call_kernel(plain, unpacked, table, from_offset, until_offset, tally)
@@ -157,10 +163,15 @@ class ColumnBuffers:
         offset = int(self._state[OFFSET])
         if code == TOO_LARGE:
             message = f"A record has more than {self._max_record_bytes} bytes"
-            action = "Check who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads"
+            action = (
+                "Check its producer. max_record_bytes can be raised if Spark has ten times as much "
+                "memory for each core that reads"
+            )
         else:
-            message = f"A record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
-            action = "Check who produced it"
+            message = (
+                f"A record has more than {MAX_RECORD_HEADERS} headers, too many for Spark's memory"
+            )
+            action = "Check its producer"
         return RecordTooLarge(message, action=action, **place_of(fetched), offset=offset)
 
     @property
@@ -168,8 +179,9 @@ class ColumnBuffers:
         return int(self._state[ROWS])
 
     def arrow_batch(self, fetched: FetchedPartition, incarnation: int) -> pa.RecordBatch:
-        """The rows filled in so far, over these buffers without a copy."""
-        rows, state = self.rows, self._state
+        """Return the rows filled in so far, over these buffers without a copy."""
+        rows = self.rows
+        state = self._state
         build: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: _varied(
                 pa.binary(),
@@ -201,7 +213,8 @@ class ColumnBuffers:
         return pa.RecordBatch.from_arrays([build[name]() for name in names], names=names)
 
     def _timestamp_array(self) -> pa.Array:
-        rows, missing = self.rows, int(self._state[NO_TIMESTAMP])
+        rows = self.rows
+        missing = int(self._state[NO_TIMESTAMP])
         bits = pa.py_buffer(self._timestamp_bits) if missing else None
         return pa.Array.from_buffers(
             pa.timestamp("us", tz="UTC"),
@@ -233,17 +246,16 @@ class BatchBuffers(ColumnBuffers):
     ) -> None:
         super().__init__(columns, rows=rows, size=size, max_record_bytes=max_record_bytes)
         self._with_headers = "headers" in columns
-        headed = self._room_for_rows if self._with_headers else 0
-        self._header_ends, self._header_bits = _ends(headed), _bits(headed)
+        header_rows = self._room_for_rows if self._with_headers else 0
+        self._header_ends = _ends(header_rows)
+        self._header_bits = _bits(header_rows)
         self._header_key_bytes = _reused_room("header key", size, self._with_headers)
         self._header_value_bytes = _reused_room("header value", size, self._with_headers)
         self._most_headers = size // 2
-        headers = min(self._most_headers, 2 * headed)
-        self._header_key_ends, self._header_value_ends, self._header_value_bits = (
-            _ends(headers),
-            _ends(headers),
-            _bits(headers),
-        )
+        headers = min(self._most_headers, 2 * header_rows)
+        self._header_key_ends = _ends(headers)
+        self._header_value_ends = _ends(headers)
+        self._header_value_bits = _bits(headers)
 
     def _call_kernel(
         self,
@@ -293,14 +305,15 @@ class BatchBuffers(ColumnBuffers):
         base_offset = int(table[self._state[BATCH], batch_kernel.BASE_OFFSET])
         return CorruptData(
             batch_kernel.WRONG[code],
-            action="Check the log on the broker, or a bug here",
+            action="Check the partition on the broker (kafka-dump-log), or report a bug",
             **place_of(fetched),
             offset=base_offset,
         )
 
     def _grow_headers(self) -> None:
-        """Room for twice as many headers; `size // 2` of them always fit, because a header is two
-        bytes at least.
+        """Make room for more headers.
+
+        `size // 2` of them always suffice, because a header has at least two bytes.
         """
         room = min(self._most_headers, 4 * max(1024, self._header_key_ends.size)) + 8
         for name in ("_header_key_ends", "_header_value_ends"):
@@ -313,7 +326,8 @@ class BatchBuffers(ColumnBuffers):
         self._header_value_bits = bits
 
     def _headers_array(self) -> pa.Array:
-        rows, state = self.rows, self._state
+        rows = self.rows
+        state = self._state
         headers = int(state[HEADERS])
         keys = _varied(
             pa.string(),
@@ -341,9 +355,7 @@ class BatchBuffers(ColumnBuffers):
 
 
 class MessageBuffers(ColumnBuffers):
-    """Buffers of older messages: no headers, optional timestamps, and for byte offsets message
-    indices.
-    """
+    """Buffers of older messages: no headers, optional timestamps, message indexes on Jafka."""
 
     def __init__(
         self,
@@ -397,7 +409,8 @@ class MessageBuffers(ColumnBuffers):
         )
 
     def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
-        message, offset = message_kernel.WRONG[code], int(self._state[OFFSET])
+        message = message_kernel.WRONG[code]
+        offset = int(self._state[OFFSET])
         if table[self._state[BATCH], message_kernel.LAYOUT] == message_kernel.PHYSICAL:
             return no_message_at(fetched, offset, message)
         return corrupt(fetched, offset, message)
@@ -431,14 +444,19 @@ def _bits(count: int) -> Bytes:
     return np.zeros((count + 7) // 8, dtype=np.uint8)
 
 
-def _reused_room(of: str, size: int, wanted: bool) -> Bytes:
-    """Return reused memory for what most records have little of; its content is copied by `_kept`."""
-    rooms: dict[str, Bytes] = _reused.__dict__
+def _reused_room(name: str, size: int, wanted: bool) -> Bytes:
+    """Return reused memory for keys or headers, of which most records have few bytes.
+
+    `_kept` copies its content.
+    """
     if not wanted:
         return np.empty(0, dtype=np.uint8)
-    if of not in rooms or rooms[of].size < size or rooms[of].size > _LARGEST_ROOM >= size:
-        rooms[of] = np.empty(size, dtype=np.uint8)
-    return rooms[of]
+
+    rooms: dict[str, Bytes] = _reused.__dict__
+    room = rooms.get(name)
+    if room is None or room.size < size or room.size > _LARGEST_ROOM >= size:
+        room = rooms[name] = np.empty(size, dtype=np.uint8)
+    return room
 
 
 def _kept(room: Bytes, used: int) -> Bytes:
@@ -454,7 +472,7 @@ def _varied(
     bits: Bytes | None,
     missing: int,
 ) -> pa.Array:
-    """An array of strings or binaries over its three buffers."""
+    """Return an array of strings or binaries over its three buffers."""
     validity = pa.py_buffer(bits) if missing and bits is not None else None
     return pa.Array.from_buffers(
         kind,
@@ -465,7 +483,7 @@ def _varied(
 
 
 def _repeated(text: str, count: int) -> pa.Array:
-    """`text`, `count` times, as a plain string column."""
+    """Return a plain string column with `count` times `text`."""
     encoded = text.encode()
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
     return pa.Array.from_buffers(
@@ -474,8 +492,9 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 
 def _as_text(keys: pa.Array) -> pa.Array:
-    """Header keys that are no UTF-8 get replacement characters, as Java clients show them; few are
-    distinct.
+    """Return header keys as valid UTF-8, with replacement characters as in Java clients.
+
+    Few keys are distinct, so each is decoded once.
     """
     try:
         keys.validate(full=True)
@@ -490,18 +509,18 @@ def _as_text(keys: pa.Array) -> pa.Array:
 
 
 GROUP_BYTES = 4 << 20
-"""Entries are decoded together until their records come to this many bytes, so that they are still
-in the processor's cache ...
-"""
+"""Entries are decoded together up to this many bytes, which fit into the processor's cache ..."""
 GROUP_RECORDS = 1 << 18
-"""... or to this many records. How much of them one Arrow batch takes is `arrow`'s."""
+"""... or up to this many records. MOST_ROWS and MOST_BYTES limit one Arrow batch."""
 
 _scratch = threading.local()
 
 
 class Group:
-    """Entries of one response that are not decoded yet. `buffers` are of their format. Decompressed
-    bytes lie in memory that all cursors of this thread share, used within one decoding step.
+    """Entries of one response that are not decoded yet.
+
+    `buffers` is the class for their format. Decompressed bytes are in memory that all cursors of
+    this thread share, valid within one decoding step.
     """
 
     def __init__(
@@ -511,18 +530,21 @@ class Group:
         tally: Tally,
         buffers: type[ColumnBuffers],
     ) -> None:
-        self.fetched, self.selection, self.plain = fetched, selection, frozen(fetched.records)
-        self._tally, self._buffers = tally, buffers
+        self.fetched = fetched
+        self.selection = selection
+        self.plain = frozen(fetched.records)
+        self._tally = tally
+        self._buffers = buffers
         self._empty()
 
     def _empty(self) -> None:
         self._rows: list[tuple[int, ...]] = []
-        self._records, self._size, self._unpacked_size = 0, 0, 0
+        self._records = 0
+        self._size = 0
+        self._unpacked_size = 0
 
     def add_row(self, row: tuple[int, ...], *, records: int, size: int) -> None:
-        """Let the bytes that `row` describes to the kernel be part of the group: so many records at
-        most, and bytes.
-        """
+        """Add the bytes of this table row: up to `records` records in `size` bytes."""
         self._rows.append(row)
         self._records += records
         self._size += size
@@ -547,12 +569,13 @@ class Group:
     def unpack(
         self, codec: int, content: Bytes, offset: int, description: str, *, already: int = 0
     ) -> tuple[int, int]:
-        """Decompress `content` after what is there; return its place in `unpacked`.
+        """Append the decompressed `content` to `unpacked`; return its place there.
 
-        `what` names the content in errors; `already`: bytes that count for the same limit. Raises
-        RecordTooLarge above `max_unpacked_bytes`, CorruptData for invalid bytes.
+        `description` names the content in errors; `already`: bytes that count for the same limit.
+        Raises RecordTooLarge above `max_unpacked_bytes`, CorruptData for invalid bytes.
         """
-        start, most = self._unpacked_size, self.selection.max_unpacked_bytes
+        start = self._unpacked_size
+        most = self.selection.max_unpacked_bytes
         target = self.unpacked[start : start + most - already]
         self._unpacked_size += decompress(
             self.fetched, codec, content, target, offset, description, most=most
@@ -560,18 +583,20 @@ class Group:
         return start, self._unpacked_size
 
     @contextmanager
-    def looked_into(self) -> Iterator[None]:
-        """Context manager: what is decompressed inside is dropped."""
+    def temporary_unpack(self) -> Iterator[None]:
+        """Context manager that drops the bytes decompressed inside."""
         kept = self._unpacked_size
         yield
         self._unpacked_size = kept
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Decode what was added, and start over. Yields nothing if no record has a selected offset."""
+        """Decode and remove the entries. Yields nothing if no record has a selected offset."""
         if not self._rows:
             return
+
         table = np.array(self._rows, dtype=np.int64)
-        selection, fetched = self.selection, self.fetched
+        selection = self.selection
+        fetched = self.fetched
         buffers = self._buffers(
             selection.columns,
             rows=self._records,
@@ -579,7 +604,8 @@ class Group:
             max_record_bytes=selection.max_record_bytes,
         )
         unpacked = frozen(self.unpacked) if self._unpacked_size else self.plain
-        compressed, monster = self._unpacked_size > 0, self._unpacked_size > 4 * GROUP_BYTES
+        is_compressed = self._unpacked_size > 0
+        is_huge = self._unpacked_size > 4 * GROUP_BYTES
         self._empty()
         more = True
         while more:
@@ -592,12 +618,14 @@ class Group:
                 tally=self._tally,
                 fetched=fetched,
             )
-            if monster or (more and compressed):
-                _let_go_of_scratch()  # one monster should not stay resident, nor another cursor write over what is still to be decoded
+            if is_huge or (more and is_compressed):
+                # A huge buffer must not stay resident, and no other cursor may overwrite the bytes
+                # that are still to be decoded.
+                _drop_scratch()
             if buffers.rows:
                 yield buffers.arrow_batch(fetched, selection.incarnation)
             if more:
-                buffers = buffers.behind()
+                buffers = buffers.following()
 
 
 def decompress(
@@ -610,21 +638,25 @@ def decompress(
     *,
     most: int,
 ) -> int:
-    """Decompress `content` of the entry at `offset` into `target`, the rest of the limit `most`;
-    return the number of bytes. Raises RecordTooLarge, CorruptData.
+    """Decompress `content` of the entry at `offset` into `target`; return the number of bytes.
+
+    `target` is the rest of the limit `most`. Raises RecordTooLarge, CorruptData.
     """
     try:
         return codecs.decompress(codec, content, target)
     except codecs.DoesNotFit as error:
         raise RecordTooLarge(
-            f"{description} decompresses to more than {most}",
-            action="Check who produced it (such a ratio is rare for data and usual for a decompression bomb)",
+            f"{description} decompresses to more than {most} bytes",
+            action=(
+                "Check its producer: such a ratio is rare for data and usual for a decompression "
+                "bomb"
+            ),
             **place_of(fetched),
             offset=offset,
         ) from error
     except ValueError as error:
         raise corrupt(
-            fetched, offset, f"{description} is no {codecs.NAMES[codec]}: {error}"
+            fetched, offset, f"{description} is invalid {codecs.NAMES[codec]}: {error}"
         ) from error
 
 
@@ -636,8 +668,9 @@ def _scratch_bytes(size: int) -> Bytes:
     return content
 
 
-def _let_go_of_scratch() -> None:
-    """Forget this thread's scratch memory: who still has it keeps it, the next to decompress makes
-    another.
+def _drop_scratch() -> None:
+    """Drop this thread's memory for decompression; the next decompression allocates new memory.
+
+    Existing references keep the old memory alive.
     """
     _scratch.__dict__.pop("bytes", None)

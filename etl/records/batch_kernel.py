@@ -1,13 +1,14 @@
 """How does a compiled kernel decode record batches (format v2) into Arrow buffers?
 
+Lives here: the kernel that decodes records, and the kernel that counts them.
+Not here: CRC and compression (etl/records/batch_v2.py), the selected offsets
+(etl/reader/cursor.py), names of the columns (etl/model/columns.py).
+
 One call of `_fill` decodes all record batches of a group (one row of the group's table each),
 because a call with that many arrays costs microseconds. Buffers have the largest size that the
 input can need; pages that are never written never become resident. Each read is checked against
 the end of its record and each write is bounded by the bytes read: invalid records raise
 CorruptData, never a read out of bounds.
-
-Not here: CRC and compression (etl/records/batch_v2.py), which offsets are wanted
-(etl/reader/cursor.py), names of the columns (etl/model/columns.py).
 """
 
 from __future__ import annotations
@@ -53,11 +54,13 @@ from etl.records.kernel_cache import (
 )
 
 MAX_RECORD_HEADERS = 100_000
-"""Headers of one record. A JVM with the default memory still takes 4,000,000 and dies of 8,000,000,
-which come in a few hundred bytes.
+"""Largest number of headers of one record.
+
+Compressed, 8,000,000 headers are a few hundred bytes: a JVM with the default memory fails without
+the name of the record (measured; 4,000,000 still fit).
 """
 SMALLEST_RECORD = 7
-"""length, attributes, two deltas, two lengths, header count: a byte each."""
+"""Length, attributes, two deltas, two lengths, header count: a byte each."""
 # Columns of a group's table: one row per record batch.
 (
     COMPRESSED,
@@ -71,16 +74,14 @@ SMALLEST_RECORD = 7
     APPEND_TIME,
 ) = range(9)
 WRONG = {
-    2: "a record's length or offset does not fit its record batch",
-    3: "a record's key, value or header is longer than the record, or the record is longer than they are",
-    4: "a record's offset lies outside its record batch or does not rise",
-    5: "bytes are left after the last record of a record batch",
+    2: "A record's length or offset does not fit its record batch",
+    3: "The lengths of a record's key, value and headers do not fit the length of the record",
+    4: "A record's offset is outside its record batch or does not ascend",
+    5: "Bytes follow the last record of a record batch",
 }
 BAD_RECORD, BAD_FIELD, BAD_OFFSET, BYTES_LEFT = WRONG
 _FAR = 1 << 62
-"""A place no buffer reaches: what a malformed varint ends at, so that one check after several reads
-is enough.
-"""
+"""The place after a malformed varint, beyond any buffer: one check after several reads suffices."""
 
 
 @njit(nogil=True)
@@ -99,9 +100,7 @@ def _long_varint(source, at, end, last_shift):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _varint(source, at, end, last_shift):  # type: ignore[no-untyped-def]
-    """(number, place after it); the place is _FAR when the bytes end first or there are too many of
-    them.
-    """
+    """Return (number, place after it); the place is _FAR for truncated or too long varints."""
     if at < end:
         byte = np.int64(source[at])
         if byte < 128:
@@ -143,11 +142,11 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
     tally,
     gaps,
 ):
-    """Decode the record batches of `table` from `state` on; the return code says how it ended.
+    """Decode the record batches of `table` from `state` on; return the code of the result.
 
     The state is written after each complete record batch, and between two records if the Arrow
-    batch is full. A record whose headers did not fit is decoded again, with the records before it
-    since the last state.
+    batch is full. If the headers of a record do not fit, all records since the last state are
+    decoded again.
     """
     for batch in range(state[BATCH], table.shape[0]):
         source = unpacked if table[batch, COMPRESSED] else plain
@@ -314,9 +313,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
 
 @kernel
 def _count(source, at, until, count, base_offset, last_offset, from_offset, until_offset):  # type: ignore[no-untyped-def]
-    """How many records of one record batch lie in [from, until); minus a code of WRONG when the
-    bytes are no records.
-    """
+    """Return the number of records in [from, until); minus a code of WRONG for invalid records."""
     found, lowest = 0, base_offset
     for _ in range(count):
         length, at = _varint(source, at, until, 28)
@@ -338,10 +335,9 @@ def _count(source, at, until, count, base_offset, last_offset, from_offset, unti
 def count_records(
     source: Bytes, row: tuple[int, ...], from_offset: int, until_offset: int, **place: Any
 ) -> int:
-    """How many records of the record batch that `row` (of a group's table) describes lie in [from,
-    until).
+    """Return the number of records in [from, until) of the record batch of this table row.
 
-    Raises CorruptData where the bytes are no records.
+    Raises CorruptData for invalid records.
     """
     _, start, until, count, base_offset, last_offset = row[:6]
     found = int(
@@ -350,7 +346,7 @@ def count_records(
     if found < 0:
         raise CorruptData(
             WRONG[-found],
-            action="Check the log on the broker, or a bug here",
+            action="Check the partition on the broker (kafka-dump-log), or report a bug",
             **place,
             offset=base_offset,
         )
@@ -358,5 +354,5 @@ def count_records(
 
 
 def fill_batches(arguments: tuple[Any, ...], tally: Tally) -> int:
-    """Call `_fill` with these arguments and the tally's."""
+    """Call `_fill` with these arguments and the arrays of the tally."""
     return int(_fill(*arguments, tally.numbers, tally.gap_bounds))

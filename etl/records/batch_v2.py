@@ -1,5 +1,8 @@
 """How are record batches (format v2, Kafka 0.11 and later) read: headers, CRC, transactions?
 
+Lives here: headers, CRC, control batches and aborted transactions.
+Not here: decompression (codecs.py), records (batch_kernel.py), earlier formats (message_sets.py).
+
 Rules (Kafka protocol, record batch v2; KIP-98):
 
 - A record batch that the response truncates is skipped. An impossible length is an error.
@@ -10,9 +13,6 @@ Rules (Kafka protocol, record batch v2; KIP-98):
 - With log append time (bit 3) each record has the batch's max timestamp.
 - Offsets increase and stay within [base offset, last offset]; gaps are legal (compaction).
 - A record batch without records is legal: it keeps the state of a producer.
-
-Not here: decompression (etl/records/codecs.py), records (etl/records/batch_kernel.py), earlier
-formats (etl/records/message_sets.py).
 """
 
 from __future__ import annotations
@@ -73,30 +73,31 @@ def read_header(fetched: FetchedPartition, at: int, until: int) -> BatchHeader:
         raise corrupt(
             fetched,
             base_offset,
-            f"a record batch reaches from offset {base_offset} to {header.last_offset}",
+            f"A record batch reaches from offset {base_offset} to {header.last_offset}",
         )
     if not 0 <= count <= last_delta + 1:
         raise corrupt(
             fetched,
             base_offset,
-            f"a record batch of {last_delta + 1} offsets claims {count} records",
+            f"A record batch of {last_delta + 1} offsets claims {count} records",
         )
     if header.codec == 0:
         _check_count(fetched, header, until - at - _HEADER.size)
     elif header.codec not in codecs.NAMES:
-        raise corrupt(fetched, base_offset, f"compression codec {header.codec} does not exist")
+        raise corrupt(fetched, base_offset, f"Compression codec {header.codec} does not exist")
     return header
 
 
 def _check_count(fetched: FetchedPartition, header: BatchHeader, size: int) -> None:
-    """Reject a record count that the bytes cannot hold, before memory is reserved. Raises
-    CorruptData.
+    """Reject a record count that the bytes cannot hold, before memory is reserved.
+
+    Raises CorruptData.
     """
     if header.records * SMALLEST_RECORD > size:
         raise corrupt(
             fetched,
             header.base_offset,
-            f"a record batch claims {header.records} records in {size} bytes",
+            f"A record batch claims {header.records} records in {size} bytes",
         )
 
 
@@ -108,12 +109,11 @@ def decode(
     counts: Counts,
     aborted: AbortedTransactions,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of `batches` within the selected offsets, as Arrow batches of about GROUP_BYTES
-    each, or of one record that is larger.
+    """Yield the rows of `batches` within the selected offsets.
 
-    `batches` are all that the walk found, also those outside the range: the aborted transactions of
-    an answer are only understood from its first record batch on, and a CRC vouches also for the one
-    that ended the walk.
+    The Arrow batches have about GROUP_BYTES each, or one record that is larger. `batches` are all
+    record batches of the response, also those outside the range: aborted transactions can only be
+    followed from its first record batch on, and the CRC of the last one must be checked, too.
 
     Raises CorruptData for a wrong CRC or structure, RecordTooLarge for a record batch that would
     decompress to more than `max_unpacked_bytes`, and for a record with more than `max_record_bytes`
@@ -141,18 +141,20 @@ def decode(
 
 
 class AbortedTransactions:
-    """Which record batches of one answer belong to aborted transactions (KIP-98)."""
+    """The record batches of one response that belong to aborted transactions (KIP-98)."""
 
     def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
-        self._coming = sorted(aborted, key=lambda item: item[1], reverse=True)
+        # (producer id, first offset), the next one last.
+        self._pending = sorted(aborted, key=lambda item: item[1], reverse=True)
         self._producers: set[int] = set()
 
     def skips(self, header: BatchHeader, control_type: Callable[[BatchHeader], int | None]) -> bool:
-        """True if this batch is left out; must be called for each record batch of the response, in
-        order.
+        """True if this batch is left out.
+
+        Must be called for each record batch of the response, in order.
         """
-        while self._coming and self._coming[-1][1] <= header.last_offset:
-            self._producers.add(self._coming.pop()[0])
+        while self._pending and self._pending[-1][1] <= header.last_offset:
+            self._producers.add(self._pending.pop()[0])
         if header.producer_id not in self._producers:
             return False
         if header.is_control:
@@ -163,32 +165,35 @@ class AbortedTransactions:
 
 
 class _BatchGroup(Group):
-    """Record batches of one answer on their way into one Arrow batch."""
+    """Record batches of one response that are decoded together."""
 
     def __init__(self, fetched: FetchedPartition, selection: Selection, tally: Tally) -> None:
         super().__init__(fetched, selection, tally, BatchBuffers)
 
     def check_crc(self, header: BatchHeader) -> None:
-        # A numpy slice goes in without a copy; google_crc32c takes no memoryview of a writable
-        # buffer.
+        # A numpy slice is not copied; google_crc32c rejects a memoryview of a writable buffer.
         found = google_crc32c.value(self.plain[header.start + _CRC_FROM : header.until])
         if found != header.crc:
             raise corrupt(
                 self.fetched,
                 header.base_offset,
-                f"CRC-32C of a record batch is {found:08x}, its header says {header.crc:08x}",
+                f"CRC-32C of a record batch is {found:08x}, in its header {header.crc:08x}",
             )
 
     def add(self, header: BatchHeader) -> None:
-        """Make the records of `header` part of the group, decompressed where they are compressed."""
-        row = self._described(header)
+        """Add the records of `header` to the group, decompressed if they are compressed."""
+        row = self._row(header)
         self.add_row(row, records=header.records, size=row[2] - row[1])
 
-    def _described(self, header: BatchHeader) -> tuple[int, ...]:
-        """The row of the group's table that describes `header`."""
-        start, until = header.start + _HEADER.size, header.until
+    def _row(self, header: BatchHeader) -> tuple[int, ...]:
+        """Return the row of the group's table for `header`."""
+        start = header.start + _HEADER.size
+        until = header.until
         if header.codec:
-            description = f"a record batch of {header.until - header.start} bytes, up to offset {header.last_offset},"
+            description = (
+                f"A record batch of {header.until - header.start} bytes, "
+                f"up to offset {header.last_offset},"
+            )
             start, until = self.unpack(
                 header.codec, self.plain[start:until], header.base_offset, description
             )
@@ -206,14 +211,14 @@ class _BatchGroup(Group):
         )
 
     def count(self, header: BatchHeader) -> int:
-        """Records of `header` within the selected offsets."""
+        """Return the number of records of `header` within the selected offsets."""
         if (
             self.selection.from_offset <= header.base_offset
             and header.last_offset < self.selection.until_offset
         ):
             return header.records
-        with self.looked_into():
-            row = self._described(header)
+        with self.temporary_unpack():
+            row = self._row(header)
         source = frozen(self.unpacked) if header.codec else self.plain
         return count_records(
             source,
@@ -224,33 +229,34 @@ class _BatchGroup(Group):
         )
 
     def control_type(self, header: BatchHeader) -> int | None:
-        """Type of the one record of a control batch (0 abort, 1 commit); None when compaction took
-        it.
+        """Return the type of the one record of a control batch (0 abort, 1 commit).
+
+        None if compaction removed it.
         """
         if not header.records:
             return None
-        with self.looked_into():
-            compressed, start, until = self._described(header)[:3]
+        with self.temporary_unpack():
+            compressed, start, until = self._row(header)[:3]
         source = self.unpacked if compressed else self.plain
         return _control_type(self.fetched, header, source[start:until].tobytes())
 
 
 def _control_type(fetched: FetchedPartition, header: BatchHeader, record: bytes) -> int:
-    """The type in a control record's key: int16 version, int16 type.
+    """Return the type in the key of a control record: int16 version, int16 type.
 
-    Raises CorruptData where there is no such key.
+    Raises CorruptData if there is no such key.
     """
     at = 0
     try:
         _, at = _varint(record, at)  # length
-        _, at = _varint(record, at + 1)  # timestamp delta, behind the attributes
+        _, at = _varint(record, at + 1)  # timestamp delta, after the attributes
         _, at = _varint(record, at)  # offset delta
         size, at = _varint(record, at)
         if size < 4 or at + 4 > len(record):
             raise IndexError
     except IndexError:
         raise corrupt(
-            fetched, header.base_offset, "a control batch holds no control record"
+            fetched, header.base_offset, "A control batch holds no control record"
         ) from None
     return int.from_bytes(record[at + 2 : at + 4], "big", signed=True)
 

@@ -1,5 +1,8 @@
 """How is each compression type decompressed?
 
+Lives here: gzip, snappy, lz4 and zstd into a buffer of limited size.
+Not here: the limits and their errors (arrow.py).
+
 Input that Kafka's Java clients read is read. The compiled codecs reject some of it; only then are
 the rules of the Java clients applied (measured with the classes of Kafka 3.9.1 on Java 17):
 
@@ -25,28 +28,33 @@ import numpy as np
 
 from etl.records.kernel_cache import Bytes
 
-GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+GZIP = 1
+SNAPPY = 2
+LZ4 = 3
+ZSTD = 4
 NAMES = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 _COMPILED = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
 
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_BEGINS = int.from_bytes(_XERIAL[:4], "big")
-"""Start of an xerial header, read as a block length, which no block has."""
+"""First bytes of an xerial header as a block length; no block has this length."""
 _LENGTH_BYTES = 4
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
-_GZIP_FIXED_BYTES, _GZIP_TRAILER_BYTES = 10, 8
+_GZIP_FIXED_BYTES = 10
+_GZIP_TRAILER_BYTES = 8
 _FIRST_PIECE_BYTES = 4096
-_GZIP_HEADER_CRC, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 0x02, 0x04, 0x08, 0x10
+_GZIP_HEADER_CRC = 0x02
+_GZIP_EXTRA = 0x04
+_GZIP_NAME = 0x08
+_GZIP_COMMENT = 0x10
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM, _LZ4_DICTIONARY = (
-    0x10,
-    0x08,
-    0x04,
-    0x01,
-)
+_LZ4_BLOCK_CHECKSUM = 0x10
+_LZ4_CONTENT_SIZE = 0x08
+_LZ4_CONTENT_CHECKSUM = 0x04
+_LZ4_DICTIONARY = 0x01
 _LZ4_STORED = 1 << 31
 
 
@@ -55,7 +63,7 @@ class DoesNotFit(ValueError):
 
 
 def decompress(codec: int, content: Bytes, target: Bytes) -> int:
-    """Decompress `content` into `target`; the number of bytes written. `codec` is a key of NAMES.
+    """Decompress `content` into `target`; return the number of bytes. `codec` is a key of NAMES.
 
     Raises DoesNotFit, and ValueError for bytes that are not of this codec.
     """
@@ -64,8 +72,8 @@ def decompress(codec: int, content: Bytes, target: Bytes) -> int:
             return _unsnap(content, target)
         return int(_COMPILED[codec].decompress_into(content, target))
     except (cramjam.DecompressionError, ValueError) as error:
-        # All codecs say it so when the output does not fit. Should they ever say it otherwise, the
-        # name is the other one.
+        # All codecs have one of these texts if the output does not fit. With another text the
+        # error is ValueError, like invalid bytes.
         if "whole buffer" in str(error) or "smaller than required" in str(error):
             raise DoesNotFit(str(error)) from error
         if codec == GZIP:
@@ -79,7 +87,9 @@ def _unsnap(content: Bytes, target: Bytes) -> int:
     unsnap: Callable[[Any, Any], int] = cramjam.snappy.decompress_raw_into
     if content[: len(_XERIAL)].tobytes() != _XERIAL:
         return unsnap(content, target)
-    at, size = _XERIAL_HEADER_BYTES, 0
+
+    at = _XERIAL_HEADER_BYTES
+    size = 0
     while content.size - at >= _LENGTH_BYTES:
         length = int.from_bytes(content[at : at + _LENGTH_BYTES].tobytes(), "big")
         if length == _XERIAL_BEGINS:
@@ -87,7 +97,7 @@ def _unsnap(content: Bytes, target: Bytes) -> int:
             continue
         block = content[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
         if block.size < length:
-            raise ValueError(f"a block of {length} bytes is cut off")
+            raise ValueError(f"a block of {length} bytes is truncated")
         size += unsnap(block, target[size:])
         at += _LENGTH_BYTES + length
     return size
@@ -95,29 +105,36 @@ def _unsnap(content: Bytes, target: Bytes) -> int:
 
 def _gunzip(content: Bytes, target: Bytes) -> int:
     """Decompress complete members until no other one begins (RFC 1952)."""
-    plain, at, size = content.tobytes(), 0, 0
+    plain = content.tobytes()
+    at = 0
+    size = 0
     while (begins := _skip_gzip_header(plain, at)) is not None:
         ends, count = _inflate(memoryview(plain), begins, target[size:])
-        crc, length = zlib.crc32(target[size : size + count].data), count % 2**32
-        if plain[ends : ends + _GZIP_TRAILER_BYTES] != crc.to_bytes(4, "little") + length.to_bytes(
-            4, "little"
-        ):
+        crc = zlib.crc32(target[size : size + count].data)
+        length = count % 2**32
+        trailer = crc.to_bytes(4, "little") + length.to_bytes(4, "little")
+        if plain[ends : ends + _GZIP_TRAILER_BYTES] != trailer:
             raise ValueError("a member is damaged")
-        at, size = ends + _GZIP_TRAILER_BYTES, size + count
+        at = ends + _GZIP_TRAILER_BYTES
+        size += count
     if not at:
         raise ValueError("invalid gzip header")
     return size
 
 
 def _inflate(plain: memoryview, at: int, target: Bytes) -> tuple[int, int]:
-    """Inflate one member into `target`; return its end and the output size. In pieces, because zlib
-    copies unused input, which for many small members would be all the rest each time.
+    """Inflate one member into `target`; return its end and the output size.
+
+    The input is passed in pieces, because zlib copies unused input: with many small members that
+    would be the whole rest each time.
     """
-    member, size, piece_bytes = zlib.decompressobj(-zlib.MAX_WBITS), 0, _FIRST_PIECE_BYTES
+    member = zlib.decompressobj(-zlib.MAX_WBITS)
+    size = 0
+    piece_bytes = _FIRST_PIECE_BYTES
     while not member.eof:
         piece = plain[at : at + piece_bytes]
         if not piece:
-            raise ValueError("a member is cut off")
+            raise ValueError("a member is truncated")
         try:
             inflated = member.decompress(piece, target.size - size + 1)
         except zlib.error as error:
@@ -125,7 +142,9 @@ def _inflate(plain: memoryview, at: int, target: Bytes) -> tuple[int, int]:
         if len(inflated) > target.size - size:
             raise DoesNotFit("a member does not fit")
         target[size : size + len(inflated)] = np.frombuffer(inflated, dtype=np.uint8)
-        at, size, piece_bytes = at + len(piece), size + len(inflated), 2 * piece_bytes
+        at += len(piece)
+        size += len(inflated)
+        piece_bytes *= 2
     return at - len(member.unused_data), size
 
 
@@ -134,7 +153,8 @@ def _skip_gzip_header(plain: bytes, at: int) -> int | None:
     fixed = plain[at : at + _GZIP_FIXED_BYTES]
     if len(fixed) < _GZIP_FIXED_BYTES or not fixed.startswith(_GZIP_MAGIC):
         return None
-    flags, at = fixed[3], at + _GZIP_FIXED_BYTES
+    flags = fixed[3]
+    at += _GZIP_FIXED_BYTES
     if flags & _GZIP_EXTRA:
         at += 2 + int.from_bytes(plain[at : at + 2], "little")
     for flag in (_GZIP_NAME, _GZIP_COMMENT):
@@ -142,54 +162,69 @@ def _skip_gzip_header(plain: bytes, at: int) -> int | None:
             at = plain.find(b"\0", at) + 1
             if not at:
                 return None
-    at += 2 if flags & _GZIP_HEADER_CRC else 0
+    if flags & _GZIP_HEADER_CRC:
+        at += 2
     return at if at <= len(plain) else None
 
 
 def _end_of_lz4_frame(content: Bytes) -> int | None:
-    """Return the end of a complete frame that something follows; None if there is none."""
+    """Return the end of a complete frame that other bytes follow; None without such a frame."""
     if content.size < 7 or content[:4].tobytes() != _LZ4_MAGIC:
         return None
     flags = int(content[4])
-    at = 7 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
+    at = _lz4_checksum_at(flags) + 1
     while at + _LENGTH_BYTES <= content.size:
         length = int.from_bytes(content[at : at + _LENGTH_BYTES].tobytes(), "little")
         at += _LENGTH_BYTES
         if not length:
-            at += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
+            if flags & _LZ4_CONTENT_CHECKSUM:
+                at += 4
             return at if at < content.size else None
-        at += length % _LZ4_STORED + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+        at += length % _LZ4_STORED
+        if flags & _LZ4_BLOCK_CHECKSUM:
+            at += 4
     return None
 
 
+def _lz4_checksum_at(flags: int) -> int:
+    """Return the place of the header checksum in a frame with these flags."""
+    at = 6
+    if flags & _LZ4_CONTENT_SIZE:
+        at += 8
+    if flags & _LZ4_DICTIONARY:
+        at += 4
+    return at
+
+
 def with_lz4_checksum(content: Bytes) -> Bytes:
-    """Return the frame with the right header checksum; other bytes unchanged."""
+    """Return a copy of the frame with the correct header checksum; other bytes unchanged.
+
+    lz4 in format v0 has a checksum over the wrong bytes (KIP-57), which compiled codecs reject.
+    """
     if content.size < 7 or content[:4].tobytes() != _LZ4_MAGIC:
         return content
-    flags = int(content[4])
-    at = 6 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
+    at = _lz4_checksum_at(int(content[4]))
     if at >= content.size:
         return content
-    mended = content.copy()
-    mended[at] = _xxh32_of_few(content[4:at].tobytes()) >> 8 & 0xFF
-    return mended
+    corrected = content.copy()
+    corrected[at] = _short_xxh32(content[4:at].tobytes()) >> 8 & 0xFF
+    return corrected
 
 
-def _xxh32_of_few(content: bytes) -> int:
-    """xxHash32, seed 0, of fewer than 16 bytes (the specification's steps 4 to 6)."""
+def _short_xxh32(content: bytes) -> int:
+    """Return xxHash32, seed 0, of fewer than 16 bytes (steps 4 to 6 of the specification)."""
     primes = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
-    found, whole = primes[4] + len(content), len(content) // 4 * 4
+    hashed = primes[4] + len(content)
+    whole = len(content) // 4 * 4
     for at in range(0, whole, 4):
-        found = (
-            _rotated(found + int.from_bytes(content[at : at + 4], "little") * primes[2], 17)
-            * primes[3]
-        )
+        word = int.from_bytes(content[at : at + 4], "little")
+        hashed = _rotated(hashed + word * primes[2], 17) * primes[3]
     for byte in content[whole:]:
-        found = _rotated(found + byte * primes[4], 11) * primes[0]
-    found %= 2**32
-    found = (found ^ found >> 15) * primes[1] % 2**32
-    found = (found ^ found >> 13) * primes[2] % 2**32
-    return found ^ found >> 16
+        hashed = _rotated(hashed + byte * primes[4], 11) * primes[0]
+    hashed %= 2**32
+    hashed = (hashed ^ hashed >> 15) * primes[1] % 2**32
+    hashed = (hashed ^ hashed >> 13) * primes[2] % 2**32
+    return hashed ^ hashed >> 16
 
 
 def _rotated(number: int, bits: int) -> int:

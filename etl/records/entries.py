@@ -1,7 +1,8 @@
-"""What does the records field contain, and which of it becomes rows?
+"""What does the records field contain, and which records become rows?
 
-Lives here: what all decoders receive and return, before anything is decompressed or decoded, and
-how damaged bytes are reported.
+Lives here: arguments and results of all decoders (headers, selection, counters), and the errors for
+damaged bytes.
+Not here: decompression (codecs.py), decoding (batch_v2.py, message_sets.py).
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from etl.settings.choices import MAX_RECORD_BYTES
 NO_EPOCH = -1
 """Leader epoch of records without one, as in record batches v2."""
 
-_MAGIC_AT, _TIMESTAMP_OF_V1_AT, _MAX_TIMESTAMP_AT, _TIMESTAMP = 16, 18, 35, struct.Struct(">q")
-_CODEC_BITS, _TRANSACTIONAL_BIT, _CONTROL_BIT = 0x07, 0x10, 0x20
+_MAGIC_AT = 16
+_TIMESTAMP_OF_V1_AT = 18
+_MAX_TIMESTAMP_AT = 35
+_TIMESTAMP = struct.Struct(">q")
+_CODEC_BITS = 0x07
+_TRANSACTIONAL_BIT = 0x10
+_CONTROL_BIT = 0x20
 
 
 class BatchHeader(NamedTuple):
-    """Header and place of one record batch. A tuple, because there may be 100,000 per second."""
+    """Header and place of one record batch. A tuple, for speed: there can be 100,000 per second."""
 
     base_offset: int
     start: int
@@ -37,9 +43,9 @@ class BatchHeader(NamedTuple):
     max_timestamp: int
     producer_id: int
     records: int
-    """How many are left in it; compaction makes them fewer."""
+    """Number of records in it; compaction reduces it."""
     leader_epoch: int
-    """Of the leader that wrote it (KIP-101)."""
+    """Epoch of the leader that wrote it (KIP-101)."""
 
     @property
     def is_control(self) -> bool:
@@ -55,12 +61,17 @@ class BatchHeader(NamedTuple):
 
 
 class MessagesHeader(NamedTuple):
-    """Adjacent messages of an older format, or one wrapper. With byte offsets `base_offset` is the
-    start of the first entry, and `last_offset` + 1 that of the next one.
+    """Adjacent messages of an older format, or one wrapper.
+
+    With byte offsets `base_offset` is the start of the first entry, and `last_offset` + 1 the start
+    of the next one.
     """
 
     base_offset: int
-    """Of the first message; for a wrapper, whose content is unknown, one after the previous entry.
+    """Offset of the first message.
+
+    In formats v0 and v1 only the content of a wrapper has it: for a wrapper it is one past the last
+    offset of the previous entry.
     """
     start: int
     """Place of the first byte in the records field."""
@@ -68,13 +79,13 @@ class MessagesHeader(NamedTuple):
     """Place after the last byte."""
     last_offset: int
     records: int
-    """0 for a wrapper, whose content is unknown."""
+    """Number of messages; 0 for a wrapper, before it is decompressed."""
     codec: int = 0
-    """Of a wrapper; 0: uncompressed messages."""
+    """Codec of a wrapper; 0: uncompressed messages."""
     magic: int = 0
-    """Of a wrapper."""
+    """Magic of a wrapper."""
     follows: int = 0
-    """One past the entry before; 0 at the beginning of an answer."""
+    """One past the last offset of the previous entry; 0 at the beginning of a response."""
 
     @property
     def leader_epoch(self) -> int:
@@ -89,15 +100,16 @@ class Walk:
     """The complete entries of one response, and the size of a truncated one."""
 
     batches: tuple[Header, ...]
-    """Record batches v2 one by one; messages of older formats many at a time."""
+    """Each record batch v2 is an item; many messages of older formats are one item."""
     incomplete_bytes: int = 0
-    """0: none is truncated. 1: too few bytes to tell. Else the size of the truncated entry."""
+    """Size of the truncated entry. 0: no entry is truncated. 1: the size is truncated, too."""
 
 
 def largest_timestamp(records: memoryview) -> int | None:
-    """Return the largest timestamp of the first record batch or message, in ms; None without one,
-    or if its header is truncated. Message sets v0 have none, a wrapper v1 has the largest inside, a
-    record batch has it in its header. Producers without timestamps write -1.
+    """Return the largest timestamp of the first record batch or message, in ms.
+
+    None without a timestamp, or if its header is truncated. Message sets v0 have none; a wrapper v1
+    and a record batch have the largest one in their header. Producers without timestamps write -1.
     """
     if len(records) < _MAGIC_AT + 1:
         return None
@@ -109,16 +121,17 @@ def largest_timestamp(records: memoryview) -> int | None:
 
 
 MAX_UNPACKED_BYTES = 128 << 20
-"""Largest decompressed size of a record batch or wrapper. Reserved once per thread; only used pages
-become resident.
+"""Largest decompressed size of a record batch or wrapper.
+
+Each thread reserves it once; only used pages become resident.
 """
 
-_LOG = "Check the log on the broker (kafka-dump-log), its disks, and the network between"
+_CHECK_LOG = "Check the partition on the broker (kafka-dump-log), its disks, and the network"
 
 
 @dataclass(slots=True)
 class Counts:
-    """Records that became no rows, of one walk through a range."""
+    """Numbers of records in a range that became no rows."""
 
     control_records: int = 0
     aborted_records: int = 0
@@ -126,7 +139,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records become rows, with which columns."""
+    """The offsets and columns of the records that become rows."""
 
     from_offset: int
     until_offset: int
@@ -140,21 +153,27 @@ class Selection:
 
 
 def place_of(fetched: FetchedPartition) -> dict[str, Any]:
-    """Which log an error is about."""
+    """Return the partition of an error."""
     return {"topic": fetched.topic, "partition": fetched.partition, "broker_id": fetched.broker_id}
 
 
 def corrupt(fetched: FetchedPartition, offset: int, message: str) -> CorruptData:
-    return CorruptData(message, action=_LOG, **place_of(fetched), offset=offset)
+    """Return the error for damaged bytes of the entry at `offset`."""
+    return CorruptData(message, action=_CHECK_LOG, **place_of(fetched), offset=offset)
 
 
 def no_message_at(fetched: FetchedPartition, position: int, message: str) -> MisalignedOffset:
-    """Return the error for bytes that are no message at a byte offset: the next one cannot be
-    found.
+    """Return the error for a byte offset at which no message begins.
+
+    Any bytes inside a message can look like the length of the next one, so the next start is not
+    searched for.
     """
     return MisalignedOffset(
         f"No message is at this byte position: {message}",
-        action="Check whether another client moved the group's offset to a position inside a message, and the log on the broker for damage",
+        action=(
+            "Check whether another client moved the group's offset to a position inside a message, "
+            "and the partition on the broker for damage"
+        ),
         **place_of(fetched),
         offset=position,
     )

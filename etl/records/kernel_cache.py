@@ -1,12 +1,15 @@
 """How are the numba kernels compiled and cached, and which counters do they share?
 
-numba caches compiled code beside the source. For a package in a zip it uses a folder that differs
-for each Spark application and executor, so nothing would be found again: here the cache is keyed
-by the content of the zip, and a zip may bring compiled kernels (`etl package`), which are
-unpacked once. numba itself compares source, versions, Python and CPU, and recompiles on any
-difference. If no folder is writable, kernels are compiled in each process (seconds).
+numba caches compiled code next to the source. For a package in a zip it uses a folder that differs
+for each Spark application and executor, so the cache would never be hit. Here the folder has a name
+by the content of the zip, and a zip can hold compiled kernels (`etl package`), which are unpacked
+once. numba itself compares source, versions, Python and CPU, and recompiles on any difference. If
+no folder is writable, kernels are compiled in each process (seconds).
 
-The helpers here check no bounds: their callers have.
+Lives here: the cache, helpers and constants of the kernels, and the counters of a range.
+Not here: the kernels (batch_kernel.py, message_kernel.py).
+
+The helpers check no bounds: their callers do.
 """
 
 from __future__ import annotations
@@ -36,19 +39,20 @@ from numpy.typing import NDArray
 from etl.model.plans import GAPS_KEPT
 
 config: Any = numbas_config
-"""Its settings: read from the environment, so no checker knows them."""
+"""Settings of numba: read from the environment, so without types."""
 KEPT = (".nbc", ".nbi")
-"""Suffixes of numba's files: compiled code, and the index, which is unpacked last, since it names
-the others.
+"""Suffixes of numba's files: compiled code and the index.
+
+The index is unpacked last, because it refers to the other files.
 """
 
 
 class ZippedKernels(ZipCacheLocator):
-    """numba's locator for kernels in a zip (its setting NUMBA_CACHE_LOCATOR_CLASSES)."""
+    """Cache locator for kernels in a zip (numba's setting NUMBA_CACHE_LOCATOR_CLASSES)."""
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> ZippedKernels | None:
-        """None where the function is in no zip, or no folder can be written."""
+        """Return the locator; None if the function is in no zip, or no folder is writable."""
         if ".zip" not in py_file:
             return None
         found = cls(py_func, py_file)
@@ -61,7 +65,7 @@ class ZippedKernels(ZipCacheLocator):
 
 @contextlib.contextmanager
 def kept_by_content(function: Callable[..., Any]) -> Iterator[None]:
-    """Context manager: numba caches functions of a zip here, unless configured otherwise."""
+    """Context manager in which numba uses `ZippedKernels` for a zip, unless it is configured."""
     if ".zip" not in function.__code__.co_filename or config.CACHE_LOCATOR_CLASSES:
         yield
         return
@@ -87,22 +91,21 @@ def _roots(zipped: Path) -> Iterator[Path]:
     """Return NUMBA_CACHE_DIR, the user's cache, and the zip's own folder on the executor."""
     if config.CACHE_DIR:
         yield Path(config.CACHE_DIR)
-    with contextlib.suppress(RuntimeError):  # a user without a home
+    with contextlib.suppress(RuntimeError):  # a user without a home directory
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-range-etl"
     yield zipped.absolute().parent
 
 
 def _unpack(zipped: Path, folder: Path) -> None:
-    """Each file as a whole: other workers unpack the same, and read it. Raises OSError where the
-    folder cannot be written.
+    """Unpack the kernels of a zip, each file atomically: other workers unpack and read the same.
+
+    Raises OSError if the folder is not writable.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()
     with zipfile.ZipFile(zipped) as opened:
-        for name in sorted(
-            (name for name in opened.namelist() if name.endswith(KEPT)),
-            key=lambda name: KEPT.index(name[-4:]),
-        ):
+        names = [name for name in opened.namelist() if name.endswith(KEPT)]
+        for name in sorted(names, key=lambda name: KEPT.index(name[-4:])):
             place = folder / name.rpartition("/")[2]
             if place.exists():
                 continue
@@ -112,17 +115,17 @@ def _unpack(zipped: Path, folder: Path) -> None:
 
 
 def files_of(kernels: Iterator[Any]) -> list[Path]:
-    """Return numba's cache files of these functions for this Python, as compiled or loaded so far."""
+    """Return numba's cache files of these kernels for this Python, compiled or loaded so far."""
     found = set[Path]()
     for kernel in kernels:
-        if kernel.stats.cache_path is not None:
-            code = kernel.py_func.__code__
-            names = f"{Path(code.co_filename).stem}.{kernel.py_func.__qualname__}-{code.co_firstlineno}.py*"
-            found.update(
-                path
-                for path in Path(kernel.stats.cache_path).glob(names)
-                if path.name.endswith(KEPT)
-            )
+        if kernel.stats.cache_path is None:
+            continue
+        code = kernel.py_func.__code__
+        module = Path(code.co_filename).stem
+        names = f"{module}.{kernel.py_func.__qualname__}-{code.co_firstlineno}.py*"
+        for path in Path(kernel.stats.cache_path).glob(names):
+            if path.name.endswith(KEPT):
+                found.add(path)
     return sorted(found)
 
 
@@ -130,16 +133,16 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 KERNELS: list[Any] = []
-"""Each kernel that is kept, as numba has it."""
+"""All cached kernels, as numba objects."""
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first call, and keep the result on disk where that is possible."""
+    """Decorator that compiles on the first call, and caches the result on disk if possible."""
     try:
         with kept_by_content(function):
             compiled = njit(cache=True, nogil=True)(function)
     except (RuntimeError, OSError):
-        # numba finds no folder it may write to and says so when decorating.
+        # numba found no writable folder; it raises this error when it decorates.
         return njit(nogil=True)(function)
 
     KERNELS.append(compiled)
@@ -149,8 +152,8 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return state["call"](*arguments)
         except (OSError, EOFError, pickle.UnpicklingError):
-            # A package in a zip and no home to write to, a full disk, a cache file cut off:
-            # decoding goes on without.
+            # A package in a zip without a writable folder, a full disk, a truncated cache file:
+            # continue without cache.
             state["call"] = njit(nogil=True)(function)
             return state["call"](*arguments)
 
@@ -158,8 +161,11 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def frozen(content: Any) -> Bytes:
-    """A read-only view of bytes: the kernels are compiled for one kind of source only."""
-    view = np.frombuffer(content, dtype=np.uint8) if len(content) else np.empty(0, dtype=np.uint8)
+    """Return a read-only view of bytes: the kernels are compiled for this type of source only."""
+    if len(content):
+        view = np.frombuffer(content, dtype=np.uint8)
+    else:
+        view = np.empty(0, dtype=np.uint8)
     view.flags.writeable = False
     return view
 
@@ -170,10 +176,10 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> A
 
 
 def _copy_bytes(_: Any, source: Any, at: Any, count: Any, target: Any, to: Any) -> Any:
-    """`memcpy` of bytes that the caller has found inside `source`: several times as fast as a loop
-    or a slice here.
+    """Generate a `memcpy`, which is several times as fast as a loop or a slice.
 
-    They fit: `target` has room for all bytes of the group, and each of them is copied once.
+    The caller checks that the bytes are inside `source`. `target` has room for all bytes of the
+    group, and each is copied once.
     """
 
     # Ignored below: numba's own functions have no types.
@@ -186,7 +192,7 @@ def _copy_bytes(_: Any, source: Any, at: Any, count: Any, target: Any, to: Any) 
 
 
 def _number(kind: Any, *, byteorder: str) -> Any:
-    """A function (array of bytes, place) -> number, in one load instead of one for each byte."""
+    """Return a function (array of bytes, place) -> number with one load instead of one per byte."""
 
     def load(_: Any, source: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -208,20 +214,20 @@ little_uint64: Any = _number(types.uint64, byteorder="little")
 
 
 MOST_ROWS = (1 << 18) + (1 << 16)
-"""Rows of one Arrow batch: the topic is repeated with each."""
+"""Rows of one Arrow batch; each row repeats the topic."""
 MOST_BYTES = 32 << 20
-"""Bytes of keys, values and headers in one Arrow batch, its last record not counted."""
+"""Bytes of keys, values and headers in one Arrow batch, without its last record."""
 MOST_HEADERS = 1 << 20
-"""Headers in one Arrow batch, those of its last record not counted."""
-# What the buffers hold, kept from one call to the next.
+"""Headers in one Arrow batch, without those of its last record."""
+# Places in the state, which continues from call to call: the fill level of the buffers,
 BATCH, ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(7)
 NO_KEY, NO_VALUE, NO_TIMESTAMP, NO_HEADERS, NO_HEADER_VALUE, NON_ASCII = range(7, 13)
-# Where it goes on inside a row of the table: records done, place of the next one, the lowest offset
-# it may have, its number in its wrapper. And which record was refused.
+# the place to continue at inside a row of the table (records done, place of the next one, its
+# lowest offset, its number in its wrapper), and OFFSET, the offset of the rejected record.
 RECORD, AT, LOWEST, OFFSET, INDEX = range(13, 18)
 NO_TIMESTAMP_TYPE = 18
 STATE_WIDTH = 19
-# How a call ended. What is between them says what is wrong with the bytes, and is the kernel's own.
+# Results of a call. The codes 2 to 5 are errors in the bytes: see WRONG of each kernel.
 FILLED, MORE_HEADERS, TOO_LARGE, TOO_MANY_HEADERS, FULL = 0, 1, 6, 7, 8
 
 MAX_MS = (2**63 - 1) // 1000
@@ -229,12 +235,12 @@ NO_MS = -1
 
 
 MAX_HOLES = 100
-"""Number of missing intervals between messages that are kept."""
+"""Largest number of missing intervals between messages that are stored."""
 EXPECTED, GAPS, SEEN_ROWS, HOLES = range(4)
 
 
 class Tally:
-    """Rows seen by one walk, and the intervals that gave none."""
+    """The number of rows of one range, and the intervals without rows."""
 
     def __init__(self, from_offset: int) -> None:
         self.numbers: Ints = np.array([from_offset, 0, 0, 0], dtype=np.int64)
@@ -247,27 +253,28 @@ class Tally:
 
     @property
     def gap_count(self) -> int:
-        """All of them, also those beyond GAPS_KEPT."""
+        """Return the number of all gaps, including those beyond GAPS_KEPT."""
         return int(self.numbers[GAPS])
 
     def gaps(self) -> list[tuple[int, int]]:
-        """The first GAPS_KEPT intervals [from, until) without a row, in order."""
+        """Return the first GAPS_KEPT intervals [from, until) without a row, ascending."""
         return _pairs(self.gap_bounds, self.gap_count)
 
     @property
     def hole_count(self) -> int:
-        """All of them, also those beyond MAX_HOLES."""
+        """Return the number of all holes, including those beyond MAX_HOLES."""
         return int(self.numbers[HOLES])
 
     def holes(self) -> list[tuple[int, int]]:
-        """Return the first MAX_HOLES intervals [from, until) between messages v0 and v1 that none
-        has, ascending. For record batches v2 their headers tell.
+        """Return the first MAX_HOLES missing intervals [from, until) between messages v0 and v1.
+
+        Ascending. Missing intervals between record batches v2 follow from their headers.
         """
         return _pairs(self.hole_bounds, self.hole_count)
 
     @property
     def expected(self) -> int:
-        """One past the newest row, or the start of the range."""
+        """Return the offset after the newest row, or the start of the range."""
         return int(self.numbers[EXPECTED])
 
 

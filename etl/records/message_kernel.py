@@ -1,5 +1,8 @@
 """How do compiled kernels decode messages of earlier formats into Arrow buffers?
 
+Lives here: kernels that scan and decode messages, and their CRC-32.
+Not here: wrappers and compression (message_sets.py), record batches v2 (batch_kernel.py).
+
 One kernel serves all formats, which differ in a few bytes:
 
 - v0 and v1 (magic 0 and 1, Kafka 0.8 to 0.10): offset, length, CRC of all that follows, magic,
@@ -60,7 +63,7 @@ _POLYNOMIAL = 0xEDB88320
 
 
 def _tables(count: int) -> NDArray[np.uint32]:
-    """Effect of a byte on the CRC if 0 to count-1 zero bytes follow."""
+    """Return the effect of a byte on the CRC if 0 to count-1 zero bytes follow."""
     tables = np.zeros((count, 256), dtype=np.uint32)
     tables[0] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -76,7 +79,7 @@ _BYTE = np.uint64(255)
 
 @njit(nogil=True, inline="never")
 def crc32(source, at, end):  # type: ignore[no-untyped-def]
-    """The CRC-32 of source[at:end]."""
+    """Return the CRC-32 of source[at:end]."""
     crc = np.uint32(0xFFFFFFFF)
     while end - at >= 16:
         one, two = little_uint64(source, at) ^ np.uint64(crc), little_uint64(source, at + 8)
@@ -118,18 +121,18 @@ def crc32(source, at, end):  # type: ignore[no-untyped-def]
     return crc ^ np.uint32(0xFFFFFFFF)
 
 
-# Columns of a group's table: one row per stretch of messages.
+# Columns of a group's table: one row per interval of messages.
 COMPRESSED, START, UNTIL, LAYOUT, BASE, FOLLOWS, FIRST_INDEX, WRAPPER_TYPE, WRAPPER_MS = range(9)
-# Layouts. What lies in a wrapper has its offset from there: logical ones relative to BASE, physical
-# ones BASE itself.
+# Layouts. Messages in a wrapper have offsets from BASE: logical ones relative to it, physical ones
+# BASE itself.
 LOGICAL, LOGICAL_INSIDE, PHYSICAL, PHYSICAL_INSIDE = range(4)
 OWN_TYPE = -1
 """WRAPPER_TYPE of messages with their own timestamp type."""
 WRONG = {
-    2: "a message's length does not fit where it lies",
-    3: "a message's key or value is longer than the message, or the message is longer than they are",
-    4: "a message's offset is none, or does not rise",
-    5: "a message's CRC-32 is not that of its bytes",
+    2: "A message's length does not fit its place",
+    3: "The lengths of a message's key and value do not fit the length of the message",
+    4: "A message's offset is invalid or does not ascend",
+    5: "A message's CRC-32 is not that of its bytes",
 }
 BAD_LENGTH, BAD_FIELD, BAD_OFFSET, BAD_CRC = WRONG
 
@@ -145,9 +148,10 @@ _CODEC, _PHYSICAL_CODEC, _APPEND_TIME = 0x07, 0x03, 0x08
 
 @kernel
 def _scan_messages(source, at, until, lowest, until_offset, magic):  # type: ignore[no-untyped-def]
-    """Scan complete uncompressed messages v0 and v1 with ascending offsets, of this magic or (-1)
-    of both. Returns (place of the first other one, number, first offset, last offset). Ends after
-    one at `until_offset` - 1.
+    """Scan complete uncompressed messages v0 and v1 with ascending offsets.
+
+    `magic`: -1 for both. Returns (place of the first other message, number, first offset, last
+    offset). Ends after a message at `until_offset` - 1.
     """
     count, first, last = 0, np.int64(-1), np.int64(-1)
     while until - at >= ENTRY_BYTES + SMALLEST_V0 and lowest < until_offset:
@@ -172,8 +176,10 @@ def _scan_messages(source, at, until, lowest, until_offset, magic):  # type: ign
 
 @kernel
 def _scan_entries(source, at, until, most_bytes):  # type: ignore[no-untyped-def]
-    """Scan complete uncompressed entries of 0.7: (place of the first other one, number). Ends after
-    the one that reaches `most_bytes`, and before one that would exceed it.
+    """Scan complete uncompressed entries of 0.7.
+
+    Returns (place of the first other entry, number). Ends after the entry that reaches
+    `most_bytes`, and before one that would exceed it.
     """
     count, start = 0, at
     while until - at >= PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL and at - start < most_bytes:
@@ -221,8 +227,10 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
     gaps,
     holes,
 ):
-    """Decode the messages of `table` from `state` on; the return code says how it ended. The state
-    is written after each row of the table, and between two messages if the Arrow batch is full.
+    """Decode the messages of `table` from `state` on; return the code of the result.
+
+    The state is written after each row of the table, and between two messages if the Arrow batch is
+    full.
     """
     for batch in range(state[BATCH], table.shape[0]):
         source = unpacked if table[batch, COMPRESSED] else plain
@@ -386,7 +394,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
 def scan_messages(
     source: Bytes, at: int, until: int, lowest: int, until_offset: int, magic: int = -1
 ) -> tuple[int, int, int, int]:
-    """See `_scan_messages`; `lowest` is the lowest allowed first offset."""
+    """Call `_scan_messages`; `lowest` is the lowest allowed first offset."""
     found: tuple[int, int, int, int] = _scan_messages(
         source, at, until, lowest, until_offset, magic
     )
@@ -394,11 +402,11 @@ def scan_messages(
 
 
 def scan_entries(source: Bytes, at: int, until: int, most_bytes: int) -> tuple[int, int]:
-    """See `_scan_entries`."""
+    """Call `_scan_entries`."""
     found: tuple[int, int] = _scan_entries(source, at, until, most_bytes)
     return found
 
 
 def fill_messages(arguments: tuple[Any, ...], tally: Tally) -> int:
-    """Call `_fill` with these arguments and the tally's."""
+    """Call `_fill` with these arguments and the arrays of the tally."""
     return int(_fill(*arguments, tally.numbers, tally.gap_bounds, tally.hole_bounds))

@@ -195,7 +195,7 @@ def test_the_crc_is_checked_before_anything_is_decompressed(codec: Codec) -> Non
 @pytest.mark.parametrize("length", [-1, 0, 48, -(2**31)])
 def test_a_length_that_no_record_batch_can_have_is_corrupt(length: int) -> None:
     records = TWO_RECORDS[:8] + length.to_bytes(4, "big", signed=True) + TWO_RECORDS[12:]
-    with pytest.raises(CorruptData, match=f"length of {length} cannot be"):
+    with pytest.raises(CorruptData, match=f"length of {length} is impossible"):
         rows_between(records, 100, 105)
 
 
@@ -207,7 +207,7 @@ def test_a_length_beyond_the_answer_and_beyond_every_limit_is_corrupt() -> None:
 
 
 def test_an_unknown_magic_is_corrupt() -> None:
-    with pytest.raises(CorruptData, match="magic 3 is no message format"):
+    with pytest.raises(CorruptData, match="Magic 3 is no message format"):
         rows_between(TWO_RECORDS[:16] + b"\x03" + TWO_RECORDS[17:], 100, 105)
 
 
@@ -218,19 +218,19 @@ def test_an_unknown_magic_is_corrupt() -> None:
         (Batch(9, [Rec(0)], count=2, last_delta=0), "of 1 offsets claims 2 records"),
         (Batch(9, [Rec(0)], count=2**31 - 1, last_delta=2**31 - 2), "records in 7 bytes"),
         (Batch(9, [Rec(0)], count=1000, last_delta=999, codec=Codec.ZSTD), "records in 7 bytes"),
-        (Batch(9, [Rec(0), Rec(1)], count=1), "bytes are left"),
+        (Batch(9, [Rec(0), Rec(1)], count=1), "Bytes follow the last record"),
         (Batch(9, [Rec(0, b"x" * 9)], count=2, last_delta=1), "record's length"),
         (Batch(9, [Rec(0)], last_delta=-1), "from offset 9 to 8"),
         (Batch(2**63 - 1, [Rec(0)], last_delta=0), "reaches from offset"),
         (
             Batch(9, [Rec(0)], last_delta=0, base_timestamp=0, payload=record_bytes(Rec(5))),
-            "lies outside its record batch",
+            "is outside its record batch",
         ),
         (
             Batch(9, [Rec(0), Rec(1)], payload=record_bytes(Rec(1)) + record_bytes(Rec(1))),
-            "does not rise",
+            "does not ascend",
         ),
-        (Batch(9, [Rec(0)], codec=Codec.GZIP, payload=b"no gzip at all"), "is no gzip"),
+        (Batch(9, [Rec(0)], codec=Codec.GZIP, payload=b"no gzip at all"), "is invalid gzip"),
         (
             Batch(
                 9,
@@ -238,7 +238,7 @@ def test_an_unknown_magic_is_corrupt() -> None:
                 codec=Codec.SNAPPY,
                 payload=bytes.fromhex("82534e41505059000000000100000001 00000100 00"),
             ),
-            "is no snappy",
+            "is invalid snappy",
         ),
         (
             Batch(
@@ -247,7 +247,7 @@ def test_an_unknown_magic_is_corrupt() -> None:
                 codec=Codec.ZSTD,
                 payload=compress(record_bytes(Rec(0)), Codec.ZSTD)[:-2],
             ),
-            "is no zstd",
+            "is invalid zstd",
         ),
     ],
 )

@@ -106,8 +106,8 @@ def test_an_answer_without_a_whole_message_says_how_many_bytes_it_takes() -> Non
         messages = Messages(physical(HELLO[:size], at=100))
         assert (messages.needed_bytes, messages.next_offset) == (15 if size >= 4 else 1, 100)
         reported = (
-            f"does not fit into a fetch of {size} bytes.*offset 100.*if more bytes bring no "
-            f"more, no message begins at this offset"
+            f"does not fit into a fetch of {size} bytes.*offset 100.*If a larger fetch does not "
+            f"help, no message begins at this offset"
         )
         with pytest.raises(MessageTooLarge, match=reported):
             list(messages)

@@ -294,7 +294,7 @@ def packed(content: bytes, codec: Codec = Codec.GZIP) -> bytes:
         (struct.pack(">i", -1) + bytes(20), "has a length of -1"),
         (HELLO + packed(HELLO)[:-1] + b"x", "CRC-32 of a message in it"),
         (HELLO + packed(HELLO[:-1]), "10 bytes are left|has a length of 11"),
-        (entry_bytes(Entry(b"no gzip", attributes=1)), "is no gzip"),
+        (entry_bytes(Entry(b"no gzip", attributes=1)), "is invalid gzip"),
     ],
     ids=[
         "cut off",

@@ -61,9 +61,11 @@ def squeezed(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget
     left = max_bytes
     requested: list[FetchTarget] = []
     for each in in_serving_order(wanted):
-        fits = not requested or each.max_bytes <= left
-        requested.append(each if fits else replace(each, max_bytes=0))
-        left -= requested[-1].max_bytes
+        if requested and each.max_bytes > left:
+            requested.append(replace(each, max_bytes=0))
+            continue
+        requested.append(each)
+        left -= each.max_bytes
     return tuple(requested)
 
 
@@ -222,7 +224,9 @@ class _Request(Writer):
 
     def tags(self) -> _Request:
         """Write that there are no tagged fields."""
-        return self.unsigned_varint(0) if self._version >= _FIRST_COMPACT else self
+        if self._version >= _FIRST_COMPACT:
+            self.unsigned_varint(0)
+        return self
 
 
 class _Response(Reader):

@@ -122,14 +122,17 @@ def parse_offsets(
     layout = _OFFSET_AND_EPOCH_ROW if version >= 4 else _OFFSET_ROW
     found: dict[BrokerPartition, ListedOffset] = {}
     for topic, rows in _topic_rows(reader, layout, is_flexible, index_at=0):
-        for index, code, time_ms, offset, *epoch in rows:
+        for index, code, time_ms, offset, *more in rows:
             log = BrokerPartition(topic, index)
+            epoch = None
+            if version >= 4:
+                epoch = or_none(more[0])
             found[log] = ListedOffset(
                 log,
-                error_of(code) if code else None,
+                error_of(code),
                 or_none(offset),
                 or_none(time_ms),
-                or_none(epoch[0]) if version >= 4 else None,
+                epoch,
                 is_last_stable=is_last_stable,
             )
     return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
@@ -170,7 +173,7 @@ def parse_epoch_ends(
     for topic, rows in _topic_rows(reader, _EPOCH_END_ROW, is_flexible, index_at=1):
         for code, index, epoch, end, *_ in rows:
             found[BrokerPartition(topic, index)] = EpochEndResponse(
-                error_of(code) if code else None, or_none(epoch), or_none(end)
+                error_of(code), or_none(epoch), or_none(end)
             )
     return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
 
@@ -389,7 +392,9 @@ def _text(reader: Reader, field: str, is_flexible: bool) -> str:
 
 def _text_or_none(reader: Reader, field: str) -> str | None:
     length = reader.unsigned_varint() - 1
-    return None if length < 0 else reader.decoded(reader.span(length, field), field)
+    if length < 0:
+        return None
+    return reader.decoded(reader.span(length, field), field)
 
 
 def _tags(reader: Reader, is_flexible: bool) -> None:
@@ -428,7 +433,13 @@ def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
 
     Without a member the generation is -1 and the member id empty.
     """
-    member = commit.member
+    generation = -1
+    member_id = ""
+    instance_id = None
+    if commit.member:
+        generation = commit.member.generation
+        member_id = commit.member.member_id
+        instance_id = commit.member.instance_id
     topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
     topics = []
     for topic, logs in by_topic(commit.offsets).items():
@@ -445,9 +456,9 @@ def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
         topics.append(topic_type(name=topic, topic_id=topic_id, partitions=partitions))
     return {
         "group_id": commit.group,
-        "generation_id_or_member_epoch": member.generation if member else -1,
-        "member_id": member.member_id if member else "",
-        "group_instance_id": member.instance_id if member else None,
+        "generation_id_or_member_epoch": generation,
+        "member_id": member_id,
+        "group_instance_id": instance_id,
         "retention_time_ms": -1,
         "topics": topics,
     }
@@ -492,11 +503,15 @@ def offset_fetch_fields(question: OffsetsQuestion) -> dict[str, Any]:
                 name=topic, topic_id=topic_id, partition_indexes=numbers
             )
         )
-    member = question.member
+    member_id = None
+    member_epoch = -1
+    if question.member:
+        member_id = question.member.member_id
+        member_epoch = question.member.generation
     group = group_type(
         group_id=question.group,
-        member_id=member.member_id if member else None,
-        member_epoch=member.generation if member else -1,
+        member_id=member_id,
+        member_epoch=member_epoch,
         topics=group_topics,
     )
     return {
@@ -543,8 +558,9 @@ def _committed(found: Any, in_zookeeper: bool) -> CommittedOffset:
     offset = or_none(found.committed_offset)
     refusal = error_of(found.error_code)
     if offset is None:
-        is_absent = in_zookeeper and refusal is UNKNOWN_TOPIC
-        return CommittedOffset(None if is_absent else refusal, None)
+        if in_zookeeper and refusal is UNKNOWN_TOPIC:
+            refusal = None
+        return CommittedOffset(refusal, None)
     return CommittedOffset(
         refusal, offset, found.metadata or "", or_none(found.committed_leader_epoch)
     )

@@ -472,12 +472,15 @@ def of_chosen(
 
 
 def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
-    topic_id: UUID | None = getattr(found, "topic_id", None)
+    topic_uuid: UUID | None = getattr(found, "topic_id", None)
+    topic_id = None
+    if topic_uuid is not None:
+        topic_id = str(topic_uuid)
     partitions = (_parse_partition(found.name, each, brokers) for each in found.partitions)
     return TopicMetadata(
         topic=found.name,
         refusal=error_of(found.error_code),
-        topic_id=str(topic_id) if topic_id else None,
+        topic_id=topic_id,
         is_internal=bool(found.is_internal) or found.name in INTERNAL_TOPICS,
         partitions=tuple(sorted(partitions, key=lambda each: each.log)),
     )
@@ -622,7 +625,7 @@ def _limit(value: str | None, key: str, topic: str) -> int | None:
     text = value or "-1"
     if not re.fullmatch(r"-?[0-9]{1,19}", text):
         raise CorruptData(f"The broker reports {text[:40]!r} for {key}", topic=topic)
-    return int(text) if int(text) >= 0 else None
+    return or_none(int(text))
 
 
 _YEAR_10000_MS = 253_402_300_800_000

@@ -136,7 +136,8 @@ def decode(
         )
         return
     if aborted is None:
-        aborted = AbortedTransactions(fetched.aborted if selection.skips_aborted else ())
+        transactions = fetched.aborted if selection.skips_aborted else ()
+        aborted = AbortedTransactions(transactions)
     for kind, group in groupby(batches, type):
         headers = list(group)
         if kind is BatchHeader:

@@ -548,7 +548,7 @@ def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | BrokerRe
     partitions = [each for topic in response.topics for each in topic.partitions]
     if len(partitions) != 1:
         raise CorruptData(
-            f"The response to LIST_OFFSETS has {len(partitions)} partitions, requested was one",
+            f"The response to LIST_OFFSETS has {len(partitions)} partitions instead of one",
             action="Check the broker's log",
         )
     return error_of(partitions[0].error_code) or _offsets(partitions[0])[: max(most, 0)]

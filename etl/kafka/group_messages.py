@@ -120,7 +120,7 @@ def _decoded(kind: Any, content: bytes, field: str, place: Mapping[str, Any]) ->
 
 
 def _logs(topics: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
-    logs = set()
+    logs: set[BrokerPartition] = set()
     for topic in topics:
         for partition in topic.partitions:
             if partition < 0:
@@ -334,7 +334,7 @@ def parse_consumer_group(response: Any, **place: Any) -> MembersResponse:
 
 def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
     topics = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
-    logs = set()
+    logs: set[BrokerPartition] = set()
     for topic in topics:
         _reject_negative(topic.partitions, place)
         logs.update(BrokerPartition(topic.topic_name, partition) for partition in topic.partitions)

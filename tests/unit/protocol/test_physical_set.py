@@ -324,7 +324,7 @@ def test_damage_inside_a_compressed_message_is_corrupt_and_named_by_the_outer_on
 )
 def test_a_payload_that_is_not_of_its_codec_is_corrupt(payload: bytes) -> None:
     for codec, name in ((1, "gzip"), (2, "snappy")):
-        with pytest.raises(CorruptData, match=f"is no {name}"):
+        with pytest.raises(CorruptData, match=f"is invalid {name}"):
             physical_rows_between(
                 entry_bytes(Entry(payload, attributes=codec)), 0, len(payload) + 10
             )

@@ -190,7 +190,7 @@ def _read(path: Path) -> Mapping[str, Any]:
             f"The report is not valid JSON: {error}", path=path, action=action
         ) from error
     if not isinstance(found, dict):
-        raise SettingsError("The file is not a report of a run", path=path, action=action)
+        raise SettingsError("The report is not a JSON object", path=path, action=action)
     return found
 
 

@@ -143,7 +143,7 @@ def test_a_run_of_another_name_is_refused_with_the_newest(conf: Path) -> None:
     refused(
         run_etl("report", str(conf), "--run", "../x", "--json"),
         2,
-        "There is not a report of a run '../x':",
+        "There is no report of a run '../x':",
         RUNS[1],
     )
 
@@ -156,7 +156,7 @@ def test_a_report_that_is_none_is_refused_with_its_path_and_another_way(
     conf: Path, content: str
 ) -> None:
     (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.json").write_text(content)
-    refused(run_etl("report", str(conf), "--json"), 2, "The report is no", RUNS[1], "--run")
+    refused(run_etl("report", str(conf), "--json"), 2, "The report is not ", RUNS[1], "--run")
     assert run_etl("report", str(conf), "--run", RUNS[0]).code == 0
 
 

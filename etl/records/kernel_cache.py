@@ -1,10 +1,11 @@
 """How are the numba kernels compiled and cached, and which counters do they share?
 
-numba caches compiled code next to the source. For a package in a zip it uses a folder that differs
-for each Spark application and executor, so the cache would never be hit. Here the folder has a name
-by the content of the zip, and a zip can hold compiled kernels (`etl package`), which are unpacked
-once. numba itself compares source, versions, Python and CPU, and recompiles on any difference. If
-no folder is writable, kernels are compiled in each process (seconds).
+numba caches compiled code next to the source. For a package in a zip it uses a folder by the path
+of the zip, which differs for each Spark application and executor: the cache would never be hit, and
+each executor would compile for about four seconds. Here the name of the folder is a hash of the
+content of the zip, and a zip can contain compiled kernels (`etl package`), unpacked once. numba
+itself compares source, versions, Python and CPU, and recompiles on any difference. If no folder is
+writable, kernels are compiled in each process.
 
 Lives here: the cache, helpers and constants of the kernels, and the counters of a range.
 Not here: the kernels (batch_kernel.py, message_kernel.py).

@@ -57,7 +57,7 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
             action="Pass --output with a file that can be written",
         ) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        message = f"The report is no report of a run: {type(error).__name__}: {error}"
+        message = f"The report is not that of a run: {type(error).__name__}: {error}"
         raise SettingsError(
             message,
             path=path,

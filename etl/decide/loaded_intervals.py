@@ -36,7 +36,10 @@ class Span:
     until_offset: int
     incarnation: int = 0
     stood: int | None = None
-    """Rows of these offsets before; None: not counted, or other writers removed rows since."""
+    """Rows of these offsets before; None: not counted, or other writers removed rows since.
+
+    The plan counts them, as a pruned interval with gaps has an unknown number of rows in a part.
+    """
 
     def holds(self, from_offset: int, until_offset: int) -> bool:
         """True if it contains all these offsets."""
@@ -85,16 +88,9 @@ class Remaining:
         if None not in counts and span.stood is not None and self.known_inside is not None:
             replaced_rows = max(0, span.stood - self.known_inside)
             rows = sum(count or 0 for count in counts) - replaced_rows
-        return Interval(
-            from_offset=min(interval.from_offset for interval in merged),
-            until_offset=max(interval.until_offset for interval in merged),
-            rows=rows,
-            control_records=sum(interval.control_records for interval in merged),
-            aborted_records=sum(interval.aborted_records for interval in merged),
-            compacted=sum(interval.compacted for interval in merged),
-            incarnation=span.incarnation,
-            unproven=sum(interval.unproven for interval in merged),
-        )
+        start = min(interval.from_offset for interval in merged)
+        end = max(interval.until_offset for interval in merged)
+        return _with_sums(Interval(start, end, rows, incarnation=span.incarnation), merged)
 
 
 def subtract_span(
@@ -476,22 +472,28 @@ def _at_most(intervals: list[Interval], most: int) -> list[Interval]:
     old = len(intervals) - most + 1
     if old < 2:
         return intervals
-    return [_as_one(intervals[:old]), *intervals[old:]]
+    return [_merged(intervals[:old]), *intervals[old:]]
 
 
-def _as_one(intervals: Sequence[Interval]) -> Interval:
-    """Return one interval from the first to the last of these; all are of one incarnation."""
+def _merged(intervals: Sequence[Interval]) -> Interval:
+    """Return one interval instead of these, which are sorted and of one incarnation."""
+    counts = [interval.rows for interval in intervals]
     rows = None
-    if all(interval.rows is not None for interval in intervals):
-        rows = sum(interval.rows or 0 for interval in intervals)
-    return Interval(
-        from_offset=intervals[0].from_offset,
-        until_offset=intervals[-1].until_offset,
-        rows=rows,
+    if None not in counts:
+        rows = sum(count or 0 for count in counts)
+    first = intervals[0]
+    last = intervals[-1]
+    whole = Interval(first.from_offset, last.until_offset, rows, incarnation=first.incarnation)
+    return _with_sums(whole, intervals)
+
+
+def _with_sums(whole: Interval, intervals: Sequence[Interval]) -> Interval:
+    """Return the interval with the sums of the other counts of these, which it replaces."""
+    return replace(
+        whole,
         control_records=sum(interval.control_records for interval in intervals),
         aborted_records=sum(interval.aborted_records for interval in intervals),
         compacted=sum(interval.compacted for interval in intervals),
-        incarnation=intervals[0].incarnation,
         unproven=sum(interval.unproven for interval in intervals),
     )
 
@@ -536,7 +538,7 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     merged: list[Interval] = []
     for interval in sorted(intervals, key=lambda i: (i.incarnation, i.from_offset, i.until_offset)):
         if merged and _can_merge(merged[-1], interval):
-            interval = _as_one((merged.pop(), interval))
+            interval = _merged((merged.pop(), interval))
         merged.append(interval)
     return tuple(merged)
 

@@ -279,8 +279,8 @@ def common(
 def _ends_before(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
     """Return the end of each partition before a plan that is not in the table.
 
-    Its replacement may begin there. If it is a replacement itself, an unknown plan, such as a
-    replay, may still be appended: raises Owned.
+    Its replacement may begin there, so the pipeline's reservation does. If the plan is a
+    replacement itself, an unknown plan, such as a replay, may still be appended: raises Owned.
     """
     is_replacement = stored.kind in _SETS_OFFSETS or stored.supersedes
     if is_replacement or before is None or before.id != stored.previous:

@@ -568,8 +568,8 @@ def _held_error(
     if holder is not None:
         message = f"Backfill {holder} has loaded offsets {low} to {high}, or will load them"
         action += (
-            f". If its rows were deleted since: run `etl backfills delete CONF {holder} --reason ...`, "
-            "which frees their offsets"
+            f". If its rows were deleted since: run `etl backfills delete CONF {holder} "
+            "--reason ...`, which frees their offsets"
         )
     else:
         if part[1] == OFFSETS_END:

@@ -1,9 +1,13 @@
-"""How far is the table behind, and what does retention delete first?
+"""What is the lag of a table, and which offsets does retention delete first?
 
-Lag is the readable end minus the position, in offsets: an upper bound of the records. The position
-is where the next plan begins; a stored plan lags until it is in the table, and a partition that was
-never read has the position where it will start. Offsets below the log start do not lag. Lag is
-unknown for a partition without a leader, and for one that was truncated or recreated.
+Lives here: lag in offsets, ranges that expire soon, the time and bytes left before retention
+deletes a record.
+Not here: lag in records, bytes and time as commands print it (etl/report/lag.py).
+
+Lag is the readable end minus the loaded-until offset: an upper bound of the number of records. A
+stored plan counts as lag until it is in the table; for a partition that was never read the lag is
+counted from its future start offset. Offsets below the log start do not count. Lag is unknown for a
+partition without a leader, and for one that was truncated or recreated.
 
 Brokers delete whole segments, by record time or by size (`retention.ms`, `retention.bytes` with
 `cleanup.policy=delete`), some time after they may; times here are the earliest possible. If brokers
@@ -26,13 +30,12 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The state of a pipeline: its newest plan, and the position of each partition that was ever
-    read.
-    """
+    """Progress of a pipeline: newest plan and loaded-until offsets."""
 
     last: Plan | None = None
-    """None before the first plan."""
+    """The newest plan; None before the first."""
     positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Loaded-until offset of each partition that was ever read."""
     others: frozenset[BrokerPartition] = frozenset()
     """Partitions that were truncated or recreated."""
     refusal: NeedsDecision | None = None
@@ -40,15 +43,15 @@ class Reached:
 
 
 def reached(state: PipelineState, snapshot: Snapshot) -> Reached:
-    """Return the positions of the table, in any state of the pipeline."""
+    """Return the progress of a pipeline in any state."""
     if isinstance(state, FirstRun):
         return Reached()
     if isinstance(state, RebuildFromTable):
         return reached(state.state, snapshot)
     if isinstance(state, UpToDate):
         unchanged_until = {}
-        for log, position in state.last.positions.items():
-            unchanged_until[log] = min(position, state.positions.get(log, position))
+        for log, loaded_until in state.last.positions.items():
+            unchanged_until[log] = min(loaded_until, state.positions.get(log, loaded_until))
         return _reached(state.last, state.positions, unchanged_until, snapshot)
     starts = starts_of(state.plan)
     if isinstance(state, Replay):
@@ -59,27 +62,32 @@ def reached(state: PipelineState, snapshot: Snapshot) -> Reached:
 def _reached(
     plan: Plan,
     positions: Mapping[BrokerPartition, int],
-    holds: Mapping[BrokerPartition, int],
+    unchanged_until: Mapping[BrokerPartition, int],
     snapshot: Snapshot,
 ) -> Reached:
-    """`holds`: the offsets up to which partitions must be unchanged, as in `plan`."""
+    """Return the progress of a pipeline with this newest plan.
+
+    `unchanged_until`: offsets up to which partitions must be unchanged since the plan.
+    """
     try:
-        reject_recreated_or_truncated(plan, snapshot, holds)
-    except NeedsDecision as refusal:
-        return Reached(plan, positions, other_logs(plan, snapshot, holds), refusal)
+        reject_recreated_or_truncated(plan, snapshot, unchanged_until)
+    except NeedsDecision as error:
+        changed = other_logs(plan, snapshot, unchanged_until)
+        return Reached(plan, positions, changed, error)
     return Reached(plan, positions)
 
 
 def lag_of(
     log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
 ) -> int | None:
-    """Return how many readable offsets of a partition are not in the table; None if its end or
-    start is unknown, or it was truncated or recreated.
+    """Return the number of readable offsets of a partition that are not in the table.
+
+    None if its end or start is unknown, or if it was truncated or recreated.
     """
     oldest = oldest_unread(log, snapshot, so_far, settings)
     if oldest is None:
         return None
-    # A position above the end is an error of its own.
+    # Runs reject a loaded-until offset above the end; it is no negative lag.
     return max(0, snapshot.extents[log].end_offset - oldest)
 
 
@@ -87,20 +95,21 @@ def oldest_unread(
     log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
 ) -> int | None:
     """Return the first unread offset of a partition; None if its lag is unknown."""
-    extent = snapshot.extents.get(log)
-    if extent is None or log in so_far.others:
+    offsets = snapshot.extents.get(log)
+    if offsets is None or log in so_far.others:
         return None
-    position = position_of(log, snapshot, so_far, settings)
-    if position is None:
+    start = position_of(log, snapshot, so_far, settings)
+    if start is None:
         return None
-    return max(extent.log_start_offset, position)
+    return max(offsets.log_start_offset, start)
 
 
 def position_of(
     log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
 ) -> int | None:
-    """Return the start of the next plan in a partition; None if it was never read and its start is
-    unknown.
+    """Return the start offset of the next plan in a partition.
+
+    None if the partition was never read and its start is unknown.
     """
     position = so_far.positions.get(log)
     if position is None and log in snapshot.extents:
@@ -109,19 +118,20 @@ def position_of(
 
 
 def lag_in_all(snapshot: Snapshot, so_far: Reached, settings: Settings) -> int:
-    """Return the sum of all known lags."""
+    """Return the sum of the known lags of all partitions."""
     return sum(lag_of(log, snapshot, so_far, settings) or 0 for log in snapshot.extents)
 
 
 NEARLY_FULL = 0.9
-"""A partition whose retained bytes from a range's start on reach this fraction of `retention.bytes`
-loses that start with the next records.
+"""Fraction of `retention.bytes`.
+
+If the records from a range's start on take more, the next records expire that start.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Expiring:
-    """A range whose start may expire soon."""
+    """A range with a start that may expire soon."""
 
     log: BrokerPartition
     from_offset: int
@@ -134,8 +144,9 @@ class Expiring:
 def expiring(
     ranges: Iterable[OffsetRange], snapshot: Snapshot, *, within_s: float, now_ms: int
 ) -> tuple[Expiring, ...]:
-    """Return an entry per partition whose first range may lose its start within that many seconds,
-    sorted; 0: none.
+    """Return the first range of each partition if its start may expire within so many seconds.
+
+    Sorted by partition; with 0 seconds none.
     """
     if not within_s:
         return ()
@@ -144,35 +155,35 @@ def expiring(
         starts[r.log] = min(r.from_offset, starts.get(r.log, r.from_offset))
     found = []
     for log, start in sorted(starts.items()):
-        reason = _expiry_reason(log, start, snapshot, within_s, now_ms)
+        reason = _reason_of_expiry(log, start, snapshot, within_s, now_ms)
         if reason:
             found.append(Expiring(log, start, reason))
     return tuple(found)
 
 
-def _expiry_reason(
+def _reason_of_expiry(
     log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int
 ) -> str | None:
-    """Return why the range's start may expire in time; None if it does not."""
-    extent = snapshot.extents.get(log)
-    settings = snapshot.retention.get(log.topic)
-    if extent is None or start >= extent.end_offset:
+    """Return why the record at `start` may expire within so many seconds; None: it does not."""
+    offsets = snapshot.extents.get(log)
+    if offsets is None or start >= offsets.end_offset:
         return None
-    if settings is None:
-        return _by_movement(log, start, extent.log_start_offset, snapshot, within_s, now_ms)
+    retention = snapshot.retention.get(log.topic)
+    if retention is None:
+        return _expiry_by_movement(log, start, offsets.log_start_offset, snapshot, within_s, now_ms)
     retained_from = snapshot.retained_from.get(log)
-    if settings.ms is not None and retained_from is not None and start < retained_from:
+    if retention.ms is not None and retained_from is not None and start < retained_from:
         return (
-            f"records up to offset {retained_from} may expire within {_format_time(within_s)} "
-            f"(retention.ms {settings.ms:,})"
+            f"records up to offset {retained_from} may expire within "
+            f"{_format_duration(within_s)} (retention.ms {retention.ms:,})"
         )
-    kept = (extent.end_offset - start) * snapshot.bytes_per_offset.get(log, 0.0)
-    if settings.bytes is not None and kept >= NEARLY_FULL * settings.bytes:
-        return f"about {round(kept):,} bytes are kept of {settings.bytes:,} (retention.bytes)"
+    size = (offsets.end_offset - start) * snapshot.bytes_per_offset.get(log, 0.0)
+    if retention.bytes is not None and size >= NEARLY_FULL * retention.bytes:
+        return f"about {round(size):,} bytes are kept of {retention.bytes:,} (retention.bytes)"
     return None
 
 
-def _by_movement(
+def _expiry_by_movement(
     log: BrokerPartition,
     start: int,
     log_start: int,
@@ -180,94 +191,97 @@ def _by_movement(
     within_s: float,
     now_ms: int,
 ) -> str | None:
+    """Return why the record at `start` may expire if brokers do not report their settings."""
     movement = _movement(log, log_start, snapshot, now_ms)
     if movement is None:
         return None
-    moved_by, passed_s = movement
-    left_s = (start - log_start) * passed_s / moved_by
+    moved_by, elapsed_s = movement
+    left_s = (start - log_start) * elapsed_s / moved_by
     if left_s > within_s:
         return None
-    moved = f"the log start moved by {moved_by:,} {log.unit}s in {_format_time(passed_s)}"
+    moved = f"the log start moved by {moved_by:,} {log.unit}s in {_format_duration(elapsed_s)}"
     if start > log_start:
-        return f"{moved} and may pass {start} in {_format_time(left_s)}"
+        return f"{moved} and may pass {start} in {_format_duration(left_s)}"
     return f"{moved} and is {log_start}"
 
 
 def _movement(
     log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: int
 ) -> tuple[int, float] | None:
-    """Return the movement of the log start since the newest plan, in offsets and seconds; None if
-    it did not move or is unknown.
+    """Return the movement of the log start since the newest plan: offsets and seconds.
+
+    None if it did not move, or if that is unknown.
     """
     last = snapshot.ledger.newest
-    if last is None or now_ms <= last.created_at_ms:
+    if last is None:
         return None
     before = last.log_starts.get(log)
-    if before is None or log_start <= before:
+    if before is None or log_start <= before or now_ms <= last.created_at_ms:
         return None
     return log_start - before, (now_ms - last.created_at_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """The time and bytes left until retention may delete a record."""
+    """Time and bytes left before retention may delete a record, at the earliest."""
 
     seconds: float | None = None
-    """0: it may be deleted now. None: unknown."""
+    """0: it may be deleted from now on."""
     bytes: int | None = None
-    """Bytes that may still be written to the partition, by `retention.bytes` and the average size of
-    its records; None: unknown, or no limit.
+    """Number of bytes that may still be written, by `retention.bytes` and the average size of the
+    records; None: no such limit is known.
     """
     rests_on: str | None = None
-    """The base of the estimate."""
+    """Basis of the estimate."""
     why: str | None = None
-    """The reason why `seconds` is unknown."""
+    """Reason why the time is unknown."""
 
 
 def headroom(
     log: BrokerPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int
 ) -> Headroom:
-    """Return the time left for the record at `offset`, the `oldest` unread one of a partition with
-    known offsets.
+    """Return the time left for the record at `offset`, the `oldest` unread one of a partition.
 
-    By time a segment expires with its latest record, never before any of its records; by size once
-    the records after it fill the limit.
+    The offsets of the partition are known. By time a segment expires with its latest record, never
+    before any of its records; by size when the records after it fill the limit.
     """
-    settings = snapshot.retention.get(log.topic)
-    extent = snapshot.extents[log]
-    if settings is None:
-        movement = _movement(log, extent.log_start_offset, snapshot, now_ms)
+    offsets = snapshot.extents[log]
+    retention = snapshot.retention.get(log.topic)
+    if retention is None:
+        movement = _movement(log, offsets.log_start_offset, snapshot, now_ms)
         if movement is None:
             return Headroom(
-                why="neither the brokers report the topic's retention, nor do plans show a movement "
-                "of its log start"
+                why=(
+                    "neither the brokers report the topic's retention, nor do plans show a "
+                    "movement of its log start"
+                )
             )
-        moved_by, passed_s = movement
-        left_s = (offset - extent.log_start_offset) * passed_s / moved_by
+        moved_by, elapsed_s = movement
+        left_s = (offset - offsets.log_start_offset) * elapsed_s / moved_by
         return Headroom(left_s, rests_on="the movement of the log start since the newest plan")
-    size = None
-    cost = snapshot.bytes_per_offset.get(log)
-    if settings.bytes is not None and cost is not None and not settings.is_tiered:
-        kept = round((extent.end_offset - offset) * cost)
-        size = max(0, settings.bytes - kept)
-    if settings.ms is not None and oldest.timestamp_ms is not None:
-        left_s = max(0.0, (oldest.timestamp_ms + settings.ms - now_ms) / 1000)
-        return Headroom(left_s, size, rests_on="retention.ms")
-    if settings.ms is not None:
+    bytes_left = None
+    bytes_per_offset = snapshot.bytes_per_offset.get(log)
+    if retention.bytes is not None and bytes_per_offset is not None and not retention.is_tiered:
+        size = round((offsets.end_offset - offset) * bytes_per_offset)
+        bytes_left = max(0, retention.bytes - size)
+    if retention.ms is not None and oldest.timestamp_ms is not None:
+        left_s = (oldest.timestamp_ms + retention.ms - now_ms) / 1000
+        return Headroom(max(0.0, left_s), bytes_left, rests_on="retention.ms")
+    if retention.ms is not None:
         reason = (
             "the topic has a retention.ms, but its oldest unread record has no known time: "
             f"{oldest.why}"
         )
-        return Headroom(bytes=size, why=reason)
-    if settings.bytes is not None:
+        return Headroom(bytes=bytes_left, why=reason)
+    if retention.bytes is not None:
         reason = "only retention.bytes limits the partition, and its growth rate is unknown"
-        return Headroom(bytes=size, why=reason)
-    if settings.is_compacted:
+        return Headroom(bytes=bytes_left, why=reason)
+    if retention.is_compacted:
         return Headroom(why="a newer record of its key may replace it at any time")
     return Headroom(why="the topic keeps its records")
 
 
-def _format_time(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} h"
     if seconds >= 90:

@@ -157,7 +157,7 @@ def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_a
         backfill(pipeline, "new", *INTERVAL),
         2,
         "Backfill old has loaded offsets 0 to 100",
-        "`etl backfills delete CONF old`",
+        "`etl backfills delete CONF old --reason ...`",
     )
     given_up = pipeline.door("backfills", "delete", after=(*name, "--yes"))
     assert given_up.code == 0, given_up.err

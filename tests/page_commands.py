@@ -163,7 +163,8 @@ ELSEWHERE: dict[str, Runs] = {
 }
 """Commands that another test runs, by its text, or that need tools that not every machine has."""
 NOT_HERE: dict[str, str] = {
-    "python -m tests.brokers.golden RELEASE": "it writes what other tests go by anew; done by hand where a release is added",
+    "python -m tests.brokers.golden RELEASE": "it writes what other tests go by anew; done by "
+    "hand where a release is added",
     **dict.fromkeys(
         (
             f"pip install 'offset-range-etl[{extra}]'"
@@ -174,7 +175,8 @@ NOT_HERE: dict[str, str] = {
     "systemctl enable --now etl@clicks.timer": "no systemd runs here",
     "systemd-analyze verify": "the same; it looked at the units once",
     "docker stop --time 120": "no container engine runs here",
-    "kafka-consumer-groups.sh --delete": "a program of Kafka's, of which the sentence names an option",
+    "kafka-consumer-groups.sh --delete": "a program of Kafka's, of which the sentence names an "
+    "option",
     "airflow backfill create --dag-id ingest_clicks --from-date ... --to-date ... "
     "--max-active-runs 1": "`make test-airflow-slow` runs it, with other options",
     "airflow dags trigger -l": "a program of Airflow's, of which the sentence names an option",

@@ -310,8 +310,8 @@ def dags_for_each_conf(
     build: Callable[[Path], DAG],
     schedule: Callable[[Path], str | None] = _no_schedule,
 ) -> Iterator[DAG]:
-    """Yield the DAG that `build` returns for each conf file. For an invalid file, yield a DAG of the
-    same id whose only task fails with the reason.
+    """Yield the DAG that `build` returns for each conf file. For an invalid file, yield a DAG of
+    the same id whose only task fails with the reason.
 
     kind       prefix of the DAG ids
     schedule   when the failing DAG runs: cron expression in UTC; None: when triggered manually

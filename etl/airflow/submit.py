@@ -152,7 +152,8 @@ class EtlSubmitOperator(SparkSubmitOperator):
         )
         if "cluster" in deploy_modes:
             raise AirflowFailException(
-                f"The Airflow connection {connection}, or the task, sets deploy mode cluster, which "
+                f"The Airflow connection {connection}, or the task, sets deploy mode "
+                f"cluster, which "
                 "returns neither the job's report nor its exit code. Set deploy-mode to client in "
                 "the connection's extra, and spark.submit.deployMode in ETL_SUBMIT_OPTIONS"
             )

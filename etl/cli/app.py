@@ -281,8 +281,8 @@ def _exit_error(error: SystemExit) -> EtlError:
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
-    """End the command as Ctrl-C does. Logging is disabled, because libraries log every call that was
-    interrupted.
+    """End the command as Ctrl-C does. Logging is disabled, because libraries log every call that
+    was interrupted.
     """
     logging.disable(logging.CRITICAL)
     raise KeyboardInterrupt

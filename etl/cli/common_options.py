@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 _printed: list[Any] = []
 """The document that was printed. There is at most one."""
 _lines: list[JsonLines] = []
-"""Writers of standard error as JSON. Commands nest (`etl run FOLDER` in one process); the last counts.
+"""Writers of standard error as JSON. Commands nest (`etl run FOLDER` in one process); the last
+counts.
 """
 
 
@@ -181,7 +182,8 @@ def output_error(reason: OSError) -> SettingsError:
     """Return the error for a standard output that cannot be written."""
     return SettingsError(
         f"Standard output cannot be written: {reason.strerror}",
-        action="Check the file or disk of standard output. What the command did is done; the report "
+        action="Check the file or disk of standard output. What the command did is done; the "
+        "report "
         "of a run is in report.path",
     )
 

@@ -159,7 +159,8 @@ def backfills_delete(
     settings = table_settings_of(conf)
     found = show_backfill(settings, name)
     effect = (
-        f"Backfill {name} ({found['request']}): {found['loaded']:,} of {found['offsets']:,} offsets "
+        f"Backfill {name} ({found['request']}): {found['loaded']:,} of {found['offsets']:,} "
+        f"offsets "
         f"are loaded and stay, {found['left']:,} are released"
     )
     if found["state"] in ("whole", "given up"):

@@ -296,8 +296,8 @@ def show_doctor(diagnosis: Diagnosis) -> None:
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    """Wrap a text to the terminal's width after the indent. Without a terminal it stays one line, so
-    that it can be searched.
+    """Wrap a text to the terminal's width after the indent. Without a terminal it stays one line,
+    so that it can be searched.
     """
     if not screen.is_terminal:
         return [text]

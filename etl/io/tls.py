@@ -96,7 +96,8 @@ ZOOKEEPER = Peer(
     "server",
     "zookeeper.tls",
     "zookeeper.tls.enabled",
-    "the port of zookeeper.connect: secureClientPort is the one for TLS; or leave zookeeper.tls out",
+    "the port of zookeeper.connect: secureClientPort is the one for TLS; or leave "
+    "zookeeper.tls out",
     "ssl.trustStore",
     "ssl.keyStore",
     "ssl.enabledProtocols and ssl.ciphersuites",
@@ -145,7 +146,8 @@ def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> Permissio
         f"{peer.title} rejects our certificate, or requires one: {reason}",
         key=own,
         **{peer.place: address},
-        action=f"Set {own} to a certificate of a CA that {peer.name} trusts ({peer.trust}), and check "
+        action=f"Set {own} to a certificate of a CA that {peer.name} trusts ({peer.trust}), and "
+        f"check "
         "that it has not expired",
     )
 
@@ -212,7 +214,8 @@ def _untrusted(
         return SettingsError(
             f"{peer.title}'s certificate, or one of its CAs', {state}",
             **place,
-            action=f"Check the certificates of {peer.name} ({peer.identity}) and of its CA, and this "
+            action=f"Check the certificates of {peer.name} ({peer.identity}) and of its CA, and "
+            f"this "
             "machine's clock",
         )
     return SettingsError(

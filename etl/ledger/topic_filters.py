@@ -60,7 +60,8 @@ _POSIX = {
     "Cntrl": frozenset(map(chr, range(32))),
 }
 _CATEGORIES = frozenset(
-    "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf".split()
+    "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp "
+    "C Cc Cf".split()
 )
 _CASED_CATEGORIES = frozenset({"Lu", "Ll", "Lt"})
 

@@ -315,7 +315,10 @@ def parse_partition_key(topic: str, key: str) -> BrokerPartition | None:
 
 Stretch = tuple[BrokerPartition, int, int]
 """An offset interval of a partition: partition, from (inclusive), until (exclusive)."""
-FORM_OF_PARTITION = "PARTITION is a number, e.g. 3; where brokers have logs of their own (0.7 family) BROKER-PARTITION, e.g. 0-3"
+FORM_OF_PARTITION = (
+    "PARTITION is a number, e.g. 3; where brokers have logs of their own (0.7 family) "
+    "BROKER-PARTITION, e.g. 0-3"
+)
 _LOG = re.compile(r"(?P<topic>.+):(?P<key>(\d{1,10}-)?\d{1,9})")
 _STRETCH = re.compile(r"(?P<log>.*):(?P<start>\d{1,19})-(?P<until>\d{1,19})")
 _IN_NO_TOPIC = re.compile(r"[/\x00-\x1f\x7f-\x9f]")

@@ -52,7 +52,8 @@ class Bounds:
     """
 
     start: Bound | None = None
-    """Only in plans that an earlier form of the command stored: runs start where the pipeline is."""
+    """Only in plans that an earlier form of the command stored: runs start where the pipeline is.
+    """
     until: Bound | None = None
     open_logs: int = 0
     """In a plan: number of partitions without a record at or after `until`, which were read to
@@ -503,8 +504,8 @@ class RangeResult:
     control_records: int = 0
     aborted_records: int = 0
     missing_offsets: int = 0
-    """Offsets that no batch covers (compaction). On Jafka 0: there they cannot be distinguished from
-    offsets inside an entry.
+    """Offsets that no batch covers (compaction). On Jafka 0: there they cannot be distinguished
+    from offsets inside an entry.
     """
     gaps: tuple[tuple[int, int], ...] = ()
     """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons,

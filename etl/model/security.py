@@ -130,7 +130,8 @@ class Tls:
 
     def __repr__(self) -> str:
         return (
-            f"Tls(ca_file={self.ca_file!r}, cert_file={self.cert_file!r}, key_file={self.key_file!r}, "
+            f"Tls(ca_file={self.ca_file!r}, cert_file={self.cert_file!r}, "
+            f"key_file={self.key_file!r}, "
             f"key_password={_shown(self.key_password)!r})"
         )
 
@@ -153,7 +154,8 @@ class Login:
         else:
             token = _shown(self.token)
         return (
-            f"Login(mechanism={self.mechanism!r}, username={self.username!r}, password={_shown(self.password)!r}, "
+            f"Login(mechanism={self.mechanism!r}, username={self.username!r}, "
+            f"password={_shown(self.password)!r}, "
             f"token={token!r}, service={self.service!r})"
         )
 

@@ -519,7 +519,9 @@ class UpToDate:
     uncommitted: tuple[BrokerPartition, ...] = ()
     """Partitions whose committed offset is still what the plan saw: to be committed first."""
     followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Partitions whose offset another client moved, and the new offset, with `on_offset_changed: follow`."""
+    """Partitions whose offset another client moved, and the new offset, with `on_offset_changed:
+    follow`.
+    """
     not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The same for partitions that are not read now, so that their ends are unknown: position and
     offset stay.

@@ -417,7 +417,8 @@ def _reject_closed_backfill(claim: Reservation, services: Services) -> None:
 
 
 def abandon(services: Services, own: Settings, report: Report, reason: str) -> Reservation:
-    """Abandon a backfill: release the offsets that it did not load. Return its reservation after it.
+    """Abandon a backfill: release the offsets that it did not load. Return its reservation after
+    it.
 
     The command can be repeated after a kill. A backfill without its table (deleted or replaced)
     keeps no offset reserved; a complete or abandoned one keeps the offsets that have rows in the

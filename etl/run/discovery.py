@@ -227,8 +227,8 @@ class Discovery:
         return read_creation_ids(self._zookeeper, topics)
 
     def keeps_topics_of(self, metadata: ClusterMetadata) -> bool:
-        """Return True if the conf's ZooKeeper is that of the brokers: by cluster id, before 0.10.1 by
-        their addresses.
+        """Return True if the conf's ZooKeeper is that of the brokers: by cluster id, before 0.10.1
+        by their addresses.
         """
         if self._source.bootstrap_servers is None:
             return True
@@ -264,7 +264,9 @@ class Discovery:
         )
 
     def _requested_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
-        """Return the topics to request: by name if the conf has literal names only, else all (None)."""
+        """Return the topics to request: by name if the conf has literal names only, else all
+        (None).
+        """
         names = self._source.topic_filter.literal_names
         if len(names) < len(self._source.topics):
             return None

@@ -5,7 +5,8 @@ and leaves at the end. A stored plan whose offsets are committed is executed fir
 membership. Every other plan is made from the assignment, and its commit is rejected if the
 assignment changed meanwhile.
 
-Not here: the protocols of groups (etl/io/zookeeper/group_member.py, etl/io/brokers/group_member.py).
+Not here: the protocols of groups (etl/io/zookeeper/group_member.py,
+etl/io/brokers/group_member.py).
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class Joining:
         return self._member is not None and self.share is None
 
     def settle(self, services: Services) -> bool:
-        """Join before each snapshot, unless a committed plan comes first. Returns False if the group
-        assigns no partition to this run. Raises as `Member.join`.
+        """Join before each snapshot, unless a committed plan comes first. Returns False if the
+        group assigns no partition to this run. Raises as `Member.join`.
         """
         if self._member is None:
             return True

@@ -317,8 +317,8 @@ def _commit_offsets(services: Services, repair: Repair, report: Report) -> None:
 def _store(services: Services, step: NextStep, report: Report) -> Plan | RejectedCommit | None:
     """Store the plan of a step, and commit its offsets if they are committed before the read.
 
-    Returns None if there is nothing new, RejectedCommit if the group rejected the commit. Raises the
-    error of the step.
+    Returns None if there is nothing new, RejectedCommit if the group rejected the commit. Raises
+    the error of the step.
     """
     if step.refusal:
         raise step.refusal

@@ -504,8 +504,8 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
 
     @contextlib.contextmanager
     def driving(self, run_id: str) -> Iterator[None]:
-        """Context manager: hold the driver lock. Raises Owned, also if the path of a named table was
-        looked up again meanwhile.
+        """Context manager: hold the driver lock. Raises Owned, also if the path of a named table
+        was looked up again meanwhile.
         """
         if self.settings.source.bootstrap_servers is None:
             self._discovery.registered()  # raises for a wrong chroot, before it is written to
@@ -688,8 +688,8 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return observe_table(self.settings, self.app_id, ledger)
 
     def spark(self) -> SparkSession:
-        """Return the session of this run, started on the first call; an existing one is used and not
-        stopped.
+        """Return the session of this run, started on the first call; an existing one is used and
+        not stopped.
         """
         return self._spark.session()
 

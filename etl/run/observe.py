@@ -233,8 +233,8 @@ class GroupOffsets:
         unbroken: Callable[[MemberAssignment], MemberAssignment | None],
         unsure: Callable[[], None],
     ) -> bool:
-        """Return True if the coordinator accepts the plan's commit. Epochs change when members come or go;
-        the plan's stays valid for what it was assigned.
+        """Return True if the coordinator accepts the plan's commit. Epochs change when members come
+        or go; the plan's stays valid for what it was assigned.
         """
         while self._fenced.hand_over(cluster, plan, unsure=unsure):
             now = unbroken(plan.share) if plan.share else None
@@ -247,7 +247,8 @@ class GroupOffsets:
         if not cluster.first(lambda consumer: consumer.keeps_offsets()):
             brokers = cluster.first(lambda consumer: consumer.introduction())
             raise SettingsError(
-                f"group.offsets_storage is {self.storage.value}, and these brokers store no offsets "
+                f"group.offsets_storage is {self.storage.value}, and these brokers store no "
+                f"offsets "
                 f"of groups: {brokers}",
                 key="group.offsets_storage",
                 action="Set group.offsets_storage: zookeeper. Kafka stores offsets from 0.8.2 on",
@@ -301,8 +302,8 @@ class Observer:
         self._claims = ReservationStore(zookeeper, settings.group.id, self._live)
 
     def observe(self, named: Named = none_named) -> ObservedState:
-        """Take a snapshot. It is repeated if another driver stored a plan meanwhile, because the ledger
-        is older than the rest then. `named`: see `unverified_offsets`.
+        """Take a snapshot. It is repeated if another driver stored a plan meanwhile, because the
+        ledger is older than the rest then. `named`: see `unverified_offsets`.
         """
         for _ in range(_SNAPSHOTS_MAX):
             before = self._ledger.mark()
@@ -400,8 +401,8 @@ class Observer:
         return time_zone(self._settings.spark).name
 
     def _look(self, named: Named) -> ObservedState:
-        """Observe everything, log ends last: partitions only grow, so no valid offset is above an end
-        that is read later.
+        """Observe everything, log ends last: partitions only grow, so no valid offset is above an
+        end that is read later.
         """
         source = self._settings.source
         claims, claimed, ledger, live = self._observe_reservations()
@@ -547,8 +548,8 @@ class Observer:
     def _fetch_tails(
         self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None
     ) -> dict[BrokerPartition, tuple[Tail, ...]]:
-        """Read tail fingerprints at the log ends, then where the plan has one: the second read proves
-        that the log of the first one is unchanged.
+        """Read tail fingerprints at the log ends, then where the plan has one: the second read
+        proves that the log of the first one is unchanged.
         """
         places = (end_places(found.extents), known_places(plan, found.extents))
         answers = [read_tails(cluster, wanted, found.leaders) for wanted in places if wanted]
@@ -651,8 +652,8 @@ def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> b
 
 
 def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None:
-    """Reject a table that lacks columns and has rows of these topics that no pipeline loaded. Raises
-    NeedsDecision. If the columns were added, the rows would be loaded a second time.
+    """Reject a table that lacks columns and has rows of these topics that no pipeline loaded.
+    Raises NeedsDecision. If the columns were added, the rows would be loaded a second time.
     """
     if settings.transform.function:
         return

@@ -46,7 +46,8 @@ def replay(
     *,
     shown: Plan | None = None,
 ) -> Plan:
-    """Replace the requested rows once; return the plan. `shown`: the plan that the operator confirmed.
+    """Replace the requested rows once; return the plan. `shown`: the plan that the operator
+    confirmed.
 
     Raises what a run raises, SettingsError and DataLoss as `decide.replay`, and NeedsDecision if
     the replay was given up or other offsets than confirmed would be replaced.

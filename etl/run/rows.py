@@ -307,7 +307,8 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
             f"The transform failed on a row: {reason}",
             key="transform.dataframe",
             line=line,
-            action="Check the function, and that workers have its module. The next run executes the "
+            action="Check the function, and that workers have its module. The next run executes "
+            "the "
             "stored plan again with the function of that time; or replace the plan: "
             "`etl plans supersede CONF N --reason ...`",
         ) from error

@@ -106,7 +106,9 @@ class Services(Protocol):
         """Return the current time in ms since 1970."""
 
     def member(self) -> Member | None:
-        """Return the membership of a run, not joined yet; None if the conf has no `group.mode: join`."""
+        """Return the membership of a run, not joined yet; None if the conf has no `group.mode:
+        join`.
+        """
 
     def store(self, plan: Plan) -> RejectedCommit | None:
         """Store the plan before its first fetch, if its number is free.

@@ -104,8 +104,9 @@ def _zookeeper(settings: Settings) -> ZooKeeper:
 
 
 def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
-    """Commit the positions to `group.mirror_group`, also without new records: brokers delete offsets
-    of a group without members after a week. A failure is reported and does not fail the run.
+    """Commit the positions to `group.mirror_group`, also without new records: brokers delete
+    offsets of a group without members after a week. A failure is reported and does not fail the
+    run.
     """
     if settings.group.mirror_group is None:
         return
@@ -137,7 +138,8 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         report.add(
             Outcome.NOT_MIRRORED,
             f"group.mirror_group {settings.group.mirror_group} has offsets of another client in "
-            f"{counted(len(others), 'partition')}, first {first}. They are not changed. Set a group "
+            f"{counted(len(others), 'partition')}, first {first}. They are not changed. Set "
+            f"a group "
             "that no other client uses",
         )
 
@@ -177,8 +179,8 @@ def compact_when_due(settings: Settings, services: HasSpark, report: Report) -> 
 
 
 def waiting(settings: Settings) -> tuple[int, int]:
-    """Return the number of small files that can be compacted, and their bytes, without a JVM. Raises
-    as `open_table`.
+    """Return the number of small files that can be compacted, and their bytes, without a JVM.
+    Raises as `open_table`.
     """
     return small_files(data_files(settings.table.path), settings.table.target_file_bytes)
 

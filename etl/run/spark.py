@@ -72,8 +72,8 @@ class RunSpark:
         self._given_for_place: Mapping[str, str] = {}
 
     def session(self, *, is_short: bool = False) -> SparkSession:
-        """Return the session of this run; an existing one is used and not stopped. `is_short`: a new
-        one is set up for little work.
+        """Return the session of this run; an existing one is used and not stopped. `is_short`: a
+        new one is set up for little work.
         """
         from etl.io.spark.session import build_session, for_short_run, is_submitted, session_there
 
@@ -100,8 +100,8 @@ class RunSpark:
         return self._built
 
     def session_at(self, path: str) -> SparkSession:
-        """Return a session that can create a table at `path`. A session of this run is started again
-        if its JVM lacks the jars of that store.
+        """Return a session that can create a table at `path`. A session of this run is started
+        again if its JVM lacks the jars of that store.
         """
         from etl.io.spark.session import is_submitted
 
@@ -207,8 +207,8 @@ def ask(
     name: str,
     making: Making | None = None,
 ) -> NamedTable:
-    """Return the path of `table.name` in Spark's catalogs, with the id of the table there. A session
-    of this run ends with its JVM, since the next one may need other jars for the store.
+    """Return the path of `table.name` in Spark's catalogs, with the id of the table there. A
+    session of this run ends with its JVM, since the next one may need other jars for the store.
 
     `making`: creates an unknown table. Raises SettingsError for a catalog that Spark does not know,
     NotOurTable for a table that cannot be loaded by path and, without `making`, for an unknown

@@ -152,8 +152,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def split_connect(connect: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """Split a connect string, `host:port,host:port/chroot`, into servers and the chroot, which is empty
-    or begins with a slash. Raises ValueError.
+    """Split a connect string, `host:port,host:port/chroot`, into servers and the chroot, which is
+    empty or begins with a slash. Raises ValueError.
     """
     hosts, slash, chroot = connect.partition("/")
     servers = tuple(split_address(address.strip()) for address in hosts.split(","))
@@ -194,8 +194,8 @@ def not_apart(
 ) -> tuple[str, str] | None:
     """Return the key of a path inside a table's directory, and a sentence; None without overlap.
 
-    Delta does not create a table in a directory that contains a report, and VACUUM deletes the files
-    of another table inside.
+    Delta does not create a table in a directory that contains a report, and VACUUM deletes the
+    files of another table inside.
     """
     for place, name in ((table, "the table"), (losses, "the losses table")):
         if lies_in(reports, place):
@@ -250,7 +250,8 @@ def _check_url(path: str) -> None:
     scheme, _, rest = path.partition("://")
     if scheme != scheme.lower():
         raise ValueError(
-            f"its scheme is in capitals, which one of the engines rejects; write {scheme.lower()}://"
+            f"its scheme is in capitals, which one of the engines rejects; write "
+            f"{scheme.lower()}://"
         )
     before, at, _ = rest.partition("/")[0].rpartition("@")
     if at and (":" in before or scheme not in _CONTAINER_FIRST):
@@ -262,5 +263,6 @@ def _check_url(path: str) -> None:
         )
     if any(part in ("", ".", "..") for part in rest.rstrip("/").split("/")[1:]):
         raise ValueError(
-            "it contains //, . or .. as a part, which a store may read as a name and an engine does not"
+            "it contains //, . or .. as a part, which a store may read as a name and an "
+            "engine does not"
         )

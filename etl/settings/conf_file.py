@@ -84,8 +84,8 @@ def document_of(text: str) -> Any:
 
 
 def _reject_repeated_keys(loader: _Loader, document: yaml.Node) -> None:
-    """Raise MarkedYAMLError for the first duplicate key of a mapping. A key of a merged mapping (`<<`)
-    is no duplicate.
+    """Raise MarkedYAMLError for the first duplicate key of a mapping. A key of a merged mapping
+    (`<<`) is no duplicate.
     """
     waiting = [document]
     while waiting:
@@ -123,8 +123,8 @@ def said_of(error: Exception) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader without aliases and with a limit on nested brackets: each level costs it as much
-    as all outer levels together.
+    """PyYAML's loader without aliases and with a limit on nested brackets: each level costs it as
+    much as all outer levels together.
     """
 
     def fetch_alias(self) -> None:
@@ -238,8 +238,8 @@ class Defaults:
 def defaults_of(document: Any, conf: str) -> Defaults | None:
     """Read the file that the key `defaults` names; None if the conf has no such key.
 
-    Raises SettingsError for a file that is missing, is not a mapping, or has keys that belong to one
-    pipeline.
+    Raises SettingsError for a file that is missing, is not a mapping, or has keys that belong to
+    one pipeline.
     """
     named = document.get("defaults") if isinstance(document, dict) else None
     if not isinstance(named, str) or not named:
@@ -296,8 +296,8 @@ _ENDS = (".yaml", ".yml")
 
 
 def confs_in(folder: Path) -> tuple[Path, ...]:
-    """Return the confs of a directory, sorted by name. A file of defaults is not a conf, unless it has
-    the key `pipeline`.
+    """Return the confs of a directory, sorted by name. A file of defaults is not a conf, unless it
+    has the key `pipeline`.
 
     Raises SettingsError if there is none.
     """

@@ -68,7 +68,8 @@ class SaslSettings(Section):
     def _names_a_source(cls, value: str | SecretRef | None) -> str | SecretRef | None:
         if isinstance(value, str) and not names_token_source(value):
             raise ValueError(
-                "must name the source of tokens: module:function, aws-msk:REGION or a reference such "
+                "must name the source of tokens: module:function, aws-msk:REGION or a "
+                "reference such "
                 "as ${file:/path}. A conf contains no token"
             )
         return value
@@ -126,7 +127,8 @@ class SecuritySettings(Section):
             raise ValueError(f"protocol {protocol} needs a login, and sasl.mechanism is missing")
         if self.sasl.mechanism is not None and not self.protocol.has_login:
             raise ValueError(
-                f"sasl.mechanism {self.sasl.mechanism.value} needs a protocol with login, not {protocol}: "
+                f"sasl.mechanism {self.sasl.mechanism.value} needs a protocol with login, "
+                f"not {protocol}: "
                 "it is SASL_SSL, or SASL_PLAINTEXT without encryption"
             )
         given = [name for name in TlsSettings.model_fields if getattr(self.tls, name) is not None]

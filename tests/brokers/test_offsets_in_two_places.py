@@ -1,5 +1,5 @@
-"""`group.offsets_storage: dual` on releases that keep a group's offsets in two places: the nine cases,
-and one place that goes back.
+"""`group.offsets_storage: dual` on releases that keep a group's offsets in two places: the nine
+cases, and one place that goes back.
 """
 
 from __future__ import annotations

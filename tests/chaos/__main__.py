@@ -1,8 +1,8 @@
 """Play the crash matrix and write docs/CRASHES.md, the page of another writer, or
 docs/CRASHES_ON_STORES.md.
 
-`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer arrow|processes] [--write-to FOLDER]
-[--store moto|versitygw|azurite|minidfs]`
+`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer arrow|processes]
+[--write-to FOLDER] [--store moto|versitygw|azurite|minidfs]`
 """
 
 from __future__ import annotations

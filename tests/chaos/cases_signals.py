@@ -23,8 +23,8 @@ _VERBS = {
     "append": ("append", 4),
     "commit": ("commit", 7),
 }
-"""Each verb of a run: the method of `services.Services` before which the signal comes, and the row of the
-matrix that it belongs to.
+"""Each verb of a run: the method of `services.Services` before which the signal comes, and the row
+of the matrix that it belongs to.
 """
 
 

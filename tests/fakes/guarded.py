@@ -35,8 +35,8 @@ class Guarded:
     """`with Guarded(broker, users={"etl": "secret"}) as port:`; without `users` there is no login,
     without `context` no encryption.
 
-    lifetime_ms   of a login: after it the connection is closed with the next request, as a broker does (KIP-368)
-    answers       a function that answers a login's tokens instead
+    lifetime_ms   of a login: after it the connection is closed with the next request, as a broker
+    does (KIP-368) answers       a function that answers a login's tokens instead
     """
 
     def __init__(

@@ -230,8 +230,8 @@ def accept(
     at: At | None = None,
     share: Collection[BrokerPartition] | None = None,
 ) -> Plan:
-    """What `etl topics accept-changes` does with the outside; `share`: what it owns as a member of the
-    group.
+    """What `etl topics accept-changes` does with the outside; `share`: what it owns as a member of
+    the group.
     """
     world = _world_of_command(outside, settings, at, share)
     wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)

@@ -15,8 +15,8 @@ from etl.reader.local_workers import Failed, Order, done
 
 
 class WorkerHere:
-    """In the place of `etl.reader.local_workers.Worker`. Orders and answers travel as pickled bytes,
-    as they do between processes.
+    """In the place of `etl.reader.local_workers.Worker`. Orders and answers travel as pickled
+    bytes, as they do between processes.
     """
 
     ended_by, was_killed = "", False

@@ -175,7 +175,8 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         None,
         (
             SettingsError,
-            "source.security.sasl.password refers to the file /no/such/secret, which cannot be read",
+            "source.security.sasl.password refers to the file /no/such/secret, which cannot be "
+            "read",
             "source.security.sasl.password",
         ),
     ),

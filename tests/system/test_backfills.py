@@ -1,5 +1,5 @@
-"""`etl backfills run` on real ZooKeeper, Kafka, Spark and Delta: what the pipeline never loaded is there
-once, and all know it as ours.
+"""`etl backfills run` on real ZooKeeper, Kafka, Spark and Delta: what the pipeline never loaded is
+there once, and all know it as ours.
 """
 
 from __future__ import annotations

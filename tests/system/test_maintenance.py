@@ -1,5 +1,5 @@
-"""`etl table maintain` on a real table: small files become large ones, files go, and every proof and
-every further run finds what it found.
+"""`etl table maintain` on a real table: small files become large ones, files go, and every proof
+and every further run finds what it found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`etl records show` on fake brokers: where it starts, what it shows, and each way in which it ends."""
+"""`etl records show` on fake brokers: where it starts, what it shows, and each way in which it
+ends.
+"""
 
 from __future__ import annotations
 

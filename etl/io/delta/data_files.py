@@ -90,7 +90,8 @@ def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
             raise SettingsError(
                 f"A date of {name} is outside of the years 1 to 9999",
                 key="table.partition_by",
-                action="Check the transform: not all readers of a table can read such a date as the "
+                action="Check the transform: not all readers of a table can read such a date as "
+                "the "
                 "name of a partition",
             )
     return values
@@ -135,8 +136,8 @@ def _has_key(keys: pa.Table, key: Mapping[str, Any]) -> pa.ChunkedArray:
 
 
 def _date_of(batch: pa.RecordBatch) -> pa.Array:
-    """Return the built-in column `event_date`: the UTC date of the timestamp in the years 1 to 9999,
-    else null, as Spark's writer does.
+    """Return the built-in column `event_date`: the UTC date of the timestamp in the years 1 to
+    9999, else null, as Spark's writer does.
     """
     timestamps = batch.column("timestamp")
     micros = timestamps.cast(pa.int64()).fill_null(_YEAR_10000).to_numpy(zero_copy_only=False)

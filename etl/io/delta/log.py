@@ -92,7 +92,8 @@ def walk_back(files: fs.FileSystem, newest: int) -> Iterator[Commit]:
 
 
 def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
-    """Return the bytes of a commit file; None if it does not exist (cleaned up, or not written yet).
+    """Return the bytes of a commit file; None if it does not exist (cleaned up, or not written
+    yet).
 
     Raises TableUnreachable.
     """
@@ -107,8 +108,8 @@ def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
 
 
 def hash_of_commit(files: fs.FileSystem, version: int) -> str | None:
-    """Return the SHA-256 of a commit file, which distinguishes commits of one version; None if it is
-    gone.
+    """Return the SHA-256 of a commit file, which distinguishes commits of one version; None if it
+    is gone.
 
     A copied table has equal files. Two commits never do, since each contains its time and files.
     """

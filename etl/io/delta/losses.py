@@ -112,7 +112,8 @@ def _unreadable(error: Exception, path: str) -> EtlError:
         "A file that the losses table's log names does not exist",
         file=gone[1].rpartition("/")[2],
         path=path,
-        action="Check who removed it, and restore it from a copy. Without a copy, remove it from the "
+        action="Check who removed it, and restore it from a copy. Without a copy, remove it from "
+        "the "
         "table's log (delta-rs: DeltaTable(PATH).repair()); the losses of plans that ZooKeeper no "
         "longer keeps are unknown then",
     )

@@ -33,7 +33,8 @@ _LOGS_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
 """With it VACUUM commits the number of removed files."""
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SPARKS_LISTING_TASKS = "10000"
-"""Spark's default. VACUUM would start that many tasks even for three files: minutes on two cores."""
+"""Spark's default. VACUUM would start that many tasks even for three files: minutes on two cores.
+"""
 _TASKS_A_CORE = 4
 _OPTIMIZE = "spark.databricks.delta.optimize."
 

@@ -338,7 +338,8 @@ _LOG_LOST = re.compile(
 _NO_COLUMNS = "Cannot scan Delta table with empty schema"
 """Text of delta-rs for a table without columns (`CREATE TABLE ... USING delta` alone)."""
 _NO_FILE_SYSTEM = re.compile(
-    r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found'
+    r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem '
+    r"not found"
 )
 """Text of Hadoop for a URL of an unknown store."""
 _UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
@@ -375,7 +376,8 @@ def translate(failure: Exception, path: str) -> Exception:
         return TableUnreachable(
             "Another writer changed the table during this append",
             path=path,
-            action="Check who else writes to it (DESCRIBE HISTORY). This run committed nothing; the "
+            action="Check who else writes to it (DESCRIBE HISTORY). This run committed nothing; "
+            "the "
             "next run appends the same plan again",
         )
     if marked is None and isinstance(failure, DeltaError):
@@ -447,7 +449,8 @@ def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
     return NotOurTable(
         f"A constraint of the table rejects the rows: {found[1].strip()}",
         path=path,
-        action="Check the table's constraints (SHOW TBLPROPERTIES) against the records of the topic. "
+        action="Check the table's constraints (SHOW TBLPROPERTIES) against the records of the "
+        "topic. "
         "The next run appends the same plan again",
     )
 
@@ -508,7 +511,8 @@ def unknown_store(error: BaseException, path: str) -> SettingsError | None:
     return SettingsError(
         f"The store of this URL is not supported: {reason}",
         path=path,
-        action="Check table.path: a directory, or the URL of a store that delta-rs and Spark support",
+        action="Check table.path: a directory, or the URL of a store that delta-rs and Spark "
+        "support",
     )
 
 
@@ -541,7 +545,8 @@ def incomplete_log(error: BaseException, path: str) -> FileLost | None:
         f"The table's log lacks files: {found[0]}",
         path=path,
         action="Check who removed files of its _delta_log, and restore them from a copy. Without "
-        "one, the rows are in its Parquet files only: move the directory away; the next run reports "
+        "one, the rows are in its Parquet files only: move the directory away; the next run "
+        "reports "
         "how to continue without it",
     )
 

@@ -48,7 +48,8 @@ _CAUSES_MAX = 20
 
 
 def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
-    """Return the catalog's entry of CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None for an unknown table.
+    """Return the catalog's entry of CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None for an unknown
+    table.
 
     Raises SettingsError for a catalog that Spark does not know, TableUnreachable if the catalog
     does not answer.
@@ -200,7 +201,8 @@ def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError
         return SettingsError(
             f"Spark knows no catalog {catalog}, or not its class",
             key=_KEY,
-            action=f"Check table.name, and spark.sql.catalog.{catalog} under spark: the class of the "
+            action=f"Check table.name, and spark.sql.catalog.{catalog} under spark: the class of "
+            f"the "
             "catalog and its settings",
         )
     return cannot_be("be asked for", name, _causes(error), _settings(session))

@@ -214,9 +214,9 @@ def build_session(
 ) -> SparkSession:
     """Return this process's session, or a new one with `settings` over our defaults.
 
-    The JVM of a new session logs to `log`. `settings` are plain Spark settings; `spark.jars` names local Delta jars, otherwise Spark
-    fetches them. In local mode workers use this Python; Spark would take the first `python3` on
-    PATH.
+    The JVM of a new session logs to `log`. `settings` are plain Spark settings; `spark.jars` names
+    local Delta jars, otherwise Spark fetches them. In local mode workers use this Python; Spark
+    would take the first `python3` on PATH.
     """
     from pyspark.sql import SparkSession
 
@@ -470,7 +470,8 @@ _BUILD_PACKAGE = (
     "(--include-dependencies)"
 )
 _PYTHON_CHECK = (
-    "Check PYSPARK_PYTHON, or spark.pyspark.python: each host, also the driver's, needs a Python of "
+    "Check PYSPARK_PYTHON, or spark.pyspark.python: each host, also the driver's, needs a "
+    "Python of "
     "the driver's minor version with the libraries. `etl package --include-dependencies` packs one"
 )
 
@@ -575,7 +576,8 @@ def translating_spark_errors() -> Iterator[None]:
             raise
         raise ProcessLost(
             f"Spark lost one of its processes: {reason}",
-            action="Check the memory of the machines that run driver and executors (what killed the "
+            action="Check the memory of the machines that run driver and executors (what killed "
+            "the "
             "process?), and Spark's log in the directory of the run's report. In a notebook, start "
             "a new process",
         ) from error

@@ -295,7 +295,8 @@ _DECIDED = (
     KeeperState.CLOSED,
 )
 _SESSION_PASSWORD = "session_passwd"
-"""Part of kazoo's log message with the session password, by which a reader could use the session."""
+"""Part of kazoo's log message with the session password, by which a reader could use the session.
+"""
 
 
 def _has_no_secret(record: logging.LogRecord) -> bool:
@@ -318,7 +319,8 @@ class Client(KazooClient):  # type: ignore[misc]
         self._decided = threading.Event()
         """Set once the login was accepted or finally rejected."""
         self.login_refused: EtlError | bool = False
-        """Why the server rejected the login, or why it was not sent. kazoo then ends the session."""
+        """Why the server rejected the login, or why it was not sent. kazoo then ends the session.
+        """
         logger = logging.getLogger("kazoo.client")
         logger.addFilter(_has_no_secret)
         handler = None

@@ -438,9 +438,9 @@ class PlanLedger:
         """Store plan N before its first fetch, if N is free.
 
         The transaction includes the uid of a new pipeline and the parts `also`, all or nothing. If
-        the plan adds a topic and `pipelines_version` is given, `pipelines_version` must still be `pipelines_version`.
-        Raises Owned if another driver stored another plan N, another pipeline of the group added
-        a topic, or a znode of `also` was written meanwhile.
+        the plan adds a topic and `pipelines_version` is given, `pipelines_version` must still be
+        `pipelines_version`. Raises Owned if another driver stored another plan N, another pipeline
+        of the group added a topic, or a znode of `also` was written meanwhile.
         """
         head = self.documents.head(plan_document.render_plan(plan), also=also)
         self.zookeeper.ensure(self.paths.root)

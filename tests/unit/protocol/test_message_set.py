@@ -383,7 +383,8 @@ def test_a_length_that_points_outside_its_message_is_corrupt(magic: int, fields:
     records = message_bytes(Msg(6), magic) + sealed(7, b"\x00" + bytes(8 * magic) + fields, magic)
     with pytest.raises(
         CorruptData,
-        match="key and value do not fit|length of 1[0-9] is impossible|length of 2[01] is impossible",
+        match="key and value do not fit|length of 1[0-9] is impossible|length of 2[01] is "
+        "impossible",
     ) as caught:
         rows_between(records + message_bytes(Msg(8), magic), 6, 9)
     assert caught.value.where["offset"] == 7

@@ -271,7 +271,8 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
     outside = begun_and_given_up_without_a_ledger()
     with pytest.raises(
         SettingsError,
-        match="The table holds plan 1 of a backfill of this name, but ZooKeeper has no ledger of it",
+        match="The table holds plan 1 of a backfill of this name, but ZooKeeper has no ledger of "
+        "it",
     ) as refused:
         filled(outside, backfill_request(0, 3))
     assert refused.value.action and refused.value.action.startswith("Use another")

@@ -135,7 +135,8 @@ def test_a_log_that_a_backfill_has_still_to_load_is_not_accepted_before_that_is_
     cut_at(outside, 5, 9)
     with pytest.raises(
         NeedsDecision,
-        match="Backfill old has not loaded all offsets that it has reserved of this partition before",
+        match="Backfill old has not loaded all offsets that it has reserved of this partition "
+        "before",
     ) as refused:
         accept(outside, FIRST, settings=CAPPED)
     assert "`etl backfills delete CONF old --reason ...`" in refused.value.action

@@ -643,7 +643,8 @@ def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_
     outside.uid = None if is_gone else outside.uid
     with pytest.raises(
         OffsetMoved,
-        match="Plan 2 of this pipeline was handed over, and neither ZooKeeper nor the table has it:",
+        match="Plan 2 of this pipeline was handed over, and neither ZooKeeper nor the table has "
+        "it:",
     ):
         run(outside, [A, B])
     world = FakeWorld(outside, SETTINGS)

@@ -208,6 +208,7 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
     path = settings.table.path
     is_physical = settings.source.is_physical
     ledger = ledgers.ledger
+    # an UPDATE leaves each row at its offset: only the table's log shows it
     by_others = tuple(
         commit
         for commit in unacknowledged(table, ledger.acknowledged)

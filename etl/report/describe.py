@@ -1,7 +1,8 @@
 """How are plans, partitions, counts and times described in sentences?
 
-Reports, previews and lists of offsets use the same sentences. Pure functions of values.
-Not here: documents for programs (`plan_json`, `run_report`), except those of a partition's offsets.
+Lives here: the sentences of reports, previews and lists of offsets. Pure functions of values.
+Not here: JSON documents (etl/report/plan_json.py, etl/report/run_report.py), except of a
+partition's offsets.
 """
 
 from __future__ import annotations
@@ -47,18 +48,20 @@ def of_known(
 ) -> Number | None:
     """Apply `whole`, such as sum, to the known values; None if no value is known."""
     known = [value for value in values if value is not None]
-    return whole(known) if known else None
+    if not known:
+        return None
+    return whole(known)
 
 
-# ------------------------------------------------------------------------------------------ losses
+# -- losses
 
 
 @dataclass(frozen=True, slots=True)
 class _LossWords:
-    """How a loss is described."""
+    """The texts for one reason of a loss."""
 
     done: str
-    """What happened to the offsets, as the end of a sentence."""
+    """The cause, as the end of a sentence."""
     policy: str
     """The conf key that allowed it, or `an operator`."""
     check: str
@@ -102,7 +105,7 @@ _LOSSES = {
 
 
 def describe_who_skipped(reasons: Collection[LossReason]) -> tuple[str, str]:
-    """Return which policies, or an operator, allowed losses for these reasons; and what to check."""
+    """Return the policies, or `an operator`, that allowed losses for these reasons; and checks."""
     policies = []
     checks = []
     for reason, words in _LOSSES.items():
@@ -136,12 +139,13 @@ def _interval(loss: Loss) -> str:
     return f"{count:,} {loss.log.unit}s ({loss.from_offset} to {loss.until_offset})"
 
 
-# ------------------------------------------------------------------------------------------- plans
+# -- plans
 
 
 def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
-    """Describe that the plan is the first with an id of a cluster named by the conf; `newest`: the
-    plan before. None if it is not.
+    """Describe that the plan is the first with a cluster id from the brokers; None if it is not.
+
+    Until then the conf names the cluster. `newest`: the plan before.
     """
     if plan.cluster_id is None or newest is None or newest.cluster_id == plan.cluster_id:
         return None
@@ -152,8 +156,9 @@ def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
 
 
 def describe_left(old: Plan, plan: Plan) -> list[str]:
-    """Describe the partitions of a stored plan that its replacement neither reads nor gives up: a
-    sentence each.
+    """Describe the partitions of a stored plan that its replacement neither reads nor gives up.
+
+    One sentence for each partition.
     """
     starts = starts_of(old)
     lost = {loss.log for loss in plan.losses}
@@ -170,8 +175,9 @@ def describe_left(old: Plan, plan: Plan) -> list[str]:
 
 
 def describe_continuation(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
-    """Describe where a truncated or recreated partition continues, and what was read of the former
-    one. `is_stored`: `old` was not executed.
+    """Describe where a truncated or recreated partition continues, and how far it was read before.
+
+    `is_stored`: `old` was not executed.
     """
     planned = old.positions[log]
     loaded = starts_of(old)[log] if is_stored else planned
@@ -205,7 +211,7 @@ def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
 
 
 def describe_uncounted(applied: CommitResult) -> str:
-    """Describe what is unknown of a recounted plan, as the end of a sentence; empty if nothing is."""
+    """Describe unknown counts of a recounted plan, as the end of a sentence; may be empty."""
     if applied.uncounted:
         return f"; the number of rows is unknown ({applied.uncounted})"
     doubtful = [result for result in applied.receipts if result.is_doubtful]
@@ -221,28 +227,26 @@ def describe_uncounted(applied: CommitResult) -> str:
 
 
 def describe_jafka_proof(recounted: Sequence[int]) -> str:
-    """Describe what the proof of Jafka partitions relies on, with the plans whose rows were
-    recounted.
-    """
+    """Describe the limits of a proof for Jafka; `recounted`: plans with recounted rows."""
     sentence = (
-        "Offsets of Jafka are byte positions, which do not count messages: that a range is complete "
-        "is known by the count in its range result only"
+        "Jafka's offsets are byte positions, which do not count messages: "
+        "only the count in a range result shows that the range is complete"
     )
     if recounted:
         numbers = ", ".join(map(str, recounted))
         plans = "plan" if len(recounted) == 1 else "plans"
         sentence += (
             f". A crash lost the counts of {plans} {numbers}; the rows in the table were counted "
-            "instead, which proves nothing about missing ones"
+            "instead, which proves nothing about missing rows"
         )
     return sentence
 
 
-# --------------------------------------------------------------------------------- group members
+# -- group members
 
 
 def describe_read_by_others(intervals: Iterable[ReadByOthers]) -> Iterator[str]:
-    """Describe what other members read: a sentence per topic."""
+    """Describe offsets that other members read: a sentence per topic."""
     for topic, offsets in _by_topic(intervals):
         yield f"{topic}: other members of the group read {offsets}"
 
@@ -263,7 +267,7 @@ def describe_duplicate_reads(found: Iterable[ReadTwice]) -> Iterator[str]:
 
 
 def describe_changed_owners(plan: Plan, found: Iterable[ReadTwice]) -> Iterator[str]:
-    """Describe the same for a plan whose offset commit was rejected: a sentence per topic."""
+    """Describe duplicate reads of a plan with a rejected offset commit: a sentence per topic."""
     for topic, offsets in _by_topic(found):
         yield (
             f"{topic}: plan {plan.number} is loaded, and the membership that planned it ended: "
@@ -296,14 +300,15 @@ def describe_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     return describe_by_topic(sentences)
 
 
-# ------------------------------------------------------------------------- partitions left out
+# -- partitions that are left out
 
 
 def describe_leaderless(
     logs: Collection[BrokerPartition], led: Collection[BrokerPartition]
 ) -> Iterator[str]:
-    """Describe partitions without a leader: a sentence per topic and reason. `led`: partitions with
-    a leader.
+    """Describe partitions without a leader: a sentence per topic and reason.
+
+    `led`: partitions with a leader.
     """
     missing = uncounted(logs, led)
     sentences = {}
@@ -330,17 +335,17 @@ def describe_capped(left: Mapping[BrokerPartition, int], limits: LimitsSettings)
 
 def describe_open(snapshot: Snapshot) -> Iterator[str]:
     """Describe partitions with an open transaction: a sentence per topic and transaction."""
-    together: dict[tuple[str, str], list[BrokerPartition]] = {}
+    waiting: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, extent in sorted(snapshot.extents.items()):
         if extent.held_back:
             transaction = _describe_transaction(snapshot.open_transactions.get(log))
-            together.setdefault((log.topic, transaction), []).append(log)
-    for (topic, transaction), logs in together.items():
+            waiting.setdefault((log.topic, transaction), []).append(log)
+    for (topic, transaction), logs in waiting.items():
         count = sum(snapshot.extents[log].held_back for log in logs)
-        wait = "waits" if count == 1 else "wait"
+        verb = "waits" if count == 1 else "wait"
         yield (
-            f"{topic} {named_keys(logs)}: {counted(count, 'offset')} below the high watermark {wait} "
-            f"for {transaction}"
+            f"{topic} {named_keys(logs)}: {counted(count, 'offset')} below the high watermark "
+            f"{verb} for {transaction}"
         )
 
 
@@ -365,10 +370,10 @@ def describe_unknown(subject: str, reasons: Mapping[BrokerPartition, str]) -> It
 
 def describe_by_topic(sentences: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Yield one sentence for all partitions of a topic with the same text."""
-    together: dict[tuple[str, str], list[BrokerPartition]] = {}
+    by_sentence: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, sentence in sorted(sentences.items()):
-        together.setdefault((log.topic, sentence), []).append(log)
-    for (topic, sentence), logs in together.items():
+        by_sentence.setdefault((log.topic, sentence), []).append(log)
+    for (topic, sentence), logs in by_sentence.items():
         yield f"{topic} {named_keys(logs)}: {sentence}"
 
 
@@ -390,20 +395,19 @@ def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
 
 
 def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
-    """Return the offsets of a partition and its open transaction as a JSON object. Without a leader
-    they are None.
+    """Return the offsets of a partition and its open transaction as a JSON object.
+
+    Without a leader they are None.
     """
+    document: dict[str, Any] = {
+        "log_start": None,
+        "log_end": None,
+        "high_watermark": None,
+        "held_back": None,
+        "transaction_began_at": None,
+        "held_back_by": None,
+    }
     extent = snapshot.extents.get(log)
-    document: dict[str, Any] = dict.fromkeys(
-        (
-            "log_start",
-            "log_end",
-            "high_watermark",
-            "held_back",
-            "transaction_began_at",
-            "held_back_by",
-        )
-    )
     if extent:
         document["log_start"] = extent.log_start_offset
         document["log_end"] = extent.end_offset

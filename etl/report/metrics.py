@@ -1,11 +1,16 @@
 """How is a run exported as Prometheus metrics and as OpenLineage events?
 
-Prometheus: gauges of the last run in the text exposition format. Unknown values have no sample. At
-most `MOST_SERIES` topics or partitions have a series; the rest is added up in one, so that sums are
-right.
+Lives here: names, help texts and values of metrics; the content of a lineage event.
+Not here: writing the metrics file and sending events (etl/io/), counts of a run
+(etl/report/run_state.py).
 
-OpenLineage ("Naming", "Run state"): topics that the run read, the table that it wrote. Topics are
-named by `source.bootstrap_servers`, or by ZooKeeper with its chroot, because those stay.
+Prometheus: gauges of the last run in the text exposition format. Unknown values have no sample. At
+most `MOST_SERIES` topics or partitions have a series; the others are added up in one series, so
+that sums are right.
+
+OpenLineage ("Naming", "Run state"): inputs are the topics that the run read, output is the table.
+The namespace of a topic is `source.bootstrap_servers`, or ZooKeeper with its chroot: these stay
+while brokers change.
 """
 
 from __future__ import annotations
@@ -23,7 +28,9 @@ from etl.report.run_state import Outcome, Verb
 from etl.settings.choices import folder_of
 from etl.settings.sections import Settings
 
-PREFIX, MOST_SERIES, OTHERS = "offset_range_etl_", 1000, "(others)"
+PREFIX = "offset_range_etl_"
+MOST_SERIES = 1000
+OTHERS = "(others)"
 LAST_SUCCESS = "last_success_timestamp_seconds"
 HELP: Mapping[str, str] = {
     "run_info": "The last run; the value is 1.",
@@ -36,22 +43,27 @@ HELP: Mapping[str, str] = {
     "run_duration_seconds": "Duration of the last run.",
     "run_phase_duration_seconds": "Duration of each phase of the last run.",
     "run_rows": "Counted rows of the plans of the last run.",
-    "run_fetched_bytes": "Bytes fetched for them.",
-    "run_offsets_committed": "Partitions whose offset the last run committed.",
-    "run_lost_offsets": "Offsets that the plans of the last run gave up, as policy or an operator allows.",
+    "run_fetched_bytes": "Bytes fetched for these rows.",
+    "run_offsets_committed": "Partitions with an offset committed by the last run.",
+    "run_lost_offsets": "Offsets that the plans of the last run gave up, "
+    "as policy or an operator allows.",
     "run_outcome": "1 for each outcome of the last run, 0 for the others.",
     "table_version": "Table version after the last run's plan.",
     "partitions": "Partitions that the last run observed.",
     "partitions_unknown": "Partitions with an unknown lag.",
     "lag_records": "Readable offsets that are not in the table: records at most.",
     "lag_bytes": "Estimated bytes of the lag; exact for Jafka and Kafka 0.7.",
-    "oldest_unread_age_seconds": "How old the oldest record is that is not in the table; 0 where nothing lags.",
-    "retention_headroom_seconds": "How long until retention may take the first record that is not in the table.",
-    "paused_partitions": "Partitions that an operator paused: no run reads them until they are resumed.",
-    "paused_unread": "Offsets (bytes of Jafka and Kafka 0.7) that wait in them.",
-    "paused_since_timestamp_seconds": "Since when the first of them is paused.",
-    "paused_headroom_seconds": "How long until retention may take the first record that waits in them.",
-    "retention_headroom_bytes": "About how much may still be written before retention by size may take it.",
+    "oldest_unread_age_seconds": "Age of the oldest record that is not in the table; "
+    "0 without lag.",
+    "retention_headroom_seconds": "Time until retention may delete the first record "
+    "that is not in the table.",
+    "paused_partitions": "Paused partitions: no run reads them until an operator resumes them.",
+    "paused_unread": "Unread offsets of paused partitions (bytes for Jafka and Kafka 0.7).",
+    "paused_since_timestamp_seconds": "Start of the first pause.",
+    "paused_headroom_seconds": "Time until retention may delete the first unread record "
+    "of paused partitions.",
+    "retention_headroom_bytes": "About how many bytes may be written before retention by size "
+    "may delete the first record that is not in the table.",
     **run_state.HELP,
 }
 Labels = tuple[tuple[str, str], ...]
@@ -62,8 +74,9 @@ Sample = tuple[str, Labels, float]
 def metrics_of(
     report: Report, *, now_ms: int, per_partition: bool, last_success_s: float | None
 ) -> str:
-    """Return the metrics file of a run that ended. `last_success_s`: the value of the previous file,
-    in seconds since 1970; None: unknown.
+    """Return the metrics file of a run that ended.
+
+    `last_success_s`: the value of the previous file, in seconds since 1970; None: unknown.
     """
     lags = None
     if report.settings:
@@ -89,16 +102,19 @@ def metrics_of(
 
 def format_labels(labels: Labels) -> str:
     """Format labels of a metric."""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+    pairs = [f'{name}="{_escape(value)}"' for name, value in labels]
+    return "{" + ",".join(pairs) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     value = value.encode("utf-8", "replace").decode()
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.3f}"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.3f}"
 
 
 def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
@@ -107,10 +123,13 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
     lost = 0
     for one in report.plans:
         lost += sum(loss.until_offset - loss.from_offset for loss in one.plan.losses)
+    if code == 0:
+        last_success_s = ended_s
+    table_version = report.result.delta_version if report.result else None
     plain: dict[str, float | None] = {
         "run_start_timestamp_seconds": report.started_at_ms / 1000,
         "run_end_timestamp_seconds": ended_s,
-        LAST_SUCCESS: ended_s if code == 0 else last_success_s,
+        LAST_SUCCESS: last_success_s,
         "run_success": int(code == 0),
         "run_exit_code": code,
         "run_retriable": int(bool(report.error and report.error.retriable)),
@@ -119,7 +138,7 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
         "run_fetched_bytes": report.fetched_bytes,
         "run_offsets_committed": report.offsets_committed,
         "run_lost_offsets": lost,
-        "table_version": report.result.delta_version if report.result else None,
+        "table_version": table_version,
     }
     yield "run_info", (("run_id", report.run_id), ("state", report.state.value)), 1
     for name, value in plain.items():
@@ -136,18 +155,19 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
 def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
     """Yield samples by topic, of topics with a pause."""
     topics: dict[str, list[Resting]] = {}
-    for one in paused:
-        topics.setdefault(one.pauses[0].topic, []).append(one)
+    for pause in paused:
+        topics.setdefault(pause.pauses[0].topic, []).append(pause)
     names = sorted(topics)
     groups = {name: topics[name] for name in names[:MOST_SERIES]}
     for name in names[MOST_SERIES:]:
         groups.setdefault(OTHERS, []).extend(topics[name])
     for topic, pauses in groups.items():
+        since_ms = min(pause.pauses[0].since_ms for pause in pauses)
         values = {
-            "paused_partitions": sum(len(one.logs) for one in pauses),
-            "paused_unread": of_known(sum, (one.unread for one in pauses)),
-            "paused_since_timestamp_seconds": min(one.pauses[0].since_ms for one in pauses) / 1000,
-            "paused_headroom_seconds": of_known(min, (one.headroom_s for one in pauses)),
+            "paused_partitions": sum(len(pause.logs) for pause in pauses),
+            "paused_unread": of_known(sum, (pause.unread for pause in pauses)),
+            "paused_since_timestamp_seconds": since_ms / 1000,
+            "paused_headroom_seconds": of_known(min, (pause.headroom_s for pause in pauses)),
         }
         for name, value in values.items():
             if value is not None:
@@ -162,24 +182,25 @@ class _Series:
 
     @property
     def lag(self) -> int:
-        return sum(one.lag or 0 for one in self.logs)
+        return sum(partition.lag or 0 for partition in self.logs)
 
     def samples(self, labels: Labels) -> Iterator[Sample]:
         logs = self.logs
-        lag = of_known(sum, (one.lag for one in logs))
-        if logs[0].log.is_physical:
-            records, size = None, lag
-        else:
-            records, size = lag, of_known(sum, (one.estimated_bytes for one in logs))
-        ages = [one.behind_s for one in logs if one.lag is not None]
+        records = of_known(sum, (partition.lag for partition in logs))
+        size = of_known(sum, (partition.estimated_bytes for partition in logs))
+        if logs[0].log.is_physical:  # the lag is a number of bytes
+            size = records
+            records = None
+        ages = [partition.behind_s for partition in logs if partition.lag is not None]
+        headrooms = [partition.headroom for partition in logs]
         values = {
             "partitions": len(logs),
-            "partitions_unknown": sum(one.lag is None for one in logs),
+            "partitions_unknown": sum(partition.lag is None for partition in logs),
             "lag_records": records,
             "lag_bytes": size,
             "oldest_unread_age_seconds": of_known(max, ages),
-            "retention_headroom_seconds": of_known(min, (one.headroom.seconds for one in logs)),
-            "retention_headroom_bytes": of_known(min, (one.headroom.bytes for one in logs)),
+            "retention_headroom_seconds": of_known(min, (left.seconds for left in headrooms)),
+            "retention_headroom_bytes": of_known(min, (left.bytes for left in headrooms)),
         }
         for name, value in values.items():
             if value is not None:
@@ -188,23 +209,22 @@ class _Series:
 
 def _of_lags(lags: Lags, per_partition: bool) -> Iterator[Sample]:
     found: dict[Labels, _Series] = {}
-    for one in lags.logs:
-        partition = (("partition", one.log.key),) if per_partition else ()
-        found.setdefault((("topic", one.log.topic), *partition), _Series()).logs.append(one)
+    for partition in lags.logs:
+        labels: Labels = (("topic", partition.log.topic),)
+        if per_partition:
+            labels += (("partition", partition.log.key),)
+        found.setdefault(labels, _Series()).logs.append(partition)
     names = sorted(found, key=lambda labels: (-found[labels].lag, labels))
     for labels in names[:MOST_SERIES]:
         yield from found[labels].samples(labels)
-    yield from _others([found[labels] for labels in names[MOST_SERIES:]], names)
-
-
-def _others(left: Sequence[_Series], names: Sequence[Labels]) -> Iterator[Sample]:
-    if not left:
-        return
-    together = _Series()
-    for series in left:
-        together.logs += series.logs
-    labels = tuple((name, OTHERS if name == "topic" else "") for name, _ in names[0])
-    yield from together.samples(labels)
+    others = _Series()
+    for labels in names[MOST_SERIES:]:
+        others.logs += found[labels].logs
+    if others.logs:
+        labels = (("topic", OTHERS),)
+        if per_partition:
+            labels += (("partition", ""),)
+        yield from others.samples(labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +240,7 @@ class RunLineage:
     inputs: tuple[tuple[str, str], ...]
     """Namespace and name of each topic that a plan of the run reads; empty at its start."""
     output: tuple[str, str] | None
-    """None: a named table whose path is not looked up yet."""
+    """None: the table has a name, and its path is not looked up yet."""
     records: int | None
     """Rows of the run's plans; None at its start."""
     version: int | None
@@ -229,17 +249,27 @@ class RunLineage:
 
 
 def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage:
-    """Return the event of a run: START until it ended."""
-    has_ended = report.finished_at_ms is not None
-    topics = sorted({r.log.topic for one in report.plans for r in one.plan.ranges})
+    """Return the event of a run; its type is START until the run has ended."""
+    event_type = "START"
+    records = None
+    if report.finished_at_ms is not None:
+        event_type = _event_type(report)
+        records = report.records
+    topics = set()
+    for one in report.plans:
+        topics |= {r.log.topic for r in one.plan.ranges}
+    brokers = _brokers(settings)
+    output = None
+    if settings.table.is_placed:
+        output = _place(settings.table.path)
     return RunLineage(
-        _event_type(report) if has_ended else "START",
+        event_type,
         str(uuid.uuid5(uuid.NAMESPACE_URL, f"offset-range-etl:{report.run_id}")),
         namespace,
         f"{report.group}.{report.pipeline}",
-        tuple((_brokers(settings), topic) for topic in topics),
-        _place(settings.table.path) if settings.table.is_placed else None,
-        report.records if has_ended else None,
+        tuple((brokers, topic) for topic in sorted(topics)),
+        output,
+        records,
         report.result.delta_version if report.result else None,
         report.error.message if report.error else None,
     )
@@ -248,7 +278,9 @@ def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage
 def _event_type(report: Report) -> str:
     if report.error is None:
         return "COMPLETE"
-    return "ABORT" if isinstance(report.error, Stopped) else "FAIL"
+    if isinstance(report.error, Stopped):
+        return "ABORT"
+    return "FAIL"
 
 
 def _brokers(settings: Settings) -> str:

@@ -1,6 +1,7 @@
 """What did `etl verify` find, as sentences and as a JSON document?
 
-Not here: comparing rows with plans (`etl.audit`).
+Lives here: the proof of a table, its first finding, the advice on it, and its document.
+Not here: comparing rows with plans (etl/audit/), running the command (etl/commands/verify.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etl.audit.audit import AuditedLog
-from etl.audit.explain import LogProof
+from etl.audit.explain import Gaps, LogProof
 from etl.decide.table_changes import error_of
 from etl.errors import LedgersDisagree
 from etl.model.columns import names_of_key
@@ -37,33 +38,31 @@ class Proof:
     by_others: tuple[ForeignCommit, ...] = ()
     """Changes by other writers that no operator accepted: a run stops at them."""
     of_no_log: int = 0
-    """Rows whose key columns name no record of a partition."""
+    """Rows with key columns that name no record of a partition."""
     of_no_log_first: tuple[Mapping[str, Any], ...] = ()
-    """Key columns of the first of them."""
+    """Key columns of the first such rows."""
     rows_before: int = 0
-    """Rows from before plan 1, which are not verified."""
+    """Rows from before plan 1; they are not verified."""
     more_than_before: tuple[tuple[AuditedLog, int], ...] = ()
     """Partitions with more such rows than plan 1 found, and how many more."""
     double_spans: Mapping[AuditedLog, tuple[int, int]] = field(default_factory=dict)
-    """From the first duplicated offset to one after the last, of partitions whose records are still in
-    Kafka.
+    """From the first duplicated offset to one after the last, if Kafka still has the partition's
+    records.
     """
 
     @property
     def found_rows(self) -> int:
-        """Rows in the table."""
+        """Return the number of rows in the table."""
         return sum(log.findings.found_rows for log in self.logs) + self.of_no_log + self.rows_before
 
     @property
     def missing(self) -> int:
-        """Expected rows that are missing; if the proof passed, rows that other writers were allowed to
-        remove.
-        """
+        """Return the number of missing rows; if the proof passed, their removal is accepted."""
         return sum(log.findings.missing for log in self.logs)
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """A sentence for each partition that lacks rows and passes, because that was accepted."""
+        """Describe partitions that pass although rows are missing, because that is accepted."""
         removed = []
         accepted = []
         for log in self.logs:
@@ -78,8 +77,9 @@ class Proof:
 
     @property
     def is_right(self) -> bool:
-        """True if the table has each record of every loaded plan once and no other row, except rows
-        that other writers were allowed to remove.
+        """Return whether the table has each record of every loaded plan once and no other row.
+
+        Rows may be missing if their removal is accepted.
         """
         if self.by_others or self.of_no_log or self.more_than_before:
             return False
@@ -87,18 +87,21 @@ class Proof:
 
     @property
     def first_finding(self) -> str:
-        """Return a sentence on the first partition that fails; else on rows of no partition, or on
-        changes by other writers.
+        """Return a sentence on the first partition that fails.
+
+        If all pass: on rows of no partition, or on changes by other writers.
         """
         wrong = self._first_wrong
-        if wrong is None:
-            if self.more_than_before:
-                return self._written_since
-            return self._rows_of_no_log if self.of_no_log else self._refusal.message
-        sentence = f"{_place_of(wrong.findings.audited)}: {', '.join(self._findings_of(wrong))}"
-        if self._is_transforms(wrong):
-            sentence += self._blamed
-        return sentence
+        if wrong is not None:
+            sentence = f"{_place_of(wrong.findings.audited)}: {', '.join(self._findings_of(wrong))}"
+            if self._may_be_transform(wrong):
+                sentence += self._transform_note
+            return sentence
+        if self.more_than_before:
+            return self._written_since
+        if self.of_no_log:
+            return self._rows_of_no_log
+        return self._refusal.message
 
     def _findings_of(self, wrong: LogProof) -> list[str]:
         found = wrong.findings
@@ -107,9 +110,10 @@ class Proof:
             first = _first(found.missing_first)
             parts.append(f"{found.missing:,} missing (first: {first}): {wrong.missing.summary}")
         if found.double_rows:
-            places = [
-                _offset(place) for audited, place, _ in self.doubles if audited == found.audited
-            ]
+            places = []
+            for audited, place, _ in self.doubles:
+                if audited == found.audited:
+                    places.append(_offset(place))
             parts.append(f"{found.double_rows:,} double (first: {_first(places)})")
         if found.unexpected:
             first = _first(found.unexpected_first)
@@ -117,8 +121,8 @@ class Proof:
         if found.entries_with_holes:
             first = _first(found.entries_with_holes_first)
             parts.append(
-                f"{found.entries_with_holes:,} entries whose message indexes are not 0, 1, 2 and so "
-                f"on, though their number is right (first: {first})"
+                f"{found.entries_with_holes:,} entries with the right number of messages, but "
+                f"without consecutive message indexes from 0 (first: {first})"
             )
         if wrong.gaps.unnamed:
             start, end = wrong.gaps.unnamed[0]
@@ -138,23 +142,27 @@ class Proof:
             return _CHECK_HISTORY
         if wrong is None and not self.of_no_log:
             return self._refusal.action
-        if self._is_transforms(wrong):
-            physical = any(log.findings.audited.log.is_physical for log in self.logs)
-            action = (
-                "Check the transform: verification needs one row per record, with its "
-                f"{names_of_key(physical=physical)}"
-            )
-            replay = self._replay_of_doubles(wrong) if wrong else ""
-            if replay:
-                action += (
-                    ". If it makes one row per record, these offsets were loaded twice. " + replay
-                )
-            return action
-        return self._action_of(wrong) if wrong else _CHECK_HISTORY
+        if self._may_be_transform(wrong):
+            return self._action_on_transform(wrong)
+        if wrong is None:
+            return _CHECK_HISTORY
+        return self._action_of(wrong)
+
+    def _action_on_transform(self, wrong: LogProof | None) -> str:
+        physical = any(log.findings.audited.log.is_physical for log in self.logs)
+        action = (
+            "Check the transform: verification needs one row per record, with its "
+            f"{names_of_key(physical=physical)}"
+        )
+        replay = self._replay_of_doubles(wrong) if wrong else ""
+        if replay:
+            action += f". If it makes one row per record, these offsets were loaded twice. {replay}"
+        return action
 
     def _replay_of_doubles(self, wrong: LogProof) -> str:
-        """Return the command that leaves one row per duplicated offset; empty if no offset is
-        duplicated, or the records are no longer in Kafka.
+        """Return the command that leaves one row per duplicated offset.
+
+        Empty if no offset is duplicated, or the records are no longer in Kafka.
         """
         audited = wrong.findings.audited
         if audited not in self.double_spans:
@@ -205,18 +213,19 @@ class Proof:
             first.append(", ".join(columns))
         return (
             f"{self.of_no_log:,} rows name no record of a partition (first: {'; '.join(first)})"
-            f"{self._blamed}"
+            f"{self._transform_note}"
         )
 
     @property
-    def _blamed(self) -> str:
+    def _transform_note(self) -> str:
         if not self.transform:
             return ""
         return f"; the transform {self.transform} may be the reason"
 
-    def _is_transforms(self, wrong: LogProof | None) -> bool:
-        """Return True if a transform may be the reason: rows that no commit had, that it had twice,
-        or of no partition.
+    def _may_be_transform(self, wrong: LogProof | None) -> bool:
+        """Return whether a transform may be the reason.
+
+        It may be if the plan's commit lacks rows, or has rows twice or of no partition.
         """
         if not self.transform:
             return False
@@ -232,6 +241,7 @@ class Proof:
 
     def as_json(self) -> dict[str, Any]:
         """Return the document of `etl verify`."""
+        logs = sorted(self.logs, key=lambda log: log.findings.audited)
         return {
             "passed": self.is_right,
             "found_rows": self.found_rows,
@@ -241,21 +251,19 @@ class Proof:
             "notes": [*self.notes, *self.allowed],
             "by_others": [described(found) for found in self.by_others],
             "rows_of_no_log": self.of_no_log,
-            "rows_of_no_log_first": [list(one.values()) for one in self.of_no_log_first],
+            "rows_of_no_log_first": [list(row.values()) for row in self.of_no_log_first],
             "rows_before_plan_1": self.rows_before,
             "written_since": [
-                {**a.log.place, "incarnation": a.incarnation, "rows": more}
-                for a, more in self.more_than_before
+                {**audited.log.place, "incarnation": audited.incarnation, "rows": more}
+                for audited, more in self.more_than_before
             ],
-            "logs": [
-                self._log_as_json(log)
-                for log in sorted(self.logs, key=lambda log: log.findings.audited)
-            ],
+            "logs": [self._log_as_json(log) for log in logs],
         }
 
     def _log_as_json(self, log: LogProof) -> dict[str, Any]:
-        f, gaps, missing = log.findings, log.gaps, log.missing
-        return {
+        f = log.findings
+        missing = log.missing
+        document = {
             **f.audited.log.place,
             "incarnation": f.audited.incarnation,
             "passed": log.is_right,
@@ -274,37 +282,33 @@ class Proof:
             "double_first": [[*place, rows] for a, place, rows in self.doubles if a == f.audited],
             "unexpected": f.unexpected,
             "unexpected_first": list(f.unexpected_first),
-            **(
-                {
-                    "entries_with_holes": f.entries_with_holes,
-                    "entries_with_holes_first": list(f.entries_with_holes_first),
-                }
-                if f.audited.log.is_physical
-                else {}
-            ),
-            "unequal": [
-                [u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal
-            ],
-            "without_row": {
-                "message": gaps.summary,
-                "control_records": gaps.control_records,
-                "aborted_records": gaps.aborted_records,
-                "compacted": gaps.compacted,
-                "not_known": gaps.unexplained,
-                "lost": gaps.let_go,
-                "losses": [
-                    [loss.from_offset, loss.until_offset, loss.why.value] for loss in gaps.losses
-                ],
-                **(
-                    {"read_by_others": [list(stretch) for stretch in gaps.read_by_others]}
-                    if gaps.read_by_others
-                    else {}
-                ),
-                **(
-                    {"unnamed": [list(stretch) for stretch in gaps.unnamed]} if gaps.unnamed else {}
-                ),
-            },
         }
+        if f.audited.log.is_physical:
+            document["entries_with_holes"] = f.entries_with_holes
+            document["entries_with_holes_first"] = list(f.entries_with_holes_first)
+        document["unequal"] = [
+            [u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal
+        ]
+        document["without_row"] = _gaps_as_json(log.gaps)
+        return document
+
+
+def _gaps_as_json(gaps: Gaps) -> dict[str, Any]:
+    """Return the offsets without a row as a JSON object."""
+    document = {
+        "message": gaps.summary,
+        "control_records": gaps.control_records,
+        "aborted_records": gaps.aborted_records,
+        "compacted": gaps.compacted,
+        "not_known": gaps.unexplained,
+        "lost": gaps.let_go,
+        "losses": [[loss.from_offset, loss.until_offset, loss.why.value] for loss in gaps.losses],
+    }
+    if gaps.read_by_others:
+        document["read_by_others"] = [list(interval) for interval in gaps.read_by_others]
+    if gaps.unnamed:
+        document["unnamed"] = [list(interval) for interval in gaps.unnamed]
+    return document
 
 
 def described(found: ForeignCommit) -> dict[str, Any]:
@@ -322,7 +326,9 @@ def _offset(place: Sequence[int]) -> str:
 
 
 def _sql_text(value: Any) -> Any:
-    return "NULL" if value is None else value
+    if value is None:
+        return "NULL"
+    return value
 
 
 def _first(numbers: Sequence[int | str]) -> str:

@@ -140,7 +140,8 @@ def test_an_entry_whose_messages_have_other_numbers_is_found_though_none_is_miss
     assert not LogProof(found).is_right
     proof = Proof((LogProof(found),), (), 3, ())
     assert (
-        "1 entries whose message indexes are not 0, 1, 2 and so on," in proof.first_finding
+        "1 entries with the right number of messages, but without consecutive message indexes from 0"
+        in proof.first_finding
         and "(first: 40)" in proof.first_finding
     )
 

@@ -1,14 +1,17 @@
 """How is the ledger compared with the table, and restored from it?
 
-`etl ledger restore` shows what is lost, then observes again under the driver lock and stores the
-plan that restores it. If only rows are left, it is the plan by which a pipeline inherits from
-itself (etl/decide/inherit_pipeline.py). `etl offsets diff` compares ZooKeeper's offsets, the newest
-plan and the table, and says what the next run does.
+`etl offsets diff` compares ZooKeeper's offsets, the newest plan and the table, and describes what
+the next run does. `etl ledger restore` shows what is lost, then observes again under the driver
+lock and stores the plan that restores it. If only rows are left, that is the plan by which a
+pipeline inherits from itself (etl/decide/inherit_pipeline.py).
+
+Lives here: both commands and their texts.
+Not here: what is lost, and which partitions differ (etl/decide/restore_ledger.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -63,6 +66,7 @@ from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
     OtherPipeline,
+    PipelineState,
     RebuildFromTable,
     Replay,
     Snapshot,
@@ -79,270 +83,298 @@ from etl.run.services import ALONE, RunContext, Services, now_ms
 from etl.run.shell import open_services
 from etl.settings.sections import Settings
 
+# -- restoring
+
 
 @dataclass(frozen=True, slots=True)
 class Restorable:
-    """What would be restored."""
+    """What `etl ledger restore` would restore."""
 
     lost: Lost
     summary: tuple[str, ...]
     moves: frozenset[BrokerPartition] = frozenset()
-    """Partitions whose committed offset would move."""
-    positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Position of each partition."""
-    lives: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """With rows only: the last incarnation of each partition."""
+    """Partitions with a committed offset that would move."""
+    loaded_until: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The loaded-until offset of each partition."""
+    incarnations: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The last incarnation of each partition in the rows; empty if more than rows is left."""
 
 
 def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
-    """Return what would be restored; nothing is stored, moved or locked. Starts Spark if only rows
-    are left. Raises what stops a run except moved offsets, and NeedsDecision for Jafka partitions
-    of which only rows are left.
+    """Return what would be restored, without storing, committing or locking anything.
+
+    Starts Spark if only rows are left. Raises what stops a run, except for moved offsets, and
+    NeedsDecision if only rows are left of Jafka partitions.
     """
-    with _opened(settings, run_context, new_run_id()) as services:
-        return _restorable(
-            services, _seen(services, foreseen_by_command(services.observe(), settings))
-        )
+    with _open(settings, run_context, new_run_id()) as services:
+        observed = foreseen_by_command(services.observe(), settings)
+        return _find_restorable(services, _checked(services, observed))
 
 
 def restore(
     settings: Settings, foreseen: Restorable, reason: str, run_context: RunContext = ALONE
 ) -> DecisionResult:
-    """Restore it by a numbered plan that the next run executes. Raises Owned while a driver is
-    active, and if something else is lost than shown.
+    """Store the plan that restores what `look` returned; the next run executes it.
+
+    Raises Owned while a driver is active, and if something else is lost by now.
     """
     if foreseen.lost is Lost.NOTHING:
-        return DecisionResult(
-            foreseen.summary[0],
-            {"message": list(foreseen.summary), "restored": foreseen.lost.value, "plan": None},
-        )
+        return _result(foreseen.summary, foreseen.lost, None)
     run_id = new_run_id()
     with (
-        _opened(settings, run_context, run_id) as services,
+        _open(settings, run_context, run_id) as services,
         services.driving(run_id),
         as_member(services, settings) as share,
     ):
-        snapshot = _seen(services, replace(services.observe(), share=share))
+        snapshot = _checked(services, replace(services.observe(), share=share))
         reject_active_members(snapshot, settings)
         reject_partitions_of_other_members(foreseen.moves, snapshot, settings)
-        if _restorable(services, snapshot, foreseen) != foreseen:
+        if _find_restorable(services, snapshot, foreseen) != foreseen:
             raise Owned(
-                "Something went on since it was looked at",
-                action="Run this command again, and look at what it says",
+                "Ledger, offsets or table changed since the preview",
+                action="Run this command again, and check what it would restore",
             )
         if foreseen.lost is Lost.PLANS:
-            plan = _behind_rows(services, snapshot, foreseen, reason)
+            plan = _from_rows(services, snapshot, foreseen, reason)
         else:
             plan = from_commits(services, snapshot, settings, reason, run_id)
-    sentences = [*describe_stored_plan(plan, reason), *foreseen.summary]
-    return DecisionResult(
-        "\n".join(sentences),
-        {"message": sentences, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)},
-    )
+    return _result((*describe_stored_plan(plan, reason), *foreseen.summary), foreseen.lost, plan)
+
+
+def _result(sentences: Sequence[str], lost: Lost, plan: Plan | None) -> DecisionResult:
+    described = None
+    if plan:
+        described = describe_plan(plan, None)
+    document = {"message": list(sentences), "restored": lost.value, "plan": described}
+    return DecisionResult("\n".join(sentences), document)
 
 
 @contextmanager
-def _opened(settings: Settings, run_context: RunContext, run_id: str) -> Iterator[LiveServices]:
-    """Open the services; invalid offset texts are overwritten like removed offsets."""
+def _open(settings: Settings, run_context: RunContext, run_id: str) -> Iterator[LiveServices]:
+    """Open the services; invalid offset texts count as removed offsets and are overwritten."""
     with open_services(settings, run_context, name=run_id) as services:
         services.offsets.group.take_no_number_for_none()
         yield services
 
 
-def _seen(services: LiveServices, snapshot: Snapshot) -> Snapshot:
+def _checked(services: LiveServices, snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without offsets of other members. Raises what stops this command."""
+    settings = services.settings
     reject_retired(snapshot.ledger)
     in_force = plan_in_force(snapshot.ledger, snapshot.table)
-    reject_other_broker_type(in_force, services.settings)
-    reject_rewinding_other_members(in_force, snapshot.committed, services.settings)
-    return as_left_to_others(
-        leave_to_owners(snapshot, services.settings), in_force, services.settings
-    )
+    reject_other_broker_type(in_force, settings)
+    reject_rewinding_other_members(in_force, snapshot.committed, settings)
+    return as_left_to_others(leave_to_owners(snapshot, settings), in_force, settings)
 
 
-def _restorable(
-    services: LiveServices, snapshot: Snapshot, known: Restorable | None = None
+def _find_restorable(
+    services: LiveServices, snapshot: Snapshot, previous: Restorable | None = None
 ) -> Restorable:
-    """`known`: what rows told before; they are not read again while the table's plan is the same."""
+    """Return what can be restored.
+
+    previous   an earlier result; its rows are not read again if still only rows are left
+    """
     lost, plan = what_is_lost(snapshot, services.settings)
     if lost is Lost.PLANS:
-        return _rows_tell(services, snapshot) if known is None or known.lost is not lost else known
+        if previous and previous.lost is lost:
+            return previous
+        return _restorable_from_rows(services, snapshot)
     if plan is None or lost is Lost.NOTHING:
-        is_stored = plan is not None and plan.number > (
-            (snapshot.table.transaction_version or 0) if snapshot.table else 0
-        )
-        if is_stored:
+        why = "ledger, offsets and table agree"
+        if plan and plan.number > _number_in_table(snapshot):
             why = "the next run executes the stored plan"
-        else:
-            why = "ledger, offsets and table agree"
-        return Restorable(lost, (f"there is nothing to restore: {why}",))
+        return Restorable(lost, (f"Nothing to restore: {why}",))
     moves = apart(plan, snapshot)
-    sentences = *describe_each_move(moves), *describe_rewound(moves, snapshot, services.settings)
+    sentences = []
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
-        knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
-        sentences = (
-            f"ZooKeeper {knew}: the ledger is written anew from the table's commits up to plan {plan.number}",
-            *(() if newest or snapshot.pauses else (PAUSES_LOST,)),
-            *sentences,
+        in_zookeeper = "ZooKeeper has no plan"
+        if newest:
+            in_zookeeper = f"Plan {newest.number} is the newest in ZooKeeper"
+        sentences.append(
+            f"{in_zookeeper}: the ledger is restored from the table's commits up to plan "
+            f"{plan.number}"
         )
-    return Restorable(lost, sentences, frozenset(moves), dict(plan.positions))
+        sentences += _describe_lost_pauses(snapshot)
+    sentences += describe_each_move(moves)
+    sentences += describe_rewound(moves, snapshot, services.settings)
+    return Restorable(lost, tuple(sentences), frozenset(moves), dict(plan.positions))
 
 
-def _rows_tell(services: LiveServices, snapshot: Snapshot) -> Restorable:
+def _number_in_table(snapshot: Snapshot) -> int:
+    """Return the number of the pipeline's newest plan in the table; 0: there is none."""
+    if snapshot.table is None:
+        return 0
+    return snapshot.table.transaction_version or 0
+
+
+def _describe_lost_pauses(snapshot: Snapshot) -> list[str]:
+    """Return the warning that pauses may be lost, if ZooKeeper has neither plans nor pauses."""
+    if snapshot.ledger.newest or snapshot.pauses:
+        return []
+    return [PAUSES_LOST]
+
+
+def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restorable:
+    """Return what the table's rows restore. Raises NeedsDecision if they restore nothing."""
     from etl.io.delta.scan import rows_until
 
     settings = services.settings
     if settings.source.is_physical:
-        message = f"Nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
-        check = (
-            f"Restore a copy of ZooKeeper that is no older than the table's log; else {BEGIN_ANEW}"
-        )
-        raise NeedsDecision(message, path=settings.table.path, action=check)
-    ledger = snapshot.ledger
-    until = {} if is_forgotten(ledger, snapshot.table) else rows_not_begun(ledger.newest, snapshot)
-    if until:
-        return Restorable(
-            Lost.PLANS,
-            tuple(describe_restored_rows(until, snapshot, 0)),
-            frozenset(until),
-            {log: at for log, (_, at) in until.items()},
-            {log: life for log, (life, _) in until.items()},
-        )
-    rows = rows_until(services.spark(), settings.table.path)
-    known = ledger.newest.positions if ledger.newest else {}
-    there = {
-        log.topic for log in (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless)
-    }
-    # rows of a topic that is not there tell nothing of one that is made later under its name
-    until = {
-        log: found
-        for log, found in rows.items()
-        if log in known or (settings.source.topic_filter.admits(log.topic) and log.topic in there)
-    }
-    if not until:
-        message = "The table holds no row of the conf's topics, and its log no longer says what was loaded"
         raise NeedsDecision(
-            message,
+            f"The loaded-until offsets of this pipeline are unknown: {ROWS_DO_NOT_TELL}",
+            path=settings.table.path,
+            action="Restore a copy of ZooKeeper that is no older than the table's log. "
+            f"Otherwise {BEGIN_ANEW}",
+        )
+    ledger = snapshot.ledger
+    if not is_forgotten(ledger, snapshot.table):
+        not_begun = rows_not_begun(ledger.newest, snapshot)
+        if not_begun:
+            return _restorable_until(not_begun, describe_restored_rows(not_begun, snapshot, 0))
+
+    known: Collection[BrokerPartition] = set()
+    if ledger.newest:
+        known = ledger.newest.positions.keys()
+    existing = (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless)
+    topics = {log.topic for log in existing if settings.source.topic_filter.admits(log.topic)}
+    until = {}
+    for log, end in rows_until(services.spark(), settings.table.path).items():
+        # rows of a topic that does not exist: a later topic of that name starts at its beginning
+        if log in known or log.topic in topics:
+            until[log] = end
+    if not until:
+        raise NeedsDecision(
+            "The table holds no row of the conf's topics, and its log no longer has the plans",
             path=settings.table.path,
             action="Check table.path and source.topics, or restore a newer copy of ZooKeeper",
         )
     others = len(other_pipelines(settings.table.path, services.app_id))
-    sentences = (
-        *describe_restored_rows(until, snapshot, others),
-        *(() if snapshot.ledger.newest or snapshot.pauses else (PAUSES_LOST,)),
-    )
+    sentences = describe_restored_rows(until, snapshot, others)
+    return _restorable_until(until, [*sentences, *_describe_lost_pauses(snapshot)])
+
+
+def _restorable_until(
+    until: Mapping[BrokerPartition, tuple[int, int]], sentences: Sequence[str]
+) -> Restorable:
+    """Return the result for rows up to these ends: incarnation and offset per partition."""
     return Restorable(
         Lost.PLANS,
-        sentences,
-        frozenset(until),
-        {log: at for log, (_, at) in until.items()},
-        {log: life for log, (life, _) in until.items()},
+        tuple(sentences),
+        moves=frozenset(until),
+        loaded_until={log: offset for log, (_, offset) in until.items()},
+        incarnations={log: incarnation for log, (incarnation, _) in until.items()},
     )
 
 
 def from_commits(
     services: Services, snapshot: Snapshot, settings: Settings, reason: str, run_id: str
 ) -> Plan:
-    """Restore the ledger or its missing result from the table's commits; then store a plan with the
-    reason that moves offsets back.
+    """Restore the ledger, or its missing result, from the table's commits.
+
+    Then stores and returns a plan with the reason, which moves the committed offsets back.
     """
     lost, last = what_is_lost(snapshot, settings)
     if last is None:
         raise Owned("The table's log was cleaned up meanwhile", action="Run this command again")
+    done = ""
     if lost is Lost.LEDGER:
         repair = repair_from(last, snapshot)
+        done = "The ledger was restored, and no offset was committed"
     else:
         repair = Repair(last, lacks_record=snapshot.ledger.applied is None)
     if snapshot.share:
-        repair = replace(repair, offsets=())  # they move with the plan
-    finish_repair(
-        services,
-        repair,
-        Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
-    )
+        repair = replace(repair, offsets=())  # the plan moves them
+    report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
+    finish_repair(services, repair, report)
     snapshot = repaired(snapshot, repair)
-    stands = Standing(UpToDate(last, last.positions), last.positions)
-    plan = plan_set(stands, (), snapshot, settings, reason=reason, now_ms=now_ms())
+    standing = Standing(UpToDate(last, last.positions), last.positions)
+    plan = plan_set(standing, (), snapshot, settings, reason=reason, now_ms=now_ms())
     plan = with_id(of_command(plan, snapshot, settings))
-    reject_fenced_plan(
-        services.store(plan),
-        "The ledger was restored, and no offset was committed" if lost is Lost.LEDGER else "",
-    )
+    reject_fenced_plan(services.store(plan), done)
     return plan
 
 
-def _behind_rows(
+def _from_rows(
     services: LiveServices, snapshot: Snapshot, foreseen: Restorable, reason: str
 ) -> Plan:
-    settings, ledger = services.settings, snapshot.ledger
-    until = {log: (foreseen.lives.get(log, 0), at) for log, at in foreseen.positions.items()}
-    number = (snapshot.table.transaction_version or 0) if snapshot.table else 0
-    taken, state = (
-        predecessor_of(OtherPipeline(services.app_id, number), until, snapshot, settings),
-        state_of_itself(snapshot, settings),
-    )
-    is_begun_anew = not is_forgotten(ledger, snapshot.table)
-    if is_begun_anew and ledger.newest:
+    """Store and return the plan that continues after the table's rows."""
+    settings = services.settings
+    ledger = snapshot.ledger
+    until = {}
+    for log, offset in foreseen.loaded_until.items():
+        until[log] = (foreseen.incarnations.get(log, 0), offset)
+    itself = OtherPipeline(services.app_id, _number_in_table(snapshot))
+    predecessor = predecessor_of(itself, until, snapshot, settings)
+    state = state_of_itself(snapshot, settings)
+    has_all_plans = not is_forgotten(ledger, snapshot.table)
+    if has_all_plans and ledger.newest:
         state = UpToDate(ledger.newest, ledger.newest.positions)
-    plan: dict[str, Any] = {
-        "uid": ledger.uid or services.new_uid(),
-        "now_ms": now_ms(),
-        "reason": reason,
-        "sets_back": True,
-    }
-    found = plan_inheritance(taken, state, snapshot, settings, **plan)
-    if is_begun_anew:  # no plan was lost
-        found = replace(found, kind=PlanKind.SET, took_over=None)
-    made = with_id(of_command(found, snapshot, settings))
+    plan = plan_inheritance(
+        predecessor,
+        state,
+        snapshot,
+        settings,
+        uid=ledger.uid or services.new_uid(),
+        now_ms=now_ms(),
+        reason=reason,
+        sets_back=True,
+    )
+    if has_all_plans:
+        plan = replace(plan, kind=PlanKind.SET, took_over=None)
+    plan = with_id(of_command(plan, snapshot, settings))
+    known: Collection[BrokerPartition] = set()
     if isinstance(state, (Replay, Supersede, UpToDate)):
-        known: Collection[BrokerPartition] = plan_of(state).positions.keys()
-    else:
-        known = set()
+        known = plan_of(state).positions.keys()
     take_in(
         services.ledger,
         None,
-        taken.positions,
-        table_id=made.table_id or "",
+        predecessor.positions,
+        table_id=plan.table_id or "",
         known=known,
-        lives=taken.incarnations,
+        lives=predecessor.incarnations,
     )
-    store_decided(services, made, state, ledger)
-    return made
+    store_decided(services, plan, state, ledger)
+    return plan
 
 
-_NOT_ASKED = (
-    "where logs start and end, whether they are still the logs that were read, which of them nobody has read yet, and what the next run "
-    "would plan"
+# -- comparing
+
+
+_NEEDS_BROKERS = (
+    "log starts and log ends, whether partitions were truncated or recreated, which partitions are "
+    "new, and what the next run would plan"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The three sources, partition by partition."""
+    """The result of `etl offsets diff`."""
 
     document: dict[str, Any]
     refusal: EtlError | None = None
-    """The error of a run until an operator decides; or why that is unknown."""
+    """The error of each run until an operator decides; or why that is unknown."""
 
 
 def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
-    """Compare without changing anything; without brokers by ZooKeeper and the table only. Raises as
-    reading these does, and SettingsError if brokers are needed for the cluster's name.
+    """Compare committed offsets, newest plan and table; nothing is changed.
+
+    If no broker answers, compares by ZooKeeper and the table only. Raises the errors of reading
+    these, and SettingsError if the cluster's name needs brokers.
     """
-    patient = settings.model_copy(
-        update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
-    )
+    source = settings.source.model_copy(update={"wait_for_leader_s": 0})
+    patient = settings.model_copy(update={"source": source})
     with open_services(patient, ALONE) as services:
         try:
             return sides_of(services.observe(), settings, shows_all=shows_all)
-        except Unreachable as error:  # no broker is registered, or none answers; where it is ZooKeeper, the next look tells that
-            away = error
+        except Unreachable as error:
+            # no broker is registered or answers; if it is ZooKeeper, the next read raises again
+            unreachable = error
         observer = Observer(
             patient, services.zookeeper, services.offsets, services.ledger, now_ms=now_ms
         )
-        return sides_of(
-            observer.observe_ledgers().snapshot, settings, shows_all=shows_all, away=away
-        )
+        snapshot = observer.observe_ledgers().snapshot
+        return sides_of(snapshot, settings, shows_all=shows_all, away=unreachable)
 
 
 def sides_of(
@@ -352,138 +384,186 @@ def sides_of(
     shows_all: bool = False,
     away: Unreachable | None = None,
 ) -> Sides:
-    """Return the same of a snapshot; `away`: why brokers were not asked."""
-    base, ledger, table = state_by_ledgers(snapshot, settings), snapshot.ledger, snapshot.table
-    foreseen = foresee(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
-    sources, stops = (
-        [as_members_see(one, foreseen) for one in differences(snapshot, base)],
-        foreseen.refusal,
-    )
-    apart = [one for one in sources if one.difference is not Difference.NONE]
-    stands, newest, held = (
-        plan_stands(base, ledger, table),
-        ledger.newest,
-        plan_in_table(ledger, table),
-    )
-    document = {
-        "plan": {"number": newest.number, "id": newest.id, "stands": stands.value}
-        if newest
-        else None,
-        "table": {
-            "version": table.version,
-            "transaction_version": table.transaction_version,
-            "plan_id": held.id if held else None,
-        }
-        if table
-        else None,
-        "partitions": len(sources),
-        "differing": len(apart),
-        "rows": [
-            {
-                **one.log.place,
-                "committed": one.committed,
-                "plan": one.planned,
-                "table": one.in_table,
-                "difference": one.difference.value,
-                "means": means(one, foreseen, newest),
-                "next_run": next_run(one, foreseen),
-            }
-            for one in (sources if shows_all else apart)
-        ],
-        "stops": stops.as_json() if stops else None,
-        "not_looked_at": [f"{away.message}; so nobody looked at {_NOT_ASKED}"] if away else [],
-    }
-    if stops is None and foreseen.undecided:
-        return Sides(document, away)
-    return Sides(document, None if stops is None or stops.retriable else stops)
+    """Compare the sources in a snapshot.
 
-
-def means(sources: PartitionSources, foreseen: Foreseen, newest: Plan | None) -> str | None:
-    """Describe a difference in one sentence; None without one."""
-    number = newest.number if newest else 0
-    state = foreseen.step.state
-    meanings = {
-        Difference.UNREAD: "the group has an offset here, and no plan of this pipeline knows the partition",
-        Difference.NOT_MOVED: "the rows up to this position are in the table, and the offset was not moved there yet",
-        Difference.MOVED: f"another client {'removed' if sources.committed is None else 'moved'} the offset: no plan left it there",
-        Difference.READ_ON: "other members of the group read on from here: these records are theirs, and nothing is lost",
-        Difference.NOT_APPENDED: f"plan {number} is stored and not in the table",
-        Difference.LEDGER_BEHIND: "the table holds a plan that ZooKeeper does not have: its ledger was lost, restored from an old copy, or "
-        "changed beside a run",
-        Difference.NOT_HELD: f"the table does not hold plan {number}, and an operator accepted that",
-        Difference.DISAGREE: "the table and ZooKeeper tell two stories, and nobody can tell which one is right",
-    }.get(sources.difference)
-    if sources.difference is Difference.MOVED and isinstance(state, Replay | Supersede):
-        return f"{meanings}; and plan {number} is stored and not in the table"
-    return meanings
-
-
-def next_run(sources: PartitionSources, foreseen: Foreseen) -> str | None:
-    """Describe what the next run does about it, as the end of a sentence; None without a
-    difference.
+    shows_all   also list partitions without a difference
+    away        why brokers were not asked; None: they were
     """
-    step, log = foreseen.step, sources.log
+    state = state_by_ledgers(snapshot, settings)
+    foreseen = foresee(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
+    partitions = []
+    differing = []
+    for difference in differences(snapshot, state):
+        partition = as_members_see(difference, foreseen)
+        partitions.append(partition)
+        if partition.difference is not Difference.NONE:
+            differing.append(partition)
+    listed = differing
+    if shows_all:
+        listed = partitions
+    newest = snapshot.ledger.newest
+    error = foreseen.refusal
+    stops = None
+    if error:
+        stops = error.as_json()
+    not_checked = []
+    if away:
+        not_checked.append(f"{away.message}. Not checked: {_NEEDS_BROKERS}")
+    document = {
+        "plan": _plan_json(snapshot, state),
+        "table": _table_json(snapshot),
+        "partitions": len(partitions),
+        "differing": len(differing),
+        "rows": [_partition_json(partition, foreseen, newest) for partition in listed],
+        "stops": stops,
+        "not_looked_at": not_checked,
+    }
+    if error is None and foreseen.undecided:
+        return Sides(document, away)
+    if error and error.retriable:
+        return Sides(document)
+    return Sides(document, error)
+
+
+def _plan_json(snapshot: Snapshot, state: PipelineState | None) -> dict[str, Any] | None:
+    newest = snapshot.ledger.newest
+    if newest is None:
+        return None
+    stands = plan_stands(state, snapshot.ledger, snapshot.table)
+    return {"number": newest.number, "id": newest.id, "stands": stands.value}
+
+
+def _table_json(snapshot: Snapshot) -> dict[str, Any] | None:
+    table = snapshot.table
+    in_table = plan_in_table(snapshot.ledger, table)
+    if table is None:
+        return None
+    plan_id = None
+    if in_table:
+        plan_id = in_table.id
+    return {
+        "version": table.version,
+        "transaction_version": table.transaction_version,
+        "plan_id": plan_id,
+    }
+
+
+def _partition_json(
+    sources: PartitionSources, foreseen: Foreseen, newest: Plan | None
+) -> dict[str, Any]:
+    return {
+        **sources.log.place,
+        "committed": sources.committed,
+        "plan": sources.planned,
+        "table": sources.in_table,
+        "difference": sources.difference.value,
+        "means": _describe_difference(sources, foreseen, newest),
+        "next_run": _describe_next_run(sources, foreseen),
+    }
+
+
+def _describe_difference(
+    sources: PartitionSources, foreseen: Foreseen, newest: Plan | None
+) -> str | None:
+    """Describe a difference in one sentence; None without one."""
+    number = 0
+    if newest:
+        number = newest.number
+    not_in_table = f"plan {number} is stored and not in the table"
+    if sources.difference is Difference.MOVED:
+        moved = "another client moved the committed offset: no plan committed this one"
+        if sources.committed is None:
+            moved = "another client removed the committed offset: no plan removed it"
+        if isinstance(foreseen.step.state, Replay | Supersede):
+            return f"{moved}; and {not_in_table}"
+        return moved
+    sentences = {
+        Difference.UNREAD: "the group has a committed offset here, and no plan of this pipeline "
+        "has the partition",
+        Difference.NOT_MOVED: "the rows up to the loaded-until offset are in the table, and it is "
+        "not committed yet",
+        Difference.READ_ON: "other members of the group continued from here: they read these "
+        "records, and nothing is lost",
+        Difference.NOT_APPENDED: not_in_table,
+        Difference.LEDGER_BEHIND: "the table holds a plan that ZooKeeper does not have: the ledger "
+        "was lost, was restored from an old copy, or was changed during a run",
+        Difference.NOT_HELD: f"the table does not hold plan {number}, and an operator accepted "
+        "that",
+        Difference.DISAGREE: "the table and ZooKeeper contradict each other, and it is unknown "
+        "which one is right",
+    }
+    return sentences.get(sources.difference)
+
+
+def _describe_next_run(sources: PartitionSources, foreseen: Foreseen) -> str | None:
+    """Describe what the next run does about a difference, as the end of a sentence.
+
+    None without a difference.
+    """
+    state = foreseen.step.state
     if sources.difference is Difference.NONE:
         return None
-    if step.state is None:
-        is_passing = foreseen.refusal is not None and foreseen.refusal.retriable
-        return "stops before it does anything" + (
-            ", and a later one goes on" if is_passing else ": a person must decide"
-        )
+    if state is None:
+        if foreseen.refusal is not None and foreseen.refusal.retriable:
+            return "stops before it does anything, and a later run continues"
+        return "stops before it does anything: a person must decide"
     if sources.difference is Difference.UNREAD:
-        return _begins(sources, foreseen)
-    if isinstance(step.state, Replay | Supersede):
-        return _finishes(sources, foreseen)
-    if log in foreseen.undecided:
-        return "follows the offset or stops, by where the log ends, and that was not looked at"
-    last = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
-    if isinstance(step.state, RebuildFromTable):
-        did = ["writes the ledger anew from the table"]
-    else:
-        did = []
-    if isinstance(last, UpToDate):
-        if sources.difference is Difference.READ_ON:
-            did.append(
-                "goes on at the offset where the partition is of its share, and names what others read"
-            )
-        elif log in last.followed:
-            did.append("goes on at the offset, as group.on_offset_changed says")
-        elif log in last.not_followed:
-            did.append(
-                "leaves the offset and our position as they are: no topic that is read now has this partition"
-            )
-        elif log in last.uncommitted:
-            did.append("moves the offset to the position")
-        elif sources.difference is Difference.NOT_HELD:
-            did.append("goes on behind the plan, and gives up what the table lacks of it")
-    return ", then ".join(did)
+        return _describe_start(sources, foreseen)
+    if isinstance(state, Replay | Supersede):
+        return _describe_stored_plan(sources, foreseen)
+    if sources.log in foreseen.undecided:
+        return "follows the offset or stops, depending on the log end, which was not read"
+    if not isinstance(state, RebuildFromTable):
+        return _describe_continuing(sources, state)
+    parts = ["restores the ledger from the table", _describe_continuing(sources, state.state)]
+    return ", then ".join(part for part in parts if part)
 
 
-def _begins(sources: PartitionSources, foreseen: Foreseen) -> str:
-    plan = foreseen.step.plan if foreseen.step.action is Action.STORE else None
-    if plan:
-        start = min(
-            (r.from_offset for r in plan.ranges if r.log == sources.log),
-            default=plan.positions.get(sources.log),
+def _describe_continuing(sources: PartitionSources, state: PipelineState) -> str:
+    """Describe what a run does that has no stored plan to finish; empty if nothing."""
+    if not isinstance(state, UpToDate):
+        return ""
+    if sources.difference is Difference.READ_ON:
+        return (
+            "continues at the committed offset if the partition is in its assignment, and reports "
+            "what other members read"
         )
-    else:
-        start = None
-    if start is None:
-        return "decides where the partition starts, once it can be read"
-    return f"begins the partition at offset {start}"
+    if sources.log in state.followed:
+        return "continues at the committed offset, by group.on_offset_changed"
+    if sources.log in state.not_followed:
+        return (
+            "leaves the committed offset and the loaded-until offset as they are: no selected "
+            "topic has this partition"
+        )
+    if sources.log in state.uncommitted:
+        return "commits the loaded-until offset"
+    if sources.difference is Difference.NOT_HELD:
+        return "continues after the plan, and gives up what the table lacks of it"
+    return ""
 
 
-def _finishes(sources: PartitionSources, foreseen: Foreseen) -> str:
-    """Describe that for a stored plan which is not in the table."""
+def _describe_start(sources: PartitionSources, foreseen: Foreseen) -> str:
+    """Describe where the next run starts a partition without a plan."""
+    step = foreseen.step
+    if step.plan and step.action is Action.STORE:
+        starts = [r.from_offset for r in step.plan.ranges if r.log == sources.log]
+        start = min(starts, default=step.plan.positions.get(sources.log))
+        if start is not None:
+            return f"begins the partition at offset {start}"
+    return "decides where the partition starts, once it can be read"
+
+
+def _describe_stored_plan(sources: PartitionSources, foreseen: Foreseen) -> str:
+    """Describe what the next run does with a stored plan that is not in the table."""
     step = foreseen.step
     if step.refusal:
-        return "stops, for the plan cannot be finished: a person must decide"
-    sentence = "executes the plan, or puts another in its place"
-    if step.action:
-        if step.action is Action.REPLAY:
-            sentence = "executes the plan"
-        else:
-            sentence = f"puts another plan in its place: {step.reason}"
+        return "stops, because the plan cannot be finished: a person must decide"
+    if step.action is Action.REPLAY:
+        sentence = "executes the plan"
+    elif step.action:
+        sentence = f"replaces the plan: {step.reason}"
+    else:
+        sentence = "executes the plan, or replaces it"
     if sources.difference is not Difference.MOVED:
         return sentence
     if isinstance(foreseen.refusal, OffsetMoved):

@@ -60,8 +60,8 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
         assert [(r["difference"], r["next_run"]) for r in rows if r["partition"] == 0] == [
             (
                 "read on by others",
-                "goes on at the offset where the partition is of its share, and names what "
-                "others read",
+                "continues at the committed offset if the partition is in its assignment, "
+                "and reports what other members read",
             )
         ]
     assert pipeline.ran().outcomes == ["offsets_left_to_members", "ingested"]

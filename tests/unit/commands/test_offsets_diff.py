@@ -154,7 +154,7 @@ def test_all_three_agree_behind_a_run_and_no_row_is_shown_unless_all_are_asked_f
 def test_an_offset_that_was_not_moved_after_the_append_is_moved_by_the_next_run() -> None:
     found = diff(with_offsets_not_moved())
     assert rows_of(found) == [(2, None, 4, 4, "offset not moved")]
-    assert next_runs(found) == {"moves the offset to the position"}
+    assert next_runs(found) == {"commits the loaded-until offset"}
     assert (
         found.document["plan"]["stands"] == "in the table, and recorded" and found.refusal is None
     )
@@ -177,7 +177,7 @@ def test_a_stored_plan_whose_range_expired_is_said_to_give_way_to_another() -> N
     found = diff(with_a_plan_that_expired(), settings_of(on_data_loss="skip"))
     assert [row[-1] for row in rows_of(found)] == ["plan not appended"] * 3
     assert next_runs(found) == {
-        "puts another plan in its place: clicks 0: its range starts at 0, and the log now at 2"
+        "replaces the plan: clicks 0: its range starts at 0, and the log now at 2"
     }
     assert found.refusal is None
 
@@ -189,7 +189,7 @@ def test_a_ledger_that_was_restored_from_an_old_copy_is_behind_the_table_and_wri
         (2, 4, 4, 5, "ledger behind the table"),
     ]
     assert next_runs(found) == {
-        "writes the ledger anew from the table, then moves the offset to the position"
+        "restores the ledger from the table, then commits the loaded-until offset"
     }
     assert found.document["plan"]["stands"] == "older than the table's" and found.refusal is None
 
@@ -221,7 +221,7 @@ def test_an_offset_that_another_client_moved_on_is_followed_where_policy_says_so
     found = diff(outside, FOLLOWING)
     assert rows_of(found) == [(0, 8, 5, 5, "moved by another client")]
     assert (
-        next_runs(found) == {"goes on at the offset, as group.on_offset_changed says"}
+        next_runs(found) == {"continues at the committed offset, by group.on_offset_changed"}
         and found.refusal is None
     )
 
@@ -233,7 +233,9 @@ def test_an_offset_of_a_topic_that_is_read_no_longer_is_left_where_another_clien
     )
     outside.move_offset(LOGS[0], 8)
     [row] = diff(outside, narrow).document["rows"]
-    assert row["next_run"].startswith("leaves the offset and our position as they are")
+    assert row["next_run"].startswith(
+        "leaves the committed offset and the loaded-until offset as they are"
+    )
 
 
 def test_an_offset_of_the_group_where_no_plan_was_made_is_where_the_first_run_begins() -> None:
@@ -350,7 +352,7 @@ def test_a_table_that_lacks_a_plan_and_was_accepted_is_no_disagreement() -> None
     outside.acknowledged = Acknowledgement(None, None, 1, "it was dropped on purpose", 1)
     found = diff(outside)
     assert [row[-1] for row in rows_of(found)] == ["not in the table"] * 3 and found.refusal is None
-    assert next_runs(found) == {"goes on behind the plan, and gives up what the table lacks of it"}
+    assert next_runs(found) == {"continues after the plan, and gives up what the table lacks of it"}
 
 
 def test_a_retired_pipeline_is_compared_and_told_as_a_run_tells_it() -> None:
@@ -395,7 +397,7 @@ def test_without_brokers_the_same_rows_are_told_and_what_was_not_looked_at(
     found = diff_by_ledgers(outside, settings)
     assert rows_of(found) == rows_of(diff(outside, settings)) and found.refusal is None
     assert found.document["not_looked_at"][0].startswith(
-        "no broker answers; so nobody looked at where logs start and end"
+        "no broker answers. Not checked: log starts and log ends"
     )
 
 
@@ -412,9 +414,7 @@ def test_without_brokers_a_person_is_asked_for_what_no_broker_could_change(
 
 
 def test_without_brokers_a_stored_plan_is_not_said_to_be_executed_for_sure() -> None:
-    assert next_runs(diff_by_ledgers(with_a_stored_plan())) == {
-        "executes the plan, or puts another in its place"
-    }
+    assert next_runs(diff_by_ledgers(with_a_stored_plan())) == {"executes the plan, or replaces it"}
 
 
 @pytest.mark.parametrize("situation", [loaded, with_a_stored_plan])
@@ -463,7 +463,10 @@ def test_physical_logs_are_told_by_broker_and_partition() -> None:
     }
     with screen.capture() as shown:
         show_offsets_diff(found.document)
-    assert "clicks 1-0, 2-0, 1-1: the rows up to this position are in the table" in shown.get()
+    assert (
+        "clicks 1-0, 2-0, 1-1: the rows up to the loaded-until offset are in the table"
+        in shown.get()
+    )
 
 
 def test_before_anything_was_planned_there_is_nothing_to_compare() -> None:

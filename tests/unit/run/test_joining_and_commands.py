@@ -340,7 +340,8 @@ def test_where_others_read_on_no_client_is_said_to_have_moved_the_offset_and_no_
 ):
     outside, _ = read_on_by_others()
     goes_on = (
-        "goes on at the offset where the partition is of its share, and names what others read"
+        "continues at the committed offset if the partition is in its assignment, "
+        "and reports what other members read"
     )
     assert differing(outside) == [(0, "read on by others", goes_on)]
     outside = handed_over_and_left()

@@ -1,7 +1,10 @@
-"""How is a first conf written?
+"""How does `etl init` write a first conf?
 
-`etl init` asks the brokers, chooses keys by a pure function, and writes each with a comment that
-gives the reason. Existing files are not overwritten.
+It observes ZooKeeper, the brokers and the table, chooses the keys by a pure function, and writes
+each key with a comment that gives the reason.
+
+Lives here: these steps, and the command-line keys that a rejected connection needs.
+Not here: the keys of a conf and their defaults (etl/settings).
 """
 
 from __future__ import annotations
@@ -40,39 +43,11 @@ from etl.settings.secrets import FILE_KEYS, is_secret
 from etl.settings.sections import Settings
 
 _WIDTH = 110
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """One key of a conf (`source.topics`), its value, and why it is so."""
-
-    key: str
-    value: Any
-    why: str
-
-
-def conf_text(chosen: Sequence[Chosen]) -> str:
-    """The file. Keys of one section must follow one another."""
-    return "\n".join(_lines(chosen)) + "\n"
-
-
-def _lines(chosen: Sequence[Chosen]) -> Iterator[str]:
-    yield f"# yaml-language-server: $schema={SCHEMA_FILE}"
-    yield "# Written by `etl init`. `etl conf schema` says what other keys there are; `etl doctor CONF` looks at all that a run needs."
-    above: list[str] = []
-    for one in chosen:
-        *sections, name = one.key.split(".")
-        for depth, section in enumerate(sections):
-            if above[: depth + 1] != sections[: depth + 1]:
-                yield f"{'  ' * depth}{section}:"
-        above, indent = sections, "  " * len(sections)
-        yield from (f"{indent}# {line}" for line in textwrap.wrap(one.why, _WIDTH - len(indent)))
-        yield f"{indent}{name}: {json.dumps(one.value, ensure_ascii=False)}"
-
-
+"""Maximum length of a comment's line, with its indentation."""
 TOPICS_NAMED = 50
-"""Number of topics named in a text."""
-_TAKEN = ("source.", "zookeeper.", "table.")
+"""Maximum number of topics named in a text."""
+_SECTIONS = ("source.", "zookeeper.", "table.")
+"""Sections of the keys that `--set` accepts."""
 _CHOSEN = frozenset(
     {
         "zookeeper.connect",
@@ -84,54 +59,62 @@ _CHOSEN = frozenset(
         "table.path",
     }
 )
-_BEST = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
-"""Protocols by preference."""
-_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+"""Keys of these sections that are chosen here or have an option."""
+_PREFERRED_PROTOCOLS = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_METADATA_WAIT_S = 5.0
+_MAX_CHROOTS_TRIED = 100
+
+
+# -- the request and the result
 
 
 @dataclass(frozen=True, slots=True)
 class InitRequest:
-    """What a person gives; the rest is found out. `zookeeper` and `bootstrap` as in a conf."""
+    """The options of `etl init`; `zookeeper` and `bootstrap` as in a conf."""
 
     zookeeper: str
     bootstrap: str | None
     topics: tuple[str, ...]
     table: str
-    """Seen from the working directory."""
+    """A relative path is relative to the working directory."""
     out: Path | None = None
     pipeline: str | None = None
     group: str | None = None
     cluster: str | None = None
     keys: tuple[Change, ...] = ()
-    """Keys of the conf, used to connect and written as they are."""
+    """Further keys of the conf, used to connect and written unchanged."""
 
     def __post_init__(self) -> None:
-        for one in self.keys:
-            if one.key in _CHOSEN or not one.key.startswith(_TAKEN):
-                is_chosen = one.key in _CHOSEN
-                if is_chosen:
-                    message = "it is found out, or has an option"
-                else:
-                    message = "only keys of source, zookeeper and table are asked by"
-                action = "Run `etl init --help`; others are written into the conf afterwards"
-                raise SettingsError(f"--set {one.key}: {message}", key=one.key, action=action)
+        for change in self.keys:
+            if change.key in _CHOSEN:
+                message = "`etl init` chooses it, or has an option for it"
+            elif not change.key.startswith(_SECTIONS):
+                message = "only keys of source, zookeeper and table are accepted"
+            else:
+                continue
+            raise SettingsError(
+                f"--set {change.key}: {message}",
+                key=change.key,
+                action="Run `etl init --help` for the options. Add other keys to the conf "
+                "afterwards",
+            )
 
     @property
     def name(self) -> str:
-        """Return the pipeline's name: as given, else the file's, the one topic's or the table
-        directory's.
+        """Return the pipeline's name.
+
+        By preference: the given name, the name of the file, of the only topic, of the table.
         """
+        topic = None
         if len(self.topics) == 1 and re.fullmatch(r"[\w.-]+", self.topics[0]):
             topic = self.topics[0]
-        else:
-            topic = None
-        found = (
-            self.pipeline
-            or (self.out and self.out.stem)
-            or topic
-            or self.table.rstrip("/").rpartition("/")[2]
-        )
-        return _NO_NAME.sub("-", found).strip("-") or "pipeline"
+        file_name = None
+        if self.out:
+            file_name = self.out.stem
+        table_name = self.table.rstrip("/").rpartition("/")[2]
+        name = self.pipeline or file_name or topic or table_name
+        return _NOT_IN_NAMES.sub("-", name).strip("-") or "pipeline"
 
     @property
     def path(self) -> Path:
@@ -141,212 +124,30 @@ class InitRequest:
 
 @dataclass(frozen=True, slots=True)
 class InitFindings:
-    """What was found."""
+    """What brokers, ZooKeeper and the table report."""
 
     dialect: BrokerFamily
     cluster_id: str | None
     topics: dict[str, int]
-    """The requested topics with their partitions."""
+    """The requested topics with their number of partitions."""
     offsets: int
-    """Offsets (on Jafka: bytes) that they hold now, if known."""
+    """Number of offsets (on Jafka: bytes) that they hold now."""
     brokers: int
     committed: int
-    """Partitions of which the group has an offset."""
+    """Number of partitions with a committed offset of the group."""
     newest_plan: int | None
     table_version: int | None
     rows_before: NeedsDecision | None = None
     """Why the first run would load nothing: the table holds rows of these topics."""
 
 
-def choose(request: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
-    """The keys of the conf, in its order, each with why. Raises SettingsError for a name that the
-    brokers make pointless.
-    """
-    chosen = _found(request, seen)
-    given = [
-        Chosen(one.key, _as_conf_sees(one, request), "as it was said")
-        for one in sorted(request.keys, key=lambda one: one.key)
-    ]
-    sections = list(dict.fromkeys(one.key.partition(".")[0] for one in chosen))
-    return tuple(
-        one
-        for section in sections
-        for one in (*chosen, *given)
-        if one.key.partition(".")[0] == section
-    )
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A key of the conf (`source.topics`), its value, and the reason."""
 
-
-def _found(request: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
-    is_jafka = seen.dialect is BrokerFamily.JAFKA
-    unit = "byte" if is_jafka else "offset"
-    topics = ", ".join(
-        f"{name} ({counted(partitions, 'partition')})"
-        for name, partitions in list(seen.topics.items())[:TOPICS_NAMED]
-    )
-    return (
-        Chosen(
-            "pipeline",
-            request.name,
-            "names the plans in ZooKeeper and in the table; keep it as it is"
-            + (
-                f". Plan {seen.newest_plan} of this name is there already: the conf goes on with it"
-                if seen.newest_plan
-                else ""
-            ),
-        ),
-        *_cluster(request, seen),
-        Chosen(
-            "group",
-            request.group or f"etl-{request.name}",
-            "whose committed offsets are read and moved"
-            + (
-                f"; it has offsets of {counted(seen.committed, 'partition')}, where the first run goes on"
-                if seen.committed
-                else "; it has none of these topics yet"
-            ),
-        ),
-        Chosen(
-            "zookeeper.connect",
-            request.zookeeper,
-            "the ledger is kept here"
-            + ("" if request.bootstrap else ", and the brokers are registered here"),
-        ),
-        Chosen(
-            "source.broker_type",
-            seen.dialect.value,
-            f"{counted(seen.brokers, 'broker')}, "
-            + ("registered as Jafka and Kafka 0.7 do" if is_jafka else "of Kafka 0.8 or later"),
-        ),
-        *_bootstrap(request),
-        Chosen(
-            "source.topics",
-            list(request.topics),
-            f"regular expressions for whole names; now they match {topics}",
-        ),
-        Chosen(
-            "source.starting_offsets",
-            "earliest",
-            f"the first run loads what the logs hold, now {counted(seen.offsets, unit)}; latest: only what comes",
-        ),
-        Chosen(
-            "source.on_data_loss",
-            "fail",
-            "offsets that expire before they are read stop the run; skip: go on behind them, loudly",
-        ),
-        Chosen(
-            "table.path",
-            _seen_from_conf(request),
-            "seen from this file; "
-            + (
-                "no table is there yet, the first run makes it"
-                if seen.table_version is None
-                else f"a Delta table is there, at version {seen.table_version}: {_appended(seen)}"
-            ),
-        ),
-        Chosen(
-            "report.path",
-            os.path.relpath("reports", request.path.parent),
-            "each run leaves a report there",
-        ),
-    )
-
-
-def _appended(seen: InitFindings) -> str:
-    if seen.rows_before is None:
-        return "rows are appended to it"
-    return f"the first run stops: {seen.rows_before.message}. {seen.rows_before.action}"
-
-
-def _bootstrap(request: InitRequest) -> list[Chosen]:
-    if request.bootstrap:
-        return [
-            Chosen(
-                "source.bootstrap_servers",
-                request.bootstrap,
-                "brokers are found here, not by ZooKeeper",
-            )
-        ]
-    return []
-
-
-def _cluster(request: InitRequest, seen: InitFindings) -> list[Chosen]:
-    if seen.cluster_id is None:
-        return [
-            Chosen(
-                "source.assume_cluster_id",
-                request.cluster or request.name,
-                "needed: these brokers have no cluster id. Any name does, and it must stay",
-            )
-        ]
-    if request.cluster:
-        message = (
-            f"The brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
-        )
-        raise SettingsError(message, key="source.assume_cluster_id", action="Remove the key")
-    return []
-
-
-def _seen_from_conf(request: InitRequest) -> str:
-    folder = folder_of(request.table)
-    return request.table if folder is None or os.path.isabs(folder) else _from_conf(folder, request)
-
-
-def proposed(listeners: Sequence[tuple[str, str]]) -> str:
-    """Return a proposal for `source.security` if brokers have these listeners (name, protocol) and
-    none worked; without known listeners, a login with TLS.
-    """
-    best = next(
-        (one for protocol in _BEST for one in listeners if one[1] == protocol), ("", _BEST[0])
-    )
-    words = [f"source.security.protocol={best[1]}"]
-    if sum(protocol == best[1] for _, protocol in set(listeners)) > 1:
-        words.append(f"source.listener={best[0]}")
-    if best[1].startswith("SASL"):
-        words += [
-            "source.security.sasl.mechanism=MECHANISM",
-            "source.security.sasl.username=NAME",
-            "'source.security.sasl.password=${file:/PATH}'",
-        ]
-    if best[1].endswith("SSL"):
-        words.append("source.security.tls.ca_file=PEM")
-    if best[1].endswith("SSL"):
-        without = " (without ca_file the system's authorities are trusted)"
-    else:
-        without = ""
-    return f"{' '.join(f'--set {word}' for word in words)}{without}"
-
-
-def proposed_for_zookeeper(key: str) -> str:
-    """Return a proposal for `zookeeper.tls` or `zookeeper.auth`."""
-    if key.startswith("zookeeper.tls"):
-        words: tuple[str, ...] = ("zookeeper.tls.enabled=true", "zookeeper.tls.ca_file=PEM")
-    else:
-        words = (
-            "zookeeper.auth.scheme=sasl",
-            "zookeeper.auth.username=NAME",
-            "'zookeeper.auth.password=${file:/PATH}'",
-        )
-    return " ".join(f"--set {word}" for word in words)
-
-
-def _as_conf_sees(change: Change, request: InitRequest) -> Any:
-    """A file that is named from where the command runs, as the conf names it from its own folder;
-    also one that a reference names.
-    """
-    if not isinstance(change.value, str):
-        return change.value
-    reference = parse_reference(change.value) if is_secret(change.key) else None
-    if reference is not None and reference.kind == "file":
-        return f"${{file:{_from_conf(reference.name, request)}}}"
-    return _from_conf(change.value, request) if change.key in FILE_KEYS else change.value
-
-
-def _from_conf(path: str, request: InitRequest) -> str:
-    return path if os.path.isabs(path) else os.path.relpath(path, request.path.parent)
-
-
-_TOLD_WITHIN_S = 5.0
-_PLACES_LOOKED_AT = 100
+    key: str
+    value: Any
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,23 +159,23 @@ class FirstConf:
     chosen: tuple[Chosen, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl init --json`."""
-        return {
-            "conf": self.path,
-            "schema": self.schema,
-            "chosen": [
-                {"key": one.key, "value": one.value, "reason": one.why} for one in self.chosen
-            ],
-        }
+        """Return the document of `etl init --json`."""
+        chosen = []
+        for key in self.chosen:
+            chosen.append({"key": key.key, "value": key.value, "reason": key.why})
+        return {"conf": self.path, "schema": self.schema, "chosen": chosen}
 
 
 def first_conf(request: InitRequest) -> FirstConf:
-    """Ask, choose, write. Raises SettingsError for a file that is there and for what only a person
-    can know, and what brokers, ZooKeeper and a table raise; then no file is written."""
+    """Observe, choose the keys, and write the conf.
+
+    Raises SettingsError for an existing file and for missing options, and the errors of brokers,
+    ZooKeeper and table; no file is written then.
+    """
     path = request.path
     if os.path.lexists(path):
         raise SettingsError(
-            "There is a file already, and none is written over",
+            "The file exists, and is not overwritten",
             path=path,
             action="Pass another file with --output, or remove this one",
         )
@@ -386,16 +187,43 @@ def first_conf(request: InitRequest) -> FirstConf:
         if not schema.exists():
             schema.write_text(json.dumps(conf_schema(), indent=2) + "\n")
     except OSError as error:
-        message, action = (
+        raise SettingsError(
             f"The conf cannot be written: {error.strerror}",
-            "Check --output and its directory",
-        )
-        raise SettingsError(message, path=error.filename or path, action=action) from error
+            path=error.filename or path,
+            action="Check --output and its directory",
+        ) from error
     return FirstConf(str(path), str(schema), chosen)
 
 
+# -- the file
+
+
+def conf_text(chosen: Sequence[Chosen]) -> str:
+    """Return the text of the file. Keys of one section must follow one another."""
+    return "\n".join(_lines(chosen)) + "\n"
+
+
+def _lines(chosen: Sequence[Chosen]) -> Iterator[str]:
+    yield f"# yaml-language-server: $schema={SCHEMA_FILE}"
+    yield (
+        "# Written by `etl init`. `etl conf schema` describes all keys; "
+        "`etl doctor CONF` checks all that a run needs."
+    )
+    previous: list[str] = []
+    for key in chosen:
+        *sections, name = key.key.split(".")
+        for depth, section in enumerate(sections):
+            if previous[: depth + 1] != sections[: depth + 1]:
+                yield f"{'  ' * depth}{section}:"
+        previous = sections
+        indent = "  " * len(sections)
+        for line in textwrap.wrap(key.why, _WIDTH - len(indent)):
+            yield f"{indent}# {line}"
+        yield f"{indent}{name}: {json.dumps(key.value, ensure_ascii=False)}"
+
+
 def _write(path: Path, text: str) -> None:
-    """A file that is no conf after all does not stay."""
+    """Write the conf, and remove it again if it is not valid. Raises SettingsError, OSError."""
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     try:
@@ -405,130 +233,230 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def look(request: InitRequest) -> InitFindings:
-    """Ask ZooKeeper, the brokers and the table's folder. Nothing is changed."""
-    if not request.zookeeper:
-        message = "A pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
-        action = "Pass --zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap-servers"
-        raise SettingsError(message, action=action)
-    settings = _settings(request, BrokerFamily.KAFKA)
-    table = open_table(
-        os.path.abspath(folder)
-        if (folder := folder_of(request.table)) is not None
-        else settings.table.path
+# -- choosing the keys
+
+
+def choose(request: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
+    """Return the keys of the conf in the order of the file, each with its reason. No I/O.
+
+    Raises SettingsError for a cluster name if the brokers report a cluster id.
+    """
+    by_section = dict[str, list[Chosen]]()
+    for key in (*_chosen_keys(request, seen), *_given_keys(request)):
+        section = key.key.partition(".")[0]
+        by_section.setdefault(section, []).append(key)
+    keys = []
+    for of_section in by_section.values():
+        keys += of_section
+    return tuple(keys)
+
+
+def _given_keys(request: InitRequest) -> list[Chosen]:
+    keys = []
+    for change in sorted(request.keys, key=lambda change: change.key):
+        keys.append(Chosen(change.key, _value_in_conf(change, request), "as given with --set"))
+    return keys
+
+
+def _chosen_keys(request: InitRequest, seen: InitFindings) -> Iterator[Chosen]:
+    unit = "offset"
+    brokers = "of Kafka 0.8 or later"
+    if seen.dialect is BrokerFamily.JAFKA:
+        unit = "byte"
+        brokers = "registered as Jafka and Kafka 0.7 do"
+
+    why = "the name of the plans in ZooKeeper and in the table; do not change it"
+    if seen.newest_plan:
+        why = f"{why}. Plan {seen.newest_plan} of this name exists: runs continue after it"
+    yield Chosen("pipeline", request.name, why)
+
+    yield from _cluster_key(request, seen)
+
+    why = "it has none of these topics yet"
+    if seen.committed:
+        partitions = counted(seen.committed, "partition")
+        why = f"it has offsets of {partitions}, where the first run continues"
+    why = f"the consumer group, with the committed offsets of the pipeline; {why}"
+    yield Chosen("group", request.group or f"etl-{request.name}", why)
+
+    why = "the ledger is stored here"
+    if not request.bootstrap:
+        why = f"{why}, and the brokers are registered here"
+    yield Chosen("zookeeper.connect", request.zookeeper, why)
+
+    why = f"{counted(seen.brokers, 'broker')}, {brokers}"
+    yield Chosen("source.broker_type", seen.dialect.value, why)
+
+    if request.bootstrap:
+        why = "the brokers are found here, not in ZooKeeper"
+        yield Chosen("source.bootstrap_servers", request.bootstrap, why)
+
+    named = []
+    for topic, partitions_of_topic in list(seen.topics.items())[:TOPICS_NAMED]:
+        named.append(f"{topic} ({counted(partitions_of_topic, 'partition')})")
+    why = f"regular expressions for whole names; now they match {', '.join(named)}"
+    yield Chosen("source.topics", list(request.topics), why)
+
+    why = (
+        f"the first run loads all retained records, now {counted(seen.offsets, unit)}; "
+        "latest: only new records"
     )
-    with _entered(request, settings) as zookeeper:
+    yield Chosen("source.starting_offsets", "earliest", why)
+
+    why = (
+        "offsets that expire before they are read stop the run; "
+        "skip: continue after them, and report the loss"
+    )
+    yield Chosen("source.on_data_loss", "fail", why)
+
+    why = f"relative to this file; {_describe_table(seen)}"
+    yield Chosen("table.path", _table_in_conf(request), why)
+
+    reports = os.path.relpath("reports", request.path.parent)
+    yield Chosen("report.path", reports, "each run writes a report there")
+
+
+def _cluster_key(request: InitRequest, seen: InitFindings) -> list[Chosen]:
+    """Return the key that names a cluster without an id; empty for a cluster with an id."""
+    if seen.cluster_id is None:
+        why = (
+            "required: these brokers have no cluster id. Any name works, and it must stay the same"
+        )
+        return [Chosen("source.assume_cluster_id", request.cluster or request.name, why)]
+    if request.cluster:
+        raise SettingsError(
+            f"The brokers report the cluster id {seen.cluster_id}, and the pipeline uses that",
+            key="source.assume_cluster_id",
+            action="Remove the key",
+        )
+    return []
+
+
+def _describe_table(seen: InitFindings) -> str:
+    if seen.table_version is None:
+        return "the table does not exist yet, the first run creates it"
+    exists = f"a Delta table exists, at version {seen.table_version}"
+    if seen.rows_before is None:
+        return f"{exists}: rows are appended to it"
+    stops = f"{seen.rows_before.message}. {seen.rows_before.action}"
+    return f"{exists}: the first run stops: {stops}"
+
+
+# -- paths: the conf's are relative to its folder, the command's to the working directory
+
+
+def _table_in_conf(request: InitRequest) -> str:
+    folder = folder_of(request.table)
+    if folder is None or os.path.isabs(folder):
+        return request.table
+    return _path_in_conf(folder, request)
+
+
+def _value_in_conf(change: Change, request: InitRequest) -> Any:
+    """Return the value of a key; the path of a file, also of a `${file:}`, relative to the conf."""
+    if not isinstance(change.value, str):
+        return change.value
+    if is_secret(change.key):
+        reference = parse_reference(change.value)
+        if reference is not None and reference.kind == "file":
+            return f"${{file:{_path_in_conf(reference.name, request)}}}"
+    if change.key in FILE_KEYS:
+        return _path_in_conf(change.value, request)
+    return change.value
+
+
+def _path_in_conf(path: str, request: InitRequest) -> str:
+    if os.path.isabs(path):
+        return path
+    return os.path.relpath(path, request.path.parent)
+
+
+# -- observing
+
+
+def look(request: InitRequest) -> InitFindings:
+    """Observe ZooKeeper, the brokers and the table. Nothing is changed."""
+    if not request.zookeeper:
+        raise SettingsError(
+            "No ZooKeeper is given, and a pipeline stores its plans and offsets there",
+            action="Pass --zookeeper host:port/chroot. For a cluster without ZooKeeper (KRaft), "
+            "pass one of your own, and --bootstrap-servers",
+        )
+    settings = _settings(request, BrokerFamily.KAFKA)
+    folder = folder_of(request.table)
+    table_path = settings.table.path
+    if folder is not None:
+        table_path = os.path.abspath(folder)
+    table = open_table(table_path)
+    with _open_zookeeper(request, settings) as zookeeper:
         if request.bootstrap is None:
-            settings = _settings(request, _dialect_in(zookeeper))
-        group = ConsumerGroup(zookeeper, settings.group.id, physical=settings.source.is_physical)
+            settings = _settings(request, _find_broker_type(zookeeper))
+        source = settings.source
+        group = ConsumerGroup(zookeeper, settings.group.id, physical=source.is_physical)
         with (
             _describe_missing_security(request, zookeeper),
             Discovery(settings, zookeeper).open_cluster() as cluster,
         ):
-            metadata = cluster.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
-            ours = _ours(settings, metadata, bool(request.topics))
-            newest = (
-                PlanLedger(zookeeper, settings.group.id, settings.pipeline).read_ledger().newest
-            )
-            if request.bootstrap or settings.source.is_physical:
-                in_zookeeper = None
-            else:
-                in_zookeeper = read_cluster_id(zookeeper)
+            metadata = cluster.describe_when_known(None, wait_s=_METADATA_WAIT_S)
+            selected = _selected_topics(settings, metadata, is_given=bool(request.topics))
+            ledger = PlanLedger(zookeeper, settings.group.id, settings.pipeline).read_ledger()
+            id_in_zookeeper = None
+            if not request.bootstrap and not source.is_physical:
+                id_in_zookeeper = read_cluster_id(zookeeper)
+            partitions = {}
+            for name, topic in sorted(selected.topics.items()):
+                partitions[name] = len(topic.partitions)
+            offsets = _count_offsets(cluster, settings, selected)
+            committed = len(group.logs_with_offsets(source.topic_filter.admits))
+            newest_plan = None
+            if ledger.newest:
+                newest_plan = ledger.newest.number
+            table_version = None
+            rows_before = None
+            if table:
+                table_version = table.version()
+                if ledger.newest is None:
+                    rows_before = _find_rows_before(settings, selected.topics)
             return InitFindings(
                 settings.source.broker_type,
-                metadata.cluster_id or in_zookeeper,
-                {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())},
-                _offsets(cluster, settings, ours),
+                metadata.cluster_id or id_in_zookeeper,
+                partitions,
+                offsets,
                 len(metadata.brokers),
-                len(group.logs_with_offsets(settings.source.topic_filter.admits)),
-                newest.number if newest else None,
-                table.version() if table else None,
-                _rows_before(settings, ours.topics) if table and newest is None else None,
+                committed,
+                newest_plan,
+                table_version,
+                rows_before,
             )
 
 
-def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision | None:
-    """Why the first run would stop at rows of these topics that the table holds; None if it holds
-    none.
+def _settings(request: InitRequest, broker_type: BrokerFamily) -> Settings:
+    """Return the settings of a conf with the given options, to connect with."""
+    document = {
+        "pipeline": request.name,
+        "group": request.group or f"etl-{request.name}",
+        "zookeeper": {"connect": request.zookeeper},
+        "table": {"path": request.table},
+        "source": {
+            "broker_type": broker_type.value,
+            "assume_cluster_id": request.cluster or request.name,
+            "topics": list(request.topics) or [".*"],
+            "bootstrap_servers": request.bootstrap or None,
+        },
+    }
+    return parse_settings(changed(document, request.keys))
+
+
+def _find_broker_type(zookeeper: ZooKeeper) -> BrokerFamily:
+    """Return the type of the brokers that are registered under the chroot.
+
+    Raises WrongChroot, with other chroots in the action, and SettingsError.
     """
-    folder = folder_of(settings.table.path)
-    path = settings.table.path if folder is None else os.path.abspath(folder)
-    held = unaccounted_rows(path, topics, physical=settings.source.is_physical)
-    table = open_table(path) if held else None
-    return error_of(held, table.version()) if held and table else None
-
-
-@contextlib.contextmanager
-def _entered(request: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
-    """Open the session. If security settings are missing, the error has the keys to add."""
-    timeout_s, access = settings.zookeeper.session_timeout_s, settings.zookeeper.access
-    with contextlib.ExitStack() as session:
-        try:
-            zookeeper = session.enter_context(
-                ZooKeeper(request.zookeeper, connect_timeout_s=timeout_s, access=access)
-            )
-        except EtlError as error:
-            key = str(error.where.get("key"))
-            if not key.startswith("zookeeper.") or any(
-                one.key.startswith("zookeeper.") for one in request.keys
-            ):
-                raise
-            action = f"{error.action}. Of etl init: {proposed_for_zookeeper(key)}"
-            raise type(error)(error.message, action=action, **error.where) from error
-        yield zookeeper
-
-
-@contextlib.contextmanager
-def _describe_missing_security(request: InitRequest, zookeeper: ZooKeeper) -> Iterator[None]:
-    """Return the error with the security keys to add, without secrets."""
-    try:
-        yield
-    except SettingsError as error:
-        is_way_in = isinstance(error, NotKafka) or str(error.where.get("key")).startswith(
-            ("source.security", "source.listener")
-        )
-        if not is_way_in or any(one.key == "source.security.protocol" for one in request.keys):
-            raise
-        if request.bootstrap:
-            there = []
-        else:
-            there = [
-                listener
-                for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values()
-                for listener in parse_endpoints(payload)
-            ]
-        action = f"{error.action}. Of etl init: {proposed(there)}"
-        raise type(error)(error.message, action=action, **error.where) from error
-
-
-def _settings(request: InitRequest, dialect: BrokerFamily) -> Settings:
-    """Return settings as of a conf, to connect with."""
-    return parse_settings(
-        changed(
-            {
-                "pipeline": request.name,
-                "group": request.group or f"etl-{request.name}",
-                "zookeeper": {"connect": request.zookeeper},
-                "table": {"path": request.table},
-                "source": {
-                    "broker_type": dialect.value,
-                    "assume_cluster_id": request.cluster or request.name,
-                    "topics": list(request.topics) or [".*"],
-                    "bootstrap_servers": request.bootstrap or None,
-                },
-            },
-            request.keys,
-        )
-    )
-
-
-def _dialect_in(zookeeper: ZooKeeper) -> BrokerFamily:
     try:
         read_registrations(zookeeper, BrokerFamily.KAFKA)
     except WrongChroot as error:
-        raise WrongChroot(
-            error.message, action=_elsewhere(zookeeper) or error.action, **error.where
-        ) from error
+        action = _describe_chroots(zookeeper) or error.action
+        raise WrongChroot(error.message, action=action, **error.where) from error
     except SettingsError as error:
         if error.where.get("key") != "source.broker_type":
             raise
@@ -537,52 +465,162 @@ def _dialect_in(zookeeper: ZooKeeper) -> BrokerFamily:
     return BrokerFamily.KAFKA
 
 
-def _elsewhere(zookeeper: ZooKeeper) -> str:
-    """Return other paths of this ZooKeeper with registered brokers; the root and its children are
-    searched.
-    """
+def _describe_chroots(zookeeper: ZooKeeper) -> str:
+    """Describe the root and its children with registered brokers; empty if there is none."""
     servers = zookeeper.connect.partition("/")[0]
-    with contextlib.suppress(SettingsError), zookeeper.at_root() as whole:
-        places = [
-            "",
-            *(f"/{name}" for name in sorted(whole.children("/") or ())[:_PLACES_LOOKED_AT]),
-        ]
-        found = [
-            place or "/" for place in places if whole.children(f"{place}{BROKER_IDS}") is not None
-        ]
+    with contextlib.suppress(SettingsError), zookeeper.at_root() as root:
+        names = sorted(root.children("/") or ())[:_MAX_CHROOTS_TRIED]
+        found = []
+        for chroot in ("", *(f"/{name}" for name in names)):
+            if root.children(f"{chroot}{BROKER_IDS}") is not None:
+                found.append(chroot)
         if found:
-            return f"the chroot: brokers are registered under {', '.join(found)}; --zookeeper {servers}{found[0].rstrip('/')}"
+            chroots = ", ".join(chroot or "/" for chroot in found)
+            return f"Pass --zookeeper {servers}{found[0]}. Brokers are registered under {chroots}"
     return ""
 
 
-def _ours(settings: Settings, metadata: ClusterMetadata, are_said: bool) -> ClusterMetadata:
-    there = tuple(sorted(name for name, topic in metadata.topics.items() if not topic.is_internal))
-    if not are_said:
+def _selected_topics(
+    settings: Settings, metadata: ClusterMetadata, *, is_given: bool
+) -> ClusterMetadata:
+    """Return the metadata of the selected topics. Raises SettingsError if there is none."""
+    existing = tuple(
+        sorted(name for name, topic in metadata.topics.items() if not topic.is_internal)
+    )
+    if not is_given:
         raise SettingsError(
-            "It is not said which topics are to be read",
-            action=f"Pass --topic, once for each; {_named(there)}",
+            "No topics selected",
+            action=f"Pass --topic, once for each topic. {_describe_topics(existing)}",
         )
-    ours = chosen_topics(metadata, settings.source.topic_filter)
-    reject_missing_topics(settings, ours.topics, lambda: there)
-    reject_null_partition_value(settings, ours.topics)
-    if not ours.topics:
+    selected = chosen_topics(metadata, settings.source.topic_filter)
+    reject_missing_topics(settings, selected.topics, lambda: existing)
+    reject_null_partition_value(settings, selected.topics)
+    if not selected.topics:
         raise SettingsError(
             f"No topic matches {', '.join(settings.source.topics)}",
-            action=f"Pass --topic; {_named(there)}",
+            action=f"Pass --topic. {_describe_topics(existing)}",
         )
-    return ours
+    return selected
 
 
-def _named(there: Sequence[str]) -> str:
-    more = f" and {len(there) - TOPICS_NAMED} more" if len(there) > TOPICS_NAMED else ""
-    if there:
-        return f"there are {', '.join(there[:TOPICS_NAMED])}{more}"
-    return "the cluster has none yet"
+def _describe_topics(existing: Sequence[str]) -> str:
+    if not existing:
+        return "The cluster has no topics yet"
+    names = ", ".join(existing[:TOPICS_NAMED])
+    if len(existing) > TOPICS_NAMED:
+        names = f"{names} and {len(existing) - TOPICS_NAMED} more"
+    return f"The cluster has {names}"
 
 
-def _offsets(cluster: Cluster, settings: Settings, ours: ClusterMetadata) -> int:
-    logs = [partition.log for topic in ours.topics.values() for partition in topic.partitions]
+def _count_offsets(cluster: Cluster, settings: Settings, selected: ClusterMetadata) -> int:
+    logs = []
+    for topic in selected.topics.values():
+        logs += [partition.log for partition in topic.partitions]
     found = cluster.extents(
-        logs, isolation=settings.source.isolation_level, wait_for_leader_s=0, metadata=ours
+        logs, isolation=settings.source.isolation_level, wait_for_leader_s=0, metadata=selected
     )
     return sum(extent.end_offset - extent.log_start_offset for extent in found.extents.values())
+
+
+def _find_rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision | None:
+    """Return the error of the first run if the table holds rows of these topics; else None."""
+    path = settings.table.path
+    folder = folder_of(path)
+    if folder is not None:
+        path = os.path.abspath(folder)
+    rows = unaccounted_rows(path, topics, physical=settings.source.is_physical)
+    if not rows:
+        return None
+    table = open_table(path)
+    if not table:
+        return None
+    return error_of(rows, table.version())
+
+
+# -- connection security
+
+
+@contextlib.contextmanager
+def _open_zookeeper(request: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
+    """Context manager: the session. An error of missing security settings names the keys to add."""
+    timeout_s = settings.zookeeper.session_timeout_s
+    access = settings.zookeeper.access
+    has_keys = any(change.key.startswith("zookeeper.") for change in request.keys)
+    with contextlib.ExitStack() as session:
+        try:
+            zookeeper = session.enter_context(
+                ZooKeeper(request.zookeeper, connect_timeout_s=timeout_s, access=access)
+            )
+        except EtlError as error:
+            key = str(error.where.get("key"))
+            if has_keys or not key.startswith("zookeeper."):
+                raise
+            action = f"{error.action}. Pass to `etl init`: {proposed_for_zookeeper(key)}"
+            raise type(error)(error.message, action=action, **error.where) from error
+        yield zookeeper
+
+
+@contextlib.contextmanager
+def _describe_missing_security(request: InitRequest, zookeeper: ZooKeeper) -> Iterator[None]:
+    """Context manager: an error of missing security settings names the keys to add, no secrets."""
+    try:
+        yield
+    except SettingsError as error:
+        key = str(error.where.get("key"))
+        is_security = key.startswith(("source.security", "source.listener"))
+        has_protocol = any(change.key == "source.security.protocol" for change in request.keys)
+        if has_protocol or not (is_security or isinstance(error, NotKafka)):
+            raise
+        listeners = []
+        if not request.bootstrap:
+            for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values():
+                listeners += parse_endpoints(payload)
+        action = f"{error.action}. Pass to `etl init`: {proposed(listeners)}"
+        raise type(error)(error.message, action=action, **error.where) from error
+
+
+def proposed(listeners: Sequence[tuple[str, str]]) -> str:
+    """Return the options for `source.security`, after a connection without them was rejected.
+
+    listeners   name and protocol of the brokers' listeners; if empty, a login with TLS is proposed
+    """
+    listener, protocol = _best_listener(listeners)
+    settings = [f"source.security.protocol={protocol}"]
+    if sum(other == protocol for _, other in set(listeners)) > 1:
+        settings.append(f"source.listener={listener}")
+    if protocol.startswith("SASL"):
+        settings += [
+            "source.security.sasl.mechanism=MECHANISM",
+            "source.security.sasl.username=NAME",
+            "'source.security.sasl.password=${file:/PATH}'",
+        ]
+    if not protocol.endswith("SSL"):
+        return _set_options(settings)
+    settings.append("source.security.tls.ca_file=PEM")
+    return f"{_set_options(settings)} (without ca_file the system's authorities are trusted)"
+
+
+def _best_listener(listeners: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Return name and protocol of the most secure listener; the name is empty if there is none."""
+    for preferred in _PREFERRED_PROTOCOLS:
+        for listener, protocol in listeners:
+            if protocol == preferred:
+                return listener, protocol
+    return "", _PREFERRED_PROTOCOLS[0]
+
+
+def proposed_for_zookeeper(key: str) -> str:
+    """Return the options for `zookeeper.tls` or `zookeeper.auth`, by the key of the error."""
+    if key.startswith("zookeeper.tls"):
+        return _set_options(["zookeeper.tls.enabled=true", "zookeeper.tls.ca_file=PEM"])
+    return _set_options(
+        [
+            "zookeeper.auth.scheme=sasl",
+            "zookeeper.auth.username=NAME",
+            "'zookeeper.auth.password=${file:/PATH}'",
+        ]
+    )
+
+
+def _set_options(settings: Sequence[str]) -> str:
+    return " ".join(f"--set {setting}" for setting in settings)

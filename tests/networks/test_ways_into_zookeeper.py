@@ -449,13 +449,13 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
         run_etl(*words, *strict),
         2,
         "requires a login by SASL",
-        "Of etl init: --set zookeeper.auth.scheme=sasl",
+        "Pass to `etl init`: --set zookeeper.auth.scheme=sasl",
     )
     refused(
         run_etl(*words, *encrypted),
         2,
         "The port speaks TLS",
-        "Of etl init: --set zookeeper.tls.enabled=true",
+        "Pass to `etl init`: --set zookeeper.tls.enabled=true",
     )
     keys = [
         word

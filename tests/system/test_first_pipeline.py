@@ -104,7 +104,7 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
     refused(
         init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled),
         2,
-        "none is written over",
+        "The file exists, and is not overwritten",
     )
     assert conf.read_text() == before
     metrics = tmp_path / "metrics"

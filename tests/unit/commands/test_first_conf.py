@@ -104,7 +104,8 @@ def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(
 def test_what_is_there_already_is_said(tmp_path: Path) -> None:
     assert (
         "none of these topics yet" in why(ASKED, SEEN)["group"]
-        and "no table is there yet" in why(ASKED, SEEN)["table.path"]
+        and "the table does not exist yet, the first run creates it"
+        in why(ASKED, SEEN)["table.path"]
     )
     seen = replace(SEEN, committed=3, newest_plan=7, table_version=12)
     result = why(ASKED, seen)
@@ -130,7 +131,7 @@ def test_a_text_that_yaml_would_read_as_something_else_comes_back_as_it_was(tmp_
 def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: Path) -> None:
     path = tmp_path / "clicks.yaml"
     path.write_text("mine")
-    with pytest.raises(SettingsError, match="none is written over"):
+    with pytest.raises(SettingsError, match="The file exists, and is not overwritten"):
         first_conf(replace(ASKED, out=path, zookeeper="127.0.0.1:1"))
     assert path.read_text() == "mine"
 
@@ -198,8 +199,8 @@ def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_c
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("source.starting_offsets=latest", "it is found out, or has an option"),
-        ("limits.max_records_per_plan=1", "only keys of source, zookeeper and table"),
+        ("source.starting_offsets=latest", "`etl init` chooses it, or has an option for it"),
+        ("limits.max_records_per_plan=1", "only keys of source, zookeeper and table are accepted"),
         (
             "source.security.sasl.password=hunter2",
             "must be a reference, ${env:NAME} or ${file:/path}",

@@ -1,7 +1,11 @@
-"""How does an operator begin, resume, list and abandon backfills?
+"""How does an operator start, resume, list and delete backfills?
 
-`etl backfills run` loads offsets that the pipeline never loaded, in bounded plans, after showing them.
-`etl backfills list` and `show` report progress without asking brokers.
+A backfill loads offsets that the pipeline never loaded, in bounded plans, after showing them.
+
+Lives here: the commands `etl backfills run`, `list`, `show` and `delete`, and the checks that other
+commands make of a pipeline's backfills. Listing sends no request to brokers.
+Not here: the plans of a backfill (etl/decide/backfill.py), and their execution
+(etl/run/backfill.py).
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -17,6 +21,7 @@ from typing import Any
 from etl.commands.replay import parse_bound
 from etl.commands.run import reported
 from etl.decide.backfill import BackfillRequest
+from etl.decide.replay import Bound
 from etl.decide.reservations import reject_table_without_backfill
 from etl.decide.tasks import cost_of
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
@@ -25,7 +30,7 @@ from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_records import ReservationStore
 from etl.model.partitions import BrokerPartition, parse_named
-from etl.model.plans import Plan
+from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
 from etl.report.describe import at, counted, describe_also_loaded
 from etl.report.lag import describe_paused_but_loaded
@@ -47,33 +52,39 @@ def parse_asked(
     only_retained: bool = False,
     only_missing: bool = False,
 ) -> BackfillRequest:
-    """Parse the options. Raises SettingsError."""
-    named = tuple(sorted(set(map(parse_named, partitions)), key=str))
-    bounds = parse_bound(from_, key="--from"), parse_bound(until, key="--until")
-    # so long before now is another moment an hour later: it is the same where it is said in the
-    # same words
-    words = [
-        text.strip() if text.startswith("-") else str(b) if isinstance(b, int) else str(at(b.ms))
-        for text, b in zip((from_, until), bounds, strict=True)
-    ]
-    of = f" of {', '.join(map(str, named))}" if named else ""
-    kinds = [
-        word
-        for word, is_said in (
-            ("what is missing", only_missing),
-            ("what is retained", only_retained),
-        )
-        if is_said
-    ]
-    request_text = f"from {words[0]} until {words[1]}{of}" + (
-        f", only {' and '.join(kinds)}" if kinds else ""
-    )
-    return BackfillRequest(named, *bounds, only_retained, request_text, only_missing)
+    """Parse the options of `etl backfills run`. Raises SettingsError."""
+    selected = tuple(sorted(set(map(parse_named, partitions)), key=str))
+    start = parse_bound(from_, key="--from")
+    end = parse_bound(until, key="--until")
+    # the reservation stores this text, and a second command compares it: it must not change
+    text = f"from {_bound_text(from_, start)} until {_bound_text(until, end)}"
+    if selected:
+        text = f"{text} of {', '.join(map(str, selected))}"
+    kinds = []
+    if only_missing:
+        kinds.append("what is missing")
+    if only_retained:
+        kinds.append("what is retained")
+    if kinds:
+        text = f"{text}, only {' and '.join(kinds)}"
+    return BackfillRequest(selected, start, end, only_retained, text, only_missing)
+
+
+def _bound_text(text: str, bound: Bound) -> str:
+    """Return a bound as requests store it: equal for bounds with the same meaning.
+
+    A duration before now (`-1h`) stays as written: as a time it would change with each command.
+    """
+    if text.startswith("-"):
+        return text.strip()
+    if isinstance(bound, int):
+        return str(bound)
+    return str(at(bound.ms))
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPreview:
-    """What a backfill that has not begun would do."""
+    """What a backfill would do that was not started yet."""
 
     beginning: Beginning
     table: str
@@ -81,47 +92,50 @@ class BackfillPreview:
 
     @property
     def estimated_bytes(self) -> int:
-        """Return the bytes to fetch, by sizes that brokers report."""
+        """Return the number of bytes to fetch, by the record sizes that brokers report."""
         sizes = self.beginning.snapshot.bytes_per_offset
-        return round(
-            sum(
-                (until - start) * cost_of(log, sizes)
-                for log, parts in self.beginning.claim.stretches.items()
-                for start, until in parts
-            )
-        )
+        costs = []
+        for log, intervals in self.beginning.claim.stretches.items():
+            for start, until in intervals:
+                costs.append((until - start) * cost_of(log, sizes))
+        return round(sum(costs))
 
     @property
     def plans(self) -> int:
-        """About so many."""
-        return max(1, math.ceil(self.estimated_bytes / self.plan_bytes)) if self.plan_bytes else 1
+        """Return the approximate number of plans."""
+        if not self.plan_bytes:
+            return 1
+        return max(1, math.ceil(self.estimated_bytes / self.plan_bytes))
 
     @property
     def summary(self) -> str:
-        """In one sentence."""
+        """Summarize the backfill in one sentence."""
         claim = self.beginning.claim
         if not claim.stretches:
-            return f"backfill {claim.name}: nothing is missing, all of it is loaded or claimed"
+            return f"Backfill {claim.name}: nothing is missing, all of it is loaded or reserved"
         unit = next(log.unit for log in claim.stretches)
+        partitions = counted(len(claim.stretches), "partition")
         return (
-            f"backfill {claim.name} loads {counted(claim.offsets, unit)} of {counted(len(claim.stretches), 'partition')} into "
+            f"Backfill {claim.name} loads {counted(claim.offsets, unit)} of {partitions} into "
             f"{self.table}, in about {counted(self.plans, 'plan')}"
         )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return notes for the operator who confirms."""
-        read = describe_also_loaded(self.beginning.read_by_others)
+        stretches = self.beginning.claim.stretches
         return (
-            *read,
-            *describe_paused_but_loaded(
-                self.beginning.claim.stretches, self.beginning.snapshot.pauses
-            ),
+            *describe_also_loaded(self.beginning.read_by_others),
+            *describe_paused_but_loaded(stretches, self.beginning.snapshot.pauses),
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The document of a dry run."""
+        """Return the document of a dry run."""
         claim = self.beginning.claim
+        loads = []
+        for log, intervals in sorted(claim.stretches.items()):
+            for start, until in intervals:
+                loads.append({**log.place, "from": start, "until": until})
         return {
             "message": self.summary,
             "notes": list(self.notes),
@@ -130,30 +144,25 @@ class BackfillPreview:
             "offsets": claim.offsets,
             "estimated_bytes": self.estimated_bytes,
             "estimated_plans": self.plans,
-            "loads": [
-                {**log.place, "from": start, "until": until}
-                for log, parts in sorted(claim.stretches.items())
-                for start, until in parts
-            ],
+            "loads": loads,
         }
 
 
 def preview_backfill(
     settings: Settings, name: str, request: BackfillRequest, run_context: RunContext = ALONE
 ) -> BackfillPreview | None:
-    """Return what would be loaded; nothing is stored. None: it has begun already. Raises as
-    `etl.run.backfill`.
+    """Return what the backfill would load; nothing is stored. None: it was started already.
+
+    Raises the errors of `etl.run.backfill`.
     """
-    own, watch = settings_of_backfill(settings, name), Stopwatch()
+    own = settings_of_backfill(settings, name)
+    watch = Stopwatch()
     opened = open_services(settings, run_context, phases=watch)
     with run_context.progress(watch.doing), opened as live:
         if live.claims.store.read_one(name):
             return None
-        return BackfillPreview(
-            estimate_backfill(live, settings, own, request),
-            settings.table.path,
-            own.limits.max_bytes_per_plan,
-        )
+        beginning = estimate_backfill(live, settings, own, request)
+        return BackfillPreview(beginning, settings.table.path, own.limits.max_bytes_per_plan)
 
 
 def run_backfill(
@@ -165,83 +174,99 @@ def run_backfill(
     conf: str | None = None,
     around: Callable[[Services], Services] = lambda services: services,
 ) -> Report:
-    """Begin the backfill unless it has begun, load all that is left of it, and report it as a run.
-    `request` None: it has begun. `around` may wrap the services of its plans (tests). Raises as
-    `etl.run.backfill`.
-    """
-    own, begun = settings_of_backfill(settings, name), list[Report]()
+    """Start or resume the backfill, load all that is left of it, and report it as a run.
 
-    def story(services: LiveServices, report: Report) -> None:
-        begun.append(report)
+    request   None: it was started already
+    around    wraps the services of its plans (tests)
+
+    Raises the errors of `etl.run.backfill`.
+    """
+    own = settings_of_backfill(settings, name)
+    reports = list[Report]()
+
+    def load(services: LiveServices, report: Report) -> None:
+        reports.append(report)
         live = LiveServices(settings, services.zookeeper, run_context, report.run_id)
-        with _leading_out(name, lambda: services.claim() is not None):
+        with _suggest_backfill_commands(name, lambda: services.claim() is not None):
             backfill(around(services), live, own, settings, report, request)
 
     def progress(doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
-        return run_context.progress(lambda: of_the_whole(doing(), begun[-1]) if begun else doing())
+        def of_the_backfill() -> Doing:
+            if reports:
+                return of_the_whole(doing(), reports[-1])
+            return doing()
 
-    return reported(own, replace(run_context, progress=progress), story, conf=conf)
+        return run_context.progress(of_the_backfill)
+
+    return reported(own, replace(run_context, progress=progress), load, conf=conf)
 
 
 def abandon_backfill(
     settings: Settings, name: str, reason: str, run_context: RunContext = ALONE
 ) -> tuple[Report, str]:
-    """Give it up, and what that came to in a sentence. Raises as `etl.run.backfill`."""
-    own, sentences = settings_of_backfill(settings, name), list[str]()
+    """Delete the backfill; return the report and a sentence on what stays in the table.
 
-    def story(services: LiveServices, report: Report) -> None:
+    Raises the errors of `etl.run.backfill`.
+    """
+    own = settings_of_backfill(settings, name)
+    sentences = list[str]()
+
+    def delete(services: LiveServices, report: Report) -> None:
         kept = abandon(services, own, report, reason)
         unit = next((log.unit for log in kept.stretches), "offset")
         sentences.append(
-            f"backfill {name} is given up: {counted(kept.offsets, unit)} of it are in the table and stay its own; the rest is free"
+            f"Backfill {name} is given up: {counted(kept.offsets, unit)} of it are in the table "
+            "and stay reserved; the rest is released"
         )
 
     with translating_spark_errors():
-        report = reported(own, run_context, story)
+        report = reported(own, run_context, delete)
     return report, sentences[-1]
-
-
-@contextlib.contextmanager
-def _leading_out(name: str, is_begun: Callable[[], bool]) -> Iterator[None]:
-    """Change commands in errors of a backfill's plans to those of the backfill."""
-    try:
-        yield
-    except (NeedsDecision, DataLoss, LedgersDisagree, SettingsError) as error:
-        if (not isinstance(error, SettingsError) or _SUPERSEDE in error.action) and is_begun():
-            error.action = _check_of(error, name)
-        raise
 
 
 _SUPERSEDE = "plans supersede"
 
 
-def _check_of(error: EtlError, name: str) -> str:
-    give_up = (
-        f"Delete the backfill with `etl backfills delete CONF {name} --reason ...`: it keeps what it "
-        "loaded"
-    )
+@contextlib.contextmanager
+def _suggest_backfill_commands(name: str, is_started: Callable[[], bool]) -> Iterator[None]:
+    """Context manager: the actions of errors name commands of the backfill, not of the pipeline."""
+    try:
+        yield
+    except (NeedsDecision, DataLoss, LedgersDisagree, SettingsError) as error:
+        if (not isinstance(error, SettingsError) or _SUPERSEDE in error.action) and is_started():
+            error.action = _action_for_backfill(error, name)
+        raise
+
+
+def _action_for_backfill(error: EtlError, name: str) -> str:
+    """Return the action of an error with `etl backfills delete` for commands of the pipeline."""
+    command = f"`etl backfills delete CONF {name} --reason ...`: it keeps what it loaded"
     if isinstance(error, SettingsError):
         # the first part applies to a backfill, too; the rest names `etl plans supersede`
         first_part = re.split(r"[;.] [Oo]r (?:give|replace)", error.action)[0]
-        return f"{first_part}. Or: {give_up}"
+        return f"{first_part}. Or delete the backfill with {command}"
     names_pipeline_command = _SUPERSEDE in error.action or "topics accept-changes" in error.action
     if not error.action or names_pipeline_command:
-        return give_up  # those commands are for the pipeline, not for its backfill
+        # those commands are for the pipeline, not for its backfill
+        return f"Delete the backfill with {command}"
     if "backfills delete" in error.action or "--only-unloaded" in error.action:
         return error.action
-    return f"{error.action}. Or: {give_up}"
+    return f"{error.action}. Or delete the backfill with {command}"
 
 
-PACE_PLANS = 10
-"""The pace is that of the last so many plans: a backfill may have stood still before."""
+# -- listing
+
+
+_PACE_PLANS = 10
+"""The pace is measured over the last plans: the backfill may have been stopped before them."""
 
 
 class State(str, Enum):
-    """How far a backfill is."""
+    """The state of a backfill in `etl backfills list`."""
 
     AT_WORK = "at work"
     STOPPED = "stopped"
-    """Unfinished, and no driver is active: `etl backfills run`."""
+    """Unfinished, and no driver is active: `etl backfills run` resumes it."""
     WHOLE = "whole"
     CLOSING = "being given up"
     GIVEN_UP = "given up"
@@ -254,105 +279,96 @@ def list_backfills(settings: Settings) -> list[dict[str, Any]]:
 
 
 def backfills_of_pipeline(ledger: PlanLedger) -> list[dict[str, Any]]:
-    """Return the same from the live pipeline's ledger."""
+    """Return the pipeline's backfills by its ledger, like `list_backfills`."""
     reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
-    return [described(ledger, reservations, claim) for claim in reservations.read()]
-
-
-def unloaded_by_backfill(
-    live: PlanLedger,
-) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
-    """Return what each backfill of a pipeline has still to load, by name."""
-    reservations = ReservationStore(live.zookeeper, live.paths.group, live.pipeline)
-    return {
-        claim.name: _left(claim, _stored(reservations.ledger_of(claim.name)))
-        for claim in reservations.read()
-    }
-
-
-def reject_unfinished(live: PlanLedger) -> None:
-    """Reject inheriting from a pipeline, or retiring it, while one of its backfills may still load.
-    Raises NeedsDecision.
-    """
-    for one in backfills_of_pipeline(live):
-        if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
-            message = f"Backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
-            action = f"Run with that pipeline's conf `etl backfills run CONF {one['name']}`, or `etl backfills delete`, and then this"
-            raise NeedsDecision(message, action=action)
-
-
-def reject_table_without_backfills(live: PlanLedger, app_id: str, table: Table, path: str) -> None:
-    """Reject a table that lacks what a backfill of a pipeline loaded into it, abandoned or not.
-    Raises LedgersDisagree. `app_id` is the pipeline's. A run does not check this: it would double
-    nothing and misses nothing of its own.
-    """
-    reservations = ReservationStore(live.zookeeper, live.paths.group, live.pipeline)
-    for claim in reservations.read():
-        ledger = reservations.ledger_of(
-            claim.name
-        ).read_ledger()  # before the table, which may have a newer plan by then, and no older one
-        found = open_table(path)
-        if found:
-            in_table = found.transaction_version(backfill_pipeline(app_id, claim.name))
-        else:
-            in_table = None
-        reject_table_without_backfill(claim.name, ledger, table, in_table or 0)
+    return [_backfill_json(ledger, reservations, claim) for claim in reservations.read()]
 
 
 def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
-    """Return one backfill with its intervals and plans. Raises SettingsError if there is none of
-    that name.
+    """Return one backfill with its intervals and plans.
+
+    Raises SettingsError if there is no backfill of that name.
     """
     with open_services(settings, ALONE) as live:
-        found = live.claims.store.read_one(name)
+        reservations = live.claims.store
+        found = reservations.read_one(name)
         if found is None:
             raise SettingsError(
-                "Nobody has begun a backfill of this name",
+                "There is no backfill of this name",
                 key="NAME",
                 action="Check with `etl backfills list CONF`",
             )
-        ledger = live.claims.store.ledger_of(name)
-        plans = [(plan, ledger.read_record_of(plan)) for plan in ledger.read_plans()]
-        left = _left(found.claim, [(plan, record is not None) for plan, record in plans])
+        ledger = reservations.ledger_of(name)
+        plans = []
+        stored = []
+        for plan in ledger.read_plans():
+            record = ledger.read_record_of(plan)
+            stored.append((plan, record is not None))
+            plans.append(_plan_json(plan, record))
         return {
-            **described(live.ledger, live.claims.store, found.claim),
-            "stretches": [
+            **_backfill_json(live.ledger, reservations, found.claim),
+            "stretches": _intervals_json(found.claim, _left(found.claim, stored)),
+            "plans": plans,
+        }
+
+
+def _intervals_json(
+    claim: Reservation, left: Mapping[BrokerPartition, Sequence[tuple[int, int]]]
+) -> list[dict[str, Any]]:
+    """Return the reserved intervals with the number of offsets that are left of each."""
+    intervals = []
+    for log, of_log in sorted(claim.stretches.items()):
+        for start, until in of_log:
+            offsets_left = 0
+            for left_start, left_until in left.get(log, ()):
+                offsets_left += max(0, min(until, left_until) - max(start, left_start))
+            intervals.append(
                 {
                     **log.place,
                     "from": start,
                     "until": until,
-                    "incarnation": found.claim.incarnation_of(log),
-                    "left": sum(
-                        max(0, min(until, end) - max(start, low)) for low, end in left.get(log, ())
-                    ),
+                    "incarnation": claim.incarnation_of(log),
+                    "left": offsets_left,
                 }
-                for log, parts in sorted(found.claim.stretches.items())
-                for start, until in parts
-            ],
-            "plans": [
-                {
-                    "number": plan.number,
-                    "id": plan.id,
-                    "made_at": at(plan.created_at_ms),
-                    "offsets": sum(r.size for r in plan.ranges),
-                    "rows": record.rows if record else None,
-                    "table_version": record.delta_version if record else None,
-                    "reason": plan.reason,
-                }
-                for plan, record in plans
-            ],
-        }
+            )
+    return intervals
 
 
-def described(
-    live: PlanLedger, reservations: ReservationStore, claim: Reservation
+def _plan_json(plan: Plan, record: CommitResult | None) -> dict[str, Any]:
+    rows = None
+    table_version = None
+    if record:
+        rows = record.rows
+        table_version = record.delta_version
+    return {
+        "number": plan.number,
+        "id": plan.id,
+        "made_at": at(plan.created_at_ms),
+        "offsets": sum(r.size for r in plan.ranges),
+        "rows": rows,
+        "table_version": table_version,
+        "reason": plan.reason,
+    }
+
+
+def _backfill_json(
+    pipeline_ledger: PlanLedger, reservations: ReservationStore, claim: Reservation
 ) -> dict[str, Any]:
-    """One backfill in the document of `etl backfills list`."""
+    """Return one backfill in the document of `etl backfills list`."""
     ledger = reservations.ledger_of(claim.name)
-    stored = _stored(ledger)
-    driver = DriverLock(live.zookeeper, live.paths.group, ledger.pipeline).driver()
-    left = sum(until - start for parts in _left(claim, stored).values() for start, until in parts)
+    stored = _stored_plans(ledger)
+    lock = DriverLock(pipeline_ledger.zookeeper, pipeline_ledger.paths.group, ledger.pipeline)
+    driver = lock.driver()
+    left = 0
+    for intervals in _left(claim, stored).values():
+        left += sum(until - start for start, until in intervals)
     pace = pace_of(claim, [plan for plan, _ in stored])
+    seconds_left = None
+    if pace and left:
+        seconds_left = left / pace
+    newest_plan = None
+    if stored:
+        newest_plan = stored[-1][0].number
     return {
         "name": claim.name,
         "state": _state(claim, left, is_driven=driver is not None).value,
@@ -361,31 +377,38 @@ def described(
         "offsets": claim.offsets,
         "loaded": claim.offsets - left,
         "left": left,
-        "newest_plan": stored[-1][0].number if stored else None,
+        "newest_plan": newest_plan,
         "driver": str(driver) if driver else None,
         "offsets_per_second": pace,
-        "seconds_left": left / pace if pace and left else None,
+        "seconds_left": seconds_left,
         "reason": claim.reason,
     }
 
 
 def pace_of(claim: Reservation, plans: Sequence[Plan]) -> float | None:
-    """Offsets a second between the last plans; None before there are two."""
-    some = plans[-PACE_PLANS:]
-    if len(some) < 2 or some[-1].created_at_ms <= some[0].created_at_ms:
+    """Return the offsets per second between the last plans; None if fewer than two have a time."""
+    last = plans[-_PACE_PLANS:]
+    if len(last) < 2:
         return None
-    done = loaded_before(claim, some[-1]) - loaded_before(claim, some[0])
-    return done * 1000 / (some[-1].created_at_ms - some[0].created_at_ms) or None
+    elapsed_ms = last[-1].created_at_ms - last[0].created_at_ms
+    if elapsed_ms <= 0:
+        return None
+    offsets = loaded_before(claim, last[-1]) - loaded_before(claim, last[0])
+    return offsets * 1000 / elapsed_ms or None
 
 
-def _stored(ledger: PlanLedger) -> list[tuple[Plan, bool]]:
+def _stored_plans(ledger: PlanLedger) -> list[tuple[Plan, bool]]:
+    """Return the plans, and whether each has a recorded result."""
     return [(plan, ledger.read_record_of(plan) is not None) for plan in ledger.read_plans()]
 
 
 def _left(
     claim: Reservation, stored: Sequence[tuple[Plan, bool]]
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    return {} if claim.state is ReservationState.GIVEN_UP else left_of(claim, stored)
+    """Return the offsets still to load per partition; empty for a deleted backfill."""
+    if claim.state is ReservationState.GIVEN_UP:
+        return {}
+    return left_of(claim, stored)
 
 
 def _state(claim: Reservation, left: int, *, is_driven: bool) -> State:
@@ -395,4 +418,58 @@ def _state(claim: Reservation, left: int, *, is_driven: bool) -> State:
         return State.AT_WORK
     if claim.state is ReservationState.CLOSING:
         return State.CLOSING
-    return State.STOPPED if left else State.WHOLE
+    if left:
+        return State.STOPPED
+    return State.WHOLE
+
+
+# -- checks for other commands
+
+
+def unloaded_by_backfill(
+    ledger: PlanLedger,
+) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
+    """Return what each backfill of a pipeline still has to load, by name."""
+    reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
+    unloaded = {}
+    for claim in reservations.read():
+        stored = _stored_plans(reservations.ledger_of(claim.name))
+        unloaded[claim.name] = _left(claim, stored)
+    return unloaded
+
+
+def reject_unfinished(ledger: PlanLedger) -> None:
+    """Raise NeedsDecision if a backfill of the pipeline may still load.
+
+    The pipeline is then neither retired nor inherited from.
+    """
+    for backfill_json in backfills_of_pipeline(ledger):
+        state = backfill_json["state"]
+        if state not in (State.WHOLE.value, State.GIVEN_UP.value):
+            name = backfill_json["name"]
+            raise NeedsDecision(
+                f"Backfill {name} of that pipeline is {state}, and may still load rows after the "
+                "pipeline is retired",
+                action=f"With that pipeline's conf, run `etl backfills run CONF {name}` or "
+                f"`etl backfills delete CONF {name} --reason ...`. Then run this command again",
+            )
+
+
+def reject_table_without_backfills(
+    ledger: PlanLedger, app_id: str, table: Table, path: str
+) -> None:
+    """Raise LedgersDisagree if the table lacks what a backfill loaded into it, deleted or not.
+
+    A run does not check this: it duplicates nothing, and misses nothing of its own.
+
+    app_id   that of the pipeline
+    """
+    reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
+    for claim in reservations.read():
+        # before the table: that may then have a newer plan, but no older one
+        backfill_ledger = reservations.ledger_of(claim.name).read_ledger()
+        opened = open_table(path)
+        in_table = None
+        if opened:
+            in_table = opened.transaction_version(backfill_pipeline(app_id, claim.name))
+        reject_table_without_backfill(claim.name, backfill_ledger, table, in_table or 0)

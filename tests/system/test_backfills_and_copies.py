@@ -143,7 +143,7 @@ def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished
     refused(
         heir.door(*taking[0], after=taking[1]),
         5,
-        "Backfill old beside that pipeline is stopped",
+        "Backfill old of that pipeline is stopped",
         "etl backfills run",
     )
     assert abandon(late).code == 0

@@ -75,7 +75,7 @@ def test_a_pipeline_is_not_taken_out_of_service_while_a_backfill_beside_it_may_s
     refused(
         late.door(*retiring[0], after=retiring[1]),
         5,
-        "backfill old beside that pipeline is stopped",
+        "Backfill old of that pipeline is stopped",
         "etl backfills delete",
     )
     assert late.door("backfills", "run", after=("old",)).code == 0

@@ -82,7 +82,7 @@ def test_a_dry_run_says_how_much_would_be_loaded_in_how_many_plans() -> None:
     found = preview()
     assert (
         found.summary
-        == "backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
+        == "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
     )
     assert found.as_json() == {
         "message": found.summary,
@@ -216,20 +216,20 @@ def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() ->
         ),
         (
             DataLoss("x", action="the retention"),
-            "the retention. Or: Delete the backfill with",
+            "the retention. Or delete the backfill with",
         ),
         (DataLoss("x", action="`--only-unloaded` fills"), "`--only-unloaded` fills"),
         (
             SettingsError("x", action="a function; or give the plan up: etl plans supersede CONF"),
-            "a function. Or: Delete the backfill with",
+            "a function. Or delete the backfill with",
         ),
         (SettingsError("x", action="the conf"), "the conf"),
     ],
 )
 def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check: str) -> None:
-    from etl.commands.backfill import _leading_out
+    from etl.commands.backfill import _suggest_backfill_commands
 
-    with pytest.raises(type(error)), _leading_out("old", lambda: True):
+    with pytest.raises(type(error)), _suggest_backfill_commands("old", lambda: True):
         raise error
     assert error.action.startswith(check)
 
@@ -294,7 +294,7 @@ def test_on_a_terminal_it_shows_what_it_would_load_and_asks(
             == code
         )
     assert len(did) == done
-    assert ("backfill old loads 6 offsets" in out.getvalue()) is (words != ("--yes",))
+    assert ("Backfill old loads 6 offsets" in out.getvalue()) is (words != ("--yes",))
 
 
 def test_where_there_is_no_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

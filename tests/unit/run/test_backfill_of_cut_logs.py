@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 
-from etl.commands.backfill import _leading_out
+from etl.commands.backfill import _suggest_backfill_commands
 from etl.errors import NeedsDecision, PartitionTruncated
 from etl.model.plans import Plan
 from etl.model.snapshot import ReservationState
@@ -198,6 +198,9 @@ def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_
             action="the disk; to go on from there: etl topics accept-changes CONF -p clicks:0 "
             "--reason ...",
         )
-        with contextlib.suppress(PartitionTruncated), _leading_out("old", answers.pop):
+        with (
+            contextlib.suppress(PartitionTruncated),
+            _suggest_backfill_commands("old", answers.pop),
+        ):
             raise error
         assert message in error.action and ("accept-changes" in error.action) is not is_begun

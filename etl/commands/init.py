@@ -571,7 +571,7 @@ def _describe_missing_security(request: InitRequest, zookeeper: ZooKeeper) -> It
         has_protocol = any(change.key == "source.security.protocol" for change in request.keys)
         if has_protocol or not (is_security or isinstance(error, NotKafka)):
             raise
-        listeners = []
+        listeners = list[tuple[str, str]]()
         if not request.bootstrap:
             for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values():
                 listeners += parse_endpoints(payload)

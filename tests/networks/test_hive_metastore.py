@@ -95,7 +95,7 @@ def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with
     command(pipeline, "run")
     run_statements(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
     assert "No Delta table is at the place" in command(pipeline, "run", code=5)
-    assert "the catalog has no table lake.table" in command(
+    assert "The catalog has no table lake.table" in command(
         pipeline, "table", "lookup-path", code=2
     )
     pipeline.settings["table"] |= {"name": "lake.renamed"}
@@ -155,7 +155,7 @@ def test_a_catalog_in_the_sessions_memory_is_given_no_table_and_another_metastor
     command(pipeline, "run")
     url = f"jdbc:derby:;databaseName={pipeline.folder}/another;create=true"
     pipeline.settings["spark"] = {**spark, "spark.hadoop.javax.jdo.option.ConnectionURL": url}
-    assert "the catalog has no table lake.table" in command(pipeline, "run", code=2)
+    assert "The catalog has no table lake.table" in command(pipeline, "run", code=2)
 
 
 def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_names_it(

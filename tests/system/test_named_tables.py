@@ -39,7 +39,7 @@ def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_
     refused(
         named.door("run", after=["--dry-run"]),
         2,
-        "the catalog has no table",
+        "The catalog has no table",
         "table.name",
         "etl run CONF",
     )
@@ -74,11 +74,11 @@ def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_p
     named.produce(40, partitions=1)
     broken_off_before("append", named)
     spark.sql(f"DROP TABLE {name_of(named)}")
-    refused(named.door("run"), 5, "no Delta table is at the place", "etl table lookup-path CONF")
+    refused(named.door("run"), 5, "No Delta table is at the place", "etl table lookup-path CONF")
     refused(
         named.door("table", "lookup-path"),
         2,
-        "the catalog has no table",
+        "The catalog has no table",
         "etl table lookup-path CONF --create-empty",
     )
     assert not named.table.exists()
@@ -93,7 +93,7 @@ def test_doctor_says_of_a_name_that_is_not_taken_what_a_run_makes_of_it(named: P
     )
     named.ran()
     named.settings["table"] |= {"name": f"{name_of(named)}_of_another_name"}
-    refused(reported := named.door("run"), 2, "the catalog has no table", "no run does")
+    refused(reported := named.door("run"), 2, "The catalog has no table", "no run creates")
     looked = named.door("doctor")
     assert (
         looked.code == 2
@@ -150,7 +150,7 @@ def test_a_table_that_lies_where_the_catalog_would_make_it_or_has_no_columns_is_
     refused(named.door("run"), 2, "the Delta table has no columns", "ADD COLUMNS")
     spark.sql(f"ALTER TABLE {name_of(named)} ADD COLUMNS (topic STRING)")
     result = named.door("run")
-    refused(result, 2, "the table has no column key")
+    refused(result, 2, "The table has no column key")
     spark.sql(
         f"ALTER TABLE {name_of(named)} {result.document['action'].partition('ALTER TABLE ... ')[2]}"
     )
@@ -170,7 +170,7 @@ def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_someb
         f"FROM {name} LIMIT 0"
     )
     spark.sql(f"DROP TABLE {name}")
-    refused(named.door("run"), 5, "no Delta table is at the place", "etl table lookup-path CONF")
+    refused(named.door("run"), 5, "No Delta table is at the place", "etl table lookup-path CONF")
     spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{named.folder}/again'")
     resolved = named.door("table", "lookup-path")
     assert resolved.code == 0, resolved.err
@@ -215,7 +215,7 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
     refused(
         reported := named.door("run"),
         2,
-        "the catalog has no table",
+        "The catalog has no table",
         "etl table lookup-path CONF --create-empty",
     )
     assert reported.document["action"] in named.door("doctor").out

@@ -96,7 +96,7 @@ def test_what_no_run_may_commit_to_by_a_path_is_refused_by_its_name(
 def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide() -> None:
     reject_other_location(NAME, "/wh/clicks", "/wh/clicks/")
     for now, value in (
-        ("/wh/others", "at /wh/others by now"),
+        ("/wh/others", "at /wh/others now"),
         (None, "no table lake.clicks any more"),
     ):
         with pytest.raises(NeedsDecision, match="etl table lookup-path CONF") as refused:

@@ -84,7 +84,7 @@ def unconnected(message: str) -> tuple[str, ...]:
             7,
             "SQLTransientException",
         ),
-        ((), 7, "nobody says why"),
+        ((), 7, "no known cause"),
     ],
 )
 def test_the_first_cause_that_says_something_is_told_in_our_words_with_the_key_that_names_the_catalog(

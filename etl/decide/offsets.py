@@ -2,38 +2,42 @@
 
     the partition                               starts at
     -----------------------------------------   ----------------------------------------------------
-    has an offset that the group committed      that offset
-    existed before and could not be read        its first record, or the first since a time: as the
-                                                plan keeps for it
+    has a committed offset of the group         that offset
+    existed before and could not be read        its first record, or the first since a time: the
+                                                pending start in the plan
     exists at the first run                     source.starting_offsets
     is of a topic that appeared later           source.new_topics_starting_offsets
     is a new partition of a known topic         its first record
 
-Latest is the readable end: records behind an open transaction are loaded later. A partition whose
-start by time lies behind an open transaction waits for its end. A start is decided once, by the run
-that first sees the partition, also without a leader or with another owner, and kept in the plan
-(`pending_starts`; `pending_offsets` where latest is known as an offset).
+Latest is the readable end: records of an open transaction are loaded later. If the start by time is
+above the last stable offset, the partition waits for the end of the transaction. A start is decided
+once, by the run that first observes the partition, also without a leader or with another owner, and
+is stored in the plan (`pending_starts`; `pending_offsets` if latest is known as an offset).
 
-On Jafka no time can be looked up. A partition that starts at latest but cannot be read when that is
+Jafka has no lookup by time. A partition that starts at latest but cannot be read when that is
 decided starts at its first record, so that nothing is skipped.
 
-Offsets in ZooKeeper, in Kafka or in both (`group.offsets_storage`). In both, the larger one counts, as
-with dual.commit.enabled of Kafka 0.8.2. After a plan is in the table, each place is judged alone,
-because a crash between the two leaves one behind:
+Offsets are in ZooKeeper, in Kafka or in both (`group.offsets_storage`). In both, the larger one
+counts, as with dual.commit.enabled of Kafka 0.8.2. After a plan is in the table, each place is
+compared alone, because a crash between the two commits leaves one of them at the old offset:
 
     a place holds                                  it is
     --------------------------------------------   ------------------------------------------------
     the plan's position                            committed
     what the plan saw                              not committed yet: committed now
-    in Kafka, an earlier plan's position           a driver slept before its write: committed now
+    in Kafka, an earlier plan's position           a driver paused before its commit: committed now
     nothing, in Kafka, where an offset was         expired (offsets.retention.minutes): committed
     nothing, in ZooKeeper                          removed by another client
     anything else                                  moved by another client: forwards by policy;
                                                    backwards stops the run
 
-An offset of another client that is followed becomes a position, and what it skips is lost. So it
-must lie within the log: beyond the end nothing was skipped, and later records would never be
-loaded. Offsets of topics that are not read now are left until they are.
+Under `follow` an offset of another client becomes the loaded-until offset, and the offsets in
+between are recorded as lost. So it must be within the log: above the end nothing was skipped, and
+later records would never be loaded. Offsets of topics that are not read now stay as they are until
+the topic is read again.
+
+Lives here: starts, and the comparison of committed offsets. Not here: offsets of group members
+(etl/decide/group_commits.py).
 """
 
 from __future__ import annotations
@@ -55,29 +59,35 @@ from etl.settings.source import Timestamp
 def start_of(
     log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settings: Settings
 ) -> int | None:
-    """Return the first offset to read of a partition that was never read; None if its start time
-    was not looked up, or lies behind an open transaction. `last` is the newest plan, None at the
-    first run; the snapshot has the partition's offsets.
+    """Return the first offset to read of a partition that was never read.
+
+    None if its start time was not looked up, or is above the last stable offset. `last` is the
+    newest plan, None at the first run; the snapshot must have the partition's offsets.
     """
-    extent, rule = snapshot.extents[log], _rule(log, last, settings)
+    extent = snapshot.extents[log]
+    rule = _rule(log, last, settings)
     committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
     if committed is not None:
         return committed
     if last is not None and log in last.pending_offsets:
         return min(max(extent.log_start_offset, last.pending_offsets[log]), extent.end_offset)
     if isinstance(rule, StartAt):
-        return extent.log_start_offset if rule is StartAt.EARLIEST else extent.end_offset
+        if rule is StartAt.EARLIEST:
+            return extent.log_start_offset
+        return extent.end_offset
     found = snapshot.starts.get(log)
     if found is None:
         return None
-    # a record that came after the extent was read lies above its end: what is between is not yet
-    # known to be older
+    # A record that arrived after the extent was observed is above the observed end: whether the
+    # records in between are older is not known yet.
     start = min(max(extent.log_start_offset, found), extent.end_offset + extent.held_back)
-    return start if start <= extent.end_offset else None
+    if start > extent.end_offset:
+        return None
+    return start
 
 
 def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
-    """The position of every log before this plan."""
+    """Return the loaded-until offset of each partition before this plan."""
     starts = dict(plan.positions)
     for r in plan.advancing:
         starts[r.log] = min(starts[r.log], r.from_offset)
@@ -90,17 +100,21 @@ def timestamps_to_look_up(
     settings: Settings,
     committed: Mapping[BrokerPartition, Committed],
 ) -> dict[BrokerPartition, int]:
-    """Return the start times of partitions that start at a time, in ms. A committed offset takes
-    precedence.
+    """Return the start times of partitions that start at a time, in ms.
+
+    A committed offset takes precedence.
     """
-    known: Collection[BrokerPartition] = {*last.positions, *last.pending_offsets} if last else ()
-    starts_there = {log for log, found in committed.items() if found.offset is not None}
-    rules = {
-        log: _rule(log, last, settings)
-        for log in logs
-        if log not in known and log not in starts_there
-    }
-    return {log: rule for log, rule in rules.items() if not isinstance(rule, StartAt)}
+    known: Collection[BrokerPartition] = ()
+    if last:
+        known = {*last.positions, *last.pending_offsets}
+    times = {}
+    for log in logs:
+        if log in known or committed.get(log, NOTHING_COMMITTED).offset is not None:
+            continue
+        rule = _rule(log, last, settings)
+        if not isinstance(rule, StartAt):
+            times[log] = rule
+    return times
 
 
 def pending_starts(
@@ -111,16 +125,19 @@ def pending_starts(
     *,
     now_ms: int,
 ) -> dict[BrokerPartition, int | None]:
-    """Return the pending starts of the next plan, of existing partitions without a position in it;
-    see `Plan.pending_starts`.
+    """Return the pending starts of the next plan; see `Plan.pending_starts`.
+
+    They are those of existing partitions (`there`) without a loaded-until offset in the plan.
     """
-    kept = {
-        log: moment
-        for log, moment in (last.pending_starts if last else {}).items()
-        if log not in positions
-    }
-    unread = (log for log in there if log not in positions)
-    return {**kept, **{log: _kept(log, _rule(log, last, settings), now_ms) for log in unread}}
+    pending = {}
+    if last:
+        for log, time_ms in last.pending_starts.items():
+            if log not in positions:
+                pending[log] = time_ms
+    for log in there:
+        if log not in positions:
+            pending[log] = _start_to_store(log, _rule(log, last, settings), now_ms)
+    return pending
 
 
 def pending_offsets(
@@ -129,65 +146,78 @@ def pending_offsets(
     snapshot: Snapshot,
     settings: Settings,
 ) -> dict[BrokerPartition, int]:
-    """Return the pending offsets of `starts` at latest: readable ends of partitions with a leader
-    that are not read now.
+    """Return the pending offsets of `starts` at latest.
+
+    They are the readable ends of partitions with a leader that are not read now.
     """
-    kept = {
-        log: offset
-        for log, offset in (last.pending_offsets if last else {}).items()
-        if log in starts
-    }
-    decided = last.pending_starts if last else {}
+    pending = {}
+    decided: Collection[BrokerPartition] = ()
+    if last:
+        decided = last.pending_starts
+        for log, offset in last.pending_offsets.items():
+            if log in starts:
+                pending[log] = offset
     for log, extent in snapshot.extents_left_alone.items():
-        if (
-            log in starts
-            and log not in decided
-            and not log.is_physical
-            and _rule(log, last, settings) is StartAt.LATEST
-        ):
-            kept[log] = extent.end_offset
-    return kept
+        if log not in starts or log in decided or log.is_physical:
+            continue
+        if _rule(log, last, settings) is StartAt.LATEST:
+            pending[log] = extent.end_offset
+    return pending
 
 
 def starts_anew(log: BrokerPartition, settings: Settings, now_ms: int) -> int | None:
     """Return the pending start of a partition of a new topic that cannot be read now."""
-    return _kept(log, settings.source.new_topics_starting_offsets, now_ms)
+    return _start_to_store(log, settings.source.new_topics_starting_offsets, now_ms)
 
 
-def _kept(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> int | None:
+def _start_to_store(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> int | None:
+    """Return a start as a time in ms; None for the first record."""
     if rule is StartAt.EARLIEST or log.is_physical:
         return None
-    return now_ms if rule is StartAt.LATEST else int(rule)
+    if rule is StartAt.LATEST:
+        return now_ms
+    return int(rule)
 
 
 def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartAt | int:
-    """The first or the latest record, or the moment of the first one to read."""
+    """Return the first or the latest record, or the time of the first record to read, in ms."""
     if last is None:
         start = settings.source.starting_offsets
-        return start.ms if isinstance(start, Timestamp) else start
+        if isinstance(start, Timestamp):
+            return start.ms
+        return start
     if log in last.pending_starts:
-        moment = last.pending_starts[log]
-        return StartAt.EARLIEST if moment is None else moment
-    topics = {other.topic for logs in (last.positions, last.pending_starts) for other in logs}
-    return StartAt.EARLIEST if log.topic in topics else settings.source.new_topics_starting_offsets
+        time_ms = last.pending_starts[log]
+        if time_ms is None:
+            return StartAt.EARLIEST
+        return time_ms
+    known = (*last.positions, *last.pending_starts)
+    if any(log.topic == other.topic for other in known):
+        return StartAt.EARLIEST
+    return settings.source.new_topics_starting_offsets
 
 
-_OURS = re.compile("([0-9]{1,18}):[0-9a-f]{32}")
-"""`Plan.word`."""
+_PLAN_METADATA = re.compile("([0-9]{1,18}):[0-9a-f]{32}")
+"""Commit metadata of this pipeline, `Plan.word`: plan number and uid."""
 
 
 def both(zookeeper: Committed, kafka: Committed) -> Committed:
     """Return the larger of two offsets of one partition."""
-    found = [offset for offset in (zookeeper.offset, kafka.offset) if offset is not None]
-    apart = None if zookeeper.offset == kafka.offset else (zookeeper.offset, kafka.offset)
-    return Committed(max(found, default=None), zookeeper.version, kafka.word, apart)
+    offsets = [offset for offset in (zookeeper.offset, kafka.offset) if offset is not None]
+    apart = None
+    if zookeeper.offset != kafka.offset:
+        apart = (zookeeper.offset, kafka.offset)
+    return Committed(max(offsets, default=None), zookeeper.version, kafka.word, apart)
 
 
 def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed | None:
-    """Return the offset that another client wrote after `plan`; None: it is there, or still to be
-    committed. Of two places the one that went back is returned, though the larger one counts.
+    """Return the offset that another client committed after `plan`.
+
+    None: the plan's offset is committed, or still to be committed. If one of two places went back,
+    its offset is returned, though the larger one counts.
     """
-    position, seen = plan.positions[log], plan.seen[log]
+    position = plan.positions[log]
+    seen = plan.seen[log]
     moved = []
     if (
         plan.offsets_in is not OffsetsStorage.KAFKA
@@ -195,32 +225,43 @@ def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed
         and found.in_zookeeper != seen.in_zookeeper
     ):
         moved.append(found.in_zookeeper)
-    ours = Committed(position, None, plan.word)
+    after_plan = Committed(position, None, plan.word)
     if plan.offsets_in is not OffsetsStorage.ZOOKEEPER and is_anothers(
-        found.in_kafka, seen.in_kafka, ours
+        found.in_kafka, seen.in_kafka, after_plan
     ):
         moved.append(found.in_kafka)
-    back = next((now for now in moved if now.offset is None or now.offset < position), None)
-    return back or (found if moved else None)
+    for committed in moved:
+        if committed.offset is None or committed.offset < position:
+            return committed
+    if moved:
+        return found
+    return None
 
 
 def is_anothers(found: Committed, before: Committed, after: Committed) -> bool:
-    """True if an offset in Kafka is another client's, where ours goes from `before` to `after`,
-    which has our metadata. An earlier plan of this pipeline is no other client: its driver slept
-    between read and write.
+    """True if another client committed an offset in Kafka.
+
+    A plan moves it from `before` to `after`, which has the plan's commit metadata.
+    An earlier plan of this pipeline is no other client: its driver paused between read and write.
     """
     if found == before or found.offset in (None, after.offset):
         return False
-    theirs, ours = plan_that_moved(found), plan_that_moved(after)
-    return not (theirs is not None and ours is not None and theirs < ours)
+    number_found = plan_that_moved(found)
+    number_after = plan_that_moved(after)
+    if number_found is None or number_after is None:
+        return True
+    return number_found >= number_after
 
 
 def plan_that_moved(found: Committed) -> int | None:
-    """Return the number of this pipeline's plan that committed this offset in Kafka; None: another
-    client did.
+    """Return the number of this pipeline's plan that committed this offset in Kafka.
+
+    None: another client committed it.
     """
-    ours = _OURS.fullmatch(found.word or "")
-    return int(ours[1]) if ours else None
+    match = _PLAN_METADATA.fullmatch(found.word or "")
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
@@ -234,7 +275,7 @@ def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
 def dropped_from(
     plan: Plan, committed: Mapping[BrokerPartition, Committed]
 ) -> tuple[BrokerPartition, ...]:
-    """The logs of which that is so."""
+    """Return the partitions with an offset that has expired in Kafka."""
     if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
         return ()
     return tuple(
@@ -245,38 +286,41 @@ def dropped_from(
 
 
 def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
-    """Return the plan as if it had been made with today's offset storage: a place without an offset
-    gets the position. An existing offset is another client's: above a position policy decides,
-    below it the run stops.
+    """Return the plan as if it had been made with the present offset storage.
+
+    A place without an offset gets the plan's. An offset that exists there is another client's:
+    above the plan's, policy decides; below it, the run stops.
     """
     if plan.offsets_in is storage:
         return plan
-    seen: dict[BrokerPartition, Committed] = {}
-    for log, was in plan.seen.items():
+    seen = {}
+    for log, before in plan.seen.items():
+        in_zookeeper = NOTHING_COMMITTED
         if plan.offsets_in is not OffsetsStorage.KAFKA:
-            kept = was.in_zookeeper
-        else:
-            kept = NOTHING_COMMITTED
+            in_zookeeper = before.in_zookeeper
+        in_kafka = NOTHING_COMMITTED
         if plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
-            in_kafka = was.in_kafka
+            in_kafka = before.in_kafka
+        if storage is OffsetsStorage.ZOOKEEPER:
+            seen[log] = in_zookeeper
+        elif storage is OffsetsStorage.KAFKA:
+            seen[log] = in_kafka
         else:
-            in_kafka = NOTHING_COMMITTED
-        seen[log] = {
-            OffsetsStorage.ZOOKEEPER: kept,
-            OffsetsStorage.KAFKA: in_kafka,
-            OffsetsStorage.DUAL: both(kept, in_kafka),
-        }[storage]
+            seen[log] = both(in_zookeeper, in_kafka)
     return replace(plan, seen=seen, offsets_in=storage)
 
 
 def off_position(found: Committed, position: int) -> int | None:
-    """Return the offset to report of one that is not at its position, in whichever place."""
-    sides = (found.in_zookeeper.offset, found.in_kafka.offset) if found.apart else (found.offset,)
-    return next((offset for offset in sides if offset != position), found.offset)
+    """Return the offset to report of a partition that is not at `position`, in either place."""
+    if found.apart:
+        for offset in (found.in_zookeeper.offset, found.in_kafka.offset):
+            if offset != position:
+                return offset
+    return found.offset
 
 
 def in_zookeeper_alone(plan: Plan) -> Plan:
-    """Return what a plan that commits in both places commits in this one."""
+    """Return a plan that commits in both places, reduced to its commits in ZooKeeper."""
     return replace(
         plan,
         seen={log: found.in_zookeeper for log, found in plan.seen.items()},
@@ -285,57 +329,73 @@ def in_zookeeper_alone(plan: Plan) -> Plan:
 
 
 def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
-    """Raises SettingsError for a stored plan that is to move offsets where they were kept when it
-    was made.
+    """Reject a stored plan that commits offsets in another storage than the conf's.
+
+    Raises SettingsError.
     """
     if plan.moves_offsets and plan.offsets_in is not storage:
         message = (
-            f"Plan {plan.number} is stored and not in the table, and was made for offsets in {plan.offsets_in.value}; "
-            f"group.offsets_storage is {storage.value} now"
+            f"Plan {plan.number} is stored and not in the table, and was made for offsets in "
+            f"{plan.offsets_in.value}; group.offsets_storage is {storage.value} now"
         )
-        action = f"With group.offsets_storage: {plan.offsets_in.value} `etl run CONF` finishes it; change the key then"
+        action = (
+            f"Set group.offsets_storage: {plan.offsets_in.value}, with which `etl run CONF` "
+            "finishes the plan. Then change the key"
+        )
         raise SettingsError(message, key="group.offsets_storage", action=action)
 
 
 RESTORE = "etl ledger restore CONF --reason ..."
-"""Command that sets offsets back to the positions."""
+"""Command that sets committed offsets back to the loaded-until offsets."""
 Ends = Mapping[BrokerPartition, int | None]
 """End of each partition of the conf's topics, open transactions included; None: no leader."""
 
 
 def ends_of(snapshot: Snapshot) -> Ends:
-    """The ends that were observed, also of logs that are left to their owners or paused."""
-    extents = {**snapshot.extents, **snapshot.extents_left_alone}
-    ends = {log: extent.end_offset + extent.held_back for log, extent in extents.items()}
-    return {**dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)), **ends}
+    """Return the observed ends, also of partitions that are left to their owners or paused."""
+    ends: dict[BrokerPartition, int | None] = {}
+    for log in (*snapshot.leaderless, *snapshot.owners, *snapshot.paused):
+        ends[log] = None
+    for extents in (snapshot.extents, snapshot.extents_left_alone):
+        for log, extent in extents.items():
+            ends[log] = extent.end_offset + extent.held_back
+    return ends
 
 
 def reject_beyond(
     plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends, *, is_member: bool = False
 ) -> None:
-    """Reject an offset above the end, or of a partition without a known end, if its topic is read
-    now. Raises OffsetMoved. `is_member`: others may have read up to there before a truncation.
+    """Reject an offset above the end, or of a partition without a known end, if its topic is read.
+
+    Raises OffsetMoved. `is_member`: other members may have read up to there before a truncation.
     """
     for log, found in sorted(moved.items()):
-        end, ours = ends.get(log), plan.positions[log]
-        if found.offset is None or log not in ends or (end is not None and found.offset <= end):
+        if found.offset is None or log not in ends:
             continue
-        message = (
-            f"Somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
-        )
+        end = ends[log]
+        if end is not None and found.offset <= end:
+            continue
+        ours = plan.positions[log]
+        message = f"Another client moved a committed offset: it is {found.offset}, ours is {ours}"
+        set_back = f"set it back to {ours}: {RESTORE}"
         if end is None:
-            message += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
+            message += f", and the partition {log.unled}, so the end of its log is unknown"
             if is_member:
                 action = f"{log.held_by}. The next run continues when its leader is back"
             else:
-                action = f"{log.held_by}. Or check who set it, and set it back to {ours}: {RESTORE}"
+                action = f"{log.held_by}. Or check which client set it, and {set_back}"
         else:
-            message += f"the log ends at {end}"
-            action = f"Check which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
+            message += f", and the log ends at {end}"
             if is_member:
                 action = (
-                    f"Check whether the log was cut below what other members had read: then they have what it holds from {ours} on, and the "
-                    f"group's offset is to be set to {end}, as the group's own tools do it; if nobody has that, to {ours}: {RESTORE}"
+                    "Check whether the log was truncated below the offsets that other members had "
+                    f"read. If so, they have its records from {ours} on: set the group's offset to "
+                    f"{end} with the group's own tools. If no member has them, {set_back}"
+                )
+            else:
+                action = (
+                    "Check which other consumer of this group ran, or which client set it, "
+                    f"and {set_back}"
                 )
         raise OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
@@ -343,24 +403,34 @@ def reject_beyond(
 def of_another_log(
     plan: Plan, found: int | None, log: BrokerPartition, stories: str | None
 ) -> OffsetMoved:
-    """The error for an offset that may be of another log: following it would pass over the first
-    records of the log of now.
+    """Return the error for an offset that may be of an earlier incarnation of the partition.
 
-    `stories`: what ledger and table each know, where the ledger is older than a reset.
+    To follow it would skip the first records of the present incarnation. `stories`: the plans that
+    ledger and table have, if the ledger is older than a reset.
     """
     ours = plan.positions[log]
     if stories:
         message = (
-            f"The ledger is older than the table: {stories}, and in between the log was cut or made again; the committed offset is "
-            f"{found}, ours is {ours}"
+            f"The ledger is older than the table: {stories}, and in between the log was truncated "
+            f"or recreated; the committed offset is {found}, ours is {ours}"
         )
         action = (
-            "Check that ZooKeeper was restored from a copy; the offset is then of the log that was"
+            "Check whether ZooKeeper was restored from an old copy: the offset is then of an "
+            "earlier incarnation of the partition"
         )
     else:
-        message = f"Somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
-        action = "Check which other consumer of this group ran or who set it; it may be an offset of the log that was"
-    action += f": set it back to {ours} ({RESTORE}). To follow it would leave out records of the log of now"
+        message = (
+            f"Another client moved a committed offset: it is {found}, ours is {ours}, "
+            "since the log was truncated or recreated"
+        )
+        action = (
+            "Check which other consumer of this group ran, or which client set it: it may be an "
+            "offset of an earlier incarnation of the partition"
+        )
+    action += (
+        f". Set it back to {ours} ({RESTORE}). "
+        "Do not follow it: that would leave out records of the present incarnation"
+    )
     return OffsetMoved(message, **log.place, offset=found, action=action)
 
 
@@ -372,12 +442,17 @@ def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
 
 def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> OffsetMoved:
     """Return the error for an offset committed by a plan that neither ledger nor table knows."""
-    number, ours = plan_that_moved(found), plan.positions[log]
+    number = plan_that_moved(found)
+    ours = plan.positions[log]
     message = (
-        f"Plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
-        f"from {ours} to {found.offset}, and nobody else reads what lies between"
+        f"The offsets of plan {number} of this pipeline were committed, but neither ZooKeeper nor "
+        f"the table has the plan: it moved the committed offset from {ours} to {found.offset}, "
+        "and no other member reads the offsets in between"
     )
-    action = f"Check whether ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
+    action = (
+        "Check whether ZooKeeper was emptied or restored from an old copy: a newer copy has the "
+        f"plan. If there is none, set the offset back to {ours} ({RESTORE})"
+    )
     return OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
 
@@ -387,48 +462,64 @@ def moved_offset(
     log: BrokerPartition,
     storage: OffsetsStorage | None = None,
 ) -> OffsetMoved:
-    """Return the error for offsets that are not followed, by policy or because they went back;
-    `log` is named first. `storage`: where members keep them now.
+    """Return the error for offsets that are not followed, by policy or because they went back.
+
+    The message names `log` first. `storage`: the storage of members' offsets now.
     """
-    found, ours, others = moved[log].offset, plan.positions[log], len(moved) - 1
-    more = f" (and {others} more)" if others else ""
+    found = moved[log].offset
+    ours = plan.positions[log]
+    more = ""
+    if len(moved) > 1:
+        more = f" (and {len(moved) - 1} more)"
     if storage and plan.offsets_in is not storage:
         before = plan.offsets_in.value
         message = (
-            f"group.offsets_storage is {storage.value} now, and was {before} when plan {plan.number} was made: the group's offset there is "
-            f"{found}, ours is {ours}{more}"
+            f"group.offsets_storage is {storage.value} now, and was {before} when plan "
+            f"{plan.number} was made: the group's offset there is {found}, ours is {ours}{more}"
         )
         action = (
-            f"Check that no member of the group in {before} has read on since: a last run with group.offsets_storage: {before} goes on behind "
-            f"what they read; once they are stopped, {RESTORE} sets the positions in the new place"
+            f"Check that no member of the group in {before} has read further since: a last run "
+            f"with group.offsets_storage: {before} continues after the offsets that they read. "
+            f"Once they are stopped, {RESTORE} sets the loaded-until offsets in the new storage"
         )
         return OffsetMoved(message, **log.place, offset=found, action=action)
-    message = f"Somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}{more}"
+    verb = "moved"
+    if found is None:
+        verb = "removed"
+    message = f"Another client {verb} a committed offset: it is {found}, ours is {ours}{more}"
     if is_read_on_by_others(plan, log, moved[log]):
         action = (
-            "Set group.mode: join, under which this pipeline's runs were members of the group: they continue behind what other members "
-            "read since, and name it. Set back, it would be read by both; under group.on_offset_changed: follow it is told lost"
+            "Set group.mode: join, since this pipeline's runs were members of the group: they "
+            "continue after the offsets that other members read since, and report them. Do not set "
+            "the offset back: both would read those records. Do not set "
+            "group.on_offset_changed: follow: it records them as lost"
         )
         return OffsetMoved(message, **log.place, offset=found, action=action)
-    action = f"Check which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
-    action += (
-        ", or allow it with group.on_offset_changed: follow"
-        if found is not None and found > ours
-        else (": to follow it would load rows twice")
+    action = (
+        "Check which other consumer of this group ran, or which client set it. "
+        f"Set it back to {ours} ({RESTORE})"
     )
+    if found is not None and found > ours:
+        action += ", or allow it with group.on_offset_changed: follow"
+    else:
+        action += ": to follow it would load rows twice"
     if found is None and plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
         action += (
-            "; a topic that is deleted takes its offsets in Kafka with it: one that was made again is gone on with by "
-            f"{accept_command([log.topic])}"
+            ". A topic that is deleted takes its offsets in Kafka with it. If the topic was "
+            f"recreated, run {accept_command([log.topic])}"
         )
     return OffsetMoved(message, **log.place, offset=found, action=action)
 
 
 def two_stories(number: int, in_table: int) -> str:
-    held = f"plan {in_table}" if in_table else "no plan of ours"
-    return f"the table holds {held}, ZooKeeper knows " + (
-        f"plan {number} as the newest" if number else "no plan"
-    )
+    """Return the plans that table and ledger have, for a message."""
+    in_table_text = "no plan of ours"
+    if in_table:
+        in_table_text = f"plan {in_table}"
+    in_ledger_text = "no plan"
+    if number:
+        in_ledger_text = f"plan {number} as the newest"
+    return f"the table holds {in_table_text}, ZooKeeper knows {in_ledger_text}"
 
 
 def up_to_date_once_rebuilt(
@@ -438,54 +529,58 @@ def up_to_date_once_rebuilt(
     on_offset_changed: OnOffsetChanged,
     ends: Ends,
 ) -> UpToDate:
-    """The state once the ledger is rebuilt: offsets below the positions of the table's plan are the
-    lost ledger's, and are moved again.
+    """Return the state once the ledger is restored from the table.
 
-    So are those that the plan saw, or that the ledger's own newest plan saw or left: where they lie
-    above, a reset had moved them back.
+    Offsets below those of the table's plan were committed by the lost ledger's plans, and are
+    committed again. So are those that the plan saw, or that the ledger's own newest plan saw or
+    committed: if they are above, a reset had moved them back.
     """
-    lives = known.incarnations if known else {}
-    outlived = {log for log, life in plan.incarnations.items() if life != lives.get(log, 0)}
-    return up_to_date(
-        expected_after_restore(plan, known, committed),
-        committed,
-        on_offset_changed,
-        ends,
-        outlived,
-        known,
-    )
+    known_incarnations: Mapping[BrokerPartition, int] = {}
+    if known:
+        known_incarnations = known.incarnations
+    outlived = set()
+    for log, incarnation in plan.incarnations.items():
+        if incarnation != known_incarnations.get(log, 0):
+            outlived.add(log)
+    expecting = expected_after_restore(plan, known, committed)
+    return up_to_date(expecting, committed, on_offset_changed, ends, outlived, known)
 
 
 def expected_after_restore(
     plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed]
 ) -> Plan:
-    """The table's plan, which expects the lost ledger's own offsets where they are; `known` is the
-    newest plan that the ledger had.
+    """Return the table's plan, which expects the offsets that the lost ledger's plans committed.
+
+    `known` is the newest plan that the ledger had.
     """
-    found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-    apart = {
-        log: there.offset for log, there in found.items() if there.offset != plan.positions[log]
-    }
-    lagging = {
-        log
-        for log, at in apart.items()
-        if at is None or at < plan.positions[log] or at in _of_our_own(log, plan, known)
-    }
-    return replace(
-        plan, seen={log: found[log] if log in lagging else plan.seen[log] for log in found}
-    )
+    seen = {}
+    for log, position in plan.positions.items():
+        found = committed.get(log, NOTHING_COMMITTED)
+        offset = found.offset
+        seen[log] = plan.seen[log]
+        if offset == position:
+            continue
+        if offset is None or offset < position or offset in _own_offsets(log, plan, known):
+            seen[log] = found
+    return replace(plan, seen=seen)
 
 
-def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
-    mine = (*_seen_by(known, log), known.positions[log]) if known and log in known.positions else ()
-    return *_seen_by(plan, log), *mine
+def _own_offsets(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
+    """Return the offsets that this pipeline's plans saw or committed."""
+    own = _seen_by(plan, log)
+    if known and log in known.positions:
+        own = (*own, *_seen_by(known, log), known.positions[log])
+    return own
 
 
 def _seen_by(plan: Plan, log: BrokerPartition) -> tuple[int | None, ...]:
-    """Return the partition's offset before the plan, which then moved it; a member's plan moves its
-    own partitions only.
+    """Return the partition's offset before the plan, which then moved it.
+
+    Nothing for a member's plan, which moves only the partitions of its assignment.
     """
-    return (plan.seen[log].offset,) if plan.handed_over is None else ()
+    if plan.handed_over is not None:
+        return ()
+    return (plan.seen[log].offset,)
 
 
 def up_to_date(
@@ -496,64 +591,78 @@ def up_to_date(
     outlived: Collection[BrokerPartition] = (),
     known: Plan | None = None,
 ) -> UpToDate:
-    """The state where `plan` is in the table. `outlived`: logs with a reset between what the ledger
-    knew, `known`, and this plan.
+    """Return the state if `plan` is in the table.
+
+    `outlived`: partitions with a reset between the newest plan that the ledger had, `known`, and
+    this plan.
     """
     uncommitted, moved = apart_from(plan, committed)
-    dropped = tuple(
-        log for log in dropped_from(plan, committed) if log in ends
-    )  # with its topic goes what the group had of it
+    # Kafka deletes a topic's offsets together with the topic: only existing topics count.
+    dropped = tuple(log for log in dropped_from(plan, committed) if log in ends)
     if not moved:
         return UpToDate(plan, plan.positions, uncommitted, dropped=dropped)
-    back = [
-        log
-        for log, found in moved.items()
-        if found.offset is None or found.offset < plan.positions[log]
-    ]
-    gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
-    if not back and gone:
-        if min(gone) in outlived:
-            stories = two_stories(known.number if known else 0, plan.number)
-        else:
-            stories = None
-        raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
+    back = []
+    for log, found in moved.items():
+        if found.offset is None or found.offset < plan.positions[log]:
+            back.append(log)
+    reset_by_plan = _reset_by(plan)
+    reset = [log for log in moved if log in outlived or log in reset_by_plan]
+    if not back and reset:
+        first = min(reset)
+        stories = None
+        if first in outlived:
+            known_number = 0
+            if known:
+                known_number = known.number
+            stories = two_stories(known_number, plan.number)
+        raise of_another_log(plan, moved[first].offset, first, stories)
     if not back:
         reject_beyond(plan, moved, ends)
     if on_offset_changed is OnOffsetChanged.FAIL or back:
         raise moved_offset(plan, moved, min(back or moved))
-    to = {log: found.offset for log, found in moved.items() if found.offset is not None}
-    followed, not_followed = (
-        {log: at for log, at in to.items() if (log in ends) is is_read} for is_read in (True, False)
-    )
-    return UpToDate(
-        plan, {**plan.positions, **followed}, uncommitted, followed, not_followed, dropped
-    )
+    followed = {}
+    not_followed = {}
+    for log, found in moved.items():
+        if found.offset is None:
+            continue
+        if log in ends:
+            followed[log] = found.offset
+        else:
+            not_followed[log] = found.offset
+    positions = {**plan.positions, **followed}
+    return UpToDate(plan, positions, uncommitted, followed, not_followed, dropped)
 
 
 def apart_from(
     plan: Plan,
     committed: Mapping[BrokerPartition, Committed],
 ) -> tuple[tuple[BrokerPartition, ...], dict[BrokerPartition, Committed]]:
-    """Return the partitions whose offset differs from the plan's: as the plan saw it, and moved by
-    others.
+    """Return the partitions with another offset than the plan's: not committed yet, and moved by
+    other clients.
     """
-    uncommitted, moved = [], {}
-    for log, position in plan.positions.items() if plan.moves_offsets else ():
+    uncommitted: list[BrokerPartition] = []
+    moved: dict[BrokerPartition, Committed] = {}
+    if not plan.moves_offsets:
+        return (), moved
+    for log, position in plan.positions.items():
         found = committed.get(log, NOTHING_COMMITTED)
         if found.is_at(position):
             continue
         if is_read_on_by_others(plan, log, found):
             moved[log] = found
-        elif by_another := place_moved(plan, log, found):
-            moved[log] = by_another
-        else:
+            continue
+        by_another = place_moved(plan, log, found)
+        if by_another is None:
             uncommitted.append(log)
+        else:
+            moved[log] = by_another
     return tuple(uncommitted), moved
 
 
 def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
-    """True if an offset beyond the position is other members', though the plan saw it: those of a
-    member's assignment are committed at its positions, no further.
+    """True if other members committed an offset above the plan's, though the plan saw it.
+
+    A member's plan commits its assignment at its own offsets, no further.
     """
     is_of_member = plan.handed_over is not None or plan.is_of_member
     return is_of_member and found.offset is not None and found.offset > plan.positions[log]

@@ -1,11 +1,11 @@
 """Which offsets does the next plan hold, in which tasks, and is it read without Spark?
 
-Lives here: how far a plan reads, within the caps; what happens to offsets that are gone; settings
+Lives here: the end of each range within the caps; the policy for expired offsets; the settings
 that change the rows of a plan; leaders and tasks of a plan; when a plan is read without Spark or
 with a short-lived JVM.
 
-Not here: starts (etl/decide/offsets.py), cutting ranges (etl/decide/tasks.py), stored plans that
-cannot be finished (etl/decide/replacement.py), table features (etl/io/delta/table.py).
+Not here: start offsets (etl/decide/offsets.py), splitting ranges (etl/decide/tasks.py), stored
+plans that cannot be finished (etl/decide/replacement.py), table features (etl/io/delta/table.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from etl.settings.choices import OnDataLoss, OnNoLeader
 from etl.settings.sections import LimitsSettings, Settings, TransformSettings
 
 Sizes = Sequence[int] | None
-"""How many offsets of a log may be read, ascending; None: any number."""
+"""Numbers of offsets of a partition that a plan may read, ascending; None: any number."""
 
 
 def divide_caps(
@@ -63,91 +63,103 @@ def divide_caps(
     turn: int,
     boundaries: Boundaries = NONE_KNOWN,
 ) -> dict[BrokerPartition, int]:
-    """Return the end offset of each partition, given its (position, end).
+    """Return the end offset of each partition, given its (start, end).
 
-    Both caps are divided evenly: each partition gets the same number, and what a short one leaves
-    goes to the others; the remainder one offset at a time. The first partition with something to
-    read, another one each `turn`, gets one offset however small the cap is, so that none starves;
-    only thus a byte cap can be exceeded, by one large record. A Jafka partition is read up to a
-    boundary; the one whose turn it is reaches at least its first.
+    Both caps are divided evenly: each partition gets the same number, what a short one leaves goes
+    to the others, and the remainder is given one offset at a time. The first partition with unread
+    records, another one each `turn`, gets one offset however small the cap is, so that none
+    starves; only thus a byte cap can be exceeded, by one large record. A Jafka partition is read up
+    to a boundary; the one that has its turn reads at least up to its first boundary.
     """
     order = sorted(logs)
-    start = turn % len(order) if order else 0
+    start = 0
+    if order:
+        start = turn % len(order)
     order = order[start:] + order[:start]
     wanted = {log: logs[log][1] - logs[log][0] for log in order}
     sizes = {log: _sizes(log, *logs[log], boundaries) for log in order}
     if limits.max_records_per_plan is not None:
-        wanted = _pour(wanted, sizes, dict.fromkeys(order, 1.0), limits.max_records_per_plan)
+        wanted = _divide(wanted, sizes, dict.fromkeys(order, 1.0), limits.max_records_per_plan)
     if limits.max_bytes_per_plan is not None:
         weights = {log: cost_of(log, bytes_per_offset) for log in order}
-        wanted = _pour(wanted, sizes, weights, limits.max_bytes_per_plan)
+        wanted = _divide(wanted, sizes, weights, limits.max_bytes_per_plan)
     return {log: logs[log][0] + wanted[log] for log in sorted(logs)}
 
 
 def _sizes(log: BrokerPartition, start: int, end: int, boundaries: Boundaries) -> Sizes:
     ends = ends_between(log, start, end, boundaries)
-    return None if ends is None else [one - start for one in ends]
+    if ends is None:
+        return None
+    return [boundary - start for boundary in ends]
 
 
-def _pour(
+def _divide(
     wanted: Mapping[BrokerPartition, int],
     sizes: Mapping[BrokerPartition, Sizes],
     weights: Mapping[BrokerPartition, float],
     budget: float,
 ) -> dict[BrokerPartition, int]:
+    """Divide `budget` evenly; return the number of offsets of each partition, up to `wanted`."""
     first = next((log for log, want in wanted.items() if want), None)
     if first is None:
         return dict(wanted)
-    # its turn: the least that it can move by before all others, even where that alone is larger
-    # than the cap, or it would never move
+    # The partition that has its turn gets its smallest size before all others, even if that alone
+    # exceeds the cap: otherwise it would never advance.
     least = dict.fromkeys(wanted, 0) | {first: _next(0, sizes[first])}
     left = max(0.0, budget - least[first] * weights[first])
     level = _level([(want - least[log]) * weights[log] for log, want in wanted.items()], left)
-    given = {
-        log: _at_most(min(want, least[log] + int(level / weights[log])), sizes[log])
-        for log, want in wanted.items()
-    }
+    given = {}
+    for log, want in wanted.items():
+        size = min(want, least[log] + int(level / weights[log]))
+        given[log] = _at_most(size, sizes[log])
     left -= sum((given[log] - least[log]) * weights[log] for log in given)
-    for log in sorted(
-        wanted, key=lambda log: log == first
-    ):  # stable: the first one comes last, it has its odd one
+    # The sort is stable: `first` comes last, since it has its additional offset already.
+    for log in sorted(wanted, key=lambda log: log == first):
         room = int(left / weights[log])
-        reach = given[log] + (min(1, room) if sizes[log] is None else room)
-        more = _at_most(min(wanted[log], reach), sizes[log]) - given[log]
+        if sizes[log] is None:
+            room = min(1, room)
+        more = _at_most(min(wanted[log], given[log] + room), sizes[log]) - given[log]
         given[log] += more
         left -= more * weights[log]
     return given
 
 
 def _next(size: int, sizes: Sizes) -> int:
-    """The least size above this one."""
-    return size + 1 if sizes is None else sizes[bisect_right(sizes, size)]
+    """Return the smallest size above this one."""
+    if sizes is None:
+        return size + 1
+    return sizes[bisect_right(sizes, size)]
 
 
 def _at_most(size: int, sizes: Sizes) -> int:
-    """The largest size up to this one; 0 where there is none."""
+    """Return the largest size up to this one; 0 if there is none."""
     if sizes is None:
         return size
-    at = bisect_right(sizes, size)
-    return sizes[at - 1] if at else 0
+    index = bisect_right(sizes, size)
+    if index == 0:
+        return 0
+    return sizes[index - 1]
 
 
 def _level(amounts: Iterable[float], budget: float) -> float:
-    """The level at which sum(min(amount, level)) reaches `budget`; the largest amount when all
-    fits.
+    """Return the level at which sum(min(amount, level)) reaches `budget`.
+
+    If all amounts fit, the largest amount.
     """
-    left, level = float(budget), 0.0
+    left = float(budget)
+    level = 0.0
     rising = sorted(amounts)
     for i, amount in enumerate(rising):
-        share = left / (len(rising) - i)
-        if amount > share:
-            return share
-        level, left = amount, left - amount
+        even_part = left / (len(rising) - i)
+        if amount > even_part:
+            return even_part
+        level = amount
+        left -= amount
     return level
 
 
 def shape_of_rows(settings: Settings) -> str:
-    """Hash of the settings that shape the rows."""
+    """Return the hash of the settings that shape the rows."""
     shaping = [
         settings.source.isolation_level.value,
         settings.transform.dataframe,
@@ -159,8 +171,9 @@ def shape_of_rows(settings: Settings) -> str:
 
 
 def may_be_transformed(plan: Plan, settings: Settings) -> bool:
-    """True if a transform may have made the plan's rows: a plan keeps a hash only, so unless it is
-    that of no transform.
+    """True if a transform may have made the plan's rows.
+
+    A plan keeps only a hash of its settings: False if the hash is that of a conf without transform.
     """
     untouched = settings.model_copy(update={"transform": TransformSettings()})
     for isolation_level in Isolation:
@@ -172,9 +185,7 @@ def may_be_transformed(plan: Plan, settings: Settings) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One log that this plan may read: from its position, past the losses that policy let go, up to
-    the end.
-    """
+    """Readable offsets of a partition: after the offsets that policy skips, up to the end."""
 
     position: int
     end_offset: int
@@ -184,39 +195,49 @@ class _Reading:
 def plan_next(
     snapshot: Snapshot, state: FirstRun | UpToDate, settings: Settings, *, uid: str, now_ms: int
 ) -> Plan | None:
-    """Return the next plan, without its id, or None if there is nothing to read and nothing new to
-    keep.
+    """Return the next plan, without its id.
+
+    None if there are no unread records and no new partitions or pending starts to store.
 
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable if policy is `fail`,
-    NotYetReadable for a position behind an open transaction, MisalignedOffset for one at which no
+    NotYetReadable for a start offset in an open transaction, MisalignedOffset for one at which no
     message begins.
     """
-    last = state.last if isinstance(state, UpToDate) else None
-    known = state.positions if isinstance(state, UpToDate) else {}
-    number = last.number + 1 if last else 1
+    last = None
+    known: Mapping[BrokerPartition, int] = {}
+    known_pending: Collection[BrokerPartition] = ()
+    number = 1
+    if isinstance(state, UpToDate):
+        last = state.last
+        known = state.positions
+        known_pending = last.pending_starts
+        number = last.number + 1
     asking = asking_of(snapshot.asked, last, snapshot)
     plan = plan_from(
         known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms, asking=asking
     )
     if isinstance(state, UpToDate):
-        passed = (
-            Loss(
-                log,
-                state.last.positions[log],
-                offset,
-                LossReason.MOVED,
-                state.last.incarnations.get(log, 0),
-            )
-            for log, offset in sorted(state.followed.items())
-        )
-        holes = read_by_others(state.last, state.passed)
-        plan = replace(
-            plan, losses=(*passed, *plan.losses), previous=state.last.id, read_by_others=holes
-        )
-    is_news = plan.positions.keys() - known.keys() or plan.pending_starts.keys() - (
-        last.pending_starts.keys() if last else ()
+        plan = _following_last(plan, state)
+    new_partitions = plan.positions.keys() - known.keys()
+    new_pending = plan.pending_starts.keys() - set(known_pending)
+    if plan.ranges or plan.losses or new_partitions or new_pending:
+        return plan
+    return None
+
+
+def _following_last(plan: Plan, state: UpToDate) -> Plan:
+    """Return the plan with its predecessor, and with the offsets that other clients moved past."""
+    moved = []
+    for log, offset in sorted(state.followed.items()):
+        incarnation = state.last.incarnations.get(log, 0)
+        loaded_until = state.last.positions[log]
+        moved.append(Loss(log, loaded_until, offset, LossReason.MOVED, incarnation))
+    return replace(
+        plan,
+        losses=(*moved, *plan.losses),
+        previous=state.last.id,
+        read_by_others=read_by_others(state.last, state.passed),
     )
-    return plan if plan.ranges or plan.losses or is_news else None
 
 
 def plan_from(
@@ -231,77 +252,64 @@ def plan_from(
     beyond: Collection[Loss] = (),
     asking: Asking = NOTHING_ASKED,
 ) -> Plan:
-    """Return a plan that reads known partitions from their positions and new ones from their
-    starts, to their ends or the requested bounds.
+    """Return a plan that reads known partitions from their loaded-until offsets (`known`), new ones
+    from their starts, to their ends or the requested bounds.
 
     Caps do not end a partition before the offsets of `beyond`, which this plan leaves out and no
-    later plan knows. Raises NeedsDecision for a new partition whose rows the table holds already.
+    later plan knows. Raises NeedsDecision for a new partition if the table has rows of it already.
     """
     if last:
-        reject_recreated_or_truncated(
-            last,
-            snapshot,
-            {
-                log: min(position, known.get(log, position))
-                for log, position in last.positions.items()
-            },
-        )
+        reached = {}
+        for log, position in last.positions.items():
+            reached[log] = min(position, known.get(log, position))
+        reject_recreated_or_truncated(last, snapshot, reached)
     _reject_leaderless(snapshot, settings)
-    starts = {
-        log: known[log] if log in known else start_of(log, snapshot, last, settings)
-        for log in sorted(snapshot.extents)
-    }
-    whole = {
-        log: reading_of(log, start, snapshot, settings)
-        for log, start in starts.items()
-        if start is not None
-    }
-    readings = {
-        log: replace(r, end_offset=asking.until(log, r.position, r.end_offset))
-        for log, r in whole.items()
-    }
-    skips = {(skip.log, skip.from_offset) for skip in beyond}
-    begins = {**known, **{log: reading.position for log, reading in readings.items()}}
-    begins = {log: position for log, position in begins.items() if (log, position) not in skips}
-    reject_misaligned_offsets(
-        begins, snapshot, last, is_left=last is not None and last.number == number
-    )
-    sizes, known_ends = snapshot.bytes_per_offset, boundaries_of(snapshot.extents)
-    stops = divide_caps(
-        {log: (r.position, r.end_offset) for log, r in readings.items()},
-        sizes,
-        settings.limits,
-        number,
-        known_ends,
-    )
-    for skip in beyond:
-        if skip.log in stops:
-            skipped = min(
-                end_at_or_above(skip.log, skip.until_offset, known_ends),
-                readings[skip.log].end_offset,
-            )
-            stops[skip.log] = max(stops[skip.log], skipped)
-    wholes = (
-        OffsetRange(log, r.position, stops[log], snapshot.leaders.get(log))
-        for log, r in readings.items()
-    )
-    ranges = split_ranges(
-        wholes, sizes, settings.limits.target_task_bytes, snapshot.parallelism, known_ends
-    )
+
+    readings = _readings(known, last, snapshot, settings, asking)
+    is_replacement = last is not None and last.number == number
+    begins = _begins(known, readings, beyond)
+    reject_misaligned_offsets(begins, snapshot, last, is_left=is_replacement)
+
+    stops = _stops(readings, snapshot, settings, number, beyond)
+    ranges = _ranges(readings, stops, snapshot, settings)
     positions = {**known, **stops}
-    there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
-    table, before = snapshot.table, rows_before(last, snapshot)
+
+    table = snapshot.table
+    table_id = None
+    table_version = None
+    transaction_version = 0
+    if table:
+        table_id = table.id
+        table_version = table.version
+        transaction_version = table.transaction_version or 0
+    kind = PlanKind.START
+    if ranges:
+        kind = PlanKind.INGEST
+
+    before = rows_before(last, snapshot)
     begun = {log: reading.position for log, reading in readings.items() if log not in known}
-    incarnations = {
-        **(last.incarnations if last else {}),
-        **incarnations_begun(before, begun, snapshot),
-    }
-    topic_ids = {**(last.topic_ids if last else {}), **snapshot.topic_ids}
-    pending = pending_starts(there, positions, last, settings, now_ms=now_ms)
+    incarnations = incarnations_begun(before, begun, snapshot)
+    topic_ids = snapshot.topic_ids
+    old_creations: Mapping[str, int] = {}
+    heir_of: tuple[str, ...] = ()
+    if last:
+        incarnations = {**last.incarnations, **incarnations}
+        topic_ids = {**last.topic_ids, **topic_ids}
+        old_creations = last.creation_ids
+        heir_of = last.heir_of
+    creation_ids = creations_to_record(topic_ids, old_creations, snapshot.creation_ids)
+
+    losses = []
+    for reading in readings.values():
+        for loss in reading.lost:
+            losses.append(replace(loss, incarnation=incarnations.get(loss.log, 0)))
+    present = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
+    pending = pending_starts(present, positions, last, settings, now_ms=now_ms)
+    ends = {log: reading.end_offset for log, reading in readings.items()}
     return Plan(
         number=number,
         uid=uid,
-        kind=PlanKind.INGEST if ranges else PlanKind.START,
+        kind=kind,
         created_at_ms=now_ms,
         dialect=settings.source.broker_type,
         cluster=snapshot.cluster,
@@ -309,21 +317,15 @@ def plan_from(
         ranges=ranges,
         positions=positions,
         seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
-        table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None,
-        heir_of=last.heir_of if last else (),
+        table_id=table_id,
+        table_transaction_version=transaction_version,
+        table_version=table_version,
+        heir_of=heir_of,
         topic_ids=topic_ids,
-        creation_ids=creations_to_record(
-            topic_ids, last.creation_ids if last else {}, snapshot.creation_ids
-        ),
+        creation_ids=creation_ids,
         log_topic_ids=topic_ids_to_record(last, snapshot.extents, positions, topic_ids),
         tails=tails_to_record(last, positions, snapshot),
-        losses=tuple(
-            replace(loss, incarnation=incarnations.get(loss.log, 0))
-            for r in readings.values()
-            for loss in r.lost
-        ),
+        losses=tuple(losses),
         pending_starts=pending,
         pending_offsets=pending_offsets(pending, last, snapshot, settings),
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
@@ -336,9 +338,85 @@ def plan_from(
         rows_before=before,
         run_key=asking.run_key,
         bounds=asking.bounds,
-        key_ends=left_of_key(
-            asking, {log: r.end_offset for log, r in readings.items()}, stops, positions
-        ),
+        key_ends=left_of_key(asking, ends, stops, positions),
+    )
+
+
+def _readings(
+    known: Mapping[BrokerPartition, int],
+    last: Plan | None,
+    snapshot: Snapshot,
+    settings: Settings,
+    asking: Asking,
+) -> dict[BrokerPartition, _Reading]:
+    """Return what can be read of each partition that has a start, up to the requested bounds."""
+    # All starts are decided before any partition is read: errors of starts come first.
+    starts = {}
+    for log in sorted(snapshot.extents):
+        if log in known:
+            start: int | None = known[log]
+        else:
+            start = start_of(log, snapshot, last, settings)
+        if start is not None:
+            starts[log] = start
+    readings = {log: reading_of(log, start, snapshot, settings) for log, start in starts.items()}
+    for log, reading in readings.items():
+        end = asking.until(log, reading.position, reading.end_offset)
+        readings[log] = replace(reading, end_offset=end)
+    return readings
+
+
+def _begins(
+    known: Mapping[BrokerPartition, int],
+    readings: Mapping[BrokerPartition, _Reading],
+    beyond: Collection[Loss],
+) -> dict[BrokerPartition, int]:
+    """Return the first offset of each partition, without offsets that the plan leaves out."""
+    begins = {**known}
+    for log, reading in readings.items():
+        begins[log] = reading.position
+    for skip in beyond:
+        if begins.get(skip.log) == skip.from_offset:
+            del begins[skip.log]
+    return begins
+
+
+def _stops(
+    readings: Mapping[BrokerPartition, _Reading],
+    snapshot: Snapshot,
+    settings: Settings,
+    number: int,
+    beyond: Collection[Loss],
+) -> dict[BrokerPartition, int]:
+    """Return the end offset of each partition within the caps, not before `beyond`."""
+    boundaries = boundaries_of(snapshot.extents)
+    bounds = {log: (reading.position, reading.end_offset) for log, reading in readings.items()}
+    stops = divide_caps(bounds, snapshot.bytes_per_offset, settings.limits, number, boundaries)
+    for skip in beyond:
+        if skip.log in stops:
+            skipped_until = end_at_or_above(skip.log, skip.until_offset, boundaries)
+            skipped_until = min(skipped_until, readings[skip.log].end_offset)
+            stops[skip.log] = max(stops[skip.log], skipped_until)
+    return stops
+
+
+def _ranges(
+    readings: Mapping[BrokerPartition, _Reading],
+    stops: Mapping[BrokerPartition, int],
+    snapshot: Snapshot,
+    settings: Settings,
+) -> tuple[OffsetRange, ...]:
+    """Return the ranges of a plan, split to the size of tasks."""
+    whole_ranges = []
+    for log, reading in readings.items():
+        leader = snapshot.leaders.get(log)
+        whole_ranges.append(OffsetRange(log, reading.position, stops[log], leader))
+    return split_ranges(
+        whole_ranges,
+        snapshot.bytes_per_offset,
+        settings.limits.target_task_bytes,
+        snapshot.parallelism,
+        boundaries_of(snapshot.extents),
     )
 
 
@@ -348,19 +426,19 @@ def _leader_epochs(
     readings: Collection[BrokerPartition],
     snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
-    """Return the leader epochs of the ends. Without one the old epoch is dropped: it need not reach
-    the new end.
+    """Return the leader epochs of the ends.
+
+    An old epoch is kept only if the partition is not read: it need not reach the new end.
     """
-    old = last.leader_epochs if last else {}
-    kept = {
-        log: epoch
-        for log, epoch in old.items()
-        if last and log not in readings and known[log] <= last.positions[log]
-    }
-    return {
-        **kept,
-        **{log: epoch for log, epoch in snapshot.leader_epochs.items() if log in readings},
-    }
+    epochs = {}
+    if last:
+        for log, epoch in last.leader_epochs.items():
+            if log not in readings and known[log] <= last.positions[log]:
+                epochs[log] = epoch
+    for log, epoch in snapshot.leader_epochs.items():
+        if log in readings:
+            epochs[log] = epoch
+    return epochs
 
 
 def _record_epochs(
@@ -370,78 +448,110 @@ def _record_epochs(
     snapshot: Snapshot,
     number: int,
 ) -> dict[BrokerPartition, Lineage]:
-    """Return the epochs of the record batches before this plan, whether it replaces the last plan
-    or follows it. Nobody has read records that a partition skips.
+    """Return the epochs of the record batches before this plan.
+
+    A plan either replaces the last plan or follows it. A partition that skips offsets has no epoch,
+    since the skipped records were not read.
     """
     if last is None:
         return {}
-    epochs, reached = (
-        (last.record_epochs, known)
-        if last.number == number
-        else (record_epochs(last, snapshot.ledger.applied), last.positions)
-    )
-    begins = {log: readings[log].position if log in readings else known[log] for log in epochs}
-    return {log: epoch for log, epoch in epochs.items() if begins[log] == reached[log]}
+    if last.number == number:
+        epochs = last.record_epochs
+        reached = known
+    else:
+        epochs = record_epochs(last, snapshot.ledger.applied)
+        reached = last.positions
+    kept = {}
+    for log, epoch in epochs.items():
+        if log in readings:
+            begin = readings[log].position
+        else:
+            begin = known[log]
+        if begin == reached[log]:
+            kept[log] = epoch
+    return kept
 
 
 def reading_of(
     log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: Settings
 ) -> _Reading:
-    """Return the readable offsets of a partition from `wanted` on. Raises NotYetReadable,
-    BadOffset, and DataLoss if policy is `fail`.
+    """Return the readable offsets of a partition from `wanted` on.
+
+    Raises NotYetReadable, BadOffset, and DataLoss if policy is `fail`.
     """
     extent = snapshot.extents[log]
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
-        message = f"The position lies above the last stable offset {extent.end_offset}: a transaction is open there"
-        action = "Check who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry continues"
+        message = (
+            f"The loaded-until offset is above the last stable offset {extent.end_offset}: "
+            "a transaction is open there"
+        )
+        action = (
+            "Find the producer that left the transaction open "
+            "(kafka-transactions.sh find-hanging). Once the transaction ends, a retry continues"
+        )
         raise NotYetReadable(message, **log.place, offset=wanted, action=action)
     if wanted > extent.end_offset:
         raise _above_the_end(log, wanted, snapshot)
     if wanted >= extent.log_start_offset:
         return _Reading(wanted, extent.end_offset)
     if settings.source.on_data_loss is OnDataLoss.FAIL:
-        message = f"{extent.log_start_offset - wanted:,} {log.unit}s are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
-        action = "Check the topic's retention against how often this runs; to continue without them set source.on_data_loss: skip"
+        message = (
+            f"{extent.log_start_offset - wanted:,} {log.unit}s are gone: wanted {wanted}, "
+            f"the log starts at {extent.log_start_offset}"
+        )
+        action = (
+            "Compare the topic's retention with the interval between runs. "
+            "To continue without them, set source.on_data_loss: skip"
+        )
         raise DataLoss(message, **log.place, offset=wanted, action=action)
-    return _Reading(
-        extent.log_start_offset,
-        extent.end_offset,
-        (Loss(log, wanted, extent.log_start_offset, LossReason.EXPIRED),),
-    )
+    loss = Loss(log, wanted, extent.log_start_offset, LossReason.EXPIRED)
+    return _Reading(extent.log_start_offset, extent.end_offset, (loss,))
 
 
 def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> EtlError:
-    """Return the error for a position above the end. Truncations are detected earlier, so the
-    leader does not serve its last records yet (KIP-207).
+    """Return the error for a start offset above the end.
+
+    Truncations are detected earlier: if the offset is not above the loaded-until offset, the leader
+    does not serve its last records yet (KIP-207).
     """
-    extent, newest = snapshot.extents[log], snapshot.ledger.newest
+    extent = snapshot.extents[log]
+    newest = snapshot.ledger.newest
     place = {**log.place, "offset": wanted}
-    holds = f"the log can be read from {extent.log_start_offset} to {extent.end_offset}"
-    ours = newest.positions.get(log) if newest else None
-    if ours is not None and wanted <= ours:
-        action = f"Check its leader, and open transactions; {holds}"
-        return NotYetReadable(
-            "The readable end of the log lies below our position", action=action, **place
+    readable = f"The log can be read from {extent.log_start_offset} to {extent.end_offset}"
+    loaded_until = None
+    if newest:
+        loaded_until = newest.positions.get(log)
+    if loaded_until is not None and wanted <= loaded_until:
+        message = "The readable end of the log is below the loaded-until offset"
+        action = f"Check the partition's leader and open transactions. {readable}"
+        return NotYetReadable(message, action=action, **place)
+    if loaded_until is None:
+        correction = (
+            "Set the committed offset to one of these, or remove it: "
+            "the conf then decides where the partition starts"
         )
-    action = f"Check who committed it: {holds}; " + (
-        "set the committed offset to one of these, or remove it to start where policy says"
-        if ours is None
-        else f"set the committed offset back to ours, {ours}"
-    )
-    return BadOffset("The committed offset lies above the end of the log", action=action, **place)
+    else:
+        correction = f"Set the committed offset back to {loaded_until}, the loaded-until offset"
+    message = "The committed offset is above the end of the log"
+    action = f"Check which client committed it. {readable}. {correction}"
+    return BadOffset(message, action=action, **place)
 
 
 def _reject_leaderless(snapshot: Snapshot, settings: Settings) -> None:
     if snapshot.leaderless and settings.source.on_no_leader is OnNoLeader.FAIL:
         log = min(snapshot.leaderless)
-        action = "Check the brokers that hold its replicas; to continue without it set source.on_no_leader: skip"
+        action = (
+            "Check the brokers that host its replicas. "
+            "To continue without the partition, set source.on_no_leader: skip"
+        )
         raise BrokerUnreachable("The partition has no leader", **log.place, action=action)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTasks:
-    """The ranges of a plan with their leaders of today, and the tasks: indices of `ranges`, in the
-    order in which they begin.
+    """Ranges of a plan with their present leaders, and tasks in the order in which they start.
+
+    A task is a tuple of indices of `ranges`.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -451,45 +561,38 @@ class PlanTasks:
 def tasks_of_plan(
     plan: Plan, snapshot: Snapshot, settings: Settings, *, parallelism: int, now_ms: int
 ) -> PlanTasks:
-    """How a run reads the plan; `parallelism`: so many tasks work at once.
+    """Return the ranges and tasks by which a run reads the plan.
 
-    A stored plan may be old, and its leaders are those of its day. What may expire soon is read
-    first.
+    `parallelism`: the number of tasks that run at once. The leaders of a stored plan may have
+    changed since: they are taken from the snapshot. Ranges that may expire soon are read first.
     """
     ranges = tuple(replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in plan.ranges)
     urgent = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms)
+    urgent_logs = {expiry.log for expiry in urgent}
     target = settings.limits.target_task_bytes
-    return PlanTasks(
-        ranges,
-        pack_tasks(
-            ranges,
-            snapshot.bytes_per_offset,
-            target,
-            parallelism,
-            first={one.log for one in urgent},
-        ),
-    )
+    tasks = pack_tasks(ranges, snapshot.bytes_per_offset, target, parallelism, first=urgent_logs)
+    return PlanTasks(ranges, tasks)
 
 
 SHORT_RUN_BELOW_BYTES = 64 << 20
-"""What the JVM's first compiler alone reads as fast as both, in a JVM that has just started
-(docs/adr/0033).
+"""Up to this size the JVM's first compiler alone reads as fast as both, in a JVM that has just
+started (docs/adr/0033).
 """
 
 
 def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
-    """True if the plan and all that its partitions hold after it is small, by reported sizes. A
-    session outlives its first plan: a small stored plan may be followed by a large one. What a
-    transform reads or a compaction rewrites is unknown.
+    """True if the plan and all unread records of its partitions are small, by reported sizes.
+
+    A session outlives its first plan: a large plan may follow a small stored one. False if the conf
+    has a transform of DataFrames or compacts, since the size of their work is unknown.
     """
     if settings.transform.dataframe is not None or settings.table.auto_compact_min_files:
         return False
     costs = snapshot.bytes_per_offset
-    unread = sum(
-        max(0, extent.end_offset - plan.positions.get(log, extent.log_start_offset))
-        * cost_of(log, costs)
-        for log, extent in snapshot.extents.items()
-    )
+    unread = 0.0
+    for log, extent in snapshot.extents.items():
+        loaded_until = plan.positions.get(log, extent.log_start_offset)
+        unread += max(0, extent.end_offset - loaded_until) * cost_of(log, costs)
     return bytes_of(plan.ranges, costs) + unread < SHORT_RUN_BELOW_BYTES
 
 
@@ -505,17 +608,17 @@ _AS_TEXT = (
     "incarnation",
     EVENT_DATE,
 )
-"""Columns of the raw table whose values have one text form for all readers."""
+"""Columns of the raw table that have one text form for all readers."""
 
-_TYPES_AS_TEXT = ("string", "bool", "int8", "int16", "int32", "int64", "date32[day]")
-"""The same by Arrow type."""
+_ARROW_TYPES_AS_TEXT = ("string", "bool", "int8", "int16", "int32", "int64", "date32[day]")
+"""Arrow types that have one text form for all readers."""
 _MOMENT = "timestamp[us, tz=UTC]"
 
 
 def is_small(
     plan: Plan, bytes_per_offset: Mapping[BrokerPartition, float], settings: Settings
 ) -> bool:
-    """True if processes of the driver's machine read the plan, by reported sizes."""
+    """True if processes of the driver's machine can read the plan, by reported sizes."""
     limit = settings.limits.local_below_bytes
     return limit > 0 and bytes_of(plan.ranges, bytes_per_offset) < limit
 
@@ -523,32 +626,32 @@ def is_small(
 def why_not_arrow(
     settings: Settings, *, is_new: bool, made: Mapping[str, str] | None = None
 ) -> str | None:
-    """Why the conf's rows cannot come by files of tasks; None where they can. `is_new`: the table
-    is not there yet.
+    """Return why tasks cannot write the conf's rows to files without Spark; None if they can.
 
-    `made`: the columns that an Arrow transform makes, each with its type as Arrow calls it.
+    `is_new`: the table does not exist yet. `made`: the columns that an Arrow transform makes, each
+    with the name of its Arrow type; None without transform.
     """
     if settings.transform.dataframe is not None:
         return "the transform takes a DataFrame"
-    by = settings.table.partition_by
-    unlike = next(
-        (
-            name
-            for name in by
-            if not (name in _AS_TEXT if made is None else _has_one_text(name, made))
-        ),
-        None,
-    )
-    if unlike is not None:
-        return f"the table is partitioned by {unlike}"
-    default = next((key for key in settings.spark if key.startswith(_OF_NEW_TABLES)), None)
-    return f"Spark alone makes a table by {default}" if is_new and default else None
+    for name in settings.table.partition_by:
+        if made is None:
+            has_one_text = name in _AS_TEXT
+        else:
+            has_one_text = _has_one_text(name, made)
+        if not has_one_text:
+            return f"the table is partitioned by {name}"
+    if is_new:
+        for key in settings.spark:
+            if key.startswith(_OF_NEW_TABLES):
+                return f"only Spark creates a table with {key}"
+    return None
 
 
 def _has_one_text(name: str, made: Mapping[str, str]) -> bool:
-    """True for a column of a transform whose values have one text form; `event_date` is built in if
-    it makes none.
+    """True if the values of a transform's column have one text form.
+
+    `event_date` is built in if the transform does not make it.
     """
     if name == EVENT_DATE and name not in made:
         return made.get("timestamp") == _MOMENT
-    return made.get(name) in _TYPES_AS_TEXT
+    return made.get(name) in _ARROW_TYPES_AS_TEXT

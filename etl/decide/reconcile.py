@@ -1,7 +1,7 @@
 """Where does the pipeline stand, by ZooKeeper and the table together?
 
-N is the newest plan of the ledger, D the table's transaction version for our application id, B the
-D that plan N saw when it was made: plan N was applied exactly if D >= N.
+N is the newest plan of the ledger, D the table's transaction version for this pipeline's
+application id, and B the value of D when plan N was made. Plan N is in the table exactly if D >= N.
 
     ledger   table                             state of the pipeline
     ------   -------------------------------   --------------------------------------------------
@@ -26,10 +26,11 @@ D that plan N saw when it was made: plan N was applied exactly if D >= N.
     any      rows removed, table redefined by  LedgersDisagree, unless accepted, or a DELETE under
              others since our last commit      `on_rows_removed: record`
 
-After LedgersDisagree nothing was read or written; an operator decides which side is right.
+After LedgersDisagree nothing is read or written; an operator decides which side is right.
 
-Lives here, too: what a run rejects before it plans: retired pipelines, another broker type, topics
-of other pipelines, missing topics.
+Lives here: this table, and the checks before a run plans: retired pipelines, another broker type,
+topics of other pipelines, missing topics. Not here: committed offsets (etl/decide/offsets.py),
+changes of the table by others (etl/decide/table_changes.py).
 """
 
 from __future__ import annotations
@@ -82,57 +83,67 @@ from etl.settings.source import TopicFilter
 
 _HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
 _A_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""An expression that a person means as a name, though its dots match any character."""
+"""An expression that is meant as a name, though its dots match any character."""
 _TOPICS_NAMED = 5
-"""How many topics one message names."""
+"""Number of topics that one message names."""
 
 
 def reject_retired(ledger: Ledger) -> None:
     """Reject a retired pipeline. Raises NeedsDecision."""
     if ledger.retired:
         message = f"This pipeline was retired: {ledger.retired.reason}"
-        taker = ledger.retired.taken_over_by
-        if taker:
-            back = f"`etl pipelines inherit CONF --predecessor {taker} --reason ...`"
+        heir = ledger.retired.taken_over_by
+        if heir:
+            command = f"`etl pipelines inherit CONF --predecessor {heir} --reason ...`"
         else:
-            back = "`etl pipelines resume CONF --reason ...`"
-        raise NeedsDecision(message, action=f"Ignore this if it is meant; else {back}")
+            command = "`etl pipelines resume CONF --reason ...`"
+        action = f"Leave it retired if that is intended. Otherwise run {command}"
+        raise NeedsDecision(message, action=action)
 
 
 def reject_shared_topics(
     topics: Collection[str], others: Mapping[str, frozenset[str]], *, has_plans: bool
 ) -> None:
-    """Reject topics of another pipeline of the group: offsets are the group's, and both would move
-    them. Raises SettingsError.
+    """Reject topics of another pipeline of the group. Raises SettingsError.
 
-    `others`: the group's other pipelines with their topics; `has_plans`: this one may have loaded
-    rows already.
+    Offsets belong to the group, and both pipelines would commit them. `others`: the group's other
+    pipelines with their topics; `has_plans`: this one may have loaded rows already.
     """
-    for name, theirs in sorted(others.items()):
-        if shared := theirs.intersection(topics):
+    for name, other_topics in sorted(others.items()):
+        if shared := other_topics.intersection(topics):
             message = f"Pipeline {name} of the same group reads this topic too"
-            action = f"Check which of the two is to continue: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
+            action = (
+                "Decide which of the two continues: "
+                f"`etl pipelines retire CONF {name} --reason ...` takes the other out of service"
+            )
             if not has_plans:
                 action += ". Or use another group for this pipeline, which has loaded nothing yet"
             raise SettingsError(message, key="group", topic=min(shared), action=action)
 
 
 def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
-    """Reject a conf with another broker type than the pipeline's newest plan, since offsets mean
-    something else there. Raises SettingsError.
+    """Reject a conf with another broker type than the pipeline's newest plan.
+
+    Offsets of the two types have different meanings. Raises SettingsError.
     """
-    if plan is not None and plan.dialect is not settings.source.broker_type:
+    broker_type = settings.source.broker_type
+    if plan is not None and plan.dialect is not broker_type:
         message = (
-            f"This pipeline has loaded from {plan.dialect.value} brokers, and the conf says {settings.source.broker_type.value}: offsets of "
-            "one mean nothing on the other, and rows of both have other keys"
+            f"This pipeline has loaded from {plan.dialect.value} brokers, "
+            f"but source.broker_type is {broker_type.value}: offsets of one mean nothing on the "
+            "other, and rows of both have different keys"
         )
-        action = "Check source.broker_type and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
+        action = (
+            "Check source.broker_type and zookeeper.connect. "
+            "To load from brokers of another type, use another group or pipeline, and another table"
+        )
         raise SettingsError(message, key="source.broker_type", action=action)
 
 
 def reject_retired_or_shared(snapshot: Snapshot) -> None:
-    """Raises NeedsDecision for a retired pipeline, SettingsError for topics that another one of the
-    group reads.
+    """Reject a retired pipeline, and topics that another pipeline of the group reads.
+
+    Raises NeedsDecision, SettingsError.
     """
     reject_retired(snapshot.ledger)
     topics = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)}
@@ -149,57 +160,63 @@ def reject_missing_topics(
     gone: Collection[str] = (),
     read: Collection[str] = (),
 ) -> None:
-    """Reject a conf whose topics do not exist. Raises TopicMissing, with similar topics of the
-    cluster.
+    """Reject a conf that names missing topics, or selects no topic at all.
 
-    `gone`: missing topics of a stored plan, which etl/decide/replacement.py rejects. `read`: topics
-    that this pipeline knows. A name with a dot is an expression that must match a topic.
-    SettingsError if `exclude_topics` excludes a requested one.
+    Raises TopicMissing, with similar topics of the cluster; SettingsError if `exclude_topics`
+    excludes a requested topic. `gone`: missing topics of a stored plan, which
+    etl/decide/replacement.py rejects. `read`: topics that this pipeline has read. A name with a dot
+    is an expression that must match a topic.
     """
-    there = {*topics, *gone}
+    existing = {*topics, *gone}
     chosen = settings.source.topic_filter
     for name in filter(_A_NAME.fullmatch, chosen.topics):
-        if not any(re.fullmatch(name, topic) for topic in there):
-            if any(re.fullmatch(expression, name) for expression in chosen.exclude_topics):
-                _reject_excluded([name])
-            like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
-            if name in read:
-                action = (
-                    "Check whether it was deleted, since this pipeline has read it: then take it out of "
-                    "the list; its rows stay in the table"
-                )
-            elif like:
-                action = f"Check its spelling: the cluster has {', '.join(like)}"
-            else:
-                action = "Check its spelling, and the cluster the conf points at"
-            raise TopicMissing(
-                "The topic is not there", topic=name, key="source.topics", action=action
+        if any(re.fullmatch(name, topic) for topic in existing):
+            continue
+        if any(re.fullmatch(expression, name) for expression in chosen.exclude_topics):
+            _reject_excluded([name])
+        similar = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
+        if name in read:
+            action = (
+                "Check whether it was deleted, since this pipeline has read it. "
+                "If so, take it out of the list: its rows stay in the table"
             )
-    if not there:
-        selected = TopicFilter(chosen.topics)
-        excluded = []
-        for topic in sorted(of_cluster()):
-            if selected.admits(topic) and not chosen.admits(topic):
-                excluded.append(topic)
-        _reject_excluded(excluded)
-        found = sorted(name for name in of_cluster() if not name.startswith("__"))
-        more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
-        named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
-        message = f"No topic matches {list(settings.source.topics)}"
-        raise TopicMissing(
-            message,
-            key="source.topics",
-            action=f"Check the expressions: each must match a whole topic name{named}",
-        )
+        elif similar:
+            action = f"Check its spelling: the cluster has {', '.join(similar)}"
+        else:
+            action = "Check its spelling, and that the conf points at the right cluster"
+        raise TopicMissing("The topic is not there", topic=name, key="source.topics", action=action)
+    if not existing:
+        _reject_nothing_selected(settings, of_cluster)
+
+
+def _reject_nothing_selected(settings: Settings, of_cluster: Callable[[], Iterable[str]]) -> None:
+    """Raise the error for a conf that selects no topic of the cluster."""
+    chosen = settings.source.topic_filter
+    selected = TopicFilter(chosen.topics)
+    excluded = []
+    for topic in sorted(of_cluster()):
+        if selected.admits(topic) and not chosen.admits(topic):
+            excluded.append(topic)
+    _reject_excluded(excluded)
+    found = sorted(name for name in of_cluster() if not name.startswith("__"))
+    action = "Check the expressions: each must match a whole topic name"
+    if found:
+        action += f". The cluster has {', '.join(found[:_TOPICS_NAMED])}"
+        if len(found) > _TOPICS_NAMED:
+            action += f" and {len(found) - _TOPICS_NAMED:,} more"
+    message = f"No topic matches {list(settings.source.topics)}"
+    raise TopicMissing(message, key="source.topics", action=action)
 
 
 def _reject_excluded(excluded: Sequence[str]) -> None:
-    """Reject topics that the conf both selects and excludes, if no other topic is left. Raises
-    SettingsError for the first.
+    """Reject topics that the conf both selects and excludes, if no other topic is left.
+
+    Raises SettingsError for the first.
     """
     if excluded:
-        more = f" (and {len(excluded) - 1:,} more)" if excluded[1:] else ""
-        message = f"source.topics matches this topic, and source.exclude_topics excludes it{more}"
+        message = "source.topics matches this topic, and source.exclude_topics excludes it"
+        if len(excluded) > 1:
+            message += f" (and {len(excluded) - 1:,} more)"
         action = "Check both lists: exclude_topics wins, and each expression matches a whole name"
         raise SettingsError(message, topic=excluded[0], key="source.exclude_topics", action=action)
 
@@ -208,50 +225,50 @@ def reject_null_partition_value(settings: Settings, topics: Iterable[str]) -> No
     """Reject a topic name that means null as a Delta partition value. Raises SettingsError."""
     if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
         message = "A table partitioned by topic has null for a topic of this name"
-        action = "Remove topic from table.partition_by; or add this topic to source.exclude_topics, and its records are not loaded"
+        action = (
+            "Remove topic from table.partition_by. "
+            "Or add this topic to source.exclude_topics: its records are then not loaded"
+        )
         raise SettingsError(message, topic=_HIVES_NULL, key="table.partition_by", action=action)
 
 
 def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """Return `reconcile` of a run's snapshot and conf. Raises as it does, with the table's
-    location.
+    """Return `reconcile` of a run's snapshot and conf.
+
+    Raises as it does, and LedgersDisagree for topics that other pipelines of the table loaded. Both
+    with the table's location.
     """
     with naming_table(settings):
-        reject_topics_of_other_pipelines(state := reconciled(snapshot, settings), snapshot)
+        state = reconciled(snapshot, settings)
+        reject_topics_of_other_pipelines(state, snapshot)
         return state
 
 
 def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """Return the same without regard to other pipelines of the table. Raises SettingsError for
-    another broker type.
+    """Return the state without regard to other pipelines of the table.
+
+    Raises SettingsError for another broker type, and as `reconcile` does.
     """
     reject_other_broker_type(plan_in_force(snapshot.ledger, snapshot.table), settings)
-    facts = (
+    return reconcile(
         snapshot.ledger,
         snapshot.table,
         snapshot.committed,
         settings.group.on_offset_changed,
         settings.table.on_rows_removed,
-    )
-    owned, storage, is_after_append = (
-        owned_logs(snapshot, settings),
-        snapshot.offsets_in,
-        commits_after_append(settings),
-    )
-    return reconcile(
-        *facts,
         place=settings.table.place,
         ends=ends_of(snapshot),
-        storage=storage,
-        owned=owned,
-        moves_behind=is_after_append,
+        storage=snapshot.offsets_in,
+        owned=owned_logs(snapshot, settings),
+        moves_behind=commits_after_append(settings),
     )
 
 
 @contextmanager
 def naming_table(settings: Settings) -> Iterator[None]:
-    """Add the table's location and name to errors: both sides are right if the conf points at
-    another table than before.
+    """Add the table's location and name to errors.
+
+    Ledger and table are both right if the conf points at another table than before.
     """
     try:
         yield
@@ -274,10 +291,10 @@ def reconcile(
     owned: Collection[BrokerPartition] | None = None,
     moves_behind: bool = False,
 ) -> PipelineState:
-    """Decide where the pipeline stands; the cases are in the module's docstring.
+    """Decide the state of the pipeline; the cases are in the module's docstring.
 
-    `place`: where the table is, or would be. No offset is followed beyond its log's end (`ends`).
-    `storage`: where offsets are; `owned`, `moves_behind`: see `group_commits`. Raises
+    `place`: the table's location, also before it exists. `ends`: no offset is followed above them.
+    `storage`: the places of committed offsets; `owned`, `moves_behind`: see `group_commits`. Raises
     LedgersDisagree or OffsetMoved if an operator must decide, SettingsError for another storage.
     """
     reject_other_ledger(ledger, table)
@@ -290,99 +307,135 @@ def reconcile(
     if isinstance(found, UpToDate):
         return up_to_date(as_if_stored_in(storage, found.last), committed, on_offset_changed, ends)
     if isinstance(found, RebuildFromTable):
-        return replace(
-            found,
-            state=up_to_date_once_rebuilt(
-                as_if_stored_in(storage, found.plan),
-                ledger.newest,
-                committed,
-                on_offset_changed,
-                ends,
-            ),
-        )
+        plan = as_if_stored_in(storage, found.plan)
+        state = up_to_date_once_rebuilt(plan, ledger.newest, committed, on_offset_changed, ends)
+        return replace(found, state=state)
     if not isinstance(found, FirstRun):
         reject_other_offsets_storage(found.plan, storage)
     return found
 
 
 def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
-    """Return the state by ledger and table only: `UpToDate` is at its plan's positions; committed
-    offsets and changes by others are not read. Raises LedgersDisagree.
+    """Return the state by ledger and table only: `UpToDate` is at its plan's loaded-until offsets.
+
+    Committed offsets and changes by others are not read. Raises LedgersDisagree.
     """
-    plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
+    plan = ledger.newest
+    in_table = _transaction_version(table)
     reject_other_ledger(ledger, table)
-    number = plan.number if plan else 0
-    if table and (
-        in_table > number or (plan and in_table == number and _is_another_plan(plan, table))
-    ):
-        return _adopt(plan, in_table, table)
+    number = 0
+    if plan:
+        number = plan.number
+    if table and _is_ahead(plan, table):
+        return _restore_from(plan, in_table, table)
     if plan is None:
         return FirstRun()
     if is_accepted(ledger, plan, table, place):
-        return _go_on(ledger, plan, table, in_table)
+        return _state_once_accepted(ledger, plan, table, in_table)
     if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
-        return Supersede(
-            plan,
-            "the table was made since, without a row of ours, and the plan when there was none",
+        reason = (
+            "there was no table when the plan was made, and the table made since has no rows "
+            "of this pipeline"
         )
+        return Supersede(plan, reason)
     _reject_another_table(ledger, plan, table, in_table)
     if in_table == number:
         return UpToDate(plan, plan.positions)
     if in_table == plan.table_transaction_version:
         return Replay(plan)
-    action = _which_table(table, plan, is_done=is_recorded(ledger, plan))
-    raise LedgersDisagree(
-        two_stories(number, in_table), table_version=table.version if table else None, action=action
-    )
+    message = two_stories(number, in_table)
+    action = _accept_table(table, plan, is_done=is_recorded(ledger, plan))
+    raise LedgersDisagree(message, table_version=_version(table), action=action)
 
 
 def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
-    """Return the plan that the state will be about: the ledger's newest, or the table's if that one
-    is right; None if none is known.
+    """Return the plan that the state is about: the ledger's newest, or the table's if it is right.
+
+    None if none is known.
     """
-    plan, metadata = ledger.newest, table.metadata if table else None
-    newer = table is not None and (table.transaction_version or 0) > (plan.number if plan else 0)
-    if (
-        table
-        and metadata
-        and metadata.document
-        and (newer or (plan and _is_another_plan(plan, table)))
-    ):
-        return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
-    return plan
+    plan = ledger.newest
+    if table is None or table.metadata is None or not table.metadata.document:
+        return plan
+    is_another = plan is not None and _is_another_plan(plan, table)
+    if not is_another and not _is_ahead(plan, table):
+        return plan
+    metadata = table.metadata
+    return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
 
 
-_WHICH_LEDGER = (
-    "Check that zookeeper.connect (with its chroot), group and pipeline are those that wrote this table, "
-    "and that ZooKeeper was not emptied or restored from an old copy"
+def _is_ahead(plan: Plan | None, table: Table) -> bool:
+    """True if the table has a later plan than the ledger, or another one of the same number."""
+    in_table = _transaction_version(table)
+    if plan is None:
+        return in_table > 0
+    if in_table == plan.number:
+        return _is_another_plan(plan, table)
+    return in_table > plan.number
+
+
+def _transaction_version(table: Table | None) -> int:
+    if table is None:
+        return 0
+    return table.transaction_version or 0
+
+
+def _version(table: Table | None) -> int | None:
+    if table is None:
+        return None
+    return table.version
+
+
+def _id(table: Table | None) -> str | None:
+    if table is None:
+        return None
+    return table.id
+
+
+_CHECK_LEDGER = (
+    "Check that zookeeper.connect (with its chroot), group and pipeline are those that wrote this "
+    "table, and that ZooKeeper was not emptied or restored from an old copy"
 )
 
 
-def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> str:
-    """`is_done`: the plan was in a table; else it is looked for in the one that is accepted, or
-    another takes its place.
+def _accept_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> str:
+    """Return what to do if the table may be another one than the plan's.
+
+    `is_done`: the plan was in a table. Otherwise its rows are searched in the accepted table, or
+    another plan replaces it.
     """
+    version = "none"
+    if table:
+        version = str(table.version)
     accept = (
-        "Check that table.path is the table that this pipeline wrote, and that it was not dropped, cloned or replaced. If it is "
-        f"right as it is, accept it: etl table accept-changes CONF {table.version if table else 'none'} --reason ...; "
+        "Check that table.path is the table that this pipeline wrote, and that it was not dropped, "
+        "cloned or replaced. If it is right as it is, accept it: "
+        f"etl table accept-changes CONF {version} --reason ..."
     )
     if is_done:
-        return f"{accept}what it lacks of the plans until now is then given up, and loading goes on behind them{_from(plan)}"
+        return (
+            f"{accept}. What it lacks of the plans until now is then given up, "
+            f"and loading continues after them{_first_position(plan)}"
+        )
+    earlier = ""
     if plan.number > 1:
-        earlier = f"; what it lacks of the plans before plan {plan.number} is given up"
-    else:
-        earlier = ""
+        earlier = f". What it lacks of the plans before plan {plan.number} is given up"
     if table is None:
-        return f"{accept}another plan then takes the place of plan {plan.number}{earlier}"
-    looked = f"the rows of plan {plan.number} are then looked for in it: with some of them it counts as done, without any another plan"
-    return f"{accept}{looked} takes its place{earlier}"
+        return f"{accept}. Another plan then replaces plan {plan.number}{earlier}"
+    return (
+        f"{accept}. The rows of plan {plan.number} are then searched in it: if it has some of "
+        f"them, the plan counts as done; if it has none, another plan replaces it{earlier}"
+    )
 
 
-def _from(plan: Plan) -> str:
-    for log, position in sorted(plan.positions.items())[:1]:
-        others = f" (and {len(plan.positions) - 1:,} more)" if len(plan.positions) > 1 else ""
-        return f", in {log} from offset {position}{others}"
-    return ""
+def _first_position(plan: Plan) -> str:
+    """Return the loaded-until offset of the first partition, for a message."""
+    if not plan.positions:
+        return ""
+    log = min(plan.positions)
+    text = f", in {log} from offset {plan.positions[log]}"
+    if len(plan.positions) > 1:
+        text += f" (and {len(plan.positions) - 1:,} more)"
+    return text
 
 
 def _is_another_plan(plan: Plan, table: Table) -> bool:
@@ -393,119 +446,141 @@ def _is_another_plan(plan: Plan, table: Table) -> bool:
     )
 
 
-def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable:
-    """The table is right."""
-    metadata, number = table.metadata, newest.number if newest else 0
+def _restore_from(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable:
+    """Return the state if the table is ahead of the ledger: the table is right.
+
+    Raises LedgersDisagree if the table's plan is unknown, or was not made for this table.
+    """
+    metadata = table.metadata
+    number = 0
+    if newest:
+        number = newest.number
     if metadata is None or metadata.document is None:
-        message = (
-            two_stories(number, in_table)
-            + ", and the table's log no longer says what that plan was"
-        )
-        raise LedgersDisagree(message, table_version=table.version, action=_forgotten(newest))
+        message = f"{two_stories(number, in_table)}, and the table's log no longer has that plan"
+        action = _without_document(newest)
+        raise LedgersDisagree(message, table_version=table.version, action=action)
     plan = parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
-    if (plan.number, plan.id, plan.uid) != (
-        metadata.number,
-        metadata.plan_id,
-        metadata.uid,
-    ) or plan.table_id not in (None, table.id):
-        message = (
-            f"Commit {metadata.delta_version} of the table carries a plan that was not made for it"
-        )
-        raise LedgersDisagree(
-            message, table_version=metadata.delta_version, action=_which_table(table, plan)
-        )
+    identity = (plan.number, plan.id, plan.uid)
+    is_of_commit = identity == (metadata.number, metadata.plan_id, metadata.uid)
+    if not is_of_commit or plan.table_id not in (None, table.id):
+        version = metadata.delta_version
+        message = f"Commit {version} of the table carries a plan that was not made for it"
+        action = _accept_table(table, plan)
+        raise LedgersDisagree(message, table_version=version, action=action)
     return RebuildFromTable(plan, UpToDate(plan, plan.positions))
 
 
-def _forgotten(newest: Plan | None) -> str:
+def _without_document(newest: Plan | None) -> str:
     """Return what to do if the table's newest plan is unknown. `newest`: the ledger's."""
-    behind_the_rows = "continue after the rows in the table: etl ledger restore CONF --reason ..."
+    after_rows = "continue after the rows in the table: etl ledger restore CONF --reason ..."
     if newest is None:
-        behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
+        after_rows += f". On Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
     elif newest.is_physical:
-        behind_the_rows = f"{BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
-    return f"{_WHICH_LEDGER}; restore a newer copy of ZooKeeper, or {behind_the_rows}"
+        after_rows = f"{BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
+    return f"{_CHECK_LEDGER}. Restore a newer copy of ZooKeeper, or {after_rows}"
 
 
-def _go_on(
+def _state_once_accepted(
     ledger: Ledger, plan: Plan, table: Table | None, in_table: int
 ) -> Replay | Supersede | UpToDate:
-    """The state where an operator accepted the table as it is, or that there is none, after `plan`."""
+    """Return the state after an operator accepted the table as it is, or that there is none.
+
+    Raises LedgersDisagree if it is unknown whether the table has the rows of `plan`.
+    """
     acknowledgement = ledger.acknowledged
     if in_table == plan.number or is_recorded(ledger, plan):
         return UpToDate(plan, plan.positions)
-    if in_table == plan.table_transaction_version and plan.table_id == (
-        table.id if table else None
-    ):
+    if in_table == plan.table_transaction_version and plan.table_id == _id(table):
         return Replay(plan)
     if table is None or (acknowledgement and acknowledgement.lacks_plan):
         if table is None:
             gone = "the table is gone"
         else:
             gone = "the table is another one, without a row of this plan"
-        return Supersede(
-            plan,
-            f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}",
-        )
-    message = f"Nobody knows whether plan {plan.number} is in the table at this path: it has another history"
-    action = f"Check which table this is; to accept it, and have its rows looked at: etl table accept-changes CONF {table.version} --reason ..."
+        reason = ""
+        if acknowledgement:
+            reason = acknowledgement.reason
+        return Supersede(plan, f"{gone}, and that was accepted: {reason}")
+    message = (
+        f"It is unknown whether plan {plan.number} is in the table at this path: "
+        "the table has another history"
+    )
+    action = (
+        "Check which table this is. To accept it and search it for the rows of the plan: "
+        f"etl table accept-changes CONF {table.version} --reason ..."
+    )
     raise LedgersDisagree(message, table_version=table.version, action=action)
 
 
 def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
-    """True if another ledger of the same name wrote the table, and this one has not inherited it."""
-    metadata, plan = table.metadata if table else None, ledger.newest
-    if metadata is None or ledger.uid in (None, metadata.uid):
+    """True if another ledger of the same name wrote the table and this one did not inherit it."""
+    if table is None or table.metadata is None:
         return False
-    taken = plan.took_over if plan else None
-    return taken is None or taken.app_id != metadata.app_id or taken.number < metadata.number
+    metadata = table.metadata
+    if ledger.uid in (None, metadata.uid):
+        return False
+    inherited = None
+    if ledger.newest:
+        inherited = ledger.newest.took_over
+    if inherited is None:
+        return True
+    return inherited.app_id != metadata.app_id or inherited.number < metadata.number
 
 
 def reject_other_ledger(ledger: Ledger, table: Table | None) -> None:
-    """Plans of two ledgers have the same numbers and mean other rows: no acknowledgement makes them
-    one. Raises LedgersDisagree.
+    """Reject a table of another ledger of the same name. Raises LedgersDisagree.
+
+    Plans of two ledgers have the same numbers and different rows: no operator decision merges them.
     """
-    metadata = table.metadata if table else None
-    if metadata and is_of_another_era(ledger, table):
-        message = f"The table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
-        is_forgotten = metadata.document is None and bool(
-            ledger.newest and ledger.newest.is_physical
+    if table is None or table.metadata is None or not is_of_another_era(ledger, table):
+        return
+    metadata = table.metadata
+    message = (
+        "The table was written by another pipeline of the same name "
+        f"(its uid is {metadata.uid}, ours {ledger.uid})"
+    )
+    is_physical = ledger.newest is not None and ledger.newest.is_physical
+    if metadata.document is None and is_physical:
+        action = f"{_CHECK_LEDGER}. Check table.path. Otherwise {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
+    else:
+        action = (
+            f"{_CHECK_LEDGER}. Check table.path. To continue after the rows of this table, and "
+            "after what this ledger's plans have loaded elsewhere, which is then given up here: "
+            f"etl pipelines inherit CONF --predecessor {names_in_command(metadata.app_id)} "
+            "--reason ..."
         )
-        if is_forgotten:
-            action = f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
-        else:
-            action = (
-                f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
-                f"loaded elsewhere, which is then given up here: etl pipelines inherit CONF --predecessor "
-                f"{names_in_command(metadata.app_id)} --reason ..."
-            )
-        raise LedgersDisagree(message, table_version=metadata.delta_version, action=action)
+    raise LedgersDisagree(message, table_version=metadata.delta_version, action=action)
 
 
 def _reject_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> None:
-    applied = ledger.applied
-    action = _which_table(table, plan, is_done=is_recorded(ledger, plan))
-    recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
-    if table and recorded and table.id != recorded:
-        message = f"The table at this path has id {table.id}, plan {plan.number} went to {recorded}"
-        raise LedgersDisagree(message, table_version=table.version, action=action)
-    if applied and applied.number == plan.number > in_table:
+    """Reject a table that is not the plan's. Raises LedgersDisagree."""
+    version = _version(table)
+    action = _accept_table(table, plan, is_done=is_recorded(ledger, plan))
+    result = ledger.applied
+    if result and result.number != plan.number:
+        result = None
+    recorded_id = plan.table_id
+    if result:
+        recorded_id = result.table_id
+    if table and recorded_id and table.id != recorded_id:
         message = (
-            f"Plan {plan.number} was in the table as version {applied.delta_version}, now "
-            + ("the table does not hold it" if table else "there is no table")
+            f"The table at this path has id {table.id}, plan {plan.number} went to {recorded_id}"
         )
-        raise LedgersDisagree(
-            message, table_version=table.version if table else None, action=action
+        raise LedgersDisagree(message, table_version=version, action=action)
+    if result and plan.number > in_table:
+        present = "there is no table"
+        if table:
+            present = "the table does not hold it"
+        message = (
+            f"Plan {plan.number} was in the table as version {result.delta_version}, now {present}"
         )
-    if (
-        in_table == plan.table_transaction_version
-        and (table.id if table else None) != plan.table_id
-    ):
-        message = f"Plan {plan.number} was made " + (
-            "for a table, now there is none"
-            if plan.table_id
-            else ("when there was no table, now there is one that does not hold it")
-        )
-        raise LedgersDisagree(
-            message, table_version=table.version if table else None, action=action
-        )
+        raise LedgersDisagree(message, table_version=version, action=action)
+    if in_table == plan.table_transaction_version and _id(table) != plan.table_id:
+        if plan.table_id:
+            message = f"Plan {plan.number} was made for a table, now there is none"
+        else:
+            message = (
+                f"Plan {plan.number} was made when there was no table, "
+                "now there is one that does not hold it"
+            )
+        raise LedgersDisagree(message, table_version=version, action=action)

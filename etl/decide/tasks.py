@@ -1,7 +1,11 @@
-"""Where may ranges be cut, and how are they packed into tasks?
+"""At which offsets may ranges be split, and how are they packed into tasks?
 
-A range may be cut at any offset; on Jafka and Kafka 0.7 only where the broker reports an entry: the
-position of the last plan, starts of segments, and the flushed end. Imports no settings.
+A range may be split at any offset; on Jafka and Kafka 0.7 only at boundaries, at which the broker
+reports that a message begins: the loaded-until offset of the last plan, starts of segments, and the
+flushed end.
+
+Lives here: splitting, packing, and the assumed sizes. Not here: settings, which callers pass as
+numbers; the caps of a plan (etl/decide/plan.py).
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ from etl.model.partitions import BrokerPartition, PartitionOffsets
 from etl.model.plans import OffsetRange
 
 Boundaries = Mapping[BrokerPartition, Sequence[int]]
-"""Of logs that may not be cut anywhere, where they may, ascending. A physical log that is not in it
-may not be cut at all.
+"""Offsets at which partitions of Jafka may be split, ascending. A Jafka partition that is missing
+here may not be split at all.
 """
 NONE_KNOWN: Boundaries = MappingProxyType({})
 
@@ -27,55 +31,60 @@ NONE_KNOWN: Boundaries = MappingProxyType({})
 def boundaries_of(
     extents: Mapping[BrokerPartition, PartitionOffsets],
 ) -> dict[BrokerPartition, tuple[int, ...]]:
-    """The boundaries that brokers named."""
-    return {
-        log: extent.boundaries for log, extent in extents.items() if extent.boundaries is not None
-    }
+    """Return the boundaries that brokers reported."""
+    boundaries = {}
+    for log, extent in extents.items():
+        if extent.boundaries is not None:
+            boundaries[log] = extent.boundaries
+    return boundaries
 
 
 def ends_between(
     log: BrokerPartition, start: int, end: int, known: Boundaries
 ) -> Sequence[int] | None:
-    """Where a range from `start` to `end` may end, ascending: `end` and the boundaries before it;
-    None where it may end anywhere.
+    """Return the possible ends of a range from `start` to `end`, ascending.
+
+    They are `end` and the boundaries before it; None if the range may end at any offset.
     """
     if not log.is_physical:
         return None
     bounds = known.get(log, ())
-    return [
-        *bounds[bisect_right(bounds, start) : bisect_left(bounds, end)],
-        *([end] if start < end else ()),
-    ]
+    ends = list(bounds[bisect_right(bounds, start) : bisect_left(bounds, end)])
+    if start < end:
+        ends.append(end)
+    return ends
 
 
 def end_at_or_above(log: BrokerPartition, offset: int, known: Boundaries) -> int:
-    """The first offset at or above this one where a range may end; the offset itself where no
-    boundary lies above it.
+    """Return the first possible end of a range at or above `offset`.
+
+    The offset itself if no boundary is above it.
     """
     bounds = known.get(log, ())
-    at = bisect_left(bounds, offset)
-    return bounds[at] if at < len(bounds) else offset
+    index = bisect_left(bounds, offset)
+    if index == len(bounds):
+        return offset
+    return bounds[index]
 
 
 def nearest(cuts: Iterable[int], ends: Sequence[int]) -> list[int]:
-    """Of `ends`, ascending, the nearest to each of these cuts, each once and in order."""
+    """Return the nearest of `ends`, ascending, to each of `cuts`: each once and in order."""
     found = set()
     for cut in cuts:
-        at = bisect_left(ends, cut)
-        found.add(min(ends[max(0, at - 1) : at + 1], key=lambda end: abs(end - cut)))
+        index = bisect_left(ends, cut)
+        neighbors = ends[max(0, index - 1) : index + 1]
+        found.add(min(neighbors, key=lambda end: abs(end - cut)))
     return sorted(found)
 
 
 ASSUMED_BYTES_PER_OFFSET = 1024.0
-"""Where a broker does not tell the size of its logs."""
+"""Assumed if a broker does not report the size of its logs."""
 ASSUMED_PARALLELISM = 8
-"""How many tasks work at once on a cluster that is not asked."""
+"""Assumed number of tasks that run at once, if the Spark cluster is unknown."""
 LEAST_TASK_BYTES = 4 * 2**20
-"""Less than that is not worth a task of its own: starting one takes about as long as reading it."""
+"""Smallest size of a task: to start one takes about as long as to read so many bytes."""
 LEAST_BYTES_PER_OFFSET = 2.0**-20
-"""A log whose offsets cost nothing (all compacted away) is cheap, not free: shares are found by
-dividing.
-"""
+"""Smallest cost of an offset, also if all records are compacted away: costs are divisors."""
 
 
 def split_ranges(
@@ -85,43 +94,36 @@ def split_ranges(
     parallelism: int | None,
     boundaries: Boundaries = NONE_KNOWN,
 ) -> tuple[OffsetRange, ...]:
-    """Ranges in pieces of about `target_bytes`, and in so many that `parallelism` tasks have
-    something to read where there is enough.
+    """Return the ranges in pieces of about `target_bytes`, enough of them for `parallelism` tasks.
 
-    None: only the cluster knows how many work at once. A range of a physical log is cut at
-    `boundaries` only, so its pieces may be larger.
+    `parallelism`: None if only the cluster knows the number of tasks that run at once. A range of
+    Jafka is split at `boundaries` only, so its pieces may be larger.
     """
     ranges = list(wholes)
-    whole = bytes_of(ranges, bytes_per_offset)
-    share = max(
-        whole / max(1, ASSUMED_PARALLELISM if parallelism is None else parallelism),
-        float(LEAST_TASK_BYTES),
-    )
-    return tuple(
-        piece
-        for r in ranges
-        for piece in split_range(r, bytes_per_offset, target_bytes, share, boundaries)
-    )
+    if parallelism is None:
+        parallelism = ASSUMED_PARALLELISM
+    even_part = bytes_of(ranges, bytes_per_offset) / max(1, parallelism)
+    most_bytes = max(even_part, float(LEAST_TASK_BYTES))
+    pieces: list[OffsetRange] = []
+    for r in ranges:
+        pieces.extend(split_range(r, bytes_per_offset, target_bytes, most_bytes, boundaries))
+    return tuple(pieces)
 
 
 def split_range(
     whole: OffsetRange,
     bytes_per_offset: Mapping[BrokerPartition, float],
     target_bytes: int,
-    share_bytes: float = math.inf,
+    most_bytes: float = math.inf,
     boundaries: Boundaries = NONE_KNOWN,
 ) -> Iterator[OffsetRange]:
-    """Pieces of even size, none much larger than `target_bytes` and none larger than `share_bytes`,
-    as far as the log may be cut there.
+    """Return pieces of even size: none much larger than `target_bytes`, none above `most_bytes`.
 
-    Nothing for an empty range.
+    Pieces are larger where the partition may not be split. Nothing for an empty range.
     """
     cost = whole.size * cost_of(whole.log, bytes_per_offset)
-    return _even_pieces(
-        whole,
-        min(whole.size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes))),
-        boundaries,
-    )
+    pieces = max(1, round(cost / target_bytes), _pieces_of_at_most(cost, most_bytes))
+    return _even_pieces(whole, min(whole.size, pieces), boundaries)
 
 
 def pack_tasks(
@@ -131,46 +133,52 @@ def pack_tasks(
     parallelism: int,
     first: Collection[BrokerPartition] = (),
 ) -> tuple[tuple[int, ...], ...]:
-    """Indices of `ranges` packed into tasks: one leader a task, about `target_bytes` each, and as
-    many as can work at once.
+    """Return indices of `ranges` packed into tasks: one leader per task, about `target_bytes` each.
 
-    When all is small they are smaller, so that `parallelism` tasks have something to do where there
-    are as many ranges; and what several leaders have of less than `LEAST_TASK_BYTES` shares a task,
-    one leader after the other, where more tasks than work at once are left. Tasks begin in their
-    order: those with a range of the logs in `first` come first, and it comes first in them.
+    If there is less to read, tasks are smaller, so that `parallelism` tasks can run at once. If
+    there are still more tasks than run at once, ranges of several leaders that are smaller than
+    `LEAST_TASK_BYTES` are read by one task, one leader after the other. Tasks start in their order:
+    first those with a range of the partitions in `first`, and those ranges first in them.
     """
     costs = [r.size * cost_of(r.log, bytes_per_offset) for r in ranges]
-    share = sum(costs) / max(1, parallelism)
+    even_part = sum(costs) / max(1, parallelism)
     by_leader: dict[int | None, list[int]] = {}
     for i, r in enumerate(ranges):
-        by_leader.setdefault(r.leader.broker.id if r.leader else None, []).append(i)
-    of_leaders = [
-        task
-        for _, indices in sorted(by_leader.items(), key=str)
-        for task in _fill(indices, costs, target_bytes, share)
-    ]
-    tasks = _together(of_leaders, costs, parallelism)
+        leader_id = None
+        if r.leader:
+            leader_id = r.leader.broker.id
+        by_leader.setdefault(leader_id, []).append(i)
+    of_leaders: list[tuple[int, ...]] = []
+    for _, indices in sorted(by_leader.items(), key=str):
+        of_leaders.extend(_tasks_of_leader(indices, costs, target_bytes, even_part))
+
     late = [r.log not in first for r in ranges]
-    return tuple(
-        sorted(
-            (tuple(sorted(task, key=lambda i: (late[i], i))) for task in tasks),
-            key=lambda task: late[task[0]],
-        )
-    )
+    tasks = []
+    for task in _merge_small(of_leaders, costs, parallelism):
+        tasks.append(tuple(sorted(task, key=lambda i: (late[i], i))))
+    return tuple(sorted(tasks, key=lambda task: late[task[0]]))
 
 
 def split_by_offsets(
     ranges: Iterable[OffsetRange], most: int, boundaries: Boundaries = NONE_KNOWN
 ) -> tuple[OffsetRange, ...]:
-    """Ranges in even pieces of `most` offsets or fewer, as far as their logs may be cut there."""
-    return tuple(piece for r in ranges for piece in _even_pieces(r, -(-r.size // most), boundaries))
+    """Return the ranges in even pieces of at most `most` offsets.
+
+    Pieces are larger where the partition may not be split.
+    """
+    pieces: list[OffsetRange] = []
+    for r in ranges:
+        count = -(-r.size // most)
+        pieces.extend(_even_pieces(r, count, boundaries))
+    return tuple(pieces)
 
 
 def split_tasks(
     tasks: Iterable[Sequence[int]], ranges: Sequence[OffsetRange], most: int
 ) -> tuple[tuple[int, ...], ...]:
-    """The same ranges in the same order, in so many tasks that none reads more than `most` offsets,
-    as long as no range has more.
+    """Return the same ranges in the same order, in tasks that read at most `most` offsets each.
+
+    A larger range is a task of its own.
     """
     found: list[list[int]] = []
     for task in tasks:
@@ -185,8 +193,11 @@ def split_tasks(
 
 
 def _even_pieces(whole: OffsetRange, pieces: int, boundaries: Boundaries) -> Iterator[OffsetRange]:
-    start, size = whole.from_offset, whole.size
-    cuts = [start + size * i // pieces for i in range(pieces + 1)] if size else []
+    start = whole.from_offset
+    size = whole.size
+    cuts: list[int] = []
+    if size:
+        cuts = [start + size * i // pieces for i in range(pieces + 1)]
     ends = ends_between(whole.log, start, whole.until_offset, boundaries)
     if ends:
         cuts = [start, *nearest(cuts[1:], ends)]
@@ -194,50 +205,59 @@ def _even_pieces(whole: OffsetRange, pieces: int, boundaries: Boundaries) -> Ite
         yield replace(whole, from_offset=piece_from, until_offset=piece_until)
 
 
-def _at_most(cost: float, share: float) -> int:
-    """How many pieces none of which is larger than `share`, but for what arithmetic rounds."""
-    return math.ceil(cost / share - 1e-9) if share else 1
+def _pieces_of_at_most(cost: float, most: float) -> int:
+    """Return the number of pieces such that none is larger than `most`, except for rounding."""
+    if not most:
+        return 1
+    return math.ceil(cost / most - 1e-9)
 
 
-def _fill(
-    indices: Sequence[int], costs: Sequence[float], target: float, share: float
+def _tasks_of_leader(
+    indices: Sequence[int], costs: Sequence[float], target: float, most: float
 ) -> list[tuple[int, ...]]:
-    """Even tasks of ranges that one leader has."""
+    """Return even tasks of the ranges of one leader."""
     cost = sum(costs[i] for i in indices)
-    return _evenly(
-        [(i,) for i in indices],
-        costs,
-        min(len(indices), max(1, round(cost / target), _at_most(cost, share))),
-    )
+    count = max(1, round(cost / target), _pieces_of_at_most(cost, most))
+    return _pack_evenly([(i,) for i in indices], costs, min(len(indices), count))
 
 
-def _together(
+def _merge_small(
     tasks: Sequence[tuple[int, ...]], costs: Sequence[float], parallelism: int
 ) -> list[tuple[int, ...]]:
-    """Tasks that are not worth one each share some, whoever leads their ranges: each is a start of
-    Spark's, and a file of the table.
+    """Return the tasks, with tasks below `LEAST_TASK_BYTES` merged, also of several leaders.
 
-    As many are left as can work at once.
+    Each task costs a start by Spark and a file of the table. As many remain as can run at once.
     """
-    small = [task for task in tasks if _cost(task, costs) < LEAST_TASK_BYTES]
-    large = [task for task in tasks if _cost(task, costs) >= LEAST_TASK_BYTES]
-    least = math.ceil(sum(_cost(task, costs) for task in small) / LEAST_TASK_BYTES)
+    small = []
+    large = []
+    small_cost = 0.0
+    for task in tasks:
+        cost = _cost(task, costs)
+        if cost < LEAST_TASK_BYTES:
+            small.append(task)
+            small_cost += cost
+        else:
+            large.append(task)
+    least = math.ceil(small_cost / LEAST_TASK_BYTES)
     count = max(1, least, parallelism - len(large))
-    return [*large, *_evenly(small, costs, count)] if count < len(small) else list(tasks)
+    if count >= len(small):
+        return list(tasks)
+    return [*large, *_pack_evenly(small, costs, count)]
 
 
-def _evenly(
+def _pack_evenly(
     parts: Iterable[tuple[int, ...]], costs: Sequence[float], count: int
 ) -> list[tuple[int, ...]]:
-    """So many tasks of these parts, the dearest first, each into the task that has least so far:
-    even tasks, in n log n.
+    """Return `count` tasks of these parts: the most expensive first, each into the task with the
+    least cost so far. The tasks are about even, in n log n.
     """
     tasks: list[tuple[float, int, list[int]]] = [(0.0, n, []) for n in range(count)]
     for part in sorted(parts, key=lambda part: (-_cost(part, costs), part)):
         cost, n, members = tasks[0]
         members.extend(part)
         heapq.heapreplace(tasks, (cost + _cost(part, costs), n, members))
-    return [tuple(sorted(members)) for _, _, members in sorted(tasks, key=lambda task: task[1])]
+    in_order = sorted(tasks, key=lambda task: task[1])
+    return [tuple(sorted(members)) for _, _, members in in_order]
 
 
 def _cost(task: Iterable[int], costs: Sequence[float]) -> float:
@@ -247,12 +267,12 @@ def _cost(task: Iterable[int], costs: Sequence[float]) -> float:
 def bytes_of(
     ranges: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float]
 ) -> float:
-    """What reading them comes to, by what the brokers tell of the size of their logs."""
+    """Return the bytes to read, by the sizes that brokers report of their logs."""
     return sum(r.size * cost_of(r.log, bytes_per_offset) for r in ranges)
 
 
 def cost_of(log: BrokerPartition, bytes_per_offset: Mapping[BrokerPartition, float]) -> float:
-    """Bytes of one offset on average; those of a physical log are bytes."""
+    """Return the average bytes per offset; on Jafka an offset is a byte."""
     if log.is_physical:
         return 1.0
     return max(bytes_per_offset.get(log, ASSUMED_BYTES_PER_OFFSET), LEAST_BYTES_PER_OFFSET)
@@ -262,17 +282,19 @@ T = TypeVar("T")
 
 
 def in_parts(wanted: Iterable[T], cost: Callable[[T], int], at_most: int) -> Iterator[list[T]]:
-    """Cut what is wanted into parts; `cost` gives the bytes of one, of which a part has `at_most`,
-    or it is one alone.
+    """Yield parts of at most `at_most` bytes; an item that is larger is a part of its own.
+
+    `cost` returns the bytes of an item.
     """
-    some: list[T] = []
-    size = 0
-    for one in wanted:
-        taken = cost(one)
-        if some and size + taken > at_most:
-            yield some
-            some, size = [], 0
-        some.append(one)
-        size += taken
-    if some:
-        yield some
+    part: list[T] = []
+    part_bytes = 0
+    for item in wanted:
+        item_bytes = cost(item)
+        if part and part_bytes + item_bytes > at_most:
+            yield part
+            part = []
+            part_bytes = 0
+        part.append(item)
+        part_bytes += item_bytes
+    if part:
+        yield part

@@ -86,10 +86,10 @@ def set_back(stage: Stage, *, to: int | None) -> CaseResult:
     pipeline = joining(stage, loaded=True)
     ours = pipeline.committed()[_PARTITION]
     result = run_disturbed(pipeline, "store", lambda world: set_offset(pipeline, _PARTITION, to))
-    stopped(result, 5, "Somebody else", f"ours is {ours}")
+    stopped(result, 5, "Another client", f"ours is {ours}")
     assert (stored_plans(pipeline), voids(pipeline)) == ([1], 1), result.out
     after = held(pipeline)
-    stopped(pipeline.run(), 5, "Somebody else")
+    stopped(pipeline.run(), 5, "Another client")
     set_offset(pipeline, _PARTITION, ours)
     next_run = pipeline.ran()
     return stage.finish(

@@ -186,7 +186,7 @@ def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> C
     else:
         commit(None)
         result = pipeline.run()
-    stopped(result, 5, "Somebody else")
+    stopped(result, 5, "Another client")
     after = held(pipeline)
     restored = pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"])
     assert restored.code == 0, restored.err
@@ -199,7 +199,7 @@ def zookeeper_went_back(stage: Stage) -> CaseResult:
     prepare(pipeline, loaded=True)
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/{_PARTITION}", b"7")
-    result = stopped(pipeline.run(), 5, "Somebody else")
+    result = stopped(pipeline.run(), 5, "Another client")
     after = held(pipeline)
     restored = pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"])
     assert restored.code == 0, restored.err

@@ -78,7 +78,7 @@ def _decided(
         reported = stage.finish(pipeline, after=after, next_run=result, expected=expected)
         assert let_go(pipeline) == [(_PARTITION, _OURS, _LARGER, "offset moved")], let_go(pipeline)
         return reported
-    stopped(result, 5, "Somebody else", f"set it back to {_OURS}")
+    stopped(result, 5, "Another client", f"Set it back to {_OURS}")
     set_offset(pipeline, _PARTITION, _OURS)  # the advice of the error
     pipeline.ran()
     return stage.finish(pipeline, after=after, next_run=result)

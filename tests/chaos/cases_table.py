@@ -311,7 +311,7 @@ def history_cleaned_and_ledger_lost(stage: Stage) -> CaseResult:
     after = held(pipeline)
     _forget_commits(pipeline)
     kept = _empty_ledger(pipeline)
-    result = stopped(pipeline.run(), 5, "the table's log no longer says what that plan was")
+    result = stopped(pipeline.run(), 5, "the table's log no longer has that plan")
     _put_ledger_back(pipeline, kept)
     pipeline.produce(80)
     return stage.finish(pipeline, after=after, next_run=result)

@@ -146,7 +146,7 @@ def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing
     wrong: list[tuple[tuple[str, ...], int, str]] = [
         (here, 2, "topic"),
         ((*here, "--topic", f"{filled}x"), 2, filled),
-        ((*here, "--topic", "no-.*-such"), 2, "the cluster has"),
+        ((*here, "--topic", "no-.*-such"), 2, "The cluster has"),
         (("--zookeeper", f"{servers}/nowhere", "--topic", filled), 2, f"/{chroot}"),
         ((*here, "--topic", filled, "--set", "source.assume_cluster_id=mine"), 2, "Remove the key"),
         ((*here, "--bootstrap-servers", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),

@@ -67,7 +67,7 @@ def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_s
 ) -> None:
     committed_by_another(kept, {1: 7})
     kept.produce(80)
-    refused(kept.run(), 5, "somebody else moved a committed offset: it is 7, ours is 20")
+    refused(kept.run(), 5, "Another client moved a committed offset: it is 7, ours is 20")
     assert kept.door("ledger", "restore", after=["--reason", "seen", "--yes"]).code == 0
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(40)
     with pytest.raises(BaseException, match="it is 3, ours is"):  # in the middle of a run

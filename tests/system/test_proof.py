@@ -317,7 +317,7 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
                 5,
                 there,
                 f"path {pipeline.table}",
-                "loading goes on behind them",
+                "loading continues after them",
             )
         offsets = pipeline.door("offsets", "show")
         assert (offsets.code, {(one["loaded_until"], one["lag"]) for one in offsets.document}) == (

@@ -261,7 +261,8 @@ def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind
     ) as raised:
         reject_other_offsets_storage(plan, KAFKA)
     assert (
-        "With group.offsets_storage: zookeeper `etl run CONF` finishes it;" in raised.value.action
+        "Set group.offsets_storage: zookeeper, with which `etl run CONF` finishes the plan. Then"
+        in raised.value.action
     )
     reject_other_offsets_storage(replace(plan, moves_offsets=False), KAFKA)
 

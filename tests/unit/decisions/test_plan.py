@@ -219,7 +219,9 @@ def test_an_offset_above_the_end_of_a_log_that_we_know_may_only_be_set_back_to_o
     state = replace(onward({A: 7}), positions={A: 11}, followed={A: 11})
     with pytest.raises(BadOffset) as caught:
         next_plan(snapshot_of({A: (3, 10)}, ledger=Ledger("u", state.last)), state)
-    assert caught.value.action.endswith("from 3 to 10; set the committed offset back to ours, 7")
+    assert caught.value.action.endswith(
+        "from 3 to 10. Set the committed offset back to 7, the loaded-until offset"
+    )
 
 
 def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None:
@@ -311,7 +313,7 @@ def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
         reject_missing_topics(
             settings_of(topics=["x.*"]), [], lambda: ["__consumer_offsets", *"gfedcba"]
         )
-    assert caught.value.action.endswith("; the cluster has a, b, c, d, e and 2 more")
+    assert caught.value.action.endswith(". The cluster has a, b, c, d, e and 2 more")
 
 
 DOTTED = settings_of(topics=["clicks", "my.topic"])

@@ -259,7 +259,10 @@ def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed(
 @pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
 @pytest.mark.parametrize(
     ("end", "message"),
-    [(49, "the log ends at 49"), (None, "the partition has no leader, so nobody tells")],
+    [
+        (49, "the log ends at 49"),
+        (None, "the partition has no leader, so the end of its log is unknown"),
+    ],
 )
 def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(
     on_offset_changed: OnOffsetChanged, end: int | None, message: str
@@ -706,7 +709,7 @@ def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_
     result = replace(
         ledger_of(3, applied=False), acknowledged=acknowledgement_of(3, table_id="clone")
     )
-    disagreement(result, table_of(None, id="clone"), "Nobody knows whether plan 3")
+    disagreement(result, table_of(None, id="clone"), "It is unknown whether plan 3")
 
 
 def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_one_made_for_that_table() -> (
@@ -774,7 +777,7 @@ def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_
     assert (
         "follow" in caught.value.action
         and "on_offset_changed" not in caught.value.action
-        and "set it back to" in caught.value.action
+        and "Set it back to" in caught.value.action
     )
 
 
@@ -804,7 +807,7 @@ def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_befor
         Ledger(UID, RESET, CommitResult(3, RESET.id, 7, "t1", ())),
         table_of(3, metadata=stamp_of(RESET)),
     )
-    with pytest.raises(OffsetMoved, match="since the log was cut or made again") as caught:
+    with pytest.raises(OffsetMoved, match="since the log was truncated or recreated") as caught:
         stand(ledger, table, {**COMPLETE, A: Committed(4, 9)}, OnOffsetChanged.FOLLOW)
     assert "on_offset_changed" not in caught.value.action
     found = stand(

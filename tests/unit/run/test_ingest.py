@@ -568,7 +568,7 @@ def test_a_disagreement_is_told_with_the_place_of_the_table() -> None:
         run(outside)
     assert caught.value.where["path"] == SETTINGS.table.path
     assert (
-        "given up, and loading goes on behind them, in clicks 0 from offset 5 (and 2 more)"
+        "given up, and loading continues after them, in clicks 0 from offset 5 (and 2 more)"
         in caught.value.action
     )
 

@@ -450,12 +450,11 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
     outside = group_of(5, 3)
     run(outside, [A, B])
     outside.kept.clear()
-    with pytest.raises(OffsetMoved, match="Somebody else removed") as removed:
+    with pytest.raises(OffsetMoved, match="Another client removed") as removed:
         run(outside, [A, B])
     assert (
         removed.value.action
-        and "made again is gone on with by etl topics accept-changes CONF -p clicks"
-        in removed.value.action
+        and "recreated, run etl topics accept-changes CONF -p clicks" in removed.value.action
     )
     plan = outside.newest_plan()
     assert plan
@@ -643,8 +642,8 @@ def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_
     outside.uid = None if is_gone else outside.uid
     with pytest.raises(
         OffsetMoved,
-        match="Plan 2 of this pipeline was handed over, and neither ZooKeeper nor the table has "
-        "it:",
+        match="The offsets of plan 2 of this pipeline were committed, "
+        "but neither ZooKeeper nor the table has the plan:",
     ):
         run(outside, [A, B])
     world = FakeWorld(outside, SETTINGS)

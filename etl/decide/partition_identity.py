@@ -2,21 +2,24 @@
 
 Truncation: after an unclean leader election or a restored disk other records have the same offsets.
 A plan keeps the leader epoch of the ends that it uses, a range result that of its last record batch
-(KIP-101). The next run asks where that epoch ends (OffsetForLeaderEpoch, KIP-320): below the
-position, the partition was truncated there. The record batch's own epoch must be the one found,
-too: a former leader may return with a longer log. Brokers before 2.1 have no usable epochs: there,
-and after a restart of a single broker with half its disk in the same epoch, only an end below the
-position shows it.
+(KIP-101). The next run requests the end of that epoch (OffsetForLeaderEpoch, KIP-320): if it is
+below the loaded-until offset, the partition was truncated there. The record batch's own epoch must
+be the one found, too: a former leader may return with a longer log. Brokers before 2.1 have no
+usable epochs: there, and after a restart of a single broker with half its disk in the same epoch,
+only an end below the loaded-until offset shows it.
 
-Recreation: from Kafka 0.8 on the topic id tells; before 2.8 the creation of its znode.
+Recreation: from Kafka 2.8 on the topic id shows it; from 0.8 to 2.7 the creation of the znode.
 
 Jafka and Kafka 0.7 have neither. A topic may be recreated on one broker and kept by another, so
-each partition is judged alone, by a digest of the bytes before the position (tail fingerprint).
-Bytes that expired and logs of equal messages prove nothing; an operator decides. A partition whose
-broker is unavailable stays undecided.
+each partition is decided alone, by a digest of the bytes before the loaded-until offset (tail
+fingerprint). Expired bytes and logs of equal messages prove nothing; an operator decides. A
+partition of an unavailable broker stays undecided.
 
-Cluster: its name is part of the table's application id, so a pipeline keeps the one it began
-with. Brokers report an id from 0.10.1 on; during an upgrade the name must not change.
+Cluster: its name is part of the table's application id, so a pipeline keeps its first name. Brokers
+report an id from 0.10.1 on; during an upgrade the name must not change.
+
+Lives here: these comparisons, and their errors with the commands that resolve them. Not here:
+accepting a change (etl/decide/accept_partitions.py).
 """
 
 from __future__ import annotations
@@ -39,74 +42,90 @@ from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Snapshot
 
 TAIL_BYTES = 1024
-"""So many of a log are compared, or all of it where it holds fewer."""
+"""Number of bytes of a tail fingerprint; a shorter log is compared whole."""
 
 
 def end_places(
     extents: Mapping[BrokerPartition, PartitionOffsets],
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Return where the next tail fingerprints are: offset and number of bytes before each end."""
-    places = {
-        log: _place(extent.end_offset, extent) for log, extent in extents.items() if log.is_physical
-    }
-    return {log: place for log, place in places.items() if place[1]}
+    """Return the places of the next tail fingerprints: each end, and a number of bytes before it."""
+    places = {}
+    for log, extent in extents.items():
+        if not log.is_physical:
+            continue
+        place = _place(extent.end_offset, extent)
+        if place[1]:
+            places[log] = place
+    return places
 
 
 def known_places(
     plan: Plan | None, extents: Mapping[BrokerPartition, PartitionOffsets]
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Return where the plan's tail fingerprints are, of partitions that still cover them."""
-    tails = plan.tails if plan else {}
-    return {
-        log: (tail.until_offset, tail.size)
-        for log, tail in tails.items()
-        if log in extents
-        and extents[log].log_start_offset <= tail.until_offset - tail.size
-        and tail.until_offset <= extents[log].end_offset
-    }
+    """Return the places of the plan's tail fingerprints, if their bytes are still in the log."""
+    places: dict[BrokerPartition, tuple[int, int]] = {}
+    if plan is None:
+        return places
+    for log, tail in plan.tails.items():
+        extent = extents.get(log)
+        if extent is None:
+            continue
+        start = tail.until_offset - tail.size
+        if extent.log_start_offset <= start and tail.until_offset <= extent.end_offset:
+            places[log] = (tail.until_offset, tail.size)
+    return places
 
 
 def tails_to_record(
     plan: Plan | None, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> dict[BrokerPartition, Tail]:
-    """Return the tail fingerprints of the next plan: at the current ends, also if it stops before
-    them; else the former ones.
+    """Return the tail fingerprints of the next plan.
+
+    They are those at the current ends, also if the plan stops before them; else the former ones. A
+    partition that is left to its owner is not compared.
     """
-    known = plan.tails if plan else {}
-    there = {
-        log: snapshot.tails.get(log, ()) for log in snapshot.extents
-    }  # one that is left to its owner is not compared
-    kept = {
-        log: max(there.get(log, ()), key=lambda tail: tail.until_offset, default=known.get(log))
-        for log in logs
-    }
-    return {log: tail for log, tail in kept.items() if tail}
+    known: Mapping[BrokerPartition, Tail] = {}
+    if plan:
+        known = plan.tails
+    tails = {}
+    for log in logs:
+        observed: Sequence[Tail] = ()
+        if log in snapshot.extents:
+            observed = snapshot.tails.get(log, ())
+        newest = max(observed, key=lambda tail: tail.until_offset, default=known.get(log))
+        if newest:
+            tails[log] = newest
+    return tails
 
 
 def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
     """True if the partition still has the plan's fingerprint; None if that is unknown."""
-    known, extent = plan.tails.get(log), snapshot.extents.get(log)
+    known = plan.tails.get(log)
+    extent = snapshot.extents.get(log)
     if extent is None or known is None:
         return None
     if extent.end_offset < known.until_offset:
         return False
-    there = [
-        tail
-        for tail in snapshot.tails.get(log, ())
-        if (tail.until_offset, tail.size) == (known.until_offset, known.size)
-    ]
-    return known in there if there else None
+    known_place = (known.until_offset, known.size)
+    same_place = []
+    for tail in snapshot.tails.get(log, ()):
+        if (tail.until_offset, tail.size) == known_place:
+            same_place.append(tail)
+    if not same_place:
+        return None
+    return known in same_place
 
 
 def _place(until: int, extent: PartitionOffsets) -> tuple[int, int]:
-    """The bytes before `until`, also where they are in several segments: the newest may hold one
-    message, and that one may come again.
+    """Return the place of the bytes before `until`, also if they are in several segments.
+
+    The newest segment may have only one message, and an equal one may follow.
     """
     return until, min(TAIL_BYTES, until - extent.log_start_offset)
 
 
 _NAMED = 20
-"""How many logs one message names."""
+"""Number of partitions that one message names."""
 
 
 def is_creation_id(topic_id: str) -> bool:
@@ -115,17 +134,17 @@ def is_creation_id(topic_id: str) -> bool:
 
 
 def recreated_topics(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
-    """The topics that are others as a whole, and their ids of now; those of physical logs are not
-    among them.
+    """Return the topics that were recreated as a whole, and their present ids.
+
+    Topics of Jafka are not among them.
     """
     physical = {log.topic for log in (*plan.positions, *plan.pending_starts) if log.is_physical}
-    both = {
-        topic: compared_ids(topic, plan, snapshot)
-        for topic in sorted(plan.topic_ids.keys() - physical)
-    }
-    return {
-        topic: snapshot.topic_ids[topic] for topic, ids in both.items() if ids and ids[0] != ids[1]
-    }
+    recreated = {}
+    for topic in sorted(plan.topic_ids.keys() - physical):
+        ids = compared_ids(topic, plan, snapshot)
+        if ids and ids[0] != ids[1]:
+            recreated[topic] = snapshot.topic_ids[topic]
+    return recreated
 
 
 def compared_ids(topic: str, plan: Plan, snapshot: Snapshot) -> tuple[str, str] | None:
@@ -135,86 +154,112 @@ def compared_ids(topic: str, plan: Plan, snapshot: Snapshot) -> tuple[str, str] 
     after an upgrade, and not if the conf names an older release: then znode ids. None if no kind is
     common.
     """
-    known, now = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
+    known = plan.topic_ids.get(topic)
+    now = snapshot.topic_ids.get(topic)
     if known is None or now is None:
         return None
     if is_creation_id(known) == is_creation_id(now):
         return known, now
-    created = known if is_creation_id(known) else plan.creation_ids.get(topic)
-    created_now = now if is_creation_id(now) else snapshot.creation_ids.get(topic)
-    return (created, created_now) if created and created_now else None
+    created = plan.creation_ids.get(topic)
+    if is_creation_id(known):
+        created = known
+    created_now = snapshot.creation_ids.get(topic)
+    if is_creation_id(now):
+        created_now = now
+    if created and created_now:
+        return created, created_now
+    return None
 
 
 def creations_to_record(topic_ids: Mapping[str, str], *known: Mapping[str, str]) -> dict[str, str]:
-    """Return the znode ids that a plan keeps in addition to topic ids; later names win."""
-    merged = {topic: found for each in known for topic, found in each.items()}
-    return {
-        topic: found
-        for topic, found in merged.items()
-        if not is_creation_id(topic_ids.get(topic, CREATION_ID))
-    }
+    """Return the znode ids that a plan keeps in addition to topic ids; later arguments win."""
+    kept = {}
+    for creation_ids in known:
+        for topic, creation_id in creation_ids.items():
+            if not is_creation_id(topic_ids.get(topic, CREATION_ID)):
+                kept[topic] = creation_id
+    return kept
 
 
 def creations_to_compare(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
-    """Return the ids of the topics of the plan's ranges at the snapshot, if brokers report none and
-    tasks cannot compare.
+    """Return the znode ids of the topics of the plan's ranges, of topics without topic id.
+
+    Tasks cannot compare those.
     """
-    ids = {
-        r.log.topic: snapshot.topic_ids.get(r.log.topic, "")
-        for r in plan.ranges
-        if r.size and not r.log.is_physical
-    }
-    return {topic: found for topic, found in sorted(ids.items()) if is_creation_id(found)}
+    ids = {}
+    for r in plan.ranges:
+        topic_id = snapshot.topic_ids.get(r.log.topic, "")
+        if r.size and not r.log.is_physical and is_creation_id(topic_id):
+            ids[r.log.topic] = topic_id
+    return dict(sorted(ids.items()))
 
 
 def reject_topics_recreated_since(
     plan: Plan, known: Mapping[str, str], now: Mapping[str, str], *, is_in_table: bool
 ) -> None:
-    """Reject topics of `known` with another id now: the plan's offsets are another topic's. Raises
-    TopicRecreated. Deleted topics are reported by their brokers.
+    """Reject topics of `known` with another id now: the plan's offsets are another topic's.
+
+    Raises TopicRecreated. Deleted topics are reported by their brokers.
     """
-    again = [topic for topic, found in known.items() if now.get(topic, found) != found]
-    if not again:
+    recreated = [topic for topic, known_id in known.items() if now.get(topic, known_id) != known_id]
+    if not recreated:
         return
-    topic, others = again[0], f" (and {len(again) - 1} more topics)" if again[1:] else ""
-    message = f"The topic was deleted and made again while it was read: its id is {now[topic]}, planned was {known[topic]}{others}"
-    action = f"Check who did it; the next run says so too, then continue with the new one: {accept_command([topic])}"
+    topic = recreated[0]
+    message = (
+        f"The topic was deleted and recreated while it was read: its id is {now[topic]}, "
+        f"planned was {known[topic]}"
+    )
+    if len(recreated) > 1:
+        message += f" (and {len(recreated) - 1} more topics)"
+    command = accept_command([topic])
+    action = (
+        "Check who recreated it. The next run reports it too: then continue with the new topic: "
+        f"{command}"
+    )
     if is_in_table:
-        message = f"{message}; plan {plan.number} is in the table, and some of its rows may be records of the new topic"
+        message += (
+            f"; plan {plan.number} is in the table, and some of its rows may be records of the "
+            "new topic"
+        )
         action = (
-            f"Check the plan's rows against the topic's records (etl plans show, etl records show), before anything else: {accept_command([topic])} "
-            "reads the new topic from its start, and those that are in the table already come twice"
+            "Compare the plan's rows with the topic's records (etl plans show, etl records show) "
+            f"before anything else: {command} reads the new topic from its start, and its records "
+            "that are in the table already come twice"
         )
     raise TopicRecreated(message, topic=topic, action=action)
 
 
 def id_of(log: BrokerPartition, plan: Plan) -> str | None:
-    """The id of its topic under which the log was decided."""
+    """Return the topic id under which the partition was decided."""
     return plan.log_topic_ids.get(log, plan.topic_ids.get(log.topic))
 
 
 def undecided_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
-    """The physical logs of which something was read while their topic had another id, in order;
-    also those that are away.
+    """Return the Jafka partitions that were read while their topic had another id, in order.
+
+    Partitions of unavailable brokers are among them.
     """
-    return sorted(
-        log
-        for log, position in plan.positions.items()
-        if log.is_physical
-        and position
-        and snapshot.topic_ids.get(log.topic, id_of(log, plan)) != id_of(log, plan)
-    )
+    undecided = []
+    for log, position in plan.positions.items():
+        known_id = id_of(log, plan)
+        if log.is_physical and position and snapshot.topic_ids.get(log.topic, known_id) != known_id:
+            undecided.append(log)
+    return sorted(undecided)
 
 
 def waiting_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
-    """Return those that stop each run: broker available, not read by others, not paused."""
-    alone = {*snapshot.leaderless, *snapshot.extents_of_owned, *snapshot.paused}
-    return [log for log in undecided_logs(plan, snapshot) if log not in alone]
+    """Return the undecided partitions that stop each run.
+
+    Their brokers are available, and they are neither read by others nor paused.
+    """
+    left_alone = {*snapshot.leaderless, *snapshot.extents_of_owned, *snapshot.paused}
+    return [log for log in undecided_logs(plan, snapshot) if log not in left_alone]
 
 
 def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
-    """True if an existing partition is the one that was read; None if unknown. One that ends below
-    the plan's position is another one, as is one that its broker lost.
+    """True if an existing partition is the one that was read; None if unknown.
+
+    False if it ends below the plan's loaded-until offset, or its broker lost it.
     """
     extent = snapshot.extents.get(log)
     if extent is None or extent.end_offset < plan.positions[log]:
@@ -231,29 +276,36 @@ def topic_ids_to_record(
     """Return the topic ids of the next plan: undecided partitions keep their former ids."""
     if plan is None:
         return {}
-    left = set(positions).difference(decided)
-    ids = {log: id_of(log, plan) for log in left if log.is_physical and plan.positions.get(log)}
-    return {
-        log: found
-        for log, found in ids.items()
-        if found is not None and found != topic_ids.get(log.topic)
-    }
+    ids = {}
+    for log in set(positions).difference(decided):
+        if log.is_physical and plan.positions.get(log):
+            known_id = id_of(log, plan)
+            if known_id is not None and known_id != topic_ids.get(log.topic):
+                ids[log] = known_id
+    return ids
 
 
 def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
-    """Offsets of a log mean nothing on another one of the same name. Raises NeedsDecision, which
-    names what leads out.
+    """Reject recreated topics, and undecided partitions of Jafka: the plan's offsets mean nothing
+    there. Raises NeedsDecision.
     """
-    again = recreated_topics(plan, snapshot)
-    for topic in again:
-        known, found = compared_ids(topic, plan, snapshot) or ("", "")
-        others = f" (and {len(again) - 1} more topics)" if again.keys() - {topic} else ""
-        message = f"The topic was deleted and made again: its id is {found}, plan {plan.number} read {known}{others}"
-        action = "Check who did it; to continue with the new one: " + accept_command([topic])
-        if is_creation_id(found):
+    recreated = recreated_topics(plan, snapshot)
+    for topic in recreated:
+        known_id, topic_id = compared_ids(topic, plan, snapshot) or ("", "")
+        message = (
+            f"The topic was deleted and recreated: its id is {topic_id}, "
+            f"plan {plan.number} read {known_id}"
+        )
+        if len(recreated) > 1:
+            message += f" (and {len(recreated) - 1} more topics)"
+        action = (
+            f"Check who recreated it. To continue with the new topic: {accept_command([topic])}"
+        )
+        if is_creation_id(topic_id):
             action += (
-                "; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --not-recreated. Nothing "
-                "tells which of the two it is: of another topic --not-recreated would leave out all records below our positions"
+                ". If ZooKeeper's content was copied to another ensemble and it is the same topic, "
+                "add --not-recreated. It is unknown which of the two happened: of another topic "
+                "--not-recreated would leave out all records below the loaded-until offsets"
             )
         raise NeedsDecision(message, topic=topic, action=action)
     waiting = waiting_logs(plan, snapshot)
@@ -262,92 +314,113 @@ def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
 
 
 def permanently_missing_topics(plan: Plan, snapshot: Snapshot) -> frozenset[str]:
-    """Return the topics of which nothing is left to read: deleted, or recreated by topic id. A
-    znode id may also differ because ZooKeeper was copied.
+    """Return the topics without records left to read: deleted, or recreated by topic id.
+
+    A znode id may also differ because ZooKeeper was copied.
     """
-    again = recreated_topics(plan, snapshot)
-    return snapshot.missing_topics | {
-        topic for topic, found in again.items() if not is_creation_id(found)
-    }
+    missing = set(snapshot.missing_topics)
+    for topic, topic_id in recreated_topics(plan, snapshot).items():
+        if not is_creation_id(topic_id):
+            missing.add(topic)
+    return frozenset(missing)
 
 
 def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> None:
-    """Reject a stored plan that reads a topic which was deleted and recreated since; it must be in
-    the table before the new topic can be accepted. Raises NeedsDecision.
+    """Reject a stored plan that reads a topic which was deleted and recreated since.
+
+    It must be in the table before the new topic can be accepted. Raises NeedsDecision.
     """
-    again = sorted(
-        {r.log.topic for r in plan.ranges}.intersection(recreated_topics(plan, snapshot))
-        if plan.is_executed_as_it_is
-        else ()
+    if not plan.is_executed_as_it_is:
+        return
+    topics = {r.log.topic for r in plan.ranges}
+    recreated = sorted(topics.intersection(recreated_topics(plan, snapshot)))
+    if not recreated:
+        return
+    topic = recreated[0]
+    known_id, topic_id = compared_ids(topic, plan, snapshot) or ("", "")
+    reason = "a member of the group stored"
+    if plan.handed_over:
+        reason = "was committed to the group"
+    message = (
+        f"The topic was deleted and recreated: its id is {topic_id}, "
+        f"that of plan {plan.number}, which {reason} and is not in the table, is {known_id}"
     )
-    for topic in again:
-        known, found = compared_ids(topic, plan, snapshot) or ("", "")
-        reason = "was handed over" if plan.handed_over else "a member of the group stored"
-        message = (
-            f"The topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {reason} and is not in the "
-            f"table, is {known}"
-        )
-        if is_creation_id(found):
-            skips = "--skip TOPIC:PARTITION:FROM-UNTIL with each of its ranges "
-        else:
-            skips = ""
-        action = (
-            f"Check who did it: what the table lacks of that plan is gone then, and the plan without it is: etl plans supersede CONF "
-            f"{plan.number} {skips}--reason ...; `etl run CONF` executes it, and then the new topic is gone on with: "
-            f"{accept_command([topic])}"
-        )
-        raise NeedsDecision(message, topic=topic, action=action)
+    skips = ""
+    if is_creation_id(topic_id):
+        skips = "--skip TOPIC:PARTITION:FROM-UNTIL with each of its ranges "
+    action = (
+        "Check who recreated it: the records of that plan which the table lacks are gone then. "
+        f"To store the plan without them: etl plans supersede CONF {plan.number} {skips}"
+        "--reason ...; `etl run CONF` executes it. Then continue with the new topic: "
+        f"{accept_command([topic])}"
+    )
+    raise NeedsDecision(message, topic=topic, action=action)
 
 
 def _undecided(waiting: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> NeedsDecision:
     log = waiting[0]
-    more = f" (and {len(waiting) - 1:,} more partitions)" if waiting[1:] else ""
     message = (
-        f"The topic was deleted and made again, and each of its brokers may have kept its log or lost it: the topic's id is "
-        f"{snapshot.topic_ids[log.topic]}, plan {plan.number} read this partition under {id_of(log, plan)}{more}"
+        "The topic was deleted and recreated, and each of its brokers may have kept its log or "
+        f"lost it: the topic's id is {snapshot.topic_ids[log.topic]}, "
+        f"plan {plan.number} read this partition under {id_of(log, plan)}"
     )
+    if len(waiting) > 1:
+        message += f" (and {len(waiting) - 1:,} more partitions)"
     return NeedsDecision(message, **log.place, action=" ".join(ways_out(waiting, plan, snapshot)))
 
 
 def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Describe undecided partitions and the commands by which each continues: a sentence for each
-    kind.
-    """
-    is_same = {log: is_what_was_read(log, plan, snapshot) for log in logs}
-    others, same, unknown = (
-        [log for log in logs if is_same[log] is found] for found in (False, True, None)
-    )
+    """Describe undecided partitions and the commands that continue them: a sentence per kind."""
+    others = []
+    same = []
+    unknown = []
+    for log in logs:
+        is_same = is_what_was_read(log, plan, snapshot)
+        if is_same is None:
+            unknown.append(log)
+        elif is_same:
+            same.append(log)
+        else:
+            others.append(log)
     sentences = []
     if others:
         sentences.append(
-            f"{named(others)}: the bytes that were read or planned are not there any more (where a broker kept its log, and its disk lost "
-            "the end of it alone, name the partition and say with --truncated-at up to which offset it kept it)."
+            f"{named(others)}: the bytes that were read or planned are not there any more (if a "
+            "broker kept its log, and its disk lost only the end of it, name the partition, and "
+            "pass with --truncated-at the offset up to which it kept it)."
         )
     if same:
         sentences.append(f"{named(same)}: the bytes that were read or planned last are there.")
     if unknown:
         names = [render_log(log) for log in unknown[:_NAMED]]
         sentences.append(
-            f"{named(unknown)}: nothing tells, as what was read last is not kept any more; compare records with the table's (etl records show). "
-            f"Where the broker lost its log: {accept_command(names)}; where it kept it: {accept_command(names, '--not-recreated')}."
+            f"{named(unknown)}: it is unknown whether the log is the same, since the bytes that "
+            "were read last have expired. Compare records with the table's (etl records show). "
+            f"If the broker lost its log: {accept_command(names)}; "
+            f"if it kept it: {accept_command(names, '--not-recreated')}."
         )
     if others or same:
         topics = sorted({log.topic for log in (*others, *same)})
+        purpose = "To continue"
+        if unknown:
+            purpose = "Then for the others"
         sentences.append(
-            f"{'Then the others' if unknown else 'To go on'}: {accept_command(topics)}, which reads logs that hold other bytes from their "
-            "start and the others on from where they were."
+            f"{purpose}: {accept_command(topics)}, which reads logs that hold other bytes from "
+            "their start and the others from their loaded-until offsets."
         )
     return sentences
 
 
 def named(logs: Sequence[BrokerPartition]) -> str:
-    """The logs as an operator names them, the first of many."""
-    more = f" and {len(logs) - _NAMED:,} more" if logs[_NAMED:] else ""
-    return " ".join(map(quoted_log, logs[:_NAMED])) + more
+    """Return the partitions as command arguments, the first of many."""
+    names = " ".join(map(quoted_log, logs[:_NAMED]))
+    if len(logs) > _NAMED:
+        names += f" and {len(logs) - _NAMED:,} more"
+    return names
 
 
 def accept_command(names: Iterable[str], *options: str) -> str:
-    """The command that leads out, as messages name it."""
+    """Return the command that accepts these topics or partitions, for messages."""
     partitions = " -p ".join(map(shlex.quote, names))
     words = " ".join([partitions, *options])
     return f"etl topics accept-changes CONF -p {words} --reason ..."
@@ -359,7 +432,7 @@ EPOCHS_KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A log that no longer holds the records up to a position of ours."""
+    """A partition that no longer has the records up to a loaded-until offset."""
 
     log: BrokerPartition
     position: int
@@ -371,80 +444,93 @@ class Cut:
 
     def error(self, others: int = 0) -> PartitionTruncated:
         """Return the error of a run; `others`: number of further truncated partitions."""
-        more = f" (and {others} more partitions)" if others else ""
-        if self.is_known:
-            message, at = (
-                f"The log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}",
-                "",
+        option = ""
+        if self.holds_others:
+            message = (
+                f"The log holds other bytes before offset {self.left_until + 1} than were read or "
+                f"planned, and the pipeline was at {self.position}"
+            )
+        elif self.is_known:
+            message = (
+                f"The log was truncated at offset {self.left_until}, "
+                f"and records up to {self.position} were read or planned"
             )
         else:
-            message, at = (
-                f"The log was cut at offset {self.left_until} or below, and we were at {self.position}{more}",
-                "--truncated-at OFFSET ",
+            message = (
+                f"The log was truncated at offset {self.left_until} or below, "
+                f"and the pipeline was at {self.position}"
             )
-        if self.holds_others:
-            before = self.left_until + 1
-            message = f"The log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
-        named = quoted_log(self.log)
-        action = "Check whether an unclean leader was elected, or a broker lost its disk; to continue from there: "
+        if not self.is_known:
+            option = "--truncated-at OFFSET "
+        if others:
+            message += f" (and {others} more partitions)"
         if self.log.is_physical:
-            action = (
-                "Check whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to continue "
-                "from where its records are those in the table, from 0 if it was made again: "
+            check = (
+                "Check whether its broker lost the end of its disk, or the topic was deleted and "
+                "recreated on that broker alone. To continue from the offset up to which its "
+                "records are those in the table, from 0 if it was recreated"
             )
-        action += f"etl topics accept-changes CONF -p {named} {at}--reason ..."
+        else:
+            check = (
+                "Check whether an unclean leader was elected, or a broker lost its disk. "
+                "To continue from there"
+            )
+        command = f"etl topics accept-changes CONF -p {quoted_log(self.log)} {option}--reason ..."
+        action = f"{check}: {command}"
         return PartitionTruncated(message, **self.log.place, offset=self.position, action=action)
 
 
 def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartition, Lineage]:
-    """The epochs of the record batches up to the plan's position of each log, where the last of
-    them ends there.
+    """Return the epochs of the record batches up to the loaded-until offset of each partition.
 
-    `applied` is what came of the newest plan of the ledger, if anybody knows it.
+    Only of partitions with a batch that ends there. `applied` is the result of the ledger's newest
+    plan; None if unknown.
     """
     read = {r.log for r in plan.advancing}
     epochs = {log: lineage for log, lineage in plan.record_epochs.items() if log not in read}
     if read and applied and applied.plan_id == plan.id:
-        pairs = sorted(
-            zip(plan.ranges, applied.receipts, strict=True), key=lambda pair: pair[0].until_offset
-        )
+        results = zip(plan.ranges, applied.receipts, strict=True)
         lineages = {log: plan.record_epochs.get(log, ()) for log in read}
-        for r, receipt in pairs:
-            lineages[r.log] = joined(lineages[r.log], receipt.epochs)
-            if receipt.last_epoch is not None and r.until_offset == plan.positions[r.log]:
+        for r, result in sorted(results, key=lambda pair: pair[0].until_offset):
+            lineages[r.log] = joined(lineages[r.log], result.epochs)
+            if result.last_epoch is not None and r.until_offset == plan.positions[r.log]:
                 epochs[r.log] = lineages[r.log]
     return {log: lineage for log, lineage in epochs.items() if lineage}
 
 
 def joined(before: Lineage, more: Lineage) -> Lineage:
-    """Return the epochs up to a position and of what was read after it; the newest are kept."""
-    known = before[-1][0] if before else -1
-    return (*before, *(one for one in more if one[0] > known))[-EPOCHS_KEPT:]
+    """Return the epochs `before` an offset, and those read after it; the newest are kept."""
+    last_epoch = -1
+    if before:
+        last_epoch = before[-1][0]
+    newer = [entry for entry in more if entry[0] > last_epoch]
+    return (*before, *newer)[-EPOCHS_KEPT:]
 
 
 def epochs_to_ask(plan: Plan | None, applied: CommitResult | None) -> dict[BrokerPartition, int]:
-    """Which epoch of each log must still reach up to the plan's position."""
+    """Return the epoch of each partition that must still reach the plan's loaded-until offset."""
     if plan is None:
         return {}
-    return {
-        **plan.leader_epochs,
-        **{log: lineage[-1][0] for log, lineage in record_epochs(plan, applied).items()},
-    }
+    epochs = dict(plan.leader_epochs)
+    for log, lineage in record_epochs(plan, applied).items():
+        epochs[log] = lineage[-1][0]
+    return epochs
 
 
 def reject_recreated_or_truncated(
     plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int] | None = None
 ) -> None:
-    """The offsets of a plan mean nothing on another topic of the same name, nor where the log lost
-    them.
+    """Reject recreated topics, and partitions that lost records up to their loaded-until offset.
 
-    `positions`, where they are not the plan's own: up to where its offsets must hold. Raises
+    `positions`: other offsets up to which the partitions must hold their records. Raises
     NeedsDecision, PartitionTruncated.
     """
     if plan is None:
         return
     reject_recreated_topics(plan, snapshot)
-    cuts = truncated_partitions(plan, snapshot, plan.positions if positions is None else positions)
+    if positions is None:
+        positions = plan.positions
+    cuts = truncated_partitions(plan, snapshot, positions)
     if cuts:
         raise cuts[0].error(len(cuts) - 1)
 
@@ -452,56 +538,53 @@ def reject_recreated_or_truncated(
 def other_logs(
     plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]
 ) -> frozenset[BrokerPartition]:
-    """The logs for which `reject_recreated_or_truncated` raises: no number that is reckoned with the plan's
-    offsets means anything there.
+    """Return the partitions for which `reject_recreated_or_truncated` raises.
+
+    Numbers that are computed with the plan's offsets, such as the lag, mean nothing there.
     """
     if plan is None:
         return frozenset()
-    again = recreated_topics(plan, snapshot)
-    others = {log for log in snapshot.extents if log.topic in again} | {
-        cut.log for cut in truncated_partitions(plan, snapshot, positions)
-    }
-    return frozenset(others.union(waiting_logs(plan, snapshot)))
+    recreated = recreated_topics(plan, snapshot)
+    others = {log for log in snapshot.extents if log.topic in recreated}
+    others.update(cut.log for cut in truncated_partitions(plan, snapshot, positions))
+    others.update(waiting_logs(plan, snapshot))
+    return frozenset(others)
 
 
 def truncated_partitions(
     plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]
 ) -> list[Cut]:
-    """The logs that lost records below these positions, in order; of those that can be read now."""
-    sharp = record_epochs(plan, snapshot.ledger.applied)
+    """Return the readable partitions that lost records below these offsets, in order."""
+    exact_epochs = record_epochs(plan, snapshot.ledger.applied)
+    # The first range of each partition comes last, so that its start remains.
     begins = {r.log: r.from_offset for r in sorted(plan.advancing, key=lambda r: -r.from_offset)}
-    found: list[Cut | None] = []
-    for log in sorted(log for log in positions if log in snapshot.extents):
-        if positions[log] and holds_what_was_read(log, plan, snapshot) is False:
-            left = min(plan.tails[log].until_offset - 1, snapshot.extents[log].end_offset)
-            found.append(
-                Cut(
-                    log,
-                    positions[log],
-                    left,
-                    is_known=False,
-                    holds_others=left < snapshot.extents[log].end_offset,
-                )
-            )
+    cuts = []
+    for log in sorted(positions):
+        extent = snapshot.extents.get(log)
+        if extent is None:
             continue
-        if log in sharp:
-            known = _Known(sharp[log][-1][0], sharp[log], plan.positions[log], ends_there=True)
+        position = positions[log]
+        if position and holds_what_was_read(log, plan, snapshot) is False:
+            left = min(plan.tails[log].until_offset - 1, extent.end_offset)
+            holds_others = left < extent.end_offset
+            cuts.append(Cut(log, position, left, is_known=False, holds_others=holds_others))
+            continue
+        if log in exact_epochs:
+            lineage = exact_epochs[log]
+            known = _Known(lineage[-1][0], lineage, plan.positions[log], ends_there=True)
         else:
-            known = _Known(
-                plan.leader_epochs.get(log),
-                plan.record_epochs.get(log, ()),
-                begins.get(log, 0),
-                ends_there=False,
-            )
-        found.append(_cut(log, positions[log], snapshot, known))
-    return [cut for cut in found if cut]
+            epoch = plan.leader_epochs.get(log)
+            lineage = plan.record_epochs.get(log, ())
+            known = _Known(epoch, lineage, begins.get(log, 0), ends_there=False)
+        cut = _cut(log, position, snapshot, known)
+        if cut:
+            cuts.append(cut)
+    return cuts
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of one partition: the requested epoch, and epochs of the records up to an
-    offset.
-    """
+    """The requested epoch of one partition, and the epochs of its records up to an offset."""
 
     epoch: int | None
     lineage: Lineage
@@ -510,9 +593,12 @@ class _Known:
     """True if the requested epoch is the last one and nothing was read after it."""
 
     def end_of(self, epoch: int) -> tuple[int, bool] | None:
-        """Up to where our records are of this epoch; False: at least. None: we know of none."""
-        for i, (one, _) in enumerate(self.lineage):
-            if one == epoch:
+        """Return the end of the records of this epoch that were read; None if there are none.
+
+        False: the records reach at least to that offset.
+        """
+        for i, (known_epoch, _) in enumerate(self.lineage):
+            if known_epoch == epoch:
                 if i + 1 < len(self.lineage):
                     return (self.lineage[i + 1][1], True)
                 return (self.reaches, self.ends_there)
@@ -520,27 +606,35 @@ class _Known:
 
 
 def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
-    """Return where the partition was truncated. Records of one epoch are equal in all replicas, so
-    two logs agree up to the end of the shorter one.
+    """Return the truncation of a partition; None if it has all records up to `position`.
+
+    Records of one epoch are equal in all replicas, so two logs agree up to the end of the shorter.
     """
     end = snapshot.epoch_ends.get(log)
     if end is None or end.asked_epoch != known.epoch:
         extent = snapshot.extents[log]
         end_offset = extent.end_offset + extent.held_back
-        return Cut(log, position, end_offset, is_known=False) if end_offset < position else None
+        if end_offset >= position:
+            return None
+        return Cut(log, position, end_offset, is_known=False)
     is_another = known.ends_there and end.epoch < end.asked_epoch
     if end.end_offset >= position and not is_another:
         return None
-    ours, is_whole = known.end_of(end.epoch) or (0, False)
-    left = min(end.end_offset, ours if is_whole else position)
-    is_exact = is_whole or end.end_offset <= ours or end.epoch == end.asked_epoch
-    # in the leader's own epoch this is only the log's end: somebody may have written since it was
-    # cut, and nobody was elected
-    return Cut(log, position, left, is_exact and end.asked_epoch != snapshot.leader_epochs.get(log))
+    read_until, is_whole = known.end_of(end.epoch) or (0, False)
+    if is_whole:
+        left = min(end.end_offset, read_until)
+    else:
+        left = min(end.end_offset, position)
+    is_exact = is_whole or end.end_offset <= read_until or end.epoch == end.asked_epoch
+    # In the leader's own epoch this is only the log's end: without an election, producers may have
+    # written records since the truncation.
+    is_own_epoch = end.asked_epoch == snapshot.leader_epochs.get(log)
+    return Cut(log, position, left, is_exact and not is_own_epoch)
 
 
-_APART = (
-    "offsets of one cluster mean nothing on another, which takes a pipeline and a table of its own"
+_CHECK_CLUSTER = (
+    "Check that the conf points at the right brokers: offsets of one cluster mean nothing on "
+    "another, which needs its own pipeline and table"
 )
 
 
@@ -563,62 +657,67 @@ def cluster_name(
 ) -> ClusterName:
     """Return the name of a pipeline's cluster.
 
-    `reported`: the id that brokers report; `assumed`: `cluster` of the conf. `is_in_table`: whether the
-    table has commits under a name; called if the ledger has no plan and two names are possible.
-    Raises SettingsError without any name, NeedsDecision for another cluster than the newest plan's.
+    `reported`: the id that brokers report; `assumed`: the conf's name of the cluster.
+    `is_in_table`: whether the table has commits under a name; called if the ledger has no plan and
+    two names are possible. Raises SettingsError without any name, NeedsDecision for another cluster
+    than the newest plan's.
     """
     if newest is not None:
         return _as_planned(newest, reported, assumed)
     if reported is None:
-        return ClusterName(_said(assumed, "Set source.assume_cluster_id to a name of the cluster"))
+        action = "Set source.assume_cluster_id to a name of the cluster"
+        return ClusterName(_assumed_name(assumed, action))
     if assumed and assumed != reported and is_in_table(assumed) and not is_in_table(reported):
         return ClusterName(assumed, reported)
     return ClusterName(reported)
 
 
 def is_same_cluster(plan: Plan, snapshot: Snapshot, assumed: str | None) -> bool:
-    """True if the plan, of any pipeline, is of the observed cluster: by ids if known, else by
-    names.
-    """
+    """True if a plan of any pipeline is of the observed cluster: by ids if known, else by names."""
     if plan.cluster == snapshot.cluster:
-        return (
-            None in (plan.cluster_id, snapshot.cluster_id) or plan.cluster_id == snapshot.cluster_id
-        )
+        if plan.cluster_id is None or snapshot.cluster_id is None:
+            return True
+        return plan.cluster_id == snapshot.cluster_id
     if plan.cluster_id is not None:
         return plan.cluster_id in (snapshot.cluster, snapshot.cluster_id)
     return plan.cluster in (snapshot.cluster_id, assumed)
 
 
 def name_put_back(cluster: str) -> str:
-    """The way out where a pipeline's own brokers are taken for another cluster."""
-    return f"only if these are the brokers that it was loaded from, upgraded since: `cluster: {cluster}` in the conf"
+    """Return what to do if a pipeline's own brokers are taken for another cluster."""
+    return (
+        "only if these are the brokers that it was loaded from, upgraded since: "
+        f"`cluster: {cluster}` in the conf"
+    )
 
 
 def _as_planned(newest: Plan, reported: str | None, assumed: str | None) -> ClusterName:
-    name, known = newest.cluster, newest.cluster_id
+    name = newest.cluster
+    known_id = newest.cluster_id
     if reported is None:
-        assumed = _said(
-            assumed,
-            f"`cluster: {name}` in the conf, the name under which the ledger has this pipeline",
+        action = (
+            f"Set `cluster: {name}` in the conf, the name under which the ledger has this pipeline"
         )
+        assumed = _assumed_name(assumed, action)
     if name == reported:
         return ClusterName(name)
     if name != assumed:
-        message = f"The newest plan is of cluster {name}, and these brokers are of cluster {reported or assumed}"
-        raise NeedsDecision(
-            message,
-            key="cluster",
-            action=f"Check what the conf points at: {_APART}; {name_put_back(name)}",
+        message = (
+            f"The newest plan is of cluster {name}, "
+            f"and these brokers are of cluster {reported or assumed}"
         )
-    if reported and known and reported != known:
-        message = f"The newest plan is of cluster {name}, that of id {known}, and these brokers tell {reported}"
-        raise NeedsDecision(
-            message, key="cluster", action=f"Check what the conf points at: {_APART}"
+        action = f"{_CHECK_CLUSTER}; {name_put_back(name)}"
+        raise NeedsDecision(message, key="cluster", action=action)
+    if reported and known_id and reported != known_id:
+        message = (
+            f"The newest plan is of cluster {name}, that of id {known_id}, "
+            f"and these brokers report {reported}"
         )
-    return ClusterName(name, reported or known)
+        raise NeedsDecision(message, key="cluster", action=_CHECK_CLUSTER)
+    return ClusterName(name, reported or known_id)
 
 
-def _said(assumed: str | None, action: str) -> str:
+def _assumed_name(assumed: str | None, action: str) -> str:
     if not assumed:
-        raise SettingsError("The brokers tell no cluster id", key="cluster", action=action)
+        raise SettingsError("The brokers report no cluster id", key="cluster", action=action)
     return assumed

@@ -48,7 +48,7 @@ TAIL_BYTES = 1024
 def end_places(
     extents: Mapping[BrokerPartition, PartitionOffsets],
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Return the places of the next tail fingerprints: each end, and a number of bytes before it."""
+    """Return the places of the next tail fingerprints: an end, and the bytes before it."""
     places = {}
     for log, extent in extents.items():
         if not log.is_physical:

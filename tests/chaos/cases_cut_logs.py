@@ -67,10 +67,10 @@ def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) ->
     rows, after = pipeline.in_table(), held(pipeline)
     unclean(pipeline, first, second, records)
     result = stopped(
-        pipeline.run(), 5, "cut at offset 60, and records up to 120", "topics accept-changes"
+        pipeline.run(), 5, "truncated at offset 60, and records up to 120", "topics accept-changes"
     )
-    stopped(pipeline.door("run", after=["--dry-run"]), 5, "cut at offset 60")
-    stopped(pipeline.door("doctor"), 5, "cut at offset 60")
+    stopped(pipeline.door("run", after=["--dry-run"]), 5, "truncated at offset 60")
+    stopped(pipeline.door("doctor"), 5, "truncated at offset 60")
     assert held(pipeline) == after
     accepted(pipeline, pipeline.topic)
     if verb:
@@ -96,7 +96,7 @@ def elected_between_plan_and_fetch(stage: Stage) -> CaseResult:
     rows, after = pipeline.in_table(), held(pipeline)
     unclean(pipeline, first, second, 480)
     result = stopped(
-        pipeline.run(), 5, "cut at offset 60, and records up to 120", "topics accept-changes"
+        pipeline.run(), 5, "truncated at offset 60, and records up to 120", "topics accept-changes"
     )
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "topic_changes_accepted", "records_lost", "ingested")
@@ -120,14 +120,14 @@ def tail_lost(stage: Stage) -> CaseResult:
     result = stopped(
         pipeline.run(),
         5,
-        f"cut at offset {ends[0]} or below, and we were at 120",
+        f"truncated at offset {ends[0]} or below, and the pipeline was at 120",
         "and 3 more partitions",
         "--truncated-at OFFSET",
     )
     assert pipeline.accept_log(pipeline.topic).code == 2
     accepted(pipeline, f"{pipeline.topic}:0", "--truncated-at", str(ends[0]))
     for partition in (1, 2, 3):
-        stopped(pipeline.run(), 5, f"cut at offset {ends[partition]} or below")
+        stopped(pipeline.run(), 5, f"truncated at offset {ends[partition]} or below")
         accepted(pipeline, f"{pipeline.topic}:{partition}", "--truncated-at", str(ends[partition]))
     pipeline.produce(80)
     stopped(pipeline.run(), 0, "topic_changes_accepted", "ingested")
@@ -154,7 +154,10 @@ def tail_lost_of_one(stage: Stage) -> CaseResult:
     pipeline.produce(480)
     more = "and 1 more partitions" if len(theirs) == 2 else ""
     result = stopped(
-        pipeline.run(), 5, f"cut at offset {min(ends.items())[1]}, and records up to 120", more
+        pipeline.run(),
+        5,
+        f"truncated at offset {min(ends.items())[1]}, and records up to 120",
+        more,
     )
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "topic_changes_accepted", "ingested")

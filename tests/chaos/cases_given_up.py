@@ -76,7 +76,7 @@ def deleted(stage: Stage, *, command: str | None = None, run: str | None = None)
     assert pipeline.in_table() == rows
     make_topic(pipeline)
     pipeline.produce(40)
-    stopped(pipeline.run(), 5, "made again")
+    stopped(pipeline.run(), 5, "recreated")
     accepted(pipeline, pipeline.topic)
     return _finished(pipeline, rows, after, result, "topic deleted")
 
@@ -87,7 +87,7 @@ def recreated(stage: Stage, *, command: str | None = None, run: str | None = Non
     rows = pipeline.in_table()
     recreate_topic(pipeline)
     pipeline.produce(40)
-    stopped(pipeline.run(), 5, "made again")
+    stopped(pipeline.run(), 5, "recreated")
     if command:
         killed(pipeline, command, "topics accept-changes", pipeline.topic, *_REASON)
     if command != "plan_superseded":

@@ -237,8 +237,8 @@ def recreated(
     rows, after = pipeline.in_table(), held(pipeline)
     recreate_topic(pipeline)
     pipeline.produce(records)
-    result = stopped(pipeline.run(), 5, "made again")
-    stopped(pipeline.run(), 5, "made again")
+    result = stopped(pipeline.run(), 5, "recreated")
+    stopped(pipeline.run(), 5, "recreated")
     assert held(pipeline) == after
     reported = _accepted(pipeline, rows, after, result)
     assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(
@@ -268,7 +268,7 @@ def recreated_during_fetch(stage: Stage) -> CaseResult:
     pipeline, result = during_fetch(stage, recreate)
     assert result.code in (2, 5, 6), f"{summary_of(result)}\n{result.err}"
     after = f"{held(pipeline)}; the run itself: {summary_of(result)}"
-    return _accepted(pipeline, Counter(), after, stopped(pipeline.run(), 5, "made again"))
+    return _accepted(pipeline, Counter(), after, stopped(pipeline.run(), 5, "recreated"))
 
 
 def _accepted(
@@ -300,7 +300,7 @@ def deleted(stage: Stage, *, stored: bool) -> CaseResult:
     result = stopped(pipeline.run(), *ending)
     assert pipeline.in_table() == rows
     make_topic(pipeline)
-    stopped(pipeline.run(), 5, "made again")
+    stopped(pipeline.run(), 5, "recreated")
     reported = _accepted(pipeline, rows, after, result)
     assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(
         pipeline

@@ -41,11 +41,11 @@ def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(
         refused(
             pipeline.door(*words),
             5,
-            "cut at offset 20, and records up to 30",
+            "truncated at offset 20, and records up to 30",
             f"accept-changes CONF -p {pipeline.topic}:0",
         )
     shown = pipeline.door("offsets", "show", json_too=False)
-    assert (shown.code, "cut at offset 20, and records up to 30" in shown.err) == (5, True), (
+    assert (shown.code, "truncated at offset 20, and records up to 30" in shown.err) == (5, True), (
         shown.err
     )
     result = pipeline.accept_log(f"{pipeline.topic}:0")

@@ -99,13 +99,15 @@ def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_
     del pipeline.settings["limits"]
     # the pipeline has read no record from before the truncation, so no epoch shows its offset
     at = [(f"{pipeline.topic}:{partition}", "--truncated-at", "60") for partition in ALL]
-    assert is_led_through(pipeline, "cut at offset 60 or below, and we were at 140", *at)
+    assert is_led_through(
+        pipeline, "truncated at offset 60 or below, and the pipeline was at 140", *at
+    )
     first = Counter({row: n for row, n in whole.items() if row[1] < 80 or row[1] >= 120})
     assert are_all_there(pipeline, first, dict.fromkeys(ALL, 60))
     refused(
         pipeline.door("backfills", "run", after=("rest", "--from", "0", "--until", "60")),
         5,
-        "cut or made again",
+        "truncated or recreated",
     )
 
 
@@ -118,7 +120,7 @@ def test_a_topic_that_is_made_again_under_a_claim_is_gone_on_with_and_every_reco
     recreate_topic(late)
     late.produce(240)
     del late.settings["limits"]
-    assert is_led_through(late, "deleted and made again", [late.topic])
+    assert is_led_through(late, "deleted and recreated", [late.topic])
     loaded = 40 * (plan - 1)
     first = Counter(
         {row: n for row, n in whole.items() if row[1] < loaded or 100 <= row[1] < ends[row[0]]}

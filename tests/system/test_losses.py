@@ -439,7 +439,7 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     assert stored.door("run", "--fail-on-loss").outcomes == ["up_to_date"]
     make_topic(stored)
     stored.produce(40)
-    refused(stored.run(), 5, "made again")
+    refused(stored.run(), 5, "recreated")
     accepted = stored.accept_log(stored.topic)
     assert (accepted.code, accepted.document["lost"]) == (0, []), accepted.err
     assert "loaded up to 100" in " ".join(accepted.document["message"])
@@ -456,7 +456,7 @@ def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_stric
     loaded = stored.in_table()
     recreate_topic(stored)
     stored.produce(40)
-    refused(superseded(stored), 5, "made again", "topics accept-changes")
+    refused(superseded(stored), 5, "recreated", "topics accept-changes")
     accepted = stored.accept_log(stored.topic)
     assert_lost_offsets_recorded(accepted, stored, "topic recreated")
     assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["message"])

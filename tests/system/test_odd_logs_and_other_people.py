@@ -342,7 +342,7 @@ def test_a_topic_that_was_deleted_is_named_and_one_made_again_is_not_read_on(
     assert (result.code, "Traceback" in result.err) == (2, False), result.err
     assert f"topic {loaded.topic}" in result.err
     loaded.cluster.create_topic(loaded.topic, 4)
-    stopped(loaded, "deleted and made again", loaded.topic)
+    stopped(loaded, "deleted and recreated", loaded.topic)
 
 
 def test_a_stored_plan_is_not_executed_on_a_topic_that_was_made_again(pipeline: Pipeline) -> None:
@@ -351,7 +351,7 @@ def test_a_stored_plan_is_not_executed_on_a_topic_that_was_made_again(pipeline: 
     delete_topic(pipeline)
     pipeline.cluster.create_topic(pipeline.topic, 4)
     pipeline.produce(160)
-    stopped(pipeline, "deleted and made again", pipeline.topic)
+    stopped(pipeline, "deleted and recreated", pipeline.topic)
     assert not DeltaTable.is_deltatable(str(pipeline.table))
 
 

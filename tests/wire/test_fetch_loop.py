@@ -578,7 +578,7 @@ def test_a_log_that_is_cut_and_written_anew_while_it_is_read_stops_the_task(
     broker.log("demo").batches[1:] = []
     broker.log("demo").elect(1)
     fill(broker, 0, batches=3)
-    with pytest.raises(PartitionTruncated, match="cut at offset 10, and records up to 30"):
+    with pytest.raises(PartitionTruncated, match="truncated at offset 10, and records up to 30"):
         list(rows)
 
 

@@ -267,7 +267,7 @@ def test_a_log_that_was_cut_and_written_anew_since_it_was_planned_is_noticed(
     broker.log("clicks", 0).elect(1)
     fill(broker, 0, batches=3)
     error = failure_of(reader.read(planned))
-    assert "cut at offset 10" in error.message
+    assert "truncated at offset 10" in error.message
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 

@@ -234,7 +234,7 @@ def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None
         6,
         {"topic": "clicks", "partition": 0, "offset": 12},
     )
-    with pytest.raises(PartitionTruncated, match="cut at offset 12 or below"):
+    with pytest.raises(PartitionTruncated, match="truncated at offset 12 or below"):
         next_plan(
             replace(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
             onward({A: 13}),
@@ -258,7 +258,7 @@ def test_a_log_without_a_leader_keeps_its_position_under_skip() -> None:
 
 
 def test_a_topic_that_was_made_again_needs_a_decision() -> None:
-    with pytest.raises(NeedsDecision, match="deleted and made again"):
+    with pytest.raises(NeedsDecision, match="deleted and recreated"):
         next_plan(
             snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-2"}),
             onward({A: 7}, topic_ids={"clicks": "id-1"}),
@@ -276,7 +276,7 @@ def test_an_id_of_another_kind_says_nothing_of_a_topic() -> None:
         onward({A: 7}, topic_ids={"clicks": "zxid-5"}),
     )
     assert plan.topic_ids == {"clicks": "id-1"}
-    with pytest.raises(NeedsDecision, match="deleted and made again"):
+    with pytest.raises(NeedsDecision, match="deleted and recreated"):
         next_plan(
             snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"}),
             onward({A: 7}, topic_ids={"clicks": "zxid-5"}),

@@ -336,7 +336,7 @@ def test_a_position_in_a_life_of_a_log_keeps_that_life_and_epochs_that_nobody_re
     assert A not in plan.record_epochs and plan.leader_epochs[A] == max(outside.logs[A].epochs)
     run(outside)
     outside.logs[A].cut(38)
-    with pytest.raises(NeedsDecision, match="cut at offset 38"):
+    with pytest.raises(NeedsDecision, match="truncated at offset 38"):
         run(outside)
 
 

@@ -444,7 +444,7 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_an
         log: replace(outside.logs[log].made_again(), end=end)
         for log, end in zip((A, B), ends, strict=True)
     }
-    with pytest.raises(NeedsDecision, match="made again") as refused:
+    with pytest.raises(NeedsDecision, match="recreated") as refused:
         run(outside, [A, B])
     first, then = (
         "etl plans supersede CONF 2 --reason",

@@ -263,7 +263,7 @@ def test_a_topic_that_is_made_again_while_a_log_of_it_is_paused_stops_the_run_an
     outside.logs = {log: found.made_again() for log, found in outside.logs.items()}
     outside.topic_ids = {"clicks": "second"}
     grow(outside, 9, 9, 9)
-    with pytest.raises(NeedsDecision, match="made again"):
+    with pytest.raises(NeedsDecision, match="recreated"):
         run(outside)
     accept(outside, "clicks")
     run(outside)

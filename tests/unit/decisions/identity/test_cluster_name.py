@@ -49,7 +49,7 @@ def test_a_pipeline_that_began_under_the_id_goes_on_under_it(text: str | None) -
 
 def test_brokers_without_an_id_are_called_what_the_conf_says() -> None:
     assert called(said="old") == called(plan_of("old"), said="old") == ClusterName("old")
-    with pytest.raises(SettingsError, match="The brokers tell no cluster id") as caught:
+    with pytest.raises(SettingsError, match="The brokers report no cluster id") as caught:
         called()
     assert caught.value.where["key"] == "cluster"
 
@@ -100,7 +100,7 @@ def test_another_cluster_than_that_of_the_newest_plan_is_refused(
 
 def test_once_a_plan_knows_the_id_brokers_of_another_one_are_refused_under_the_same_name() -> None:
     with pytest.raises(
-        NeedsDecision, match=f"that of id {ID}, and these brokers tell {OTHER_ID}"
+        NeedsDecision, match=f"that of id {ID}, and these brokers report {OTHER_ID}"
     ) as caught:
         called(plan_of("old", ID), told=OTHER_ID, said="old")
     assert "`cluster:" not in caught.value.action, "no name makes these brokers those"

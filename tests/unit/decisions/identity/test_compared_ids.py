@@ -103,7 +103,7 @@ def test_brokers_that_were_upgraded_while_zookeeper_was_copied_are_gone_on_with_
     outside = loaded(OLD)
     outside.topic_ids, outside.creation_ids = dict(UPGRADED), {"clicks": "zxid-9"}
     grown(outside)
-    with pytest.raises(NeedsDecision, match="made again") as stopped:
+    with pytest.raises(NeedsDecision, match="recreated") as stopped:
         run(outside)
     assert "--not-recreated" in stopped.value.action
     accept(outside, "clicks", is_same_log=True)

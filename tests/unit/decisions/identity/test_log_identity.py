@@ -220,7 +220,7 @@ def test_a_cut_log_stops_the_run_and_the_message_names_the_offsets_and_the_comma
         {A: (0, 200), B: (0, 9)}, epoch_ends={A: EpochEnd(3, 3, 100), B: EpochEnd(3, 3, 5)}
     )
     with pytest.raises(
-        PartitionTruncated, match="cut at offset 100, and records up to 150.*and 1 more"
+        PartitionTruncated, match="truncated at offset 100, and records up to 150.*and 1 more"
     ) as caught:
         next_plan(snapshot, onward({A: 150, B: 9}, leader_epochs={A: 3, B: 3}))
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 150}
@@ -236,7 +236,7 @@ def test_where_the_cut_is_not_known_the_message_asks_for_the_offset() -> None:
 
 def test_every_topic_made_anew_at_once_may_be_another_ensemble_and_the_message_says_so() -> None:
     plan = last_plan({A: 7}, topic_ids={"clicks": "zxid-5"})
-    with pytest.raises(NeedsDecision, match="made again") as caught:
+    with pytest.raises(NeedsDecision, match="recreated") as caught:
         reject_recreated_or_truncated(
             plan, snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"})
         )

@@ -129,7 +129,7 @@ def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_no
     None
 ):
     outside = made_again_while_two_was_away()
-    with pytest.raises(NeedsDecision, match="deleted and made again"):
+    with pytest.raises(NeedsDecision, match="deleted and recreated"):
         run(outside)
     before = outside.offsets[TWO]
     plan = accept(outside, "clicks")
@@ -287,7 +287,7 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
     assert (
-        "its disk lost the end of it alone, name the partition and say with --truncated-at"
+        "its disk lost only the end of it, name the partition, and pass with --truncated-at"
         in refused.value.action
     )
     plan = accept(outside, "clicks:2-0", at_offset=log.entries[1][0])
@@ -408,9 +408,9 @@ def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_s
         ) as refused:
             run(outside)
     assert outside.plans == before
-    assert "made again on that broker alone" in refused.value.action
+    assert "recreated on that broker alone" in refused.value.action
     assert (
-        "from 0 if it was made again: etl topics accept-changes CONF -p clicks:1-0 "
+        "from 0 if it was recreated: etl topics accept-changes CONF -p clicks:1-0 "
         "--truncated-at OFFSET" in refused.value.action
     )
     position = outside.offsets[ONE][0]

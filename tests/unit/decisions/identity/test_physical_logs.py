@@ -165,7 +165,7 @@ def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_
     log, position = of(outside, ONE), outside.offsets[ONE][0]
     log.cut(at=log.entries[4][0])
     with pytest.raises(
-        PartitionTruncated, match=f"The log was cut at offset {log.end} or below"
+        PartitionTruncated, match=f"The log was truncated at offset {log.end} or below"
     ) as refused:
         run(outside)
     assert (

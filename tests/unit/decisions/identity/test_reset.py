@@ -70,7 +70,9 @@ def test_a_log_that_was_cut_stops_every_run_however_long_it_is_by_now(end: int) 
     outside.logs[A].end = end
     before = dict(outside.plans)
     for _ in range(2):
-        with pytest.raises(PartitionTruncated, match="cut at offset 10, and records up to 15"):
+        with pytest.raises(
+            PartitionTruncated, match="truncated at offset 10, and records up to 15"
+        ):
             run(outside)
     assert outside.plans == before
 
@@ -181,7 +183,7 @@ def test_a_stored_plan_whose_ranges_were_cut_gives_its_place_to_the_reset() -> N
         run(outside, at=crash_at("store plan", When.AFTER))
     outside.logs[A].cut(20)
     outside.logs[A].end = 30
-    with pytest.raises(PartitionTruncated, match="cut at offset 20, and records up to 25"):
+    with pytest.raises(PartitionTruncated, match="truncated at offset 20, and records up to 25"):
         run(outside)
     old = outside.newest_plan()
     plan = accept(outside, "clicks:0")
@@ -310,7 +312,7 @@ def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
     accept(outside, "clicks:0")
     outside.logs[A].cut(7)
     outside.logs[A].end = 30
-    with pytest.raises(PartitionTruncated, match="cut at offset 7, and records up to 10"):
+    with pytest.raises(PartitionTruncated, match="truncated at offset 7, and records up to 10"):
         run(outside)
     plan = accept(outside, "clicks:0")
     assert (plan.positions[A], plan.incarnations) == (7, {A: 2})
@@ -377,7 +379,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(
 ) -> None:
     outside = with_ids("id-1")
     made_again(outside, "id-2", *ends)
-    with pytest.raises(NeedsDecision, match="made again"):
+    with pytest.raises(NeedsDecision, match="recreated"):
         run(outside)
     plan = accept(outside, "clicks")
     assert (plan.positions, plan.incarnations) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
@@ -412,7 +414,7 @@ def test_a_topic_that_was_made_again_starts_where_policy_says() -> None:
 def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_they_were() -> None:
     outside = with_ids("zxid-5")
     outside.topic_ids["clicks"] = "zxid-1f"
-    with pytest.raises(NeedsDecision, match="made again"):
+    with pytest.raises(NeedsDecision, match="recreated"):
         run(outside)
     outside.logs[A].end = 20
     plan = accept(outside, "clicks", is_same_log=True)
@@ -430,7 +432,7 @@ def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_sam
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
     assert (
-        "of another topic --not-recreated would leave out all records below our positions"
+        "of another topic --not-recreated would leave out all records below the loaded-until offsets"
         in refused.value.action
     )
     old, snapshot = outside.newest_plan(), FakeWorld(outside, settings_of()).observe()

@@ -1,22 +1,22 @@
 """Where does a pipeline continue after an operator accepted truncated or recreated partitions?
 
-    accepted                                  the pipeline continues
-    ---------------------------------------   ------------------------------------------------------
-    a truncated partition                     where it was truncated, by its epochs, or at `--truncated-at`
-    a recreated topic of Kafka                all its partitions: by `source.new_topics_starting_offsets`;
-                                              with `--not-recreated`: where it was
-    an undecided Jafka partition              other bytes: by `source.new_topics_starting_offsets`
-                                              the same bytes: where it was
-                                              undecidable: as the operator decides, who must name it
-    the same, its broker is unavailable       not yet; it stays undecided
+    accepted                        the pipeline continues
+    -----------------------------   ----------------------------------------------------------------
+    a truncated partition           at the truncation offset, by its epochs, or `--truncated-at`
+    a recreated topic of Kafka      all its partitions: by `source.new_topics_starting_offsets`;
+                                    with `--not-recreated`: at the loaded-until offset
+    an undecided Jafka partition    other bytes: by `source.new_topics_starting_offsets`
+                                    the same bytes: at the loaded-until offset
+                                    undecidable: as the operator decides, who must name it
+    the same, without its broker    not yet; it stays undecided
 
-`--not-recreated` is rejected for a partition that is known to be another, and its absence for one known
-to be the same: either mistake loses or doubles rows.
+`--not-recreated` is rejected for a partition that is known to be another, and its absence for one
+known to be the same: either mistake loses or doubles rows.
 
-The resulting plan has no ranges and moves positions. Offsets read from there on have an `incarnation`
-one higher, so no row is doubled; rows of records that are gone stay in the table under the old
-one, and the plan names them. It is stored and committed like any plan; then the offsets move by
-compare-and-set, in this case backwards.
+The resulting plan has no ranges and moves loaded-until offsets. Offsets read from there on have an
+`incarnation` one higher, so no row is doubled; rows of records that are gone stay in the table
+under the old one, and the plan names them. It is stored and committed like any plan; then the
+offsets move by compare-and-set, in this case backwards.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Accepting:
     named: tuple[Named, ...]
     reason: str
     at: int | None = None
-    """End of the unchanged part of the one named partition, if the brokers cannot tell."""
+    """End of the unchanged part of the one named partition, if the brokers cannot report it."""
     is_same_log: bool = False
     """True if the topics or partitions are the same and only their znode ids changed."""
 
@@ -114,8 +114,9 @@ def accepted_logs(
 ) -> Accepted:
     """Return the decision for each accepted partition.
 
-    `old` is the newest plan, `before` are the positions. Raises SettingsError for a partition that is unchanged, or if the command needs other options;
-    BrokerUnreachable if the partition's broker is unavailable.
+    `old` is the newest plan, `before` are the loaded-until offsets. Raises SettingsError for a
+    partition that is unchanged, or if the command needs other options; BrokerUnreachable if the
+    partition's broker is unavailable.
     """
     again = {}
     for topic, now in recreated_topics(old, snapshot).items():
@@ -179,8 +180,8 @@ def _reject_unchanged_topics(
         raise SettingsError(
             f"{name} is unchanged: it was neither truncated nor recreated",
             key="--partition",
-            action="Check with `etl run CONF --dry-run`, which names the changed partitions. Name a "
-            "recreated topic of Kafka 0.8 or later as a whole",
+            action="Check with `etl run CONF --dry-run`, which names the changed partitions. "
+            "Name a recreated topic of Kafka 0.8 or later as a whole",
         )
 
 
@@ -325,7 +326,8 @@ def _truncation_positions(
     unknown = sorted(log for log, cut in cuts.items() if not cut.is_known)
     if wanted.at is not None and (len(unknown) != 1 or len(cuts) != 1):
         raise SettingsError(
-            "--truncated-at is for one partition with a truncation offset that brokers do not report",
+            "--truncated-at is for one partition with a truncation offset that brokers do not "
+            "report",
             key="--truncated-at",
             action=_ONE_PARTITION,
         )
@@ -338,8 +340,8 @@ def _truncation_positions(
         )
         if log.is_physical:
             action = (
-                "Find the offset up to which its records are those in the table (etl records show), "
-                "and pass it as --truncated-at: 0 if it was recreated"
+                "Find the offset up to which its records are those in the table "
+                "(etl records show), and pass it as --truncated-at: 0 if it was recreated"
             )
         raise SettingsError(
             f"The brokers do not report the truncation offset of the partition: {end} or below",
@@ -441,7 +443,7 @@ def describe_accepted_partitions(old: Plan, plan: Plan, snapshot: Snapshot) -> l
 
 
 def _topics_kept(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Return topics with another id in `plan` whose partitions all keep their incarnation."""
+    """Return topics with another id in `plan` if all their partitions keep their incarnation."""
     topics = []
     for topic in recreated_topics(old, snapshot):
         if plan.topic_ids[topic] == old.topic_ids[topic]:
@@ -594,9 +596,9 @@ def _gone(
     old: Plan,
     vanished: Sequence[Vanished],
 ) -> tuple[Vanished, ...]:
-    """Return the intervals of rows whose records are gone; `left` is the end of the records that
-    each partition still has.
+    """Return the intervals of rows without records in the log.
 
+    `left` is the end of the records that each partition still has.
     `vanished`: those of a replaced plan. It was never executed, so no row has the incarnation that
     it began; its intervals extend to the records that the partition has lost since.
     """
@@ -622,7 +624,7 @@ def _gone(
 
 
 def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
-    """Return the tail fingerprints: the current ones of accepted partitions, else the former ones."""
+    """Return the tail fingerprints: current ones of accepted partitions, else the former ones."""
     changed = accepted.cut.union(accepted.moved)
     left = {log: tail for log, tail in old.tails.items() if log not in changed}
     return {

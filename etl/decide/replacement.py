@@ -311,8 +311,9 @@ def losses_to_read_again(plan: Plan) -> tuple[Loss, ...]:
 
 
 def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
-    """Return the replacement of a plan whose partitions lack some offsets, without its id: the
-    same, with those as losses.
+    """Return the same plan with offsets that are missing from its partitions as losses.
+
+    It replaces the plan, and has no id yet.
     """
     missing = _with_incarnations(missing, plan)
     ranges = tuple(leave_out(plan.ranges, missing))
@@ -349,7 +350,8 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
         removed = sum(r.size for r in left) - sum(r.size for r in remaining)
         if removed != skip.until_offset - skip.from_offset:
             raise SettingsError(
-                f"Offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges",
+                f"Offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's "
+                "ranges",
                 **skip.log.place,
                 action="Check the ranges in `etl plans show CONF N`",
             )
@@ -404,9 +406,9 @@ def needs_closing(stored: Plan) -> bool:
 
 
 def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
-    """Return the plan that takes the number of a stored one and reads nothing, without its id: every
-    position stays at the start of the stored plan.
+    """Return the plan that takes the number of a stored one and reads nothing, without its id.
 
+    Every loaded-until offset stays at the start of the stored plan.
     A plan that inherits another pipeline is executed unchanged: it reads nothing itself, and the
     other pipeline is retired because of it.
     """
@@ -560,7 +562,7 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
 
 
 def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
-    """Reject the replacement of a stored plan whose records are gone: an operator decides.
+    """Reject the replacement of a stored plan if its records are gone: an operator decides.
 
     Raises NeedsDecision for a deleted or recreated topic, PartitionTruncated.
     """
@@ -588,9 +590,9 @@ def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
         f"Plan {plan.number} is stored and not in the table, and the brokers do not know its topic "
         f"any more{others}",
         topic=gone[0],
-        action=f"Check whether the topic was deleted: then {count} of plan {plan.number}, the first "
-        f"of them {first.log} from {first.from_offset} to {first.until_offset}, are lost. To record "
-        "them as lost and continue without them, run "
+        action=f"Check whether the topic was deleted: then {count} of plan {plan.number}, the "
+        f"first of them {first.log} from {first.from_offset} to {first.until_offset}, are lost. "
+        "To record them as lost and continue without them, run "
         f"`etl plans supersede CONF {plan.number} --reason ...`",
     )
 
@@ -624,14 +626,14 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
             f"The partition has no leader, and plan {plan.number}, which is stored and not in the "
             "table, reads it",
             **log.place,
-            action="Check the brokers that host its replicas, or set source.on_no_leader: skip. Then "
-            "a run replaces the plan by one without this partition, and reads its records once it "
-            "has a leader again",
+            action="Check the brokers that host its replicas, or set source.on_no_leader: skip. "
+            "Then a run replaces the plan by one without this partition, and reads its records "
+            "once it has a leader again",
         )
 
 
 def _reject_other_row_shape(plan: Plan, settings: Settings) -> None:
-    """Reject a stored plan after a change of settings that define its rows. Raises NeedsDecision."""
+    """Reject a stored plan after a change of the settings of its rows. Raises NeedsDecision."""
     if plan.shape == shape_of_rows(settings):
         return
     restore = (
@@ -639,13 +641,13 @@ def _reject_other_row_shape(plan: Plan, settings: Settings) -> None:
         "change them"
     )
     action = (
-        f"Run `etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read "
-        f"with the present conf, nothing is lost. {restore}"
+        f"Run `etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then "
+        f"read with the present conf, nothing is lost. {restore}"
     )
     if plan.kind is PlanKind.REPLAY:
         action = (
-            f"Run `etl plans supersede CONF {plan.number} --reason ...`: the rows stay unchanged, and "
-            f"another `etl replay` writes them with the present conf. {restore}"
+            f"Run `etl plans supersede CONF {plan.number} --reason ...`: the rows stay unchanged, "
+            f"and another `etl replay` writes them with the present conf. {restore}"
         )
     raise NeedsDecision(
         f"Plan {plan.number} is stored but not in the table, and the settings of its rows have "

@@ -1,10 +1,13 @@
 """How are a table's files laid out, maintained, and accessed in a store?
 
+Lives here: rules for files and Parquet encodings, retention, options of stores, time zones.
+Not here: columns and catalogs (table_rules.py), reading and writing of files (etl/io/delta).
+
 Layout: where row groups and files end, encodings, file names. A task holds the rows of a row group
 in memory, so these are memory bounds first.
 
 Maintenance: files that no version needs are kept for a week at least, or as long as the table's
-property says: RESTORE, a run that counts rows after a crash, and running tasks need them.
+property requires: RESTORE, a run that counts rows after a crash, and running tasks need them.
 
 Stores: the options that Spark and delta-rs receive, as references to secrets (ADR 35); nothing is
 set that the conf does not set, so each engine uses its own chain of credentials. Delta's log store
@@ -40,8 +43,8 @@ from etl.settings.table import (
 )
 
 OPEN_FILES = 32
-"""So many files a task has open, one for each value of the table's partitions; then the one that
-was used longest ago ends.
+"""Number of files that a task has open at most, one per value of the table's partitions. At the
+limit, the least recently used file ends.
 """
 PAGE_BYTES = 2**20
 """Bytes of a column's page, as in other Parquet writers; a quarter of it made encoding 20 % slower.
@@ -49,13 +52,13 @@ PAGE_BYTES = 2**20
 MOST_ROWS_AT_A_TIME = 4096
 """Rows encoded per call: a page ends after a call, so large rows take fewer."""
 _REPEATED = ("topic", "partition", "timestampType", "broker_id", "message_index", "incarnation")
-"""Columns with few values: a dictionary makes a few bits of each. Of others it would only be tried,
-row for row, and given up.
+"""Columns with few values: a dictionary needs a few bits per value. For other columns the encoder
+would try one, row by row, and drop it.
 """
 _ASCENDING = ("offset",)
 """Columns with similar neighbouring values."""
 _SELDOM_REPEATED = ("key", "value", *_ASCENDING, "timestamp", "headers")
-"""Columns of the raw table of which no dictionary is tried, whatever a transform makes of them."""
+"""Columns of the raw table without dictionary, also if a transform changes their type."""
 _TRIED = ("string", "int8", "int16", "int32", "int64", "date32[day]")
 """Types of added columns that get a dictionary. No floats: some readers do not find -0.0 in a
 dictionary for 0.0.
@@ -65,45 +68,45 @@ _LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
 
 
 def is_row_group(write_buffer_bytes: int, held_in_all: int, wanted: FileOptions) -> bool:
-    """True if buffered rows become a row group now, by the bytes of this file and of all files of
-    the task. No row group exceeds a file.
+    """Return True if buffered rows become a row group now.
+
+    By the bytes of this file and of all files of the task. No row group exceeds a file.
     """
-    return (
-        write_buffer_bytes >= min(wanted.row_group_bytes, wanted.file_bytes)
-        or held_in_all >= wanted.write_buffer_bytes
-    )
+    if held_in_all >= wanted.write_buffer_bytes:
+        return True
+    return write_buffer_bytes >= min(wanted.row_group_bytes, wanted.file_bytes)
 
 
 def rows_at_a_time(rows: int, size: int) -> int:
-    """How many rows one call encodes, `rows` of them being so many bytes: about a page of them, or
-    fewer.
+    """Return the number of rows that one call encodes: about a page, or fewer.
+
+    `size`: bytes of `rows` rows.
     """
     return max(1, min(MOST_ROWS_AT_A_TIME, PAGE_BYTES * rows // max(1, size)))
 
 
 def is_whole_file(written_bytes: int, file_bytes: int) -> bool:
-    """True if the file ends after its last row group, by its bytes."""
+    """Return True if the file ends after its last row group, by its bytes."""
     return written_bytes >= file_bytes
 
 
 def with_dictionary(columns: Mapping[str, str]) -> list[str]:
-    """Those of the columns, given with their types as Arrow calls them, that are kept by
-    dictionary.
-    """
-    return [
-        name
-        for name, kind in columns.items()
-        if name in _REPEATED or (name not in _SELDOM_REPEATED and kind in _TRIED)
-    ]
+    """Return the columns that get a dictionary. `columns`: name -> Arrow type."""
+    found = []
+    for name, kind in columns.items():
+        is_tried = name not in _SELDOM_REPEATED and kind in _TRIED
+        if name in _REPEATED or is_tried:
+            found.append(name)
+    return found
 
 
 def by_difference(columns: Mapping[str, str]) -> list[str]:
-    """Those of the columns that are kept as differences (DELTA_BINARY_PACKED)."""
+    """Return the columns that are encoded as differences (DELTA_BINARY_PACKED)."""
     return [name for name, kind in columns.items() if name in _ASCENDING and kind.startswith("int")]
 
 
 def level_of(codec: Codec) -> int | None:
-    """How hard a codec tries; None: it has no such choice."""
+    """Return the compression level of a codec; None: it has none."""
     return _LEVELS.get(codec)
 
 
@@ -118,18 +121,17 @@ def name_of_file(
     """
     suffix = "" if codec is Codec.NONE else f".{codec.value}"
     name = f"part-{task:05d}-{attempt}-{unique}{suffix}.parquet"
-    folders = [
-        f"{column}={'__HIVE_DEFAULT_PARTITION__' if value is None else value}"
-        for column, value in values.items()
-    ]
-    is_plain = all(
-        _PLAIN_NAME.fullmatch(part) for folder in folders for part in folder.split("=", 1)
-    )
-    return "/".join([*folders, name]) if is_plain else name
+    folders = []
+    for column, value in values.items():
+        text = "__HIVE_DEFAULT_PARTITION__" if value is None else value
+        if not _PLAIN_NAME.fullmatch(column) or not _PLAIN_NAME.fullmatch(text):
+            return name
+        folders.append(f"{column}={text}")
+    return "/".join([*folders, name])
 
 
 def names_of_write(write_id: str) -> str:
-    """The names of all files of one write, whatever their folder, as a pattern of pathlib."""
+    """Return the pathlib pattern of the names of all files of one write, in any folder."""
     return f"part-*-{write_id}-*.parquet"
 
 
@@ -141,15 +143,15 @@ _INTERVAL = re.compile(r"(\d+)\s*(week|day|hour|minute|second|millisecond|micros
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of the table as it is."""
+    """A file of the table's present version."""
 
     partition: tuple[str | None, ...]
-    """The values of the columns by which the table is partitioned."""
+    """Values of the partition columns."""
     size_bytes: int
 
 
 def is_small(size_bytes: int, target_bytes: int) -> bool:
-    """True if a file has less than half of the target size."""
+    """Return True if a file has less than half of the target size."""
     return size_bytes * 2 < target_bytes
 
 
@@ -159,84 +161,91 @@ def small_files(files: Sequence[DataFile], target_bytes: int) -> tuple[int, int]
     for file in files:
         if is_small(file.size_bytes, target_bytes):
             small.setdefault(file.partition, []).append(file.size_bytes)
-    several = [size for sizes in small.values() if len(sizes) > 1 for size in sizes]
-    return len(several), sum(several)
+    count = 0
+    size = 0
+    for sizes in small.values():
+        if len(sizes) > 1:
+            count += len(sizes)
+            size += sum(sizes)
+    return count, size
 
 
 def is_compaction_due(small: int, at: int) -> bool:
-    """True if a run compacts after its commit: enough small files wait; 0: never."""
+    """Return True if a run compacts after its commit: there are enough small files; 0: never."""
     return 0 < at <= small
 
 
 def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None = None) -> timedelta:
     """Return how long unused files are kept: as requested, and no shorter than is safe.
+
     `configuration`: the table's properties. Raises SettingsError for less, and for an invalid
     property.
     """
     text = configuration.get(KEEPS_FILES)
     retention = interval(text) if text else timedelta()
     if retention is None:
-        action = "ALTER TABLE ... SET TBLPROPERTIES, its form: interval 30 days"
-        raise SettingsError(
-            f"The table's {KEEPS_FILES} is {text!r}, which is not understood",
-            key=KEEPS_FILES,
-            action=action,
-        )
+        message = f"The table's {KEEPS_FILES} is {text!r}, which is not understood"
+        action = "Set it with ALTER TABLE ... SET TBLPROPERTIES, in the form: interval 30 days"
+        raise SettingsError(message, key=KEEPS_FILES, action=action)
+
     least = max(LEAST_KEPT, retention)
     if wanted is not None and wanted < least:
+        reason = "runs, RESTORE and proofs may need them"
         if retention > LEAST_KEPT:
-            why = "the table's property says so"
-        else:
-            why = "runs, RESTORE and proofs may need them"
+            reason = f"the table's property {KEEPS_FILES} requires it"
+        message = f"Files stay for {least.days} days at least: {reason}"
         action = f"Pass --retain {least.days + (least.seconds > 0)}d or more"
-        raise SettingsError(
-            f"Files stay for {least.days} days at least: {why}", key="--retain", action=action
-        )
+        raise SettingsError(message, key="--retain", action=action)
     return wanted or least
 
 
 def reject_table_without_our_commits(table: Table | None, path: str) -> None:
-    """Raises NotOurTable if no commit of this pipeline is in the table: its own pipeline maintains
+    """Raise NotOurTable if the table has no commit of this pipeline: its own pipeline maintains
     it.
     """
-    if table is None or table.transaction_version is None:
-        if table is None:
-            message = "There is no table yet"
-        else:
-            message = "This pipeline has no commit in the table"
-        raise NotOurTable(
-            message,
-            path=path,
-            action="Check table.path, or run `etl run CONF` first: a pipeline maintains only a table that it has loaded",
-        )
+    if table is None:
+        message = "There is no table yet"
+    elif table.transaction_version is None:
+        message = "This pipeline has no commit in the table"
+    else:
+        return
+    action = (
+        "Check table.path, or run `etl run CONF` first: a pipeline maintains only a table that it "
+        "has loaded"
+    )
+    raise NotOurTable(message, path=path, action=action)
 
 
 def interval(text: str) -> timedelta | None:
-    """Delta's text for a duration, `interval 30 days`; None when it is none."""
+    """Return the duration of a Delta interval, `interval 30 days`; None: it is not one."""
     words = text.strip().lower().removeprefix("interval").strip()
     found = _INTERVAL.findall(words)
     if not found or _INTERVAL.sub("", words).strip():
         return None
-    return sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in found), timedelta())
+    duration = timedelta()
+    for count, unit in found:
+        duration += timedelta(**{f"{unit}s": int(count)})
+    return duration
 
 
-Told = Mapping[str, str | SecretRef]
-"""A key of an engine -> its value, or where that is found."""
+EngineOptions = Mapping[str, str | SecretRef]
+"""Option of an engine -> its value, or the reference to its secret."""
 _REGION_OF_ENDPOINTS = "us-east-1"
-"""Region for signatures to a custom endpoint, which has none."""
+"""Region of signatures for a custom endpoint: such an endpoint has no region of its own."""
 
 _DAY_MS = 86_400_000
 
 
 def is_probe_due(stored: Plan | None, now_ms: int) -> bool:
-    """True if no stored plan shows that the store was probed today (UTC): a plan is stored only
-    after a successful probe.
+    """Return True if no stored plan shows that the store was probed today (UTC).
+
+    A plan is stored only after a successful probe.
     """
     return stored is None or stored.created_at_ms // _DAY_MS != now_ms // _DAY_MS
 
 
-def delta_rs_options(path: str, store: StoreSettings) -> Told:
-    """Storage options of delta-rs."""
+def delta_rs_options(path: str, store: StoreSettings) -> EngineOptions:
+    """Return the storage options of delta-rs."""
     kind = kind_of(path)
     if kind is StoreKind.S3:
         return _given(
@@ -260,26 +269,27 @@ def delta_rs_options(path: str, store: StoreSettings) -> Told:
     return {}
 
 
-def hadoop_options(path: str, store: StoreSettings) -> Told:
-    """Settings of Hadoop's client, for this bucket or this account alone: others that a transform
-    reads keep theirs.
+def hadoop_options(path: str, store: StoreSettings) -> EngineOptions:
+    """Return the settings of Hadoop's client for this bucket or account.
+
+    Other buckets and accounts, which a transform reads, keep theirs.
     """
     kind = kind_of(path)
     if kind is StoreKind.S3:
         bucket = f"fs.s3a.bucket.{urlsplit(path).netloc}"
+        is_plaintext = (store.endpoint or "").startswith("http://")
+        provider = None
+        if store.access_key is not None:
+            provider = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
         return _given(
             {
                 f"{bucket}.endpoint": store.endpoint,
                 f"{bucket}.endpoint.region": _region(store),
                 f"{bucket}.path.style.access": _yes(store.endpoint is not None),
-                f"{bucket}.connection.ssl.enabled": "false"
-                if (store.endpoint or "").startswith("http://")
-                else None,
+                f"{bucket}.connection.ssl.enabled": "false" if is_plaintext else None,
                 f"{bucket}.access.key": store.access_key,
                 f"{bucket}.secret.key": store.secret_key,
-                f"{bucket}.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-                if store.access_key is not None
-                else None,
+                f"{bucket}.aws.credentials.provider": provider,
             }
         )
     if kind is StoreKind.AZURE:
@@ -293,29 +303,31 @@ def hadoop_options(path: str, store: StoreSettings) -> Told:
 
 
 def _azure_elsewhere(path: str, store: StoreSettings) -> Mapping[str, str | None]:
-    """Settings of stores other than Azure that speak its blob protocol: another port, no
+    """Return the settings of stores other than Azure that speak its blob protocol: another port, no
     hierarchical namespace.
     """
     if store.endpoint is None:
         return {}
-    found, host = urlsplit(store.endpoint), _host(path)
-    return {
-        f"fs.azure.abfs.endpoint.{host}": f"{found.hostname}:{found.port or (443 if found.scheme == 'https' else 80)}",
-        **(
-            {
-                "fs.azure.always.use.https": "false",
-                "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",
-            }  # the other one wants TLS
-            if found.scheme == "http"
-            else {}
-        ),
-        "fs.azure.account.hns.enabled": "false",
-        "fs.azure.fns.account.service.type": "BLOB",
+    endpoint = urlsplit(store.endpoint)
+    host = _host(path)
+    is_plaintext = endpoint.scheme == "http"
+    default_port = 443 if endpoint.scheme == "https" else 80
+    options = {
+        f"fs.azure.abfs.endpoint.{host}": f"{endpoint.hostname}:{endpoint.port or default_port}"
     }
+    if is_plaintext:
+        options["fs.azure.always.use.https"] = "false"
+        # The default library requires TLS.
+        options["fs.azure.networking.library"] = "JDK_HTTP_URL_CONNECTION"
+    options["fs.azure.account.hns.enabled"] = "false"
+    options["fs.azure.fns.account.service.type"] = "BLOB"
+    return options
 
 
 def _region(store: StoreSettings) -> str | None:
-    return store.region or (_REGION_OF_ENDPOINTS if store.endpoint is not None else None)
+    if store.region:
+        return store.region
+    return None if store.endpoint is None else _REGION_OF_ENDPOINTS
 
 
 def _host(path: str) -> str:
@@ -326,7 +338,7 @@ def _yes(value: bool) -> str | None:
     return "true" if value else None
 
 
-def _given(values: Mapping[str, str | SecretRef | None]) -> Told:
+def _given(values: Mapping[str, str | SecretRef | None]) -> EngineOptions:
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -364,60 +376,64 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
     """
     kind = kind_of(path)
     if kind is StoreKind.S3:
-        reject_unsafe_s3a_settings(
-            path,
-            {
-                key.removeprefix("spark.hadoop."): value
-                for key, value in spark.items()
-                if key.startswith("spark.hadoop.")
-            },
-        )
+        prefix = "spark.hadoop."
+        hadoop = {
+            key.removeprefix(prefix): value
+            for key, value in spark.items()
+            if key.startswith(prefix)
+        }
+        reject_unsafe_s3a_settings(path, hadoop)
         return _log_of_s3(spark)
-    if kind is StoreKind.AZURE:
-        chosen = any(
-            key in spark for key in (_OF_ALL, f"{LOG_STORE}.abfs.impl", f"{LOG_STORE}.abfss.impl")
-        )
-        if chosen:
-            own = {}
-        else:
-            own = {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")}
-        widened = None if REDACTED in spark else redacting((_KEY_OF_AZURE,), None)
-        return {**own, **({REDACTED: widened} if widened else {})}
-    return {}
+    if kind is not StoreKind.AZURE:
+        return {}
+
+    settings: dict[str, str] = {}
+    log_stores = [f"{LOG_STORE}.{scheme}.impl" for scheme in ("abfs", "abfss")]
+    if not any(key in spark for key in (_OF_ALL, *log_stores)):
+        settings = dict.fromkeys(log_stores, _OF_AZURE)
+    if REDACTED not in spark:
+        pattern = redacting((_KEY_OF_AZURE,), None)
+        if pattern:
+            settings[REDACTED] = pattern
+    return settings
 
 
 def settings_for_any(spark: Mapping[str, str]) -> dict[str, str]:
-    """Return the same if the table's store is unknown yet; harmless for others. The catalog's
-    provider adds Hadoop's jars.
+    """Return the settings for a table in an unknown store; they are harmless for other stores.
+
+    The catalog's provider adds Hadoop's jars.
     """
     return _log_of_s3(spark)
 
 
 def place_of_catalog(spark: Mapping[str, str], store: StoreSettings) -> str | None:
-    """Return the location where a session's catalog puts tables by default, if it is a store; with
-    the keys of `store` that fit.
+    """Return the session catalog's default location of tables, if it is in a store.
+
+    With the keys of `store` if they fit.
     """
     place = spark.get(_WAREHOUSE, "")
     if kind_of(place) is None:
         return None
     try:
         reject_unsupported_store_keys(place, store, None)
-    except SettingsError:  # they are another store's, in which the table's schema is
+    except SettingsError:  # The keys are those of another store, the one of the table's schema.
         return TablePath(place, StoreSettings())
     return TablePath(place, store)
 
 
 def without_ours(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings without our log store if spark-submit names another one: two ways to
-    commit to a table do not exclude each other.
+    """Return the settings without our log store if spark-submit names another one.
+
+    Two ways to commit to a table do not exclude each other.
     """
     if not is_ours(settings):
         return dict(settings)
-    return {key: value for key, value in settings.items() if value != OURS} | _log_of_s3(submitted)
+    others = {key: value for key, value in settings.items() if value != OURS}
+    return others | _log_of_s3(submitted)
 
 
 def is_ours(settings: Mapping[str, str]) -> bool:
-    """True if a session with these settings uses our log store on S3."""
+    """Return True if a session with these settings uses our log store on S3."""
     return settings.get(f"{LOG_STORE}.s3a.impl") == OURS
 
 
@@ -427,44 +443,41 @@ def packages(settings: Mapping[str, str]) -> list[str]:
 
 
 def reject_unsafe_s3a_settings(path: str, hadoop: Mapping[str, str | None]) -> None:
-    """Raises SettingsError where Hadoop's settings make S3A create a file over one that is there,
-    or put nothing on a condition.
+    """Raise SettingsError if Hadoop's settings let S3A replace existing files, or turn conditional
+    puts off.
     """
     bucket = urlsplit(path).netloc
     for key in (f"fs.s3a.bucket.{bucket}.performance.flags", "fs.s3a.performance.flags"):
-        flags = {flag.lower() for flag in re.split(r"[\s,]+", hadoop.get(key) or "") if flag}
+        flags = {flag.lower() for flag in re.split(r"[\s,]+", hadoop.get(key) or "")}
         if flags & {_CREATES_BLINDLY, "*"}:
+            message = f"{key} has the flag create: commits could replace one another"
             action = "Leave `create` out of it: the other flags do no harm"
-            raise SettingsError(
-                f"{key} has the flag create: commits could replace one another",
-                key=f"spark.hadoop.{key}",
-                action=action,
-            )
-    for name, harm, message in (
+            raise SettingsError(message, key=f"spark.hadoop.{key}", action=action)
+
+    harmful = (
         (
             "create.performance",
             "true",
-            "makes files over those that are there: commits could replace one another",
+            "creates files over existing ones: commits could replace one another",
         ),
         (
             "create.conditional.enabled",
             "false",
-            "keeps S3A from putting on a condition: commits could replace one another",
+            "turns S3A's conditional puts off: commits could replace one another",
         ),
-    ):
+    )
+    for name, harmful_value, effect in harmful:
         for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
-            if (hadoop.get(key) or "").strip().lower() == harm:
-                raise SettingsError(
-                    f"{key} {message}", key=f"spark.hadoop.{key}", action="Leave it out"
-                )
+            if (hadoop.get(key) or "").strip().lower() == harmful_value:
+                action = f"Remove {key}"
+                raise SettingsError(f"{key} {effect}", key=f"spark.hadoop.{key}", action=action)
 
 
 def redacting(keys: Sequence[str], pattern: str | None) -> str | None:
-    """By which expression Spark leaves these settings of Hadoop's out of its event log and its
-    pages; None: by the one that it has.
+    """Return the expression that hides these Hadoop settings in Spark's event log and pages.
 
-    `pattern`: what the session has, in Java's words; None: Spark's own. One that is not translated
-    is taken not to know them.
+    None: the session's own hides them. `pattern`: the session's, in Java's syntax; None: Spark's
+    default. An expression that cannot be translated counts as one that does not hide them.
     """
     shown = _AS_SPARK_HAS_IT if pattern is None else pattern
     try:
@@ -478,33 +491,31 @@ def redacting(keys: Sequence[str], pattern: str | None) -> str | None:
 def keys_that_matter(path: str) -> tuple[str, ...]:
     """Return Hadoop's settings that `reject_unsafe_s3a_settings` checks."""
     names = ("performance.flags", "create.performance", "create.conditional.enabled")
-    return tuple(
-        f"{of}.{name}"
-        for of in (f"fs.s3a.bucket.{urlsplit(path).netloc}", "fs.s3a")
-        for name in names
-    )
+    of_bucket = [f"fs.s3a.bucket.{urlsplit(path).netloc}.{name}" for name in names]
+    return (*of_bucket, *(f"fs.s3a.{name}" for name in names))
 
 
 def hadoop_defaults(path: str) -> dict[str, str]:
-    """Return Hadoop's defaults where neither conf nor Hadoop's files set a value. A catalog may use
-    `s3://`, which Hadoop itself does not know.
-    """
+    """Return defaults for Hadoop settings that neither the conf nor Hadoop's files set."""
     if kind_of(path) is StoreKind.AZURE:
         return {_STATISTICS_OF_AZURE: "false"}
     if kind_of(path) is not StoreKind.S3:
         return {}
-    return {
-        "fs.s3a.retry.throttle.limit": str(_THROTTLED_TRIES),
-        **({_CLASS_OF_S3: _OF_S3A} if path.startswith("s3://") else {}),
-    }
+    defaults = {"fs.s3a.retry.throttle.limit": str(_THROTTLED_TRIES)}
+    if path.startswith("s3://"):
+        # A catalog may use this scheme, which Hadoop itself does not support.
+        defaults[_CLASS_OF_S3] = _OF_S3A
+    return defaults
 
 
 def _log_of_s3(spark: Mapping[str, str]) -> dict[str, str]:
-    """Return our log store, unless the conf chose one. Its choice for `s3` counts for `s3a`, too."""
+    """Return our log store, unless the conf sets one. A setting for `s3` counts for `s3a`, too."""
     of_s3, of_s3a = f"{LOG_STORE}.s3.impl", f"{LOG_STORE}.s3a.impl"
     if _OF_ALL in spark or of_s3a in spark:
         return {}
-    return {of_s3a: spark[of_s3]} if of_s3 in spark else {of_s3: OURS, of_s3a: OURS}
+    if of_s3 in spark:
+        return {of_s3a: spark[of_s3]}
+    return {of_s3: OURS, of_s3a: OURS}
 
 
 TIME_ZONE = "spark.sql.session.timeZone"
@@ -528,7 +539,7 @@ _OF_UTC = frozenset(
     )
 )
 _Offsets = tuple[BrokerPartition, int, int]
-"""[from, until) of one log."""
+"""Partition and its offsets [from, until)."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
 
 
@@ -549,9 +560,7 @@ class TimeZone:
 
 
 def time_zone_of(conf: Mapping[str, str], configured: Mapping[str, str]) -> TimeZone:
-    """Return the zone of a session with these settings; `configured` are those that Spark has from
-    elsewhere.
-    """
+    """Return the zone of a session with these settings. `configured`: Spark's own configuration."""
     if conf.get(TIME_ZONE):
         return TimeZone(conf[TIME_ZONE], ZoneSource.CONF)
     if configured.get(TIME_ZONE):
@@ -560,9 +569,7 @@ def time_zone_of(conf: Mapping[str, str], configured: Mapping[str, str]) -> Time
 
 
 def is_same_zone(one: str, other: str) -> bool:
-    """True if both names stand for one zone; names of UTC and of fixed offsets are compared by
-    their meaning.
-    """
+    """Return True if both names mean one zone; UTC and fixed offsets have several names."""
     return _meaning(one) == _meaning(other)
 
 
@@ -572,7 +579,7 @@ def _meaning(zone: str) -> str:
 
 
 def offset_minutes(zone: str) -> int | None:
-    """Minutes east of UTC; None for the name of a region."""
+    """Return the minutes east of UTC; None for the name of a region."""
     if zone in _OF_UTC:
         return 0
     found = _OFFSET.fullmatch(zone)
@@ -597,91 +604,89 @@ def local_zone(zone: str) -> str:
 
 
 def describe_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    """Describe that this run executes a plan under another time zone than the plan's, the last
-    plan's or the live pipeline's.
+    """Describe that a plan is executed under another time zone than that of the plan, the last
+    plan, or the live pipeline.
     """
     newest = snapshot.ledger.newest
     if not plan.ranges:
         return
     if _is_other(plan.time_zone, snapshot):
-        yield _told(plan, f"it was stored under {plan.time_zone}", snapshot)
+        yield _describe_change(plan, f"it was stored under {plan.time_zone}", snapshot)
     elif newest is not None and newest.id != plan.id and _is_other(newest.time_zone, snapshot):
-        yield _told(plan, f"the plan before it was made under {newest.time_zone}", snapshot)
-    if plan.kind is PlanKind.BACKFILL and _is_other(snapshot.live_time_zone, snapshot):
-        yield _told(
-            plan,
-            f"the newest plan of the live pipeline was made under {snapshot.live_time_zone}",
-            snapshot,
+        yield _describe_change(
+            plan, f"the plan before it was made under {newest.time_zone}", snapshot
         )
+    if plan.kind is PlanKind.BACKFILL and _is_other(snapshot.live_time_zone, snapshot):
+        before = f"the newest plan of the live pipeline was made under {snapshot.live_time_zone}"
+        yield _describe_change(plan, before, snapshot)
 
 
 def in_time_zone(plan: Plan, snapshot: Snapshot) -> Plan:
-    """The plan as it is executed now: its commit names the zone in which its rows are made. Its id
-    stays.
-    """
+    """Return the plan with the time zone of this run, which its commit names. Its id stays."""
     return replace(plan, time_zone=snapshot.time_zone or plan.time_zone)
 
 
 def describe_replaced_time_zones(
     plan: Plan, loaded: Sequence[Plan], snapshot: Snapshot
 ) -> Iterator[str]:
-    """The same of a replay, and of the plans whose rows it replaces; one sentence for each zone.
+    """Describe that a replay runs under another time zone than the plans whose rows it replaces.
 
-    `loaded` are the plans that are kept, in their order. Where none of them says more, the plan
-    before the replay does.
+    One sentence per zone. `loaded`: the stored plans in their order. If none of them has a time
+    zone, the plan before the replay counts.
     """
-    by_zone = {
-        one.time_zone: one
-        for one in reversed(_loaded_last(plan, loaded))
-        if one.time_zone is not None
-    }
-    for zone, one in by_zone.items():
+    by_zone: dict[str, Plan] = {}
+    for source in reversed(_loaded_last(plan, loaded)):
+        if source.time_zone is not None:
+            by_zone[source.time_zone] = source
+    for zone, source in by_zone.items():
         if _is_other(zone, snapshot):
-            yield _told(
-                plan, f"plan {one.number}, whose rows it replaces, was made under {zone}", snapshot
-            )
+            before = f"plan {source.number}, whose rows it replaces, was made under {zone}"
+            yield _describe_change(plan, before, snapshot)
     if not by_zone:
         yield from describe_time_zones(plan, snapshot)
 
 
 def _loaded_last(plan: Plan, loaded: Sequence[Plan]) -> list[Plan]:
-    """The plans that made the rows of these offsets, the newest first: a replay takes the place of
-    what was before it.
+    """Return the plans that made the present rows of these offsets, newest first.
+
+    A replay replaces the rows of earlier plans.
     """
-    left = [(r.log, r.from_offset, r.until_offset) for r in plan.ranges]
-    found = list[Plan]()
-    for one in reversed(loaded):
-        rest = _without(left, one)
+    left = [(span.log, span.from_offset, span.until_offset) for span in plan.ranges]
+    found: list[Plan] = []
+    for earlier in reversed(loaded):
+        rest = _without(left, earlier)
         if rest != left:
-            found.append(one)
+            found.append(earlier)
         left = rest
     return found
 
 
 def _without(left: list[_Offsets], plan: Plan) -> list[_Offsets]:
-    """These offsets without those that the plan loaded."""
-    for r in plan.ranges:
-        rest = list[_Offsets]()
+    """Return these offsets without those that the plan loaded."""
+    for loaded in plan.ranges:
+        rest: list[_Offsets] = []
         for log, start, until in left:
-            if log != r.log or until <= r.from_offset or r.until_offset <= start:
+            is_apart = until <= loaded.from_offset or loaded.until_offset <= start
+            if log != loaded.log or is_apart:
                 rest.append((log, start, until))
                 continue
-            parts = ((log, start, r.from_offset), (log, r.until_offset, until))
-            rest += [part for part in parts if part[1] < part[2]]
+            if start < loaded.from_offset:
+                rest.append((log, start, loaded.from_offset))
+            if loaded.until_offset < until:
+                rest.append((log, loaded.until_offset, until))
         left = rest
     return left
 
 
 def _is_other(zone: str | None, snapshot: Snapshot) -> bool:
-    return (
-        zone is not None
-        and snapshot.time_zone is not None
-        and not is_same_zone(zone, snapshot.time_zone)
-    )
+    if zone is None or snapshot.time_zone is None:
+        return False
+    return not is_same_zone(zone, snapshot.time_zone)
 
 
-def _told(plan: Plan, before: str, snapshot: Snapshot) -> str:
+def _describe_change(plan: Plan, before: str, snapshot: Snapshot) -> str:
     return (
-        f"plan {plan.number} is executed under the time zone {snapshot.time_zone}, and {before}: dates and hours that Spark computes "
-        f"from a moment may differ between their rows ({TIME_ZONE})"
+        f"plan {plan.number} is executed under the time zone {snapshot.time_zone}, and {before}: "
+        "dates and hours that Spark computes from a moment may differ between their rows "
+        f"({TIME_ZONE})"
     )

@@ -477,7 +477,8 @@ def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
 def plan_without_uncommitted(
     plan: Plan, logs: Collection[BrokerPartition], reason: str, *, now_ms: int
 ) -> Plan:
-    """Return a replacement of the plan, without its id, that leaves out these uncommitted partitions.
+    """Return a replacement of the plan, without its id, that leaves out these uncommitted
+    partitions.
 
     Their loaded-until offsets do not change.
     """

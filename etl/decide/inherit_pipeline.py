@@ -90,7 +90,8 @@ def predecessor_of(
             f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers, whose "
             "offsets and row keys are different",
             key="--predecessor",
-            action="Check the pipeline's name, and source.broker_type. Brokers of another type need "
+            action="Check the pipeline's name, and source.broker_type. Brokers of another type "
+            "need "
             "another table",
         )
     if other.plan and not is_same_cluster(other.plan, snapshot, settings.source.assume_cluster_id):
@@ -373,11 +374,13 @@ def reject_unloaded_gap(
         gap = unloaded(loaded, low, high)
         if gap:
             raise NeedsDecision(
-                f"Both pipelines read this partition, and offsets {gap[0]} to {gap[1]} between their "
+                f"Both pipelines read this partition, and offsets {gap[0]} to {gap[1]} between "
+                f"their "
                 "positions were loaded by neither",
                 **log.place,
                 offset=gap[0],
-                action="Remove this topic from source.topics, and load it with another pipeline into "
+                action="Remove this topic from source.topics, and load it with another pipeline "
+                "into "
                 "another table",
             )
 

@@ -47,7 +47,7 @@ from etl.decide.tasks import (
 )
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Isolation, Lineage
-from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, TookOver
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.choices import OnDataLoss, OnNoLeader
 from etl.settings.sections import LimitsSettings, Settings, TransformSettings
@@ -290,8 +290,8 @@ def plan_from(
     begun = {log: reading.position for log, reading in readings.items() if log not in known}
     incarnations = incarnations_begun(before, begun, snapshot)
     topic_ids = snapshot.topic_ids
-    old_creations: Mapping[str, int] = {}
-    heir_of: tuple[str, ...] = ()
+    old_creations: Mapping[str, str] = {}
+    heir_of: tuple[TookOver, ...] = ()
     if last:
         incarnations = {**last.incarnations, **incarnations}
         topic_ids = {**last.topic_ids, **topic_ids}

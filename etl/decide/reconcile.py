@@ -354,12 +354,14 @@ def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
     None if none is known.
     """
     plan = ledger.newest
-    if table is None or table.metadata is None or not table.metadata.document:
+    if table is None or table.metadata is None:
+        return plan
+    metadata = table.metadata
+    if not metadata.document:
         return plan
     is_another = plan is not None and _is_another_plan(plan, table)
     if not is_another and not _is_ahead(plan, table):
         return plan
-    metadata = table.metadata
     return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
 
 

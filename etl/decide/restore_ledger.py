@@ -123,7 +123,8 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
             "Neither the table nor ZooKeeper has a plan of this pipeline: there is nothing to "
             "restore",
             path=settings.table.path,
-            action="Check table.path, group and pipeline. `etl run CONF --dry-run` describes a first "
+            action="Check table.path, group and pipeline. `etl run CONF --dry-run` describes a "
+            "first "
             "run",
         )
     if isinstance(found, RebuildFromTable):
@@ -216,12 +217,14 @@ def describe_restored_rows(
         sentence = f"{render_log(log)} continues at {position}, one past its last row"
         if committed is not None and committed > position:
             sentence += (
-                f"; the committed offset is {committed}, and the offsets between are read again, as "
+                f"; the committed offset is {committed}, and the offsets between are read again, "
+                f"as "
                 "the table has no rows of them"
             )
         if extent and extent.end_offset + extent.held_back < position:
             sentence += (
-                f"; the partition ends at {extent.end_offset}, so it was truncated or recreated, and "
+                f"; the partition ends at {extent.end_offset}, so it was truncated or recreated, "
+                f"and "
                 "the next run stops there"
             )
         sentences.append(sentence)
@@ -238,7 +241,8 @@ def describe_restored_rows(
     )
     if others:
         sentences.append(
-            f"other pipelines have loaded into this table ({others}): all rows of the conf's topics "
+            f"other pipelines have loaded into this table ({others}): all rows of the conf's "
+            f"topics "
             "count, of any writer"
         )
     return sentences

@@ -115,7 +115,8 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         message = "This pipeline has made no plan yet, so no position can be set"
         raise SettingsError(
             message,
-            action="Check source.starting_offsets, which says where the first run begins; or `etl run CONF` first",
+            action="Check source.starting_offsets, which says where the first run begins; or `etl "
+            "run CONF` first",
         )
     if isinstance(state, RebuildFromTable):
         message = f"The table holds plan {state.plan.number}, which ZooKeeper does not have"
@@ -128,14 +129,20 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     stored = state.plan
     reject_replacing(stored)
     if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
-        message = f"Plan {stored.number} is stored and not in the table, and what it reads again does not move positions"
+        message = (
+            f"Plan {stored.number} is stored and not in the table, and what it reads again "
+            f"does not move positions"
+        )
         raise NeedsDecision(
             message, action="Run `etl run CONF`, which executes it; then run this command again"
         )
     if stored.kind is not PlanKind.SET:
         return Standing(Replay(stored), starts_of(stored))
     if base is None or base.id != stored.previous:
-        message = f"Plan {stored.number} is stored, which sets positions, and nobody knows any more where they were before"
+        message = (
+            f"Plan {stored.number} is stored, which sets positions, and nobody knows any "
+            f"more where they were before"
+        )
         raise NeedsDecision(
             message, action="Run `etl run CONF`, which executes it; then run this command again"
         )
@@ -145,7 +152,8 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         or stored.positions.keys() - base.positions.keys()
     ):
         message = (
-            f"Plan {stored.number} is stored, which sets positions in the place of a plan that moved or began logs: where they were "
+            f"Plan {stored.number} is stored, which sets positions in the place of a plan that "
+            f"moved or began logs: where they were "
             "before that the table's plan does not tell"
         )
         raise NeedsDecision(
@@ -210,13 +218,22 @@ def moves_to(
 def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
     extent = snapshot.extents[log]
     if extent.end_offset < to <= extent.end_offset + extent.held_back:
-        message = f"Offset {to} lies above the last stable offset {extent.end_offset}: a transaction is open there"
+        message = (
+            f"Offset {to} lies above the last stable offset {extent.end_offset}: a "
+            f"transaction is open there"
+        )
         raise NotYetReadable(
             message, **log.place, offset=to, action="When the transaction ends, say it again"
         )
     if not extent.log_start_offset <= to <= extent.end_offset:
-        message = f"Offset {to} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
-        action = "Pass another offset: above its end nothing could be skipped yet, and what comes later would never be loaded; below its start nothing is left"
+        message = (
+            f"Offset {to} is not in the log, which has {extent.log_start_offset} to "
+            f"{extent.end_offset}"
+        )
+        action = (
+            "Pass another offset: above its end nothing could be skipped yet, and what comes "
+            "later would never be loaded; below its start nothing is left"
+        )
         raise SettingsError(message, key="--to", **log.place, action=action)
 
 
@@ -249,11 +266,13 @@ def reject_loaded(
         message += f": read again from {move.to_offset}, their rows would be there twice"
         stretch = render_intervals([(move.log, move.to_offset, move.from_offset)])
         named = (
-            f"etl replay CONF -p {shlex.quote(move.log.topic)}:{move.log.key} --from {move.to_offset} "
+            f"etl replay CONF -p {shlex.quote(move.log.topic)}:{move.log.key} --from "
+            f"{move.to_offset} "
             f"--until {move.from_offset}"
         )
         action = (
-            f"Only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
+            f"Only a replay reads such offsets ({stretch}) again, for it replaces their rows: "
+            f"`{named}`; the position stays at "
             f"{move.from_offset}"
         )
         if among and until < move.from_offset:
@@ -408,12 +427,14 @@ def describe_moves(moves: Iterable[Move]) -> list[str]:
         unit, name = f"{move.log.unit}s", render_log(move.log)
         if move.skipped:
             sentences.append(
-                f"{name} goes forwards from {move.from_offset} to {move.to_offset}: {move.skipped:,} {unit} are skipped by hand, "
+                f"{name} goes forwards from {move.from_offset} to {move.to_offset}: "
+                f"{move.skipped:,} {unit} are skipped by hand, "
                 "are told lost, and no later run loads them"
             )
         elif move.comes:
             sentences.append(
-                f"{name} goes back from {move.from_offset} to {move.to_offset}: {move.comes:,} {unit} that were never loaded are "
+                f"{name} goes back from {move.from_offset} to {move.to_offset}: {move.comes:,} "
+                f"{unit} that were never loaded are "
                 "read; nothing comes twice"
             )
         else:
@@ -543,7 +564,10 @@ def resuming(
             None,
         )
         if whole:
-            message = f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: {whole.reason}"
+            message = (
+                f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: "
+                f"{whole.reason}"
+            )
             action = f"Resume {one.topic}, and pause those of its partitions that are to rest"
             raise SettingsError(message, key="--partition", action=action)
         if not gone:

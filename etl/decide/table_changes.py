@@ -228,11 +228,17 @@ def name_of(app_id: str) -> str:
         app_id.split("/", 3) if app_id.count("/") >= 3 else ("", "unknown", "unknown", app_id)
     )
     live, name = live_and_name(pipeline)
-    return f"{f'backfill {name} of ' if name else ''}pipeline {live} of group {group} on cluster {cluster}"
+    return (
+        f"{f'backfill {name} of ' if name else ''}pipeline {live} of group {group} on cluster "
+        f"{cluster}"
+    )
 
 
 def take_over_command(app_id: str) -> str:
-    return f"stop that pipeline for good, then: etl pipelines inherit CONF --predecessor {names_in_command(app_id)} --reason ..."
+    return (
+        f"stop that pipeline for good, then: etl pipelines inherit CONF --predecessor "
+        f"{names_in_command(app_id)} --reason ..."
+    )
 
 
 def names_in_command(app_id: str) -> str:
@@ -249,19 +255,23 @@ def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> Ledger
     message = f"{name_of(other.app_id)} " + (
         "has loaded this topic into this table"
         if other.plan
-        else "may have loaded this topic into this table: it holds rows of it, and its log no longer says who loaded them"
+        else "may have loaded this topic into this table: it holds rows of it, and its log no "
+        "longer says who loaded them"
     )
     if is_physical and other.plan is None:
         action = (
-            "Check that table.path is the table you mean: its rows would be there twice. Nobody can take the other's place, since "
+            "Check that table.path is the table you mean: its rows would be there twice. Nobody "
+            "can take the other's place, since "
             f"{ROWS_DO_NOT_TELL}: this pipeline needs another table"
         )
         return LedgersDisagree(
             message, topic=topic, table_version=other.delta_version, action=action
         )
     action = (
-        "Check that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
-        f"{take_over_command(other.app_id)}; where both stay, or the clusters are two, this one needs another table"
+        "Check that table.path is the table you mean: its rows would be there twice. Where this "
+        "pipeline takes the other's place, "
+        f"{take_over_command(other.app_id)}; where both stay, or the clusters are two, this one "
+        f"needs another table"
     )
     return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
 
@@ -295,19 +305,28 @@ def error_of(done: Sequence[ForeignCommit], newest_version: int | None) -> Ledge
     if found.by:
         message = f"Since our last commit {name_of(found.by.app_id)} {found.why} in this table"
         action = (
-            "Check whether it took the place of this pipeline: then run that one, and this one never again. To continue with this one instead, "
-            f"{take_over_command(found.by.app_id)}; `etl verify CONF` names rows that are there twice"
+            "Check whether it took the place of this pipeline: then run that one, and this one "
+            "never again. To continue with this one instead, "
+            f"{take_over_command(found.by.app_id)}; `etl verify CONF` names rows that are there "
+            f"twice"
         )
         return LedgersDisagree(message, table_version=found.delta_version, action=action)
     message = f"Since our last commit somebody else's {found.operation} {found.why}"
-    accept = f"etl table accept-changes CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
+    accept = (
+        f"etl table accept-changes CONF "
+        f"{found.delta_version if newest_version is None else newest_version} --reason ..."
+    )
     action = (
-        "Check who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
+        "Check who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version "
+        "before it, or accept it, and what is gone stays "
         f"gone: {accept}"
     )
     if later:
         message += f", and a RESTORE came after it, at version {later[-1].delta_version}"
-        action = f"Check whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
+        action = (
+            f"Check whether that RESTORE put the rows back (`etl verify CONF` counts them); "
+            f"then accept the table as it is now: {accept}"
+        )
     return LedgersDisagree(message, table_version=found.delta_version, action=action)
 
 

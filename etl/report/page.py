@@ -209,7 +209,8 @@ def _more(left: Sequence[LogRead], noun: str, lag: Any) -> str | None:
         return None
     rows, after = sum(one.rows or 0 for one in left), sum(one.after or 0 for one in left)
     return (
-        f"and {counted(len(left), noun)} more, with {counted(rows, 'record')} in all and a lag of {lag(after)} after the run; "
+        f"and {counted(len(left), noun)} more, with {counted(rows, 'record')} in all and a lag of "
+        f"{lag(after)} after the run; "
         "the report's JSON file has all of them"
     )
 
@@ -250,7 +251,10 @@ def summarize_outcome(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str
     """Describe the result in a sentence or two."""
     if report["state"] == State.RUNNING.value:
         where = f" It is process {report['pid']} on {report['host']}." if report["host"] else ""
-        return f"This run has not come to its end: it is still at work, or it was killed. The next run finishes what it left.{where}"
+        return (
+            f"This run has not come to its end: it is still at work, or it was killed. The "
+            f"next run finishes what it left.{where}"
+        )
     loaded = (
         f"{counted(report['records_read'], 'record')} loaded in {seconds(report['total_seconds'])}"
     )
@@ -434,7 +438,10 @@ def history(runs: Sequence[PastRun], unit: str, link: Link) -> Html | None:
 def _column(
     run: PastRun, value: int | None, values: str, *, behind: int | None = None, is_now: bool
 ) -> Column:
-    label = f"{day_and_time(run.started_at)} UTC: {values}, {_HAPPENED.get(run.state, run.state).lower()}"
+    label = (
+        f"{day_and_time(run.started_at)} UTC: {values}, "
+        f"{_HAPPENED.get(run.state, run.state).lower()}"
+    )
     return Column(value, label, behind, is_now, run.has_failed)
 
 
@@ -668,7 +675,10 @@ def _gaps(ranges: Sequence[Mapping[str, Any]]) -> str:
     counted_kinds = ", ".join(
         f"{number(count)} {label}" for label, count in counts.items() if count > 0
     )
-    return f"{counted(missing, 'offset')} in {counted(len(ranges), 'range')} gave no row: {counted_kinds}"
+    return (
+        f"{counted(missing, 'offset')} in {counted(len(ranges), 'range')} gave no row: "
+        f"{counted_kinds}"
+    )
 
 
 def _time(report: Mapping[str, Any]) -> Html | None:

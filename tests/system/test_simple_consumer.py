@@ -65,7 +65,7 @@ class TestRealBroker(BrokerContract):
         assert [receipts[index].rows for index in range(2)] == [900, 900]
 
     @pytest.mark.parametrize(
-        ("codec", "behind"),
+        ("codec", "after"),
         [
             (Codec.GZIP, bytes(20)),
             (Codec.SNAPPY, b"\0"),

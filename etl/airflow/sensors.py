@@ -27,7 +27,7 @@ from etl.airflow.pipeline import (
     run_command,
 )
 from etl.airflow.submit import interval_of, raise_unless_done
-from etl.decide.run_requests import Verdict, duration, intervals_looked_back_at, verdict_of
+from etl.decide.run_requests import Verdict, checked_period, duration, verdict_of
 from etl.errors import NotReady, SettingsError
 
 
@@ -216,7 +216,7 @@ class TableGapsOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """See the class."""
-        checked = intervals_looked_back_at(
+        checked = checked_period(
             interval_of(context).end,
             behind=self._ignore_last,
             back=self._lookback,

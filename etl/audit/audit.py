@@ -36,10 +36,10 @@ from etl.decide.loaded_intervals import (
     interval_of,
     is_exact,
     merge,
-    outside_of,
     split_around,
+    split_around_spans,
+    subtract_intervals,
     subtract_span,
-    without,
 )
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition
@@ -228,8 +228,8 @@ def without_reloaded(expected: Expected, audited: AuditedLog) -> Expected:
     given_up = list(expected.given_up)
     for offset_range, receipt in expected.elsewhere:
         whole = (offset_range.from_offset, offset_range.until_offset)
-        if without(whole, reloaded) == [whole] or is_exact(offset_range, receipt):
-            parts = outside_of(offset_range, receipt, reloaded)
+        if subtract_intervals(whole, reloaded) == [whole] or is_exact(offset_range, receipt):
+            parts = split_around_spans(offset_range, receipt, reloaded)
             elsewhere += parts
             reloaded += [(part.from_offset, part.until_offset) for part, _ in parts]
         else:
@@ -760,7 +760,7 @@ def rows_before_of(
         known = expected.get(audited, Expected())
         loaded = [(r.from_offset, r.until_offset) for r, _ in known.ranges]
         loaded += [(interval.from_offset, interval.until_offset) for interval in known.coverage]
-        parts = without((held.from_offset, held.until_offset), loaded)
+        parts = subtract_intervals((held.from_offset, held.until_offset), loaded)
         if parts:
             found[audited] = parts
     return found

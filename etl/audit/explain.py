@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.audit.audit import Expected, IncompleteInterval, LogFindings, is_covered
-from etl.decide.loaded_intervals import interval_of, without
+from etl.decide.loaded_intervals import interval_of, subtract_intervals
 from etl.model.plans import Loss, RangeResult
 from etl.model.snapshot import ForeignCommit
 
@@ -226,7 +226,7 @@ def _unaccounted(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[in
     for offset_range, _ in expected.ranges:
         accounted.append((offset_range.from_offset, offset_range.until_offset))
     end = max(until for _, until in accounted)
-    return tuple(without((min(accounted)[0], end), accounted))
+    return tuple(subtract_intervals((min(accounted)[0], end), accounted))
 
 
 def doubt_of(

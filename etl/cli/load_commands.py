@@ -72,7 +72,7 @@ def backfills_run(
     """Load offsets that were never loaded. To continue, run it again without interval. Exit 8: the
     interval is not over.
     """
-    from etl.commands.backfill import parse_asked, run_backfill
+    from etl.commands.backfill import parse_backfill_request, run_backfill
 
     settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
     if from_ is None and until is None:
@@ -87,7 +87,7 @@ def backfills_run(
             key=missing,
             action="Pass both --from and --until; neither, to continue a backfill",
         )
-    request = parse_asked(
+    request = parse_backfill_request(
         from_,
         until,
         tuple(partition or ()),
@@ -154,7 +154,7 @@ def backfills_delete(
     are free for others.
     """
     from etl.cli.screens import show_sentence
-    from etl.commands.backfill import abandon_backfill, show_backfill
+    from etl.commands.backfill import delete_backfill, show_backfill
 
     settings = table_settings_of(conf)
     found = show_backfill(settings, name)
@@ -167,7 +167,7 @@ def backfills_delete(
         # a second deletion of a backfill that loads no more
         effect += ", and those of which the table has no row"
     confirm([effect], yes=yes, as_json=as_json)
-    report, sentence = abandon_backfill(
+    report, sentence = delete_backfill(
         settings, name, reason, run_context(quiet=quiet, as_json=as_json)
     )
     show(

@@ -89,7 +89,7 @@ def offsets_set(
 
     settings = table_settings_of(conf)
     request = setting.SetOffsetsRequest(parse_named(single(partition)), parse_position(to, "--to"))
-    foreseen = setting.look(settings, request)
+    foreseen = setting.preview_offsets(settings, request)
     if foreseen.moves:
         confirm(foreseen.summary, yes=yes, as_json=as_json)
     decision = setting.offsets_set(settings, foreseen, reason)
@@ -213,7 +213,7 @@ def topics_ready(
     from etl.decide.run_requests import milliseconds
     from etl.run.services import now_ms
 
-    found = looking.complete(
+    found = looking.check_topics_ready(
         settings_of(conf),
         until_ms=milliseconds(point_in_time(until, "--until", now_ms())),
         grace_s=duration(assume_ready_after, "--assume-ready-after").total_seconds(),
@@ -269,7 +269,7 @@ def topics_accept_changes(
     from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
-    decision = operator_decisions.accept_log(
+    decision = operator_decisions.accept_partitions(
         table_settings_of(conf),
         tuple(partition),
         reason,
@@ -302,7 +302,7 @@ def table_gaps(
     whole = interval_between(
         point_in_time(start, "--from", now), point_in_time(until, "--until", now)
     )
-    found = looking.intervals(table_settings_of(conf), whole, duration(every, "--every"))
+    found = looking.find_table_gaps(table_settings_of(conf), whole, duration(every, "--every"))
     show(as_json, found.as_json(), lambda: show_intervals(found))
     if found.refusal:
         raise found.refusal
@@ -345,7 +345,7 @@ def table_maintain(
     settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
     keep = None if retain is None else _retention(retain)
     if dry_run or not yes:
-        foreseen = maintaining.foresee(settings, context, keep=keep)
+        foreseen = maintaining.preview_maintenance(settings, context, keep=keep)
         if dry_run:
             show(as_json, foreseen.as_json(), lambda: show_sentences(foreseen.summary))
             return
@@ -379,7 +379,7 @@ def table_accept_changes(
     from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
-    decision = operator_decisions.acknowledge(table_settings_of(conf), up_to_version, reason)
+    decision = operator_decisions.accept_table(table_settings_of(conf), up_to_version, reason)
     show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
@@ -394,10 +394,10 @@ def table_lookup_path(
 ) -> None:
     """Look the table's path up in its catalog and store it."""
     from etl.cli.screens import show_decision
-    from etl.commands.operator_decisions import resolve
+    from etl.commands.operator_decisions import lookup_path
 
     context = run_context(quiet=True, as_json=as_json)
-    decision = resolve(settings_of(conf), context, is_made=create_empty)
+    decision = lookup_path(settings_of(conf), context, is_made=create_empty)
     show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
@@ -412,7 +412,7 @@ def ledger_restore(conf: Conf, reason: Reason, yes: Yes = False, as_json: AsJson
     from etl.decide.restore_ledger import Lost
 
     settings, context = table_settings_of(conf), run_context()
-    foreseen = restoring.look(settings, context)
+    foreseen = restoring.preview_restore(settings, context)
     if foreseen.lost is not Lost.NOTHING:
         confirm(foreseen.summary, yes=yes, as_json=as_json)
     decision = restoring.restore(settings, foreseen, reason, context)

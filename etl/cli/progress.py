@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from etl.errors import EtlError
-from etl.report.describe import at
+from etl.report.describe import format_time
 from etl.report.run_report import Report
 from etl.report.run_state import Doing, Pace, Verb, format_progress, time_in_words
 
@@ -232,7 +232,7 @@ class JsonLines(logging.Handler):
         run = self._report
         plan = run.plan if run else None
         line = {
-            "time": at(int(time.time() * 1000)),
+            "time": format_time(int(time.time() * 1000)),
             "level": level,
             "message": message,
             "pipeline": self.pipeline,

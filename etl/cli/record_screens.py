@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from etl.commands.peek import Decoder, Ended, Undecoded
 from etl.records.decode import DecodedRecord
-from etl.report.describe import at, counted
+from etl.report.describe import counted, format_time
 from etl.streams.records import Record as StreamRecord
 
 if TYPE_CHECKING:
-    from etl.commands.peek import PeekedLog, TailedGroup
+    from etl.commands.peek import PeekedPartition, TailedGroup
     from etl.errors import EtlError
 
 
@@ -48,7 +48,7 @@ class Lines:
         self._decoding = decoding
         self._note = note
 
-    def begin(self, peek: PeekedLog) -> None:
+    def begin(self, peek: PeekedPartition) -> None:
         """Print a note before the first record."""
         extent = peek.extent
         self._note(
@@ -60,7 +60,7 @@ class Lines:
         """Print one record."""
         print(*fields_of(record, self._decoding), sep="\t")
 
-    def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
+    def end(self, peek: PeekedPartition, failure: EtlError | None = None) -> None:
         """Print a note after the last record."""
         note = counted(peek.given, "record")
         if peek.ended is Ended.INSIDE:
@@ -79,7 +79,7 @@ class Document:
         self._decoding = decoding
         self._shown = 0
 
-    def begin(self, peek: PeekedLog) -> None:
+    def begin(self, peek: PeekedPartition) -> None:
         """Print the beginning of the document."""
         extent = {"log_start": peek.extent.log_start_offset, "end": peek.extent.end_offset}
         head = json.dumps({**peek.log.place, **extent, "from": peek.from_offset})
@@ -90,7 +90,7 @@ class Document:
         _print_element(document_of(record, self._decoding), is_first=self._shown == 0)
         self._shown += 1
 
-    def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
+    def end(self, peek: PeekedPartition, failure: EtlError | None = None) -> None:
         """Print the end of the document, with the error that ended it."""
         tail = {"shown": peek.given, "next": peek.position}
         _print_tail(tail, peek.ended, failure)
@@ -163,7 +163,7 @@ def fields_of(record: Shown, decoding: Decoding) -> list[str]:
     offset = f"{record.offset}"
     if record.broker_id is not None:
         offset += f".{record.message_index}"
-    timestamp = at(record.timestamp_ms)
+    timestamp = format_time(record.timestamp_ms)
     if not timestamp:
         # outside the years that ISO 8601 has
         is_missing = record.timestamp_ms is None
@@ -184,7 +184,7 @@ def document_of(record: Shown, decoding: Decoding) -> dict[str, Any]:
     timestamp_type = None
     if record.is_append_time is not None:
         timestamp_type = "append" if record.is_append_time else "create"
-    document["timestamp"] = at(record.timestamp_ms)
+    document["timestamp"] = format_time(record.timestamp_ms)
     document["timestamp_ms"] = record.timestamp_ms
     document["timestamp_type"] = timestamp_type
     document["key"] = _json_value(record.key, decoding.key)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from etl.commands.backfill import BackfillPreview
     from etl.commands.doctor import Diagnosis
     from etl.commands.init import FirstConf
-    from etl.commands.lag import Complete, Intervals
+    from etl.commands.lag import TableGaps, TopicsReady
     from etl.commands.operator_decisions import DecisionResult
     from etl.commands.package import Package
     from etl.commands.plans import Preview
@@ -340,12 +340,12 @@ def show_proof(proof: Proof) -> None:
         screen.print(f"[bold green]verified[/]: {records:,} records, each once, {missing}")
 
 
-def show_complete(found: Complete) -> None:
+def show_complete(found: TopicsReady) -> None:
     """Print whether the partitions are complete up to a time."""
     screen.print(found.summary)
 
 
-def show_intervals(found: Intervals) -> None:
+def show_intervals(found: TableGaps) -> None:
     """Print the intervals that are not fully loaded, and those that wait in paused partitions."""
     screen.print(found.summary)
     table(

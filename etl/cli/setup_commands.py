@@ -61,7 +61,7 @@ def init(
 ) -> None:
     """Write a first conf from what the brokers report."""
     from etl.cli.screens import show_first_conf
-    from etl.commands.init import InitRequest, first_conf
+    from etl.commands.init import InitRequest, write_first_conf
     from etl.settings.load import parse_change
 
     names: dict[str, str] = {}
@@ -74,7 +74,7 @@ def init(
     request = InitRequest(
         zookeeper, bootstrap_servers, tuple(topic), table, output, keys=tuple(changes), **names
     )
-    written = first_conf(request)
+    written = write_first_conf(request)
     show(as_json, written.as_json(), lambda: show_first_conf(written), is_done=True)
 
 

@@ -32,9 +32,9 @@ from etl.io.zookeeper.ledger_records import ReservationStore
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
-from etl.report.describe import at, counted, describe_also_loaded
+from etl.report.describe import counted, describe_also_loaded, format_time
 from etl.report.lag import describe_paused_but_loaded
-from etl.report.run_report import Report, loaded_before, of_the_whole
+from etl.report.run_report import Report, loaded_before, progress_of_backfill
 from etl.report.run_state import Doing, Stopwatch
 from etl.run.backfill import Beginning, abandon, backfill, estimate_backfill, left_of
 from etl.run.live import LiveServices
@@ -44,7 +44,7 @@ from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 
 
-def parse_asked(
+def parse_backfill_request(
     from_: str,
     until: str,
     partitions: tuple[str, ...],
@@ -79,7 +79,7 @@ def _bound_text(text: str, bound: Bound) -> str:
         return text.strip()
     if isinstance(bound, int):
         return str(bound)
-    return str(at(bound.ms))
+    return str(format_time(bound.ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def run_backfill(
     def progress(doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
         def of_the_backfill() -> Doing:
             if reports:
-                return of_the_whole(doing(), reports[-1])
+                return progress_of_backfill(doing(), reports[-1])
             return doing()
 
         return run_context.progress(of_the_backfill)
@@ -201,7 +201,7 @@ def run_backfill(
     return reported(own, replace(run_context, progress=progress), load, conf=conf)
 
 
-def abandon_backfill(
+def delete_backfill(
     settings: Settings, name: str, reason: str, run_context: RunContext = ALONE
 ) -> tuple[Report, str]:
     """Delete the backfill; return the report and a sentence on what stays in the table.
@@ -343,7 +343,7 @@ def _plan_json(plan: Plan, record: CommitResult | None) -> dict[str, Any]:
     return {
         "number": plan.number,
         "id": plan.id,
-        "made_at": at(plan.created_at_ms),
+        "made_at": format_time(plan.created_at_ms),
         "offsets": sum(r.size for r in plan.ranges),
         "rows": rows,
         "table_version": table_version,
@@ -373,7 +373,7 @@ def _backfill_json(
         "name": claim.name,
         "state": _state(claim, left, is_driven=driver is not None).value,
         "request": claim.asked,
-        "begun_at": at(claim.made_at_ms),
+        "begun_at": format_time(claim.made_at_ms),
         "offsets": claim.offsets,
         "loaded": claim.offsets - left,
         "left": left,

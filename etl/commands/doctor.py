@@ -41,7 +41,7 @@ from etl.decide.offsets import starts_of
 from etl.decide.partition_identity import reject_recreated_or_truncated
 from etl.decide.reconcile import plan_in_force
 from etl.decide.set_offsets import standing_without_paused
-from etl.decide.table_rules import catalog_of, goes_by, reject_temporary
+from etl.decide.table_rules import catalog_of, is_recorded_location, reject_temporary
 from etl.decide.table_storage import LOG_STORE, interval, settings_for
 from etl.errors import EtlError, NotOurTable, Owned, ProcessLost, SettingsError, worst_of
 from etl.io.delta.append import error_of_arrow_writer
@@ -129,10 +129,12 @@ def check_state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[
         found = f"needs broker {min(silent)}, which leads some of the partitions, see above"
         yield Line(name, Verdict.NOT_CHECKED, found)
         return
-    yield from judged(name, _observe(findings), findings.settings, foresee)
+    yield from check_snapshot(name, _observe(findings), findings.settings, foresee)
 
 
-def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) -> Iterator[Line]:
+def check_snapshot(
+    name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee
+) -> Iterator[Line]:
     """Return the lines for a snapshot.
 
     Raises what a run would raise, except for owners, members and other pipelines of the topics,
@@ -147,7 +149,7 @@ def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) 
     alone = replace(snapshot, other_pipelines={}, ledger=replace(snapshot.ledger, retired=None))
     with contextlib.suppress(Owned):
         foresee(alone, settings)
-    yield told(name, found)
+    yield describe_state(name, found)
 
 
 def _observe(findings: Findings) -> Snapshot:
@@ -199,7 +201,7 @@ def _missing_topic_ids(name: str, snapshot: Snapshot) -> Iterator[Line]:
     yield advice(name, found, to_do)
 
 
-def told(name: str, found: PipelineState) -> Line:
+def describe_state(name: str, found: PipelineState) -> Line:
     """Return the line for the state of the pipeline."""
     if isinstance(found, FirstRun):
         return ok(name, "no plan yet: the first run decides where each partition starts")
@@ -314,7 +316,7 @@ def check_table_name(name: str, findings: Findings) -> Iterator[Line]:
         return
     reject_temporary(called)
     recorded, has_plans = _recorded_location(findings)
-    is_current = goes_by(recorded, called, catalog_of(settings.spark))
+    is_current = is_recorded_location(recorded, called, catalog_of(settings.spark))
     spark = spark_of(findings)
     with translating_spark_errors():
         if recorded is not None and is_current:
@@ -357,7 +359,7 @@ _LONGEST_GAP = timedelta(days=7)
 _LITTLE_SPACE = 2**30
 
 
-def store(name: str, findings: Findings) -> Iterator[Line]:
+def check_store(name: str, findings: Findings) -> Iterator[Line]:
     """Check that two writers of one version cannot replace each other's commit.
 
     The store must create a log file only if it is absent.
@@ -439,7 +441,7 @@ def check_table(name: str, findings: Findings) -> Iterator[Line]:
     yield ok(name, f"{path}: version {table.version()}, id {table.metadata().id}, {layout}")
 
 
-def writer(name: str, findings: Findings) -> Iterator[Line]:
+def check_writer(name: str, findings: Findings) -> Iterator[Line]:
     """Report which writer writes the rows. Raises why the arrow writer cannot, if requested."""
     settings, table = findings.settings, findings.table
     wanted, error = settings.table.writer, None
@@ -550,7 +552,7 @@ def _has_no_plan(findings: Findings) -> bool:
     return ledger.read_ledger().newest is None
 
 
-def folder(name: str, findings: Findings) -> Iterator[Line]:
+def check_directory(name: str, findings: Findings) -> Iterator[Line]:
     """Check that files can be created in the table's directory, exclusively, and the free space."""
     path = findings.settings.table.path
     directory = local_path(path)
@@ -625,16 +627,16 @@ CHECKS = (
     Check("backfills", check_backfills, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
     Check("mirror group", doctor_services.mirror_group),
     Check("table name", check_table_name, gives=Fact.PLACE),
-    Check("store", store, needs=(Fact.PLACE,)),
+    Check("store", check_store, needs=(Fact.PLACE,)),
     Check("table", check_table, needs=(Fact.PLACE,), gives=Fact.TABLE),
     Check("table features", check_features, needs=(Fact.TABLE,)),
-    Check("table writer", writer, needs=(Fact.TABLE,)),
+    Check("table writer", check_writer, needs=(Fact.TABLE,)),
     Check("table retention", check_retention, needs=(Fact.TABLE,), gives=Fact.RETENTION),
     Check("table columns", check_columns, needs=(Fact.TABLE,), gives=Fact.COLUMNS),
     Check(
         "transformed rows", check_transformed_rows, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)
     ),
-    Check("table folder", folder, needs=(Fact.TABLE,)),
+    Check("table folder", check_directory, needs=(Fact.TABLE,)),
     Check("losses table", check_losses_table, needs=(Fact.PLACE,)),
     Check(
         "ledger and table",

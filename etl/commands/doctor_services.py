@@ -20,7 +20,7 @@ from etl.decide.group_ownership import (
     foreign_consumers,
     foreign_owners,
     members_as_owners,
-    on_owned,
+    owned_policy,
 )
 from etl.decide.reconcile import (
     reject_missing_topics,
@@ -630,7 +630,7 @@ def _other_consumers(name: str, findings: Findings, names: set[str]) -> Iterator
     if live:
         yield _live_consumers_line(name, live, settings.group.on_active_members)
     if owners:
-        yield _owners_line(name, owners, on_owned(settings.group))
+        yield _owners_line(name, owners, owned_policy(settings.group))
     if not live and not owners:
         yield ok(name, f"{settings.group.id}: no live consumer, no owner, no driver")
 

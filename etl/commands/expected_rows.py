@@ -15,10 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.audit.audit import AuditedLog, Expected, replaced_expected, together, without_reloaded
-from etl.decide.loaded_intervals import Ancestry, ancestry, merged_holes, spans_of, without
+from etl.decide.loaded_intervals import (
+    Ancestry,
+    ancestry,
+    merged_holes,
+    spans_of,
+    subtract_intervals,
+)
 from etl.decide.plan import may_be_transformed
 from etl.decide.reconcile import is_of_another_era
-from etl.decide.reservations import as_claimed, covered_as_claimed
+from etl.decide.reservations import intervals_without_released, plan_without_released
 from etl.decide.table_changes import is_accepted, known_in_table
 from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
@@ -217,7 +223,7 @@ def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
     ]
     return [
         replace(loss, from_offset=start, until_offset=until)
-        for start, until in without((loss.from_offset, loss.until_offset), loaded)
+        for start, until in subtract_intervals((loss.from_offset, loss.until_offset), loaded)
     ]
 
 
@@ -228,7 +234,7 @@ def _add_plan(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: 
     """
     pairs_of: dict[AuditedLog, list[tuple[OffsetRange, RangeResult]]] = {}
     for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
-        pairs_of.setdefault(audited_as(one.plan, r), []).append((r, receipt))
+        pairs_of.setdefault(incarnation_of_range(one.plan, r), []).append((r, receipt))
     spans = {
         AuditedLog(span.log, span.incarnation): span
         for span in spans_of(one.plan, is_counted=is_counted)
@@ -243,7 +249,7 @@ def _add_plan(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: 
             expected[audited] = replace(known, applied=(*known.applied, *pairs))
 
 
-def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
+def incarnation_of_range(plan: Plan, r: OffsetRange) -> AuditedLog:
     """Return the incarnation of the partition that the range reads."""
     return AuditedLog(r.log, plan.incarnations.get(r.log, 0))
 
@@ -376,13 +382,15 @@ def _as_claimed(
         if one.applied.table_id != table.id:
             found.append(one)
             continue
-        plan, applied, doubtful_of_plan = as_claimed(one.plan, one.applied, reservation)
+        plan, applied, doubtful_of_plan = plan_without_released(one.plan, one.applied, reservation)
         found.append(replace(one, plan=plan, applied=applied))
         for log, intervals in doubtful_of_plan.items():
             audited = AuditedLog(log, reservation.incarnation_of(log))
             doubtful[audited] = (*doubtful.get(audited, ()), *intervals)
     if ledgers.coverage.table_id in (None, table.id):
-        ledgers = replace(ledgers, coverage=covered_as_claimed(ledgers.coverage, reservation))
+        ledgers = replace(
+            ledgers, coverage=intervals_without_released(ledgers.coverage, reservation)
+        )
     return ledgers, found, doubtful
 
 

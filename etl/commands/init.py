@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.decide.reconcile import reject_missing_topics, reject_null_partition_value
-from etl.decide.table_rules import error_of
+from etl.decide.table_rules import unplanned_rows_error
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
 from etl.io.brokers.cluster import Cluster, chosen_topics
 from etl.io.delta.scan import unaccounted_rows
@@ -142,7 +142,7 @@ class InitFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ConfKey:
     """A key of the conf (`source.topics`), its value, and the reason."""
 
     key: str
@@ -156,7 +156,7 @@ class FirstConf:
 
     path: str
     schema: str
-    chosen: tuple[Chosen, ...]
+    chosen: tuple[ConfKey, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the document of `etl init --json`."""
@@ -166,7 +166,7 @@ class FirstConf:
         return {"conf": self.path, "schema": self.schema, "chosen": chosen}
 
 
-def first_conf(request: InitRequest) -> FirstConf:
+def write_first_conf(request: InitRequest) -> FirstConf:
     """Observe, choose the keys, and write the conf.
 
     Raises SettingsError for an existing file and for missing options, and the errors of brokers,
@@ -179,7 +179,7 @@ def first_conf(request: InitRequest) -> FirstConf:
             path=path,
             action="Pass another file with --output, or remove this one",
         )
-    chosen = choose(request, look(request))
+    chosen = choose_keys(request, observe_servers(request))
     schema = path.parent / SCHEMA_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -198,12 +198,12 @@ def first_conf(request: InitRequest) -> FirstConf:
 # -- the file
 
 
-def conf_text(chosen: Sequence[Chosen]) -> str:
+def conf_text(chosen: Sequence[ConfKey]) -> str:
     """Return the text of the file. Keys of one section must follow one another."""
     return "\n".join(_lines(chosen)) + "\n"
 
 
-def _lines(chosen: Sequence[Chosen]) -> Iterator[str]:
+def _lines(chosen: Sequence[ConfKey]) -> Iterator[str]:
     yield f"# yaml-language-server: $schema={SCHEMA_FILE}"
     yield (
         "# Written by `etl init`. `etl conf schema` describes all keys; "
@@ -236,12 +236,12 @@ def _write(path: Path, text: str) -> None:
 # -- choosing the keys
 
 
-def choose(request: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
+def choose_keys(request: InitRequest, seen: InitFindings) -> tuple[ConfKey, ...]:
     """Return the keys of the conf in the order of the file, each with its reason. No I/O.
 
     Raises SettingsError for a cluster name if the brokers report a cluster id.
     """
-    by_section = dict[str, list[Chosen]]()
+    by_section = dict[str, list[ConfKey]]()
     for key in (*_chosen_keys(request, seen), *_given_keys(request)):
         section = key.key.partition(".")[0]
         by_section.setdefault(section, []).append(key)
@@ -251,14 +251,14 @@ def choose(request: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
     return tuple(keys)
 
 
-def _given_keys(request: InitRequest) -> list[Chosen]:
+def _given_keys(request: InitRequest) -> list[ConfKey]:
     keys = []
     for change in sorted(request.keys, key=lambda change: change.key):
-        keys.append(Chosen(change.key, _value_in_conf(change, request), "as given with --set"))
+        keys.append(ConfKey(change.key, _value_in_conf(change, request), "as given with --set"))
     return keys
 
 
-def _chosen_keys(request: InitRequest, seen: InitFindings) -> Iterator[Chosen]:
+def _chosen_keys(request: InitRequest, seen: InitFindings) -> Iterator[ConfKey]:
     unit = "offset"
     brokers = "of Kafka 0.8 or later"
     if seen.dialect is BrokerFamily.JAFKA:
@@ -268,7 +268,7 @@ def _chosen_keys(request: InitRequest, seen: InitFindings) -> Iterator[Chosen]:
     why = "the name of the plans in ZooKeeper and in the table; do not change it"
     if seen.newest_plan:
         why = f"{why}. Plan {seen.newest_plan} of this name exists: runs continue after it"
-    yield Chosen("pipeline", request.name, why)
+    yield ConfKey("pipeline", request.name, why)
 
     yield from _cluster_key(request, seen)
 
@@ -277,52 +277,52 @@ def _chosen_keys(request: InitRequest, seen: InitFindings) -> Iterator[Chosen]:
         partitions = counted(seen.committed, "partition")
         why = f"it has offsets of {partitions}, where the first run continues"
     why = f"the consumer group, with the committed offsets of the pipeline; {why}"
-    yield Chosen("group", request.group or f"etl-{request.name}", why)
+    yield ConfKey("group", request.group or f"etl-{request.name}", why)
 
     why = "the ledger is stored here"
     if not request.bootstrap:
         why = f"{why}, and the brokers are registered here"
-    yield Chosen("zookeeper.connect", request.zookeeper, why)
+    yield ConfKey("zookeeper.connect", request.zookeeper, why)
 
     why = f"{counted(seen.brokers, 'broker')}, {brokers}"
-    yield Chosen("source.broker_type", seen.dialect.value, why)
+    yield ConfKey("source.broker_type", seen.dialect.value, why)
 
     if request.bootstrap:
         why = "the brokers are found here, not in ZooKeeper"
-        yield Chosen("source.bootstrap_servers", request.bootstrap, why)
+        yield ConfKey("source.bootstrap_servers", request.bootstrap, why)
 
     named = []
     for topic, partitions_of_topic in list(seen.topics.items())[:TOPICS_NAMED]:
         named.append(f"{topic} ({counted(partitions_of_topic, 'partition')})")
     why = f"regular expressions for whole names; now they match {', '.join(named)}"
-    yield Chosen("source.topics", list(request.topics), why)
+    yield ConfKey("source.topics", list(request.topics), why)
 
     why = (
         f"the first run loads all retained records, now {counted(seen.offsets, unit)}; "
         "latest: only new records"
     )
-    yield Chosen("source.starting_offsets", "earliest", why)
+    yield ConfKey("source.starting_offsets", "earliest", why)
 
     why = (
         "offsets that expire before they are read stop the run; "
         "skip: continue after them, and report the loss"
     )
-    yield Chosen("source.on_data_loss", "fail", why)
+    yield ConfKey("source.on_data_loss", "fail", why)
 
     why = f"relative to this file; {_describe_table(seen)}"
-    yield Chosen("table.path", _table_in_conf(request), why)
+    yield ConfKey("table.path", _table_in_conf(request), why)
 
     reports = os.path.relpath("reports", request.path.parent)
-    yield Chosen("report.path", reports, "each run writes a report there")
+    yield ConfKey("report.path", reports, "each run writes a report there")
 
 
-def _cluster_key(request: InitRequest, seen: InitFindings) -> list[Chosen]:
+def _cluster_key(request: InitRequest, seen: InitFindings) -> list[ConfKey]:
     """Return the key that names a cluster without an id; empty for a cluster with an id."""
     if seen.cluster_id is None:
         why = (
             "required: these brokers have no cluster id. Any name works, and it must stay the same"
         )
-        return [Chosen("source.assume_cluster_id", request.cluster or request.name, why)]
+        return [ConfKey("source.assume_cluster_id", request.cluster or request.name, why)]
     if request.cluster:
         raise SettingsError(
             f"The brokers report the cluster id {seen.cluster_id}, and the pipeline uses that",
@@ -374,7 +374,7 @@ def _path_in_conf(path: str, request: InitRequest) -> str:
 # -- observing
 
 
-def look(request: InitRequest) -> InitFindings:
+def observe_servers(request: InitRequest) -> InitFindings:
     """Observe ZooKeeper, the brokers and the table. Nothing is changed."""
     if not request.zookeeper:
         raise SettingsError(
@@ -534,7 +534,7 @@ def _find_rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecis
     table = open_table(path)
     if not table:
         return None
-    return error_of(rows, table.version())
+    return unplanned_rows_error(rows, table.version())
 
 
 # -- connection security
@@ -555,7 +555,7 @@ def _open_zookeeper(request: InitRequest, settings: Settings) -> Iterator[ZooKee
             key = str(error.where.get("key"))
             if has_keys or not key.startswith("zookeeper."):
                 raise
-            action = f"{error.action}. Pass to `etl init`: {proposed_for_zookeeper(key)}"
+            action = f"{error.action}. Pass to `etl init`: {propose_zookeeper_security(key)}"
             raise type(error)(error.message, action=action, **error.where) from error
         yield zookeeper
 
@@ -575,11 +575,11 @@ def _describe_missing_security(request: InitRequest, zookeeper: ZooKeeper) -> It
         if not request.bootstrap:
             for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values():
                 listeners += parse_endpoints(payload)
-        action = f"{error.action}. Pass to `etl init`: {proposed(listeners)}"
+        action = f"{error.action}. Pass to `etl init`: {propose_broker_security(listeners)}"
         raise type(error)(error.message, action=action, **error.where) from error
 
 
-def proposed(listeners: Sequence[tuple[str, str]]) -> str:
+def propose_broker_security(listeners: Sequence[tuple[str, str]]) -> str:
     """Return the options for `source.security`, after a connection without them was rejected.
 
     listeners   name and protocol of the brokers' listeners; if empty, a login with TLS is proposed
@@ -609,7 +609,7 @@ def _best_listener(listeners: Sequence[tuple[str, str]]) -> tuple[str, str]:
     return "", _PREFERRED_PROTOCOLS[0]
 
 
-def proposed_for_zookeeper(key: str) -> str:
+def propose_zookeeper_security(key: str) -> str:
     """Return the options for `zookeeper.tls` or `zookeeper.auth`, by the key of the error."""
     if key.startswith("zookeeper.tls"):
         return _set_options(["zookeeper.tls.enabled=true", "zookeeper.tls.ca_file=PEM"])

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from etl.audit.audit import AuditedLog, Expected
 from etl.commands.expected_rows import expected_of_all, loaded_plans, read_both_ledgers
-from etl.decide.lag import Reached, lag_of, reached
-from etl.decide.loaded_intervals import Excused, TableGap, excused, find_gaps
+from etl.decide.lag import Progress, lag_of, progress_of
+from etl.decide.loaded_intervals import ExplainedOffsets, TableGap, explain_missing, find_gaps
 from etl.decide.reconcile import compare, naming_table, reject_missing_topics, where_we_stand
-from etl.decide.run_requests import TimeInterval, divided, incomplete_logs
+from etl.decide.run_requests import TimeInterval, incomplete_partitions, split_into_intervals
 from etl.decide.set_offsets import paused_logs
 from etl.errors import (
     BrokerUnreachable,
@@ -37,8 +37,15 @@ from etl.io.brokers.times import read_oldest
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, OldestRecord, in_order
 from etl.model.plans import Loss
 from etl.model.snapshot import Snapshot
-from etl.report.describe import at, counted, describe_partition_offsets, logs_of
-from etl.report.lag import Lags, Resting, describe_pause, lags_at, resting, unread_from
+from etl.report.describe import counted, describe_partition_offsets, format_time, logs_of
+from etl.report.lag import (
+    Lags,
+    PausedPartitions,
+    describe_pause,
+    lags_at,
+    paused_partitions,
+    unread_from,
+)
 from etl.run.discovery import Discovery
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, now_ms
@@ -68,7 +75,7 @@ def offsets(settings: Settings) -> Offsets:
 
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     """Return the offsets of a snapshot."""
-    loaded, refusal = how_far(snapshot, settings)
+    loaded, refusal = loaded_offsets(snapshot, settings)
     logs = sorted(logs_of(snapshot))
     paused = paused_logs(logs, snapshot.pauses)
     rows = []
@@ -89,7 +96,9 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     return Offsets(rows, refusal)
 
 
-def how_far(snapshot: Snapshot, settings: Settings) -> tuple[Reached | None, NeedsDecision | None]:
+def loaded_offsets(
+    snapshot: Snapshot, settings: Settings
+) -> tuple[Progress | None, NeedsDecision | None]:
     """Return what the table holds, and the error of a run if something is unknown.
 
     The first is None if the ledgers disagree.
@@ -97,12 +106,12 @@ def how_far(snapshot: Snapshot, settings: Settings) -> tuple[Reached | None, Nee
     try:
         with naming_table(settings):
             state = compare(snapshot.ledger, snapshot.table, settings.table.place)
-            loaded = reached(state, snapshot)
+            loaded = progress_of(state, snapshot)
     except LedgersDisagree as error:
         return None, error
     # on these errors a run makes no plan, and the content of the table is known nevertheless
     with contextlib.suppress(LedgersDisagree, OffsetMoved):
-        loaded = reached(where_we_stand(snapshot, settings), snapshot)
+        loaded = progress_of(where_we_stand(snapshot, settings), snapshot)
     return loaded, loaded.refusal
 
 
@@ -118,11 +127,13 @@ def lag(settings: Settings) -> Lags:
     """Return the table's lag. Raises what observing raises."""
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
-        oldest = ask_oldest(services, snapshot, unread_of(snapshot, settings), settings)
+        oldest = read_oldest_unread(
+            services, snapshot, first_unread_offsets(snapshot, settings), settings
+        )
         return lags_of(snapshot, settings, oldest, now_ms=now_ms())
 
 
-def ask_oldest(
+def read_oldest_unread(
     services: LiveServices,
     snapshot: Snapshot,
     unread: Mapping[BrokerPartition, int],
@@ -145,9 +156,9 @@ def ask_oldest(
         )
 
 
-def unread_of(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, int]:
+def first_unread_offsets(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, int]:
     """Return the first unread offset of each partition that lags."""
-    loaded, _ = how_far(snapshot, settings)
+    loaded, _ = loaded_offsets(snapshot, settings)
     return unread_from(snapshot, loaded, settings)
 
 
@@ -159,7 +170,7 @@ def lags_of(
     now_ms: int,
 ) -> Lags:
     """Return the lag of a snapshot; `oldest`: the oldest unread records."""
-    loaded, refusal = how_far(snapshot, settings)
+    loaded, refusal = loaded_offsets(snapshot, settings)
     return lags_at(snapshot, loaded, settings, oldest, now_ms=now_ms, refusal=refusal)
 
 
@@ -170,7 +181,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class TopicsReady:
     """Whether partitions have a record at or after a time; times are ms since 1970."""
 
     until_ms: int
@@ -199,13 +210,13 @@ class Complete:
         """Return a sentence on the partitions that are not paused."""
         partitions = counted(self.logs, "partition")
         if not self.incomplete:
-            return f"{partitions} complete up to {at(self.until_ms)}"
+            return f"{partitions} complete up to {format_time(self.until_ms)}"
         named = ", ".join(f"{log.topic} {log.key}" for log in self.incomplete[:_NAMED])
         if len(self.incomplete) > _NAMED:
             named += f" and {len(self.incomplete) - _NAMED:,} more"
         return (
             f"{len(self.incomplete):,} of {partitions} not complete up to "
-            f"{at(self.until_ms)}: {named}"
+            f"{format_time(self.until_ms)}: {named}"
         )
 
     @property
@@ -218,7 +229,7 @@ class Complete:
             message = f"{self.summary}; {log.topic} {log.key} {log.unled}"
             action = f"{log.held_by}, or set source.on_no_leader: skip to load the other partitions"
             return NotYetReadable(message, action=action)
-        complete_at = at(self.until_ms + round(self.grace_s * 1000))
+        complete_at = format_time(self.until_ms + round(self.grace_s * 1000))
         return NotReady(
             self.summary,
             action=f"Run this command again later. At {complete_at} all of them count as complete",
@@ -227,8 +238,8 @@ class Complete:
     def as_json(self) -> dict[str, Any]:
         """Return the document of `etl topics ready`."""
         return {
-            "until_at": at(self.until_ms),
-            "at": at(self.at_ms),
+            "until_at": format_time(self.until_ms),
+            "at": format_time(self.at_ms),
             "grace_s": self.grace_s,
             "ready": not self.incomplete,
             "partitions": self.logs,
@@ -238,7 +249,7 @@ class Complete:
         }
 
 
-def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
+def check_topics_ready(settings: Settings, *, until_ms: int, grace_s: float) -> TopicsReady:
     """Ask the leaders of all partitions but paused ones for a record at or after a time.
 
     Partitions of Jafka and Kafka 0.7 count as complete by the clock alone. Raises what brokers
@@ -263,10 +274,12 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
             first_at = cluster.first_at(
                 dict.fromkeys(logs, until_ms), isolation=source.isolation_level
             )
-    incomplete = incomplete_logs(
+    incomplete = incomplete_partitions(
         first_at, until_ms=until_ms, now_ms=now, grace_s=grace_s, unled=unled
     )
-    return Complete(until_ms, now, grace_s, len(logs), incomplete, unled, tuple(in_order(paused)))
+    return TopicsReady(
+        until_ms, now, grace_s, len(logs), incomplete, unled, tuple(in_order(paused))
+    )
 
 
 # -- etl table gaps
@@ -277,18 +290,18 @@ PARTITIONS_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Intervals:
+class TableGaps:
     """The intervals that the table does not fully hold."""
 
     requested: int
     """Number of intervals."""
     incomplete: tuple[TableGap, ...]
-    excused: Excused
+    excused: ExplainedOffsets
     unled: tuple[BrokerPartition, ...] = ()
     """Partitions without a leader: their offsets at a time are unknown."""
     waiting: tuple[TableGap, ...] = ()
     """Offsets of the intervals in paused partitions, which the table does not hold."""
-    resting: tuple[Resting, ...] = ()
+    resting: tuple[PausedPartitions, ...] = ()
     """Paused partitions."""
 
     @property
@@ -378,7 +391,7 @@ def _gap_as_json(gap: TableGap) -> dict[str, Any]:
     }
 
 
-def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Intervals:
+def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -> TableGaps:
     """Compare the offsets at each time with the loaded offsets of the ledger.
 
     Raises SettingsError for partitions without timestamps and for too many intervals, and what
@@ -390,7 +403,7 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
             key="source.broker_type",
             action="Run `etl verify CONF` and `etl lag CONF`, which compare offsets",
         )
-    requested = list(divided(whole, every))
+    requested = list(split_into_intervals(whole, every))
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
         loaded = _loaded_offsets(services)
@@ -420,13 +433,13 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
     bounds_of_read = {log: found for log, found in bounds.items() if log not in paused}
     bounds_of_paused = {log: found for log, found in bounds.items() if log in paused}
     starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
-    return Intervals(
+    return TableGaps(
         len(requested),
         tuple(find_gaps(requested, bounds_of_read, settled, starts)),
-        excused(bounds, in_table, lost, begins, read_by_others),
+        explain_missing(bounds, in_table, lost, begins, read_by_others),
         tuple(unled),
         tuple(find_gaps(requested, bounds_of_paused, settled, starts)),
-        resting(snapshot, now_ms=now_ms()),
+        paused_partitions(snapshot, now_ms=now_ms()),
     )
 
 

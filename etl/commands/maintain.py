@@ -104,14 +104,14 @@ def compact(
     path = settings.table.path
     opened = open_services(settings, run_context, name=f"{new_run_id()}-compact", phases=watch)
     with run_context.progress(watch.doing), opened as services, translating_spark_errors():
-        looked_at(services, settings)
+        observe_for_maintenance(services, settings)
         small, small_bytes = waiting(settings)
         if dry_run:
             return Waiting(path, small, small_bytes)
         return Done(path, compaction_of(services, settings))
 
 
-def looked_at(
+def observe_for_maintenance(
     services: LiveServices, settings: Settings
 ) -> tuple[Table, Collection[ForeignCommit]]:
     """Return the table and permitted changes by others. Raises the errors that would stop a run."""
@@ -139,7 +139,7 @@ def reject_table_that_stops_a_run(ledger: Ledger, table: Table | None, settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class MaintenancePreview:
     """What `etl table maintain` would do."""
 
     table: str
@@ -175,7 +175,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
+class MaintenanceResult:
     """The result of `etl table maintain`."""
 
     table: str
@@ -217,9 +217,9 @@ class Maintained:
         }
 
 
-def foresee(
+def preview_maintenance(
     settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None
-) -> Foreseen:
+) -> MaintenancePreview:
     """Return what `maintain` would do. Changes nothing and does not start Spark.
 
     Raises as `maintain`.
@@ -230,12 +230,12 @@ def foresee(
         version, kept = _looked_at(services, settings, keep, notes=False)
         small, small_bytes = waiting(settings)
         unneeded = maintenance.unneeded(settings.table.path, kept)
-    return Foreseen(settings.table.path, version, small, small_bytes, unneeded, kept)
+    return MaintenancePreview(settings.table.path, version, small, small_bytes, unneeded, kept)
 
 
 def maintain(
     settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None
-) -> Maintained:
+) -> MaintenanceResult:
     """Compact small files, delete unneeded ones, write a checkpoint and prune plans.
 
     `keep`: how long unneeded files stay, at least a week; None: the table's property, or a week.
@@ -255,7 +255,7 @@ def maintain(
             removed = maintenance.vacuum(services.spark(), path, kept)
         checkpoint = maintenance.write_checkpoint(path, services.spark)
         folded, notes = _folded(services, name)
-    return Maintained(path, compacted, removed, kept, checkpoint, folded, tuple(notes))
+    return MaintenanceResult(path, compacted, removed, kept, checkpoint, folded, tuple(notes))
 
 
 def _looked_at(
@@ -265,7 +265,7 @@ def _looked_at(
 
     Raises the errors that would stop a run. `notes`: record permitted changes by others.
     """
-    table, removals = looked_at(services, settings)
+    table, removals = observe_for_maintenance(services, settings)
     found = open_table(settings.table.path)
     if found is None:
         raise LookupError("a table that was there is gone a moment later")

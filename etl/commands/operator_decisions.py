@@ -3,12 +3,12 @@
 A decision is stored in the ledger with its reason, under the driver lock. The next run follows it
 (etl/decide/reconcile.py). Each command returns a `DecisionResult`.
 
-- `acknowledge` (`etl table accept-changes`): accept a version of the table. This concerns the
+- `accept_table` (`etl table accept-changes`): accept a version of the table. This concerns the
   newest plan of the pipeline and of each backfill. If no ledger records whether such a plan is in
   the table, its rows are counted.
 - `supersede` (`etl plans supersede`): replace a stored plan.
-- `accept_log` (`etl topics accept-changes`): accept recreated topics and truncated partitions.
-- `resolve` (`etl table lookup-path`): store the location that the catalog reports now.
+- `accept_partitions` (`etl topics accept-changes`): accept recreated topics and truncated partitions.
+- `lookup_path` (`etl table lookup-path`): store the location that the catalog reports now.
 
 Lives here: the commands, and what commands that store a plan share: group membership, storing,
 output. Not here: the rules (etl/decide), inheritance (inherit_pipeline.py), offsets
@@ -26,19 +26,19 @@ from typing import Any
 from etl.commands.backfill import unloaded_by_backfill
 from etl.commands.run import new_run_id
 from etl.decide.accept_partitions import Accepting, describe_accepted_partitions, plan_reset
-from etl.decide.byte_offsets import put_right
+from etl.decide.byte_offsets import correct_start_offsets
 from etl.decide.group_commits import (
-    HandOverOutcome,
-    found_out,
+    CommitOutcome,
+    commit_outcome,
     is_left_open,
     plan_without_uncommitted,
     uncommitted_partitions,
     with_commit_settled,
 )
 from etl.decide.group_ownership import (
+    command_plan,
     joins_for_commands,
     leave_to_owners,
-    of_command,
     reject_active_members,
     reject_fenced_plan,
     reject_partitions_of_other_members,
@@ -82,16 +82,16 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.report.describe import (
-    at,
     describe_continuation,
     describe_given_up,
     describe_left,
     describe_vanished,
+    format_time,
 )
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
 from etl.report.run_state import Stopwatch
-from etl.report.verify import described
+from etl.report.verify import foreign_commit_as_json
 from etl.run.ingest import finish_repair
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext, Services, now_ms
@@ -117,7 +117,7 @@ class DecisionResult:
 # -- etl table accept-changes
 
 
-def acknowledge(settings: Settings, version: str, reason: str) -> DecisionResult:
+def accept_table(settings: Settings, version: str, reason: str) -> DecisionResult:
     """Accept the table at `version`; the next plan starts at the loaded-until offsets.
 
     `none`: accept that there is no table. Changes by other writers up to that version stop no
@@ -145,7 +145,9 @@ def acknowledge(settings: Settings, version: str, reason: str) -> DecisionResult
         )
 
         at_ms = now_ms()
-        decision = accepted(services, ledger, ledger.newest, table, reason=reason, at_ms=at_ms)
+        decision = decide_on_table(
+            services, ledger, ledger.newest, table, reason=reason, at_ms=at_ms
+        )
         services.note_removals(changes)
         record_found(services, ledger.newest, table, decision)
         backfills = accepted_with_backfills(services, table, reason=reason, at_ms=at_ms)
@@ -167,7 +169,9 @@ def acknowledge(settings: Settings, version: str, reason: str) -> DecisionResult
         sentence += "so it is recorded as done" if rows else "so the next run replaces it"
     sentence += backfills.sentence
     sentence += describe_accepted(topics)
-    return _ruling_on_table(sentence, acknowledgement, [described(change) for change in changes])
+    return _ruling_on_table(
+        sentence, acknowledgement, [foreign_commit_as_json(change) for change in changes]
+    )
 
 
 def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> DecisionResult:
@@ -277,7 +281,7 @@ class Accepted:
     """The rows of the newest plan in the table, by range; empty if no rows were counted."""
 
 
-def accepted(
+def decide_on_table(
     services: LiveServices,
     ledger: Ledger,
     plan: Plan,
@@ -379,7 +383,7 @@ def accepted_with_backfills(
         # The decision covers the version that the operator has checked, and no newer one.
         checked = replace(current, version=table.version)
         try:
-            decision = accepted(own, ledger, plan, checked, reason=reason, at_ms=at_ms)
+            decision = decide_on_table(own, ledger, plan, checked, reason=reason, at_ms=at_ms)
         except NeedsDecision as error:
             unknown[reservation.name] = error.message
             continue
@@ -434,7 +438,7 @@ def supersede(
             return _settle_commit(
                 services, newest, snapshot, reason, skips, is_handed_over=is_handed_over
             )
-        old = put_right(newest, services.ledger.read_plan(number - 1), snapshot)
+        old = correct_start_offsets(newest, services.ledger.read_plan(number - 1), snapshot)
         replacement = plan_superseding(
             Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms()
         )
@@ -478,7 +482,7 @@ def _settle_commit(
     if not is_handed_over:
         return _leave_to_group(services, plan, snapshot, reason)
 
-    if found_out(plan, snapshot.committed) is not HandOverOutcome.UNTOLD:
+    if commit_outcome(plan, snapshot.committed) is not CommitOutcome.UNTOLD:
         raise SettingsError(
             f"The outcome of the offset commit of plan {plan.number} is known",
             action="Run `etl run CONF`, which follows it; leave --assume-offsets-committed out",
@@ -498,7 +502,7 @@ def _leave_to_group(
     services: LiveServices, plan: Plan, snapshot: Snapshot, reason: str
 ) -> DecisionResult:
     """Replace the plan by one without the offsets that were not committed."""
-    is_in_part = found_out(plan, snapshot.committed) is HandOverOutcome.IN_PART
+    is_in_part = commit_outcome(plan, snapshot.committed) is CommitOutcome.IN_PART
     if is_in_part:
         uncommitted: Collection[BrokerPartition] = uncommitted_partitions(plan, snapshot.committed)
         described_part = "its uncommitted offsets are"
@@ -561,7 +565,7 @@ def _ranges(plan: Plan) -> list[dict[str, Any]]:
 # -- etl topics accept-changes
 
 
-def accept_log(
+def accept_partitions(
     settings: Settings,
     names: tuple[str, ...],
     reason: str,
@@ -572,7 +576,7 @@ def accept_log(
     """Accept truncated or recreated partitions, each `TOPIC` or `TOPIC:PARTITION`; the next run
     continues with them.
 
-    `at`: the truncation offset of one partition, if brokers cannot report it. `is_same_log`: only
+    `format_time`: the truncation offset of one partition, if brokers cannot report it. `is_same_log`: only
     the topic's znode was recreated, or this partition's broker kept its records.
 
     Raises SettingsError for an unchanged partition and for options that contradict what is known;
@@ -613,7 +617,7 @@ def accept_log(
         plan = plan_reset(state, snapshot, settings, request, now_ms=now_ms())
         reject_partitions_of_other_members(_restarted_partitions(plan, state), snapshot, settings)
         reject_unknown_incarnations(state, _restarted_partitions(plan, state))
-        plan = with_id(of_command(plan, snapshot, settings))
+        plan = with_id(command_plan(plan, snapshot, settings))
         old = _plan_of(state)
         reject_restart_of_reserved_partition(plan, old, unloaded_by_backfill(services.ledger))
         lost: tuple[Loss, ...] = ()
@@ -652,7 +656,7 @@ def _plan_of(state: UpToDate | Replay) -> Plan:
 # -- etl table lookup-path
 
 
-def resolve(
+def lookup_path(
     settings: Settings, run_context: RunContext = ALONE, *, is_made: bool = False
 ) -> DecisionResult:
     """Look the table's location up with Spark, and store it for runs.
@@ -680,7 +684,9 @@ def resolve(
         ledger = services.ledger.read_ledger()
         write_named_table(services.ledger, found)
 
-    sentence = told(before, found, ledger, _last_plan_in_table(settings, found, ledger))
+    sentence = describe_location(
+        before, found, ledger, _last_plan_in_table(settings, found, ledger)
+    )
     document = {
         "message": sentence,
         "now": as_json(found),
@@ -703,7 +709,9 @@ def _last_plan_in_table(settings: Settings, found: NamedTable, ledger: Ledger) -
     )
 
 
-def told(before: NamedTable | None, found: NamedTable, ledger: Ledger, in_table: int | None) -> str:
+def describe_location(
+    before: NamedTable | None, found: NamedTable, ledger: Ledger, in_table: int | None
+) -> str:
     """Describe the location that was found, and what the next run does.
 
     `in_table`: the number of this pipeline's last plan in that table.
@@ -713,7 +721,7 @@ def told(before: NamedTable | None, found: NamedTable, ledger: Ledger, in_table:
     if before is not None and (is_elsewhere or before.name != found.name):
         sentence += (
             f"; until now runs used {before.name} at {before.path}, as looked up at "
-            f"{at(before.at_ms)}"
+            f"{format_time(before.at_ms)}"
         )
     newest = ledger.newest
     if newest is None:
@@ -745,7 +753,7 @@ def as_json(found: NamedTable) -> dict[str, Any]:
         "name": found.name,
         "path": found.path,
         "table_id": found.table_id,
-        "resolved_at": str(at(found.at_ms)),
+        "resolved_at": str(format_time(found.at_ms)),
     }
 
 

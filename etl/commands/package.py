@@ -42,18 +42,21 @@ def compiled_kernels() -> list[Path]:
     Compiles missing ones. Returns an empty list if numba cannot write its cache.
     """
     from etl.records.batch_kernel import count_records
-    from etl.records.kernel_cache import KERNELS, files_of, frozen
+    from etl.records.kernel_cache import KERNELS, cache_files, read_only_view
 
     for magic in (1, 2):
         records = _kafka_records(magic)
         _decode(BrokerPartition("any", 0), records, EntryLayout.LOGICAL, len(_VALUES))
     batch = _kafka_records(2)
     count_records(
-        frozen(batch), (0, _HEADER_BYTES, len(batch), len(_VALUES), 0, len(_VALUES) - 1), 0, 1
+        read_only_view(batch),
+        (0, _HEADER_BYTES, len(batch), len(_VALUES), 0, len(_VALUES) - 1),
+        0,
+        1,
     )
     messages = _jafka_messages()
     _decode(BrokerPartition("any", 0, 0), messages, EntryLayout.PHYSICAL, len(messages))
-    return files_of(
+    return cache_files(
         kernel for kernel in KERNELS if kernel.py_func.__module__.startswith(_OWN_MODULES)
     )
 

@@ -86,12 +86,12 @@ class Ended(Enum):
     STOPPED = "stopped"
 
 
-def leaderless(log: BrokerPartition) -> BrokerError:
+def error_of_no_leader(log: BrokerPartition) -> BrokerError:
     """Return the error for a partition without a leader."""
     return BrokerError(f"The partition {log.unled}", **log.place, action=log.held_by)
 
 
-class PeekedLog:
+class PeekedPartition:
     """Iterator over the records of one partition, from an offset to its present end."""
 
     def __init__(
@@ -270,7 +270,7 @@ class PeekedLog:
     def _find_leader(self) -> Leader:
         self._leader = self._cluster.describe([self.log.topic]).leaders.get(self.log)
         if self._leader is None:
-            raise leaderless(self.log)
+            raise error_of_no_leader(self.log)
         return self._leader
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
@@ -347,7 +347,7 @@ class PeekRequest:
 
 
 @contextlib.contextmanager
-def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
+def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedPartition]:
     """Find the partition and its start offset; closes its connections at the end.
 
     Raises TopicMissing, SettingsError for an unknown partition or start, and what brokers and
@@ -365,10 +365,10 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
             metadata=metadata,
         )
         if log not in found.extents:
-            raise leaderless(log)
+            raise error_of_no_leader(log)
         extent = found.extents[log]
         from_offset = _start_of(cluster, log, extent, wanted.start)
-        peeked_class = FollowedLog if wanted.follows else PeekedLog
+        peeked_class = FollowedPartition if wanted.follows else PeekedPartition
         yield peeked_class(
             source,
             cluster,
@@ -426,7 +426,7 @@ def _start_of(
     if isinstance(start, Timestamp):
         found = cluster.offsets_at({log: start.ms}).get(log)
         if found is None:
-            raise leaderless(log)
+            raise error_of_no_leader(log)
         return found
     if isinstance(start, StartAt):
         if start is StartAt.EARLIEST:
@@ -453,7 +453,7 @@ def _start_of(
 _FOLLOW_SLICE_S = 0.5
 
 
-class FollowedLog(PeekedLog):
+class FollowedPartition(PeekedPartition):
     """Iterator over the records of one partition that ends only by count or timeout."""
 
     def records(self) -> Iterator[Record]:  # type: ignore[override]

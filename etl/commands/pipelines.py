@@ -29,8 +29,8 @@ from etl.ledger.paths import PipelinePaths
 from etl.ledger.registrations import DriverNode
 from etl.model.security import Acl
 from etl.model.snapshot import Ledger, Retirement
-from etl.report.describe import at
-from etl.report.lag import described_pause
+from etl.report.describe import format_time
+from etl.report.lag import pause_as_json
 from etl.run.close_plan import close_stored_plan
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, now_ms
@@ -120,7 +120,7 @@ def retire(settings: Settings, name: str | None, reason: str) -> DecisionResult:
     document = {
         "message": sentence,
         "pipeline": chosen.pipeline,
-        "retired_at": at(retirement.at_ms),
+        "retired_at": format_time(retirement.at_ms),
         "reason": reason,
         "topics": left,
         "closed_plan": closed.number if closed else None,
@@ -218,16 +218,16 @@ def _describe_pipeline(
         "state": _state_of(found, retirement, driver).value,
         "newest_plan": plan.number if plan else None,
         "kind": plan.kind.value if plan else None,
-        "planned_at": at(plan.created_at_ms) if plan else None,
+        "planned_at": format_time(plan.created_at_ms) if plan else None,
         "age_s": max(0, now - plan.created_at_ms) / 1000 if plan else None,
         "driver": str(driver) if driver else None,
         "topics": sorted(ledger.topics()),
         "table_id": own_table_id,
         "table": table_path if is_table_of_conf else None,
         "backfills": backfills,
-        "paused": [described_pause(pause) for pause in read_pauses(ledger)],
+        "paused": [pause_as_json(pause) for pause in read_pauses(ledger)],
         "retired": retirement.reason if retirement else None,
-        "retired_at": at(retirement.at_ms) if retirement else None,
+        "retired_at": format_time(retirement.at_ms) if retirement else None,
     }
 
 

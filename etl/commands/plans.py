@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.decide.lag import Expiring, expiring, lag_in_all, reached
+from etl.decide.lag import Expiring, find_expiring, progress_of, total_lag
 from etl.decide.next_step import Action, NextStep, steps_ahead
 from etl.decide.plan import tasks_of_plan
-from etl.decide.table_rules import not_there
+from etl.decide.table_rules import unknown_name_error
 from etl.decide.table_storage import describe_time_zones
 from etl.decide.tasks import bytes_of
 from etl.errors import NotOurTable, Owned, SettingsError
@@ -26,13 +26,13 @@ from etl.ledger.plan_document import reject_oversized_plan
 from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, Request
 from etl.model.snapshot import Snapshot
 from etl.report.describe import (
-    at,
     describe_by_owner,
     describe_cluster_id,
     describe_leaderless,
     describe_open,
     describe_purpose,
     describe_skipped,
+    format_time,
 )
 from etl.report.lag import describe_paused
 from etl.report.plan_json import describe_done_before, describe_plan
@@ -61,7 +61,7 @@ def _describe_in_list(plan: Plan, applied: CommitResult | None) -> dict[str, Any
         "number": plan.number,
         "id": plan.id,
         "kind": plan.kind.value,
-        "created_at": at(plan.created_at_ms),
+        "created_at": format_time(plan.created_at_ms),
         "run_key": plan.run_key,
         "bounds": plan.bounds.said or None,
         "ranges": len(plan.ranges),
@@ -219,7 +219,7 @@ def reject_before_creating_table(settings: Settings, request: Request | None = N
     with open_services(by_path, ALONE, request=request) as services, contextlib.suppress(Owned):
         snapshot = services.observe()
         if snapshot.ledger.newest is not None:
-            raise not_there(settings.table.called)
+            raise unknown_name_error(settings.table.called)
         for plan in preview_of(snapshot, by_path).plans:
             services.reject_unwritable(plan)
 
@@ -261,7 +261,9 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     ranges: list[OffsetRange] = []
     for plan in plans:
         ranges += plan.ranges
-    expires_soon = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now)
+    expires_soon = find_expiring(
+        ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now
+    )
     notes = []
     if plans:
         cluster_sentence = describe_cluster_id(plans[-1], snapshot.ledger.newest)
@@ -271,7 +273,7 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     first = steps[0]
     lag = 0
     if first.state:
-        lag = lag_in_all(snapshot, reached(first.state, snapshot), settings)
+        lag = total_lag(snapshot, progress_of(first.state, snapshot), settings)
     summary = "the next run " + "; then it ".join(_describe_step(step) for step in steps)
     return Preview(
         "; ".join([summary, *notes]),

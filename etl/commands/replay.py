@@ -15,7 +15,7 @@ from typing import Any
 
 from etl.commands.run import new_run_id, reported
 from etl.decide.loaded_intervals import spans_of
-from etl.decide.next_step import NextStep, foreseen, next_step
+from etl.decide.next_step import NextStep, next_step, snapshot_after
 from etl.decide.replay import Bound, ReplayRequest
 from etl.decide.table_changes import name_of
 from etl.decide.table_storage import settings_for
@@ -198,7 +198,9 @@ def step_after_stored_plan(snapshot: Snapshot, settings: Settings) -> tuple[Next
         return step, None
     if step.refusal:
         raise step.refusal
-    return next_step(foreseen(snapshot, step), settings, now_ms=now_ms(), uid="unnamed"), step.plan
+    return next_step(
+        snapshot_after(snapshot, step), settings, now_ms=now_ms(), uid="unnamed"
+    ), step.plan
 
 
 def replay_rows(

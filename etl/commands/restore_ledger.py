@@ -25,10 +25,10 @@ from etl.commands.operator_decisions import (
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
+    command_plan,
     describe_rewound,
     foreseen_by_command,
     leave_to_owners,
-    of_command,
     reject_active_members,
     reject_fenced_plan,
     reject_partitions_of_other_members,
@@ -39,21 +39,21 @@ from etl.decide.next_step import Action, Repair, repaired
 from etl.decide.reconcile import plan_in_force, reject_other_broker_type, reject_retired
 from etl.decide.restore_ledger import (
     Difference,
-    Foreseen,
+    ExpectedRun,
     Lost,
     PartitionSources,
-    apart,
     as_members_see,
     describe_each_move,
     describe_restored_rows,
     differences,
-    foresee,
+    differing_offsets,
+    expect_run,
+    find_lost_part,
     is_forgotten,
     plan_in_table,
     plan_stands,
     repair_from,
     state_by_ledgers,
-    what_is_lost,
 )
 from etl.decide.set_offsets import Standing, plan_set
 from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
@@ -100,7 +100,7 @@ class Restorable:
     """The last incarnation of each partition in the rows; empty if more than rows is left."""
 
 
-def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
+def preview_restore(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
     """Return what would be restored, without storing, committing or locking anything.
 
     Starts Spark if only rows are left. Raises what stops a run, except for moved offsets, and
@@ -114,7 +114,7 @@ def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
 def restore(
     settings: Settings, foreseen: Restorable, reason: str, run_context: RunContext = ALONE
 ) -> DecisionResult:
-    """Store the plan that restores what `look` returned; the next run executes it.
+    """Store the plan that restores what `preview_restore` returned; the next run executes it.
 
     Raises Owned while a driver is active, and if something else is lost by now.
     """
@@ -137,7 +137,7 @@ def restore(
         if foreseen.lost is Lost.PLANS:
             plan = _from_rows(services, snapshot, foreseen, reason)
         else:
-            plan = from_commits(services, snapshot, settings, reason, run_id)
+            plan = restore_from_commits(services, snapshot, settings, reason, run_id)
     return _result((*describe_stored_plan(plan, reason), *foreseen.summary), foreseen.lost, plan)
 
 
@@ -174,7 +174,7 @@ def _find_restorable(
 
     previous   an earlier result; its rows are not read again if still only rows are left
     """
-    lost, plan = what_is_lost(snapshot, services.settings)
+    lost, plan = find_lost_part(snapshot, services.settings)
     if lost is Lost.PLANS:
         if previous and previous.lost is lost:
             return previous
@@ -184,7 +184,7 @@ def _find_restorable(
         if plan and plan.number > _number_in_table(snapshot):
             why = "the next run executes the stored plan"
         return Restorable(lost, (f"Nothing to restore: {why}",))
-    moves = apart(plan, snapshot)
+    moves = differing_offsets(plan, snapshot)
     sentences = []
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
@@ -267,14 +267,14 @@ def _restorable_until(
     )
 
 
-def from_commits(
+def restore_from_commits(
     services: Services, snapshot: Snapshot, settings: Settings, reason: str, run_id: str
 ) -> Plan:
     """Restore the ledger, or its missing result, from the table's commits.
 
     Then stores and returns a plan with the reason, which moves the committed offsets back.
     """
-    lost, last = what_is_lost(snapshot, settings)
+    lost, last = find_lost_part(snapshot, settings)
     if last is None:
         raise Owned("The table's log was cleaned up meanwhile", action="Run this command again")
     done = ""
@@ -290,7 +290,7 @@ def from_commits(
     snapshot = repaired(snapshot, repair)
     standing = Standing(UpToDate(last, last.positions), last.positions)
     plan = plan_set(standing, (), snapshot, settings, reason=reason, now_ms=now_ms())
-    plan = with_id(of_command(plan, snapshot, settings))
+    plan = with_id(command_plan(plan, snapshot, settings))
     reject_fenced_plan(services.store(plan), done)
     return plan
 
@@ -322,7 +322,7 @@ def _from_rows(
     )
     if has_all_plans:
         plan = replace(plan, kind=PlanKind.SET, took_over=None)
-    plan = with_id(of_command(plan, snapshot, settings))
+    plan = with_id(command_plan(plan, snapshot, settings))
     known: Collection[BrokerPartition] = set()
     if isinstance(state, (Replay, Supersede, UpToDate)):
         known = plan_of(state).positions.keys()
@@ -348,7 +348,7 @@ _NEEDS_BROKERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class SourcesDiff:
     """The result of `etl offsets diff`."""
 
     document: dict[str, Any]
@@ -356,7 +356,7 @@ class Sides:
     """The error of each run until an operator decides; or why that is unknown."""
 
 
-def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
+def offsets_diff(settings: Settings, *, shows_all: bool = False) -> SourcesDiff:
     """Compare committed offsets, newest plan and table; nothing is changed.
 
     If no broker answers, compares by ZooKeeper and the table only. Raises the errors of reading
@@ -366,7 +366,7 @@ def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
     patient = settings.model_copy(update={"source": source})
     with open_services(patient, ALONE) as services:
         try:
-            return sides_of(services.observe(), settings, shows_all=shows_all)
+            return compare_sources(services.observe(), settings, shows_all=shows_all)
         except Unreachable as error:
             # no broker is registered or answers; if it is ZooKeeper, the next read raises again
             unreachable = error
@@ -374,23 +374,23 @@ def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
             patient, services.zookeeper, services.offsets, services.ledger, now_ms=now_ms
         )
         snapshot = observer.observe_ledgers().snapshot
-        return sides_of(snapshot, settings, shows_all=shows_all, away=unreachable)
+        return compare_sources(snapshot, settings, shows_all=shows_all, away=unreachable)
 
 
-def sides_of(
+def compare_sources(
     snapshot: Snapshot,
     settings: Settings,
     *,
     shows_all: bool = False,
     away: Unreachable | None = None,
-) -> Sides:
+) -> SourcesDiff:
     """Compare the sources in a snapshot.
 
     shows_all   also list partitions without a difference
     away        why brokers were not asked; None: they were
     """
     state = state_by_ledgers(snapshot, settings)
-    foreseen = foresee(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
+    foreseen = expect_run(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
     partitions = []
     differing = []
     for difference in differences(snapshot, state):
@@ -419,10 +419,10 @@ def sides_of(
         "not_looked_at": not_checked,
     }
     if error is None and foreseen.undecided:
-        return Sides(document, away)
+        return SourcesDiff(document, away)
     if error and error.retriable:
-        return Sides(document)
-    return Sides(document, error)
+        return SourcesDiff(document)
+    return SourcesDiff(document, error)
 
 
 def _plan_json(snapshot: Snapshot, state: PipelineState | None) -> dict[str, Any] | None:
@@ -449,7 +449,7 @@ def _table_json(snapshot: Snapshot) -> dict[str, Any] | None:
 
 
 def _partition_json(
-    sources: PartitionSources, foreseen: Foreseen, newest: Plan | None
+    sources: PartitionSources, foreseen: ExpectedRun, newest: Plan | None
 ) -> dict[str, Any]:
     return {
         **sources.log.place,
@@ -463,7 +463,7 @@ def _partition_json(
 
 
 def _describe_difference(
-    sources: PartitionSources, foreseen: Foreseen, newest: Plan | None
+    sources: PartitionSources, foreseen: ExpectedRun, newest: Plan | None
 ) -> str | None:
     """Describe a difference in one sentence; None without one."""
     number = 0
@@ -495,7 +495,7 @@ def _describe_difference(
     return sentences.get(sources.difference)
 
 
-def _describe_next_run(sources: PartitionSources, foreseen: Foreseen) -> str | None:
+def _describe_next_run(sources: PartitionSources, foreseen: ExpectedRun) -> str | None:
     """Describe what the next run does about a difference, as the end of a sentence.
 
     None without a difference.
@@ -542,7 +542,7 @@ def _describe_continuing(sources: PartitionSources, state: PipelineState) -> str
     return ""
 
 
-def _describe_start(sources: PartitionSources, foreseen: Foreseen) -> str:
+def _describe_start(sources: PartitionSources, foreseen: ExpectedRun) -> str:
     """Describe where the next run starts a partition without a plan."""
     step = foreseen.step
     if step.plan and step.action is Action.STORE:
@@ -553,7 +553,7 @@ def _describe_start(sources: PartitionSources, foreseen: Foreseen) -> str:
     return "decides where the partition starts, once it can be read"
 
 
-def _describe_stored_plan(sources: PartitionSources, foreseen: Foreseen) -> str:
+def _describe_stored_plan(sources: PartitionSources, foreseen: ExpectedRun) -> str:
     """Describe what the next run does with a stored plan that is not in the table."""
     step = foreseen.step
     if step.refusal:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etl.commands.lag import ask_oldest
+from etl.commands.lag import read_oldest_unread
 from etl.commands.plans import reject_before_creating_table
 from etl.errors import EtlError, SessionLost, SettingsError, Stopped, Unreachable, worst_of
 from etl.io.process import REQUEST_METER
@@ -166,7 +166,7 @@ def _ask_oldest(services: LiveServices, settings: Settings, report: Report) -> N
         return
     # An error leaves this metric out; the result of the run stays.
     with report.timed(Verb.CLOSE), contextlib.suppress(EtlError):
-        report.oldest = ask_oldest(services, *unread, settings)
+        report.oldest = read_oldest_unread(services, *unread, settings)
 
 
 def new_run_id() -> str:

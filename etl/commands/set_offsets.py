@@ -23,15 +23,15 @@ from etl.commands.operator_decisions import (
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import metadata_named_by_command
 from etl.decide.group_ownership import (
+    command_plan,
     foreseen_by_command,
     leave_to_owners,
-    of_command,
     reject_active_members,
     reject_offsets_read_by_others,
     reject_partitions_of_other_members,
     reject_unrecorded_commit,
 )
-from etl.decide.loaded_intervals import without
+from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.reconcile import reject_retired_or_shared, where_we_stand
 from etl.decide.set_offsets import (
@@ -58,7 +58,7 @@ from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
 from etl.model.plans import Loss, OffsetRange, Plan
 from etl.model.snapshot import Pause, Replay, Snapshot, Supersede
 from etl.report.describe import describe_given_up
-from etl.report.lag import described_pause
+from etl.report.lag import pause_as_json
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
 from etl.run.discovery import Discovery
@@ -89,7 +89,7 @@ class SetOffsetsRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class SetOffsetsPreview:
     """The effect of setting offsets, as shown before it is stored."""
 
     moves: tuple[Move, ...]
@@ -120,7 +120,7 @@ class Foreseen:
         return rows
 
 
-def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
+def preview_offsets(settings: Settings, wanted: SetOffsetsRequest) -> SetOffsetsPreview:
     """Return the effect of the request; nothing is stored, moved or locked.
 
     Raises as `offsets_set`.
@@ -132,10 +132,10 @@ def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
         snapshot = repaired(snapshot, repair_of(stands.state, snapshot))
         moves = moves_to(_targets(services, wanted, stands, snapshot), stands, snapshot)
         _reject_loaded(services, moves, stands, snapshot)
-        return Foreseen(moves, _lost(stands, moves, snapshot))
+        return SetOffsetsPreview(moves, _lost(stands, moves, snapshot))
 
 
-def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> DecisionResult:
+def offsets_set(settings: Settings, foreseen: SetOffsetsPreview, reason: str) -> DecisionResult:
     """Store the plan that was shown; the next run executes it.
 
     A group member commits the offsets with it. Raises Owned while a driver is active, and if
@@ -178,7 +178,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Decision
         reject_active_members(snapshot, settings)
         reject_partitions_of_other_members(targets, snapshot, settings)
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
-        plan = with_id(of_command(plan, snapshot, settings))
+        plan = with_id(command_plan(plan, snapshot, settings))
         store_decided(services, plan, stands.state, snapshot.ledger)
     sentences = describe_stored_plan(plan, reason)
     sentences += foreseen.summary
@@ -324,7 +324,7 @@ def _reject_loaded(
         intervals += [(r.from_offset, r.until_offset) for r, _ in expected.ranges]
         of_log = loaded_offsets.setdefault(audited.log, [])
         for interval in intervals:
-            of_log.extend(without(interval, holes))
+            of_log.extend(subtract_intervals(interval, holes))
     reject_loaded(moves, loaded_offsets, _rows_of(services, to_look_up, stands, vanished))
 
 
@@ -345,7 +345,7 @@ def _rows_of(
         for log, interval in sorted(intervals.items()):
             if incarnation > newest[log]:
                 continue
-            for part in without(interval, vanished.get((log, incarnation), ())):
+            for part in subtract_intervals(interval, vanished.get((log, incarnation), ())):
                 ranges.append(OffsetRange(log, *part))
         incarnations = dict.fromkeys(intervals, incarnation)
         counted = services.rows_of_today(
@@ -409,7 +409,7 @@ def _changed(
         "message": sentences,
         "reason": reason,
         "changed": has_changed,
-        "paused": [described_pause(one) for one in after.pauses],
+        "paused": [pause_as_json(one) for one in after.pauses],
     }
     return DecisionResult("\n".join(sentences), document)
 

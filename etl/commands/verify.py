@@ -27,8 +27,8 @@ from etl.commands.expected_rows import (
     BothLedgers,
     ExpectedOfAll,
     Loaded,
-    audited_as,
     expected_of_all,
+    incarnation_of_range,
     loaded_plans,
     read_both_ledgers,
 )
@@ -334,7 +334,7 @@ def _unproven(
     plans = {}
     for one in loaded:
         for r in one.plan.ranges:
-            if audited_as(one.plan, r) == found.audited:
+            if incarnation_of_range(one.plan, r) == found.audited:
                 plans[r.from_offset, r.until_offset] = one.plan.number
     return doubt_of(
         found.unproven,
@@ -377,7 +377,7 @@ def _origins(
         ranges = one.plan.ranges
         places = {}
         for i, r in enumerate(ranges):
-            place = (audited_as(one.plan, r), r.from_offset, r.until_offset)
+            place = (incarnation_of_range(one.plan, r), r.from_offset, r.until_offset)
             if place in short:
                 places[i] = place
         if not places:

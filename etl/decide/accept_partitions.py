@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from etl.decide.byte_offsets import misplaced, reject_misaligned_offset
+from etl.decide.byte_offsets import misaligned_partitions, reject_misaligned_offset
 from etl.decide.group_commits import metadata_named_by_command, reject_replacing
 from etl.decide.offsets import starts_anew, starts_of
 from etl.decide.partition_identity import (
@@ -652,7 +652,7 @@ def _cuts(
         found[log] = replace(cut, left_until=before[log], is_known=not log.is_physical)
     for cut in truncated_partitions(state.plan, snapshot, before):
         found[cut.log] = replace(cut, left_until=min(cut.left_until, before[cut.log]))
-    for log in misplaced(state.plan, before, snapshot):
+    for log in misaligned_partitions(state.plan, before, snapshot):
         found[log] = Cut(log, before[log], before[log] - 1, is_known=False, holds_others=True)
     return found.values()
 

@@ -29,11 +29,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
-from etl.decide.loaded_intervals import OFFSETS_END, without
+from etl.decide.loaded_intervals import OFFSETS_END, subtract_intervals
 from etl.decide.offsets import starts_of
 from etl.decide.partition_identity import record_epochs, reject_recreated_or_truncated
 from etl.decide.plan import divide_caps, reading_of, shape_of_rows
-from etl.decide.replay import Bound, Found, ReplayRequest
+from etl.decide.replay import Bound, OffsetsOfTimes, ReplayRequest
 from etl.decide.reservations import Stretches, reject_other_incarnation
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import (
@@ -360,7 +360,9 @@ class BackfillRequest(ReplayRequest):
         return not self.named or any(name.covers(log) for name in self.named)
 
 
-def logs_of(request: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+def requested_partitions(
+    request: BackfillRequest, live: Plan, snapshot: Snapshot
+) -> list[BrokerPartition]:
     """Return the requested partitions: readable ones that the live pipeline has begun.
 
     Raises SettingsError and BrokerUnreachable.
@@ -388,10 +390,10 @@ def logs_of(request: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[Br
     return logs
 
 
-def intervals_of(
+def requested_intervals(
     request: BackfillRequest,
     logs: Iterable[BrokerPartition],
-    found: Found,
+    found: OffsetsOfTimes,
     snapshot: Snapshot,
     *,
     now_ms: int,
@@ -435,7 +437,7 @@ def intervals_of(
     return intervals
 
 
-def _offset_of(bound: Bound, log: BrokerPartition, found: Found) -> int:
+def _offset_of(bound: Bound, log: BrokerPartition, found: OffsetsOfTimes) -> int:
     if isinstance(bound, int):
         return bound
     return found[log, bound.ms]
@@ -520,12 +522,14 @@ def reserved_intervals(
         for claim in claims:
             if claim.incarnation_of(log) == incarnation:
                 held += [(claim.name, part) for part in claim.stretches.get(log, ())]
-        free = without(interval, [part for _, part in held])
+        free = subtract_intervals(interval, [part for _, part in held])
         if free and incarnation:
             raise _incarnation_error(log)
         if free != [interval] and not request.only_missing:
             overlapping = [
-                (holder, part) for holder, part in held if without(interval, [part]) != [interval]
+                (holder, part)
+                for holder, part in held
+                if subtract_intervals(interval, [part]) != [interval]
             ]
             holder, part = overlapping[0]
             raise _held_error(log, interval, holder, part, free)

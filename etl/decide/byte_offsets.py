@@ -39,11 +39,11 @@ from etl.model.partitions import (
 from etl.model.plans import Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Table
 
-Named = Callable[[BrokerPartition], Collection[int]]
+OperatorOffsets = Callable[[BrokerPartition], Collection[int]]
 """Returns the offsets of a partition that an operator passes."""
 
 
-def none_named(log: BrokerPartition) -> Collection[int]:
+def no_operator_offsets(log: BrokerPartition) -> Collection[int]:
     """Return no offsets: in a run no operator passes any."""
     return ()
 
@@ -53,7 +53,7 @@ def unverified_offsets(
     table: Table | None,
     committed: Mapping[BrokerPartition, Committed],
     extents: Mapping[BrokerPartition, PartitionOffsets],
-    named: Named = none_named,
+    named: OperatorOffsets = no_operator_offsets,
 ) -> tuple[UnverifiedOffset, ...]:
     """Return the offsets to verify, sorted by partition. `plan` is the newest one."""
     version = 0
@@ -225,7 +225,7 @@ def _is_misaligned_reset(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -
     return verified is not None and verified.is_entry is False
 
 
-def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
+def correct_start_offsets(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
     """Return a stored plan with current offsets in place of start offsets inside an entry.
 
     Only where another client moved the committed offset since; the lost offsets before it are
@@ -244,7 +244,7 @@ def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
     return plan
 
 
-def misplaced(
+def misaligned_partitions(
     plan: Plan, starts: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> list[BrokerPartition]:
     """Return the partitions in which a stored plan begins inside an entry at its own offset.

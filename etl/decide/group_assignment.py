@@ -493,7 +493,7 @@ class Phase(Enum):
     LETTING_GO = "letting go"
 
 
-class Do(Enum):
+class MemberAction(Enum):
     """Next action of a member."""
 
     REGISTER = "register"
@@ -506,7 +506,7 @@ class Do(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberState:
     """State of a member, with what it observed."""
 
     phase: Phase = Phase.UNJOINED
@@ -531,20 +531,20 @@ class Timing:
     """The others' backoff: one that owns nothing for longer may have given up."""
 
 
-Step = tuple[Standing, Do]
+Step = tuple[MemberState, MemberAction]
 
 
-def to_join(standing: Standing) -> Step:
+def start_join(standing: MemberState) -> Step:
     """Start to join."""
-    return replace(standing, phase=Phase.JOINING, group=None), Do.REGISTER
+    return replace(standing, phase=Phase.JOINING, group=None), MemberAction.REGISTER
 
 
-def registered(standing: Standing) -> Step:
+def after_registration(standing: MemberState) -> Step:
     """Continue after the member's own znode was created."""
-    return standing, Do.LOOK
+    return standing, MemberAction.LOOK
 
 
-def looked(standing: Standing, group: object, *, owns_its_share: bool) -> Step:
+def after_observation(standing: MemberState, group: object, *, owns_its_share: bool) -> Step:
     """Continue after the group was observed.
 
     `group`: the input of the assignment now. `owns_its_share`: the member still owns its
@@ -552,39 +552,39 @@ def looked(standing: Standing, group: object, *, owns_its_share: bool) -> Step:
     """
     if standing.phase is Phase.STABLE:
         if group == standing.group and owns_its_share:
-            return standing, Do.REST
-        return replace(standing, phase=Phase.LETTING_GO), Do.LET_GO
+            return standing, MemberAction.REST
+        return replace(standing, phase=Phase.LETTING_GO), MemberAction.LET_GO
     if group != standing.group:
         standing = replace(standing, group=group, nudges=0)
-    return standing, Do.CLAIM
+    return standing, MemberAction.CLAIM
 
 
-def claimed(standing: Standing, *, is_called: bool) -> Step:
+def after_claim(standing: MemberState, *, is_called: bool) -> Step:
     """Continue after all partitions of the member are claimed. `is_called`: an event came."""
     stable = replace(standing, phase=Phase.STABLE)
     if is_called:
-        return stable, Do.LOOK
-    return stable, Do.REST
+        return stable, MemberAction.LOOK
+    return stable, MemberAction.REST
 
 
-def refused(standing: Standing, timing: Timing, *, elapsed_s: float) -> Step:
+def after_rejected_claim(standing: MemberState, timing: Timing, *, elapsed_s: float) -> Step:
     """Continue if a partition has another owner. `elapsed_s`: since the rebalance began."""
     if elapsed_s >= timing.join_timeout_s:
-        return replace(standing, phase=Phase.UNJOINED), Do.LEAVE
-    return standing, Do.WAIT
+        return replace(standing, phase=Phase.UNJOINED), MemberAction.LEAVE
+    return standing, MemberAction.WAIT
 
 
-def waited(standing: Standing) -> Step:
+def after_backoff(standing: MemberState) -> Step:
     """Continue after the backoff, or after an event that came before its end."""
-    return standing, Do.LOOK
+    return standing, MemberAction.LOOK
 
 
-def let_go(standing: Standing) -> Step:
+def after_release(standing: MemberState) -> Step:
     """Continue after the member released all its partitions."""
-    return replace(standing, phase=Phase.JOINING), Do.LOOK
+    return replace(standing, phase=Phase.JOINING), MemberAction.LOOK
 
 
-def ended(standing: Standing) -> Standing:
+def after_session_end(standing: MemberState) -> MemberState:
     """Return the state after the session expired, or after the member left."""
     return replace(standing, phase=Phase.UNJOINED)
 
@@ -594,7 +594,7 @@ def backoff_s(timing: Timing, *, elapsed_s: float) -> float:
     return max(0.0, min(timing.backoff_s, timing.join_timeout_s - elapsed_s))
 
 
-def nudge_after_s(standing: Standing, timing: Timing) -> float | None:
+def nudge_after_s(standing: MemberState, timing: Timing) -> float | None:
     """Return the seconds until the member searches for unowned partitions.
 
     They count from its settling, or from the last nudge. The first time is half a backoff longer
@@ -608,12 +608,12 @@ def nudge_after_s(standing: Standing, timing: Timing) -> float | None:
     return None
 
 
-def nudged(standing: Standing) -> Standing:
+def after_nudge(standing: MemberState) -> MemberState:
     """Return the state after a nudge of the other members."""
     return replace(standing, nudges=standing.nudges + 1)
 
 
-def ownerless(
+def find_unowned(
     of_others: Collection[BrokerPartition], owned: Collection[BrokerPartition]
 ) -> frozenset[BrokerPartition]:
     """Return the partitions that are assigned to other members and owned by none of them.
@@ -640,7 +640,7 @@ class Next(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Reaction:
     """The meaning of a response for a member."""
 
     next: Next
@@ -649,27 +649,27 @@ class Answered:
     """True if the membership or its assignment ended unexpectedly."""
 
 
-_MEANS: Mapping[Meaning, Answered] = {
-    Meaning.REBALANCING: Answered(Next.JOIN_AGAIN),
-    Meaning.OLD_GENERATION: Answered(Next.JOIN_AGAIN, is_lost=True),
-    Meaning.FENCED_EPOCH: Answered(Next.JOIN_AGAIN, is_lost=True),
-    Meaning.UNKNOWN_MEMBER: Answered(Next.JOIN_AGAIN, keeps_id=False, is_lost=True),
-    Meaning.ID_REQUIRED: Answered(Next.JOIN_AGAIN),
-    Meaning.STALE_EPOCH: Answered(Next.ASK_AT_ONCE),
-    Meaning.NOT_COORDINATOR: Answered(Next.LOOK_UP),
-    Meaning.NO_COORDINATOR_YET: Answered(Next.LOOK_UP),
-    Meaning.FENCED: Answered(Next.GIVE_UP, is_lost=True),
+_MEANS: Mapping[Meaning, Reaction] = {
+    Meaning.REBALANCING: Reaction(Next.JOIN_AGAIN),
+    Meaning.OLD_GENERATION: Reaction(Next.JOIN_AGAIN, is_lost=True),
+    Meaning.FENCED_EPOCH: Reaction(Next.JOIN_AGAIN, is_lost=True),
+    Meaning.UNKNOWN_MEMBER: Reaction(Next.JOIN_AGAIN, keeps_id=False, is_lost=True),
+    Meaning.ID_REQUIRED: Reaction(Next.JOIN_AGAIN),
+    Meaning.STALE_EPOCH: Reaction(Next.ASK_AT_ONCE),
+    Meaning.NOT_COORDINATOR: Reaction(Next.LOOK_UP),
+    Meaning.NO_COORDINATOR_YET: Reaction(Next.LOOK_UP),
+    Meaning.FENCED: Reaction(Next.GIVE_UP, is_lost=True),
 }
 
 
-def answered(refusal: BrokerRefusal | None) -> Answered:
+def reaction_to(refusal: BrokerRefusal | None) -> Reaction:
     """Return the meaning of a coordinator's response; see the module's table."""
     if refusal is None:
-        return Answered(Next.GO_ON)
+        return Reaction(Next.GO_ON)
     if refusal.is_retriable:
-        unlisted = Answered(Next.ASK_AGAIN)
+        unlisted = Reaction(Next.ASK_AGAIN)
     else:
-        unlisted = Answered(Next.GIVE_UP, is_lost=True)
+        unlisted = Reaction(Next.GIVE_UP, is_lost=True)
     return _MEANS.get(refusal.meaning, unlisted)
 
 
@@ -752,7 +752,9 @@ class Reconciled(Generic[Log]):
         return not self.held
 
 
-def reconciled(owned: frozenset[Log], target: frozenset[Log], *, holds: bool) -> Reconciled[Log]:
+def reconcile_assignment(
+    owned: frozenset[Log], target: frozenset[Log], *, holds: bool
+) -> Reconciled[Log]:
     """Return the partitions to own if `target` is assigned.
 
     Partitions that are no longer assigned are released first, or held; new ones are owned after

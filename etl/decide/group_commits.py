@@ -136,7 +136,7 @@ def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bo
     return snapshot.share is not None or plan.handed_over is False
 
 
-def of_member(
+def with_assignment(
     plan: Plan, snapshot: Snapshot, settings: Settings, *, is_command: bool = False
 ) -> Plan:
     """Return the plan with its maker's assignment and commit state; unchanged without a membership.
@@ -167,7 +167,7 @@ def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
     return replace(snapshot, share=MemberAssignment("", membership, "", None, all_partitions))
 
 
-def standing_of_member(
+def member_state(
     state: PipelineState,
     known: Plan | None,
     committed: Mapping[BrokerPartition, Committed],
@@ -179,14 +179,14 @@ def standing_of_member(
 ) -> PipelineState:
     """Return the state by ledger and table, completed by the committed offsets of `owned`.
 
-    `known`: the newest plan in the ledger. The others: see `stand_as_member`.
+    `known`: the newest plan in the ledger. The others: see `state_after_plan`.
     """
     if isinstance(state, UpToDate):
-        return stand_as_member(
+        return state_after_plan(
             state.last, committed, owned, ends, storage=storage, moves_behind=moves_behind
         )
     if isinstance(state, RebuildFromTable):
-        restored = stand_as_member(
+        restored = state_after_plan(
             expected_after_restore(state.plan, known, committed),
             committed,
             owned,
@@ -199,7 +199,7 @@ def standing_of_member(
     return state
 
 
-def stand_as_member(
+def state_after_plan(
     plan: Plan,
     committed: Mapping[BrokerPartition, Committed],
     owned: Collection[BrokerPartition],
@@ -286,7 +286,7 @@ def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, .
     return state.plan.read_by_others
 
 
-def before(plan: Plan) -> Plan:
+def plan_before(plan: Plan) -> Plan:
     """Return the plan with its loaded-until offsets before it, also before what others read.
 
     Where others read, `Plan.seen` is their offset, which stays above the loaded-until offset.
@@ -370,7 +370,7 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
     return replace(snapshot, committed={**snapshot.committed, **left_to_others})
 
 
-class HandOverOutcome(Enum):
+class CommitOutcome(Enum):
     """Result of an offset commit in doubt."""
 
     TAKEN = "taken"
@@ -384,21 +384,21 @@ def is_left_open(ledger: Ledger) -> bool:
     return ledger.newest is not None and ledger.newest.is_open and ledger.applied is None
 
 
-def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOverOutcome:
+def commit_outcome(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> CommitOutcome:
     """Return the result of a plan's commit in doubt; see the module's second table."""
     logs = plan.offsets_to_commit
     if not logs:
-        return HandOverOutcome.NOT_TAKEN
+        return CommitOutcome.NOT_TAKEN
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
     has_uncommitted = bool(uncommitted_partitions(plan, committed))
     if any(offset.word == plan.word for offset in found.values()):
-        return HandOverOutcome.IN_PART if has_uncommitted else HandOverOutcome.TAKEN
+        return CommitOutcome.IN_PART if has_uncommitted else CommitOutcome.TAKEN
     if has_uncommitted or plan.is_void:
-        return HandOverOutcome.NOT_TAKEN
+        return CommitOutcome.NOT_TAKEN
     offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
     if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
-        return HandOverOutcome.NOT_TAKEN
-    return HandOverOutcome.UNTOLD
+        return CommitOutcome.NOT_TAKEN
+    return CommitOutcome.UNTOLD
 
 
 def with_commit_settled(snapshot: Snapshot) -> Snapshot:
@@ -407,7 +407,7 @@ def with_commit_settled(snapshot: Snapshot) -> Snapshot:
     plan = ledger.newest
     if plan is None or plan.handed_over is not False or ledger.applied:
         return snapshot
-    if found_out(plan, snapshot.committed) is not HandOverOutcome.TAKEN:
+    if commit_outcome(plan, snapshot.committed) is not CommitOutcome.TAKEN:
         return snapshot
     settled = replace(plan, handed_over=True, is_void=False)
     return replace(snapshot, ledger=replace(ledger, newest=settled))
@@ -435,8 +435,8 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
     if plan.is_open:
         reject_other_offsets_storage(plan, snapshot.offsets_in)
 
-    found = found_out(plan, snapshot.committed)
-    if found is HandOverOutcome.IN_PART:
+    found = commit_outcome(plan, snapshot.committed)
+    if found is CommitOutcome.IN_PART:
         uncommitted = min(uncommitted_partitions(plan, snapshot.committed))
         message = f"The offsets of plan {number} are committed except for this partition"
         action = (
@@ -445,7 +445,7 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
             "partitions are loaded, and a later plan reads the rest"
         )
         raise NeedsDecision(message, **uncommitted.place, action=action)
-    if found is HandOverOutcome.UNTOLD:
+    if found is CommitOutcome.UNTOLD:
         log = plan.offsets_to_commit[0]
         message = (
             f"The result of the offset commit of plan {number} is unknown: its run ended during "
@@ -482,7 +482,7 @@ def plan_without_uncommitted(
 
     Their loaded-until offsets do not change.
     """
-    previous = before(plan)
+    previous = plan_before(plan)
     ranges = tuple(r for r in plan.ranges if r.log not in logs)
     positions = dict(plan.positions)
     for log in plan.positions.keys() & set(logs):
@@ -531,7 +531,7 @@ class ReadTwice:
     until_offset: int
 
 
-def read_twice(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...]:
+def duplicate_reads(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...]:
     """Return the duplicate reads of the newest plan; see the module's last table.
 
     Empty unless a member made the plan and commits after the append.
@@ -559,7 +559,9 @@ def read_twice(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...
     return tuple(duplicates)
 
 
-def taken(plan: Plan, moved: Collection[BrokerPartition]) -> tuple[ReadTwice, ...]:
+def duplicate_reads_after_commit(
+    plan: Plan, moved: Collection[BrokerPartition]
+) -> tuple[ReadTwice, ...]:
     """Return what others read, or will, of a plan in the table with offsets committed for `moved`."""
     if not plan.is_of_member:
         return ()

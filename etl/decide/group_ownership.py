@@ -35,14 +35,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from etl.decide.group_commits import (
-    HandOverOutcome,
+    CommitOutcome,
     as_if_alone,
     as_left_to_others,
-    found_out,
+    commit_outcome,
     is_left_open,
     is_left_to_execute,
     is_member,
-    of_member,
+    with_assignment,
 )
 from etl.decide.offsets import ends_of, is_read_on_by_others, of_another_log
 from etl.decide.table_changes import name_of
@@ -103,7 +103,7 @@ def members_as_owners(
 
 def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
     """Return the partitions and owners to wait for by policy; none if waiting changes nothing."""
-    if is_member(settings) or on_owned(settings.group) is not OnOwned.WAIT:
+    if is_member(settings) or owned_policy(settings.group) is not OnOwned.WAIT:
         return {}
     if _rejects_live_consumers(snapshot, settings):
         return {}
@@ -127,8 +127,8 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
             action="Check that they are stopped; a crashed one leaves after its session timeout",
         )
     owners = foreign_owners(snapshot.owners, settings)
-    if owners and on_owned(settings.group) is not OnOwned.SKIP:
-        raise owned_by(owners)
+    if owners and owned_policy(settings.group) is not OnOwned.SKIP:
+        raise owned_error(owners)
     return _without(snapshot, owners)
 
 
@@ -218,10 +218,12 @@ def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
         return
     owners = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
     if owners:
-        raise owned_by(owners, first=f"Plan {plan.number} is stored and must be executed first. ")
+        raise owned_error(
+            owners, first=f"Plan {plan.number} is stored and must be executed first. "
+        )
 
 
-def on_owned(group: GroupSettings) -> OnOwned:
+def owned_policy(group: GroupSettings) -> OnOwned:
     """Return the policy for owned partitions; with `on_active_members: skip` they are skipped."""
     if group.on_active_members is OnActiveMembers.SKIP:
         return OnOwned.SKIP
@@ -249,7 +251,9 @@ def _is_ours(owner: str, settings: Settings) -> bool:
     return consumer_of(owner) == consumer_id(settings.group.id, instance_id)
 
 
-def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = "") -> Owned:
+def owned_error(
+    owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = ""
+) -> Owned:
     """Return the error with the first of these partitions and its owner.
 
     `waited`: end of the message. `first`: sentence before the action.
@@ -325,16 +329,16 @@ def reject_partitions_of_other_members(
         unknown = owner_not_known(snapshot, settings)
         owners = {log: snapshot.owners.get(log, unknown) for log in of_others}
         first = "Its offset would move while its owner continues from its own. "
-        raise owned_by(owners, first=first)
+        raise owned_error(owners, first=first)
 
 
-def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
+def command_plan(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     """Return the plan of a command, without its id.
 
     If runs are members, it commits when it is stored and expects the current offsets of its
     partitions, also when it replaces a plan that saw others. Else it is unchanged.
     """
-    found = of_member(plan, snapshot, settings, is_command=True)
+    found = with_assignment(plan, snapshot, settings, is_command=True)
     if found.share is None or not found.handed_over:
         return found
     now = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in found.share.logs}
@@ -342,7 +346,7 @@ def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
 
 
 def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
-    """Return `of_command` of a plan that inherits another pipeline.
+    """Return `command_plan` of a plan that inherits another pipeline.
 
     Offsets that other members committed beyond its loaded-until offsets stay, also of partitions
     that this pipeline had before. The next run records them as read by others.
@@ -352,7 +356,7 @@ def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settin
     for log, found in left.committed.items():
         if log in plan.seen and found != snapshot.committed.get(log):
             of_others[log] = found
-    return of_command(replace(plan, seen={**plan.seen, **of_others}), left, settings)
+    return command_plan(replace(plan, seen={**plan.seen, **of_others}), left, settings)
 
 
 def reject_unfinished_predecessor(
@@ -388,7 +392,7 @@ def _may_be_committed(
         return False
     if not plan.is_void:
         return True
-    return found_out(plan, committed(plan)) is not HandOverOutcome.NOT_TAKEN
+    return commit_outcome(plan, committed(plan)) is not CommitOutcome.NOT_TAKEN
 
 
 def _unfinished(plan: Plan, name: str, table_state: str) -> NeedsDecision:

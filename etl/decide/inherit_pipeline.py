@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from etl.decide.group_commits import reject_replacing
-from etl.decide.loaded_intervals import unloaded
+from etl.decide.loaded_intervals import first_gap
 from etl.decide.offsets import pending_starts, starts_of
 from etl.decide.partition_identity import (
     creations_to_record,
@@ -128,7 +128,7 @@ Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
 """The loaded intervals of a pipeline: incarnation, from, until."""
 
 
-def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
+def state_of_own_ledger(snapshot: Snapshot) -> UpToDate | Replay | None:
     """Return the state of a pipeline that inherits from itself because another ledger wrote the
     table; else None.
 
@@ -371,7 +371,7 @@ def reject_unloaded_gap(
         for of_incarnation, start, until in further.get(log, ()):
             if of_incarnation == incarnation:
                 loaded.append((start, until))
-        gap = unloaded(loaded, low, high)
+        gap = first_gap(loaded, low, high)
         if gap:
             raise NeedsDecision(
                 f"Both pipelines read this partition, and offsets {gap[0]} to {gap[1]} between "
@@ -398,7 +398,7 @@ def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | N
     if table:
         in_table = table.transaction_version or 0
     if is_of_another_era(snapshot.ledger, table):
-        return ours_apart(snapshot)
+        return state_of_own_ledger(snapshot)
     if newest is None or newest.number < in_table:
         return None
     found = compare(snapshot.ledger, table, settings.table.place)

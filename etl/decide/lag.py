@@ -29,7 +29,7 @@ from etl.settings.sections import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Progress:
     """Progress of a pipeline: newest plan and loaded-until offsets."""
 
     last: Plan | None = None
@@ -42,12 +42,12 @@ class Reached:
     """The error that a run raises for them."""
 
 
-def reached(state: PipelineState, snapshot: Snapshot) -> Reached:
+def progress_of(state: PipelineState, snapshot: Snapshot) -> Progress:
     """Return the progress of a pipeline in any state."""
     if isinstance(state, FirstRun):
-        return Reached()
+        return Progress()
     if isinstance(state, RebuildFromTable):
-        return reached(state.state, snapshot)
+        return progress_of(state.state, snapshot)
     if isinstance(state, UpToDate):
         unchanged_until = {}
         for log, loaded_until in state.last.positions.items():
@@ -64,7 +64,7 @@ def _reached(
     positions: Mapping[BrokerPartition, int],
     unchanged_until: Mapping[BrokerPartition, int],
     snapshot: Snapshot,
-) -> Reached:
+) -> Progress:
     """Return the progress of a pipeline with this newest plan.
 
     `unchanged_until`: offsets up to which partitions must be unchanged since the plan.
@@ -73,12 +73,12 @@ def _reached(
         reject_recreated_or_truncated(plan, snapshot, unchanged_until)
     except NeedsDecision as error:
         changed = other_logs(plan, snapshot, unchanged_until)
-        return Reached(plan, positions, changed, error)
-    return Reached(plan, positions)
+        return Progress(plan, positions, changed, error)
+    return Progress(plan, positions)
 
 
 def lag_of(
-    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+    log: BrokerPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
 ) -> int | None:
     """Return the number of readable offsets of a partition that are not in the table.
 
@@ -92,7 +92,7 @@ def lag_of(
 
 
 def oldest_unread(
-    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+    log: BrokerPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
 ) -> int | None:
     """Return the first unread offset of a partition; None if its lag is unknown."""
     offsets = snapshot.extents.get(log)
@@ -105,7 +105,7 @@ def oldest_unread(
 
 
 def position_of(
-    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+    log: BrokerPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
 ) -> int | None:
     """Return the start offset of the next plan in a partition.
 
@@ -117,7 +117,7 @@ def position_of(
     return position
 
 
-def lag_in_all(snapshot: Snapshot, so_far: Reached, settings: Settings) -> int:
+def total_lag(snapshot: Snapshot, so_far: Progress, settings: Settings) -> int:
     """Return the sum of the known lags of all partitions."""
     return sum(lag_of(log, snapshot, so_far, settings) or 0 for log in snapshot.extents)
 
@@ -141,7 +141,7 @@ class Expiring:
         return f"{self.log}: {self.why}; its range (from {self.from_offset}) is read first"
 
 
-def expiring(
+def find_expiring(
     ranges: Iterable[OffsetRange], snapshot: Snapshot, *, within_s: float, now_ms: int
 ) -> tuple[Expiring, ...]:
     """Return the first range of each partition if its start may expire within so many seconds.

@@ -123,7 +123,7 @@ def subtract_span(
     return Remaining(tuple(outside), tuple(crossing), rows_inside)
 
 
-def replaced_in(
+def replace_span(
     intervals: Sequence[Interval], span: Span, came: Sequence[Interval]
 ) -> tuple[Interval, ...]:
     """Return a partition's intervals after the adjacent intervals `came` replaced the span."""
@@ -150,7 +150,7 @@ def split_around(
     return tuple(parts)
 
 
-def outside_of(
+def split_around_spans(
     r: OffsetRange, receipt: RangeResult, holes: Iterable[tuple[int, int]]
 ) -> list[tuple[OffsetRange, RangeResult]]:
     """Return the parts of an exact range outside of several spans [from, until)."""
@@ -298,7 +298,7 @@ def fold(
     if plan.kind is PlanKind.REPLAY:
         for span in spans_of(plan, is_counted=not coverage.removals):
             came = merge(loaded.pop(span.log))
-            before[span.log] = replaced_in(before.get(span.log, ()), span, came)
+            before[span.log] = replace_span(before.get(span.log, ()), span, came)
     unproven_through = coverage.unproven_through
     if any(receipt.is_doubtful for receipt in applied.receipts):
         unproven_through = plan.number
@@ -364,7 +364,7 @@ OFFSETS_END = 2**63 - 1
 """All offsets are smaller."""
 
 
-def take_in(
+def inherit_intervals(
     coverage: LoadedIntervals,
     theirs: LoadedIntervals | None,
     taken: Mapping[BrokerPartition, int],
@@ -387,7 +387,7 @@ def take_in(
         if tables <= {None, table_id}:
             inherited = {log: found for log, found in theirs.intervals.items() if log in new_logs}
         read_by_others += [found for found in theirs.read_by_others if found.log in new_logs]
-        coverage = note(coverage, theirs.removals)
+        coverage = add_removals(coverage, theirs.removals)
     given_up = dict(coverage.given_up)
     for log, loaded_until in taken.items():
         incarnation = lives.get(log, 0)
@@ -408,7 +408,9 @@ def take_in(
     )
 
 
-def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tuple[int, int] | None:
+def first_gap(
+    loaded: Collection[tuple[int, int]], start: int, until: int
+) -> tuple[int, int] | None:
     """Return the first offsets of [start, until) outside of these intervals; None if none are."""
     for low, high in sorted(loaded):
         if low > start:
@@ -420,7 +422,9 @@ def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tup
     return start, min([until, *later_starts])
 
 
-def without(stretch: tuple[int, int], holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def subtract_intervals(
+    stretch: tuple[int, int], holes: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Return the parts of [from, until) outside of these intervals, sorted, without empty ones."""
     parts = [stretch]
     for start, until in holes:
@@ -523,7 +527,7 @@ def interval_of(r: OffsetRange, receipt: RangeResult, incarnation: int = 0) -> I
     )
 
 
-def note(coverage: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
+def add_removals(coverage: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
     """Return the intervals with these commits of other writers, the newest `REMOVALS_KEPT`."""
     known = {found.delta_version for found in coverage.removals}
     new = tuple(found for found in removals if found.delta_version not in known)
@@ -630,7 +634,7 @@ def find_gaps(
         for log in in_order(bounds):
             start, end = bounds[log][index : index + 2]
             wanted = (start, max(start, end))
-            missing = missing_of(log, wanted, loaded.get(log, ()), starts.get(log, 0))
+            missing = find_missing(log, wanted, loaded.get(log, ()), starts.get(log, 0))
             if missing is not None:
                 incomplete.append(missing)
         if incomplete:
@@ -639,7 +643,7 @@ def find_gaps(
 
 
 @dataclass(frozen=True, slots=True)
-class Excused:
+class ExplainedOffsets:
     """Offsets of the intervals that are not in the table and that no run will load."""
 
     let_go: int
@@ -650,13 +654,13 @@ class Excused:
     """Read by other members of the group."""
 
 
-def excused(
+def explain_missing(
     bounds: Mapping[BrokerPartition, Sequence[int]],
     loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
     let_go: Mapping[BrokerPartition, Collection[tuple[int, int]]],
     begins: Mapping[BrokerPartition, int],
     of_others: Mapping[BrokerPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
-) -> Excused:
+) -> ExplainedOffsets:
     """Return the offsets between the first and last bound that are not loaded by a decision.
 
     `begins`: the pipeline's start in each partition. `of_others`: offsets that other members read.
@@ -670,23 +674,23 @@ def excused(
         last = max(offsets)
         explained = list(loaded.get(log, ()))
         for start, until in of_others.get(log, ()):
-            left = without((max(start, first), min(until, last)), explained)
+            left = subtract_intervals((max(start, first), min(until, last)), explained)
             others_count += _size(left)
             explained += left
         for start, until in let_go.get(log, ()):
-            left = without((max(start, first), min(until, last)), explained)
+            left = subtract_intervals((max(start, first), min(until, last)), explained)
             lost_count += _size(left)
             explained += left
         before_start = (first, min(last, begins.get(log, first)))
-        before_count += _size(without(before_start, explained))
-    return Excused(lost_count, before_count, others_count)
+        before_count += _size(subtract_intervals(before_start, explained))
+    return ExplainedOffsets(lost_count, before_count, others_count)
 
 
 def _size(intervals: Iterable[tuple[int, int]]) -> int:
     return sum(end - start for start, end in intervals)
 
 
-def missing_of(
+def find_missing(
     log: BrokerPartition,
     wanted: tuple[int, int],
     loaded: Collection[tuple[int, int]],
@@ -695,7 +699,7 @@ def missing_of(
     """Return which of the wanted offsets [from, until) are not loaded; None: all are loaded."""
     gaps: list[tuple[int, int]] = []
     start, end = wanted
-    while (gap := unloaded(loaded, start, end)) is not None:
+    while (gap := first_gap(loaded, start, end)) is not None:
         gaps.append(gap)
         start = gap[1]
     if not gaps:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from etl.decide.backfill import next_backfill_plan
-from etl.decide.group_commits import as_if_alone, of_member, with_commit_settled
+from etl.decide.group_commits import as_if_alone, with_assignment, with_commit_settled
 from etl.decide.group_ownership import leave_to_owners, reject_owned_ranges
-from etl.decide.lag import Expiring, expiring
+from etl.decide.lag import Expiring, find_expiring
 from etl.decide.plan import plan_next
 from etl.decide.reconcile import reject_retired_or_shared
 from etl.decide.replacement import (
@@ -30,13 +30,13 @@ from etl.decide.replacement import (
     replacement_plan,
     replay_or_supersede,
 )
-from etl.decide.reservations import reject_claimed
+from etl.decide.reservations import reject_reserved
 from etl.decide.run_requests import (
-    asking_of,
-    done_before,
-    is_found_out,
+    finished_key,
+    is_bound_now_known,
     key_without_plan,
     left_under_key,
+    plan_request,
 )
 from etl.decide.set_offsets import leave_paused, standing_without_paused
 from etl.errors import EtlError
@@ -205,7 +205,7 @@ def steps_ahead(
     alone = as_if_alone(snapshot, settings)
     steps: list[NextStep] = []
     while True:
-        expected = foreseen(alone, *steps)
+        expected = snapshot_after(alone, *steps)
         step = next_step(expected, settings, now_ms=now_ms, uid=uid, is_foreseen=True)
         if step.refusal:
             raise step.refusal
@@ -279,8 +279,8 @@ def _with_plan(
     if step.plan is None:
         return step
     if step.action is not Action.REPLAY:
-        reject_claimed(step.plan, snapshot.ledger.newest, snapshot.claims)
-    soon = expiring(
+        reject_reserved(step.plan, snapshot.ledger.newest, snapshot.claims)
+    soon = find_expiring(
         step.plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms
     )
     return replace(step, expires_soon=soon)
@@ -303,15 +303,15 @@ def _with_new_plan(
 ) -> NextStep:
     snapshot = step.snapshot
     last = state.last if isinstance(state, UpToDate) else None
-    done = done_before(snapshot.asked, last, snapshot)
+    done = finished_key(snapshot.asked, last, snapshot)
     if done:
-        remembers = done if is_found_out(snapshot.asked, last) else None
+        remembers = done if is_bound_now_known(snapshot.asked, last) else None
         return replace(step, action=Action.NOTHING, done_before=done, remembers=remembers)
 
     new = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or uid, now_ms=now_ms)
     if new is None:
         return _without_plan(step, last)
-    plan = with_id(of_member(new, snapshot, settings))
+    plan = with_id(with_assignment(new, snapshot, settings))
     left_of_key = {log: end for log, end in plan.key_ends.items() if log not in snapshot.extents}
     return replace(step, action=Action.STORE, plan=plan, left_of_key=left_of_key)
 
@@ -322,7 +322,7 @@ def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
     A run key that leaves partitions out is not recorded: a later run with it loads them.
     """
     request = step.snapshot.asked
-    asking = asking_of(request, last, step.snapshot)
+    asking = plan_request(request, last, step.snapshot)
     left = left_under_key(request, last, step.snapshot) or asking.waits
     return replace(
         step,
@@ -333,7 +333,7 @@ def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
     )
 
 
-def foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
+def snapshot_after(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
     """Return the snapshot that a run would make after these steps."""
     for step in steps:
         snapshot = repaired(snapshot, step.repair)

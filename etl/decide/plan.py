@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import reject_misaligned_offsets
 from etl.decide.group_commits import read_by_others
-from etl.decide.lag import expiring
+from etl.decide.lag import find_expiring
 from etl.decide.offsets import pending_offsets, pending_starts, start_of
 from etl.decide.partition_identity import (
     creations_to_record,
@@ -28,10 +28,10 @@ from etl.decide.partition_identity import (
     topic_ids_to_record,
 )
 from etl.decide.run_requests import (
-    NOTHING_ASKED,
-    Asking,
-    asking_of,
+    NO_REQUEST,
+    PlanRequest,
     left_of_key,
+    plan_request,
 )
 from etl.decide.table_rules import incarnations_begun, rows_before
 from etl.decide.tasks import (
@@ -212,7 +212,7 @@ def plan_next(
         known = state.positions
         known_pending = last.pending_starts
         number = last.number + 1
-    asking = asking_of(snapshot.asked, last, snapshot)
+    asking = plan_request(snapshot.asked, last, snapshot)
     plan = plan_from(
         known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms, asking=asking
     )
@@ -250,7 +250,7 @@ def plan_from(
     uid: str,
     now_ms: int,
     beyond: Collection[Loss] = (),
-    asking: Asking = NOTHING_ASKED,
+    asking: PlanRequest = NO_REQUEST,
 ) -> Plan:
     """Return a plan that reads known partitions from their loaded-until offsets (`known`), new ones
     from their starts, to their ends or the requested bounds.
@@ -347,7 +347,7 @@ def _readings(
     last: Plan | None,
     snapshot: Snapshot,
     settings: Settings,
-    asking: Asking,
+    asking: PlanRequest,
 ) -> dict[BrokerPartition, _Reading]:
     """Return what can be read of each partition that has a start, up to the requested bounds."""
     # All starts are decided before any partition is read: errors of starts come first.
@@ -567,7 +567,9 @@ def tasks_of_plan(
     changed since: they are taken from the snapshot. Ranges that may expire soon are read first.
     """
     ranges = tuple(replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in plan.ranges)
-    urgent = expiring(ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms)
+    urgent = find_expiring(
+        ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms
+    )
     urgent_logs = {expiry.log for expiry in urgent}
     target = settings.limits.target_task_bytes
     tasks = pack_tasks(ranges, snapshot.bytes_per_offset, target, parallelism, first=urgent_logs)

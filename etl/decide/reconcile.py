@@ -41,7 +41,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.decide.group_commits import commits_after_append, owned_logs, standing_of_member
+from etl.decide.group_commits import commits_after_append, member_state, owned_logs
 from etl.decide.offsets import (
     Ends,
     as_if_stored_in,
@@ -61,7 +61,7 @@ from etl.decide.table_changes import (
     reject_changes_by_others,
     reject_topics_of_other_pipelines,
 )
-from etl.decide.table_rules import by_its_name
+from etl.decide.table_rules import with_table_name
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError, TopicMissing
 from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerPartition, Committed, OffsetsStorage
@@ -274,7 +274,7 @@ def naming_table(settings: Settings) -> Iterator[None]:
         yield
     except LedgersDisagree as error:
         error.where.setdefault("path", settings.table.path)
-        error.action = by_its_name(error.action, settings.table.name)
+        error.action = with_table_name(error.action, settings.table.name)
         raise
 
 
@@ -301,7 +301,7 @@ def reconcile(
     reject_changes_by_others(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
     if owned is not None:
-        return standing_of_member(
+        return member_state(
             found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind
         )
     if isinstance(found, UpToDate):

@@ -14,14 +14,14 @@ from typing import TypeVar
 from etl.decide.backfill import backfill_replacement_plan
 from etl.decide.byte_offsets import reject_misaligned_offset, reject_misaligned_offsets
 from etl.decide.group_commits import (
-    before,
     commits_after_append,
     is_never_committed,
-    of_member,
+    plan_before,
     read_by_others,
     reject_in_doubt_commit,
     reject_without_assignment,
-    stand_as_member,
+    state_after_plan,
+    with_assignment,
 )
 from etl.decide.offsets import ends_of, starts_of
 from etl.decide.partition_identity import (
@@ -48,7 +48,7 @@ Span = TypeVar("Span", OffsetRange, Loss)
 
 
 @dataclass(frozen=True, slots=True)
-class GoneFrom:
+class MissingFrom:
     """The end of the planned offsets that a partition still has."""
 
     offset: int
@@ -104,7 +104,7 @@ def replacement_plan(
     )
     ranges = without_losses(plan.ranges, earlier)
     not_read = [r for r in old.ranges if r.log in deleted]
-    left = leave_out((*ranges, *not_read), skipped)
+    left = exclude_skipped((*ranges, *not_read), skipped)
     losses = (*kept, *without_losses(plan.losses, earlier), *skipped)
     lost = without_losses(_losses_of_missing(old, gone), losses)
     return replace(
@@ -134,7 +134,7 @@ def partitions_missing_offsets(
     *,
     decided: Mapping[BrokerPartition, LossReason] = MappingProxyType({}),
     same: Collection[BrokerPartition] = (),
-) -> dict[BrokerPartition, GoneFrom]:
+) -> dict[BrokerPartition, MissingFrom]:
     """Return the partitions without all of a stored plan's records: deleted, recreated, or
     truncated inside or below its ranges.
 
@@ -147,26 +147,26 @@ def partitions_missing_offsets(
         if is_what_was_read(log, plan, snapshot) is False:
             others.add(log)
     cuts = {cut.log: cut.left_until for cut in truncated_partitions(plan, snapshot, plan.positions)}
-    found: dict[BrokerPartition, GoneFrom] = {}
+    found: dict[BrokerPartition, MissingFrom] = {}
     for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
         log = r.log
         start = r.from_offset
         if log in found or log in same:
             continue
         if log in decided:
-            found[log] = GoneFrom(start, decided[log])
+            found[log] = MissingFrom(start, decided[log])
         elif log.topic in snapshot.missing_topics:
-            found[log] = GoneFrom(start, LossReason.DELETED)
+            found[log] = MissingFrom(start, LossReason.DELETED)
         elif log.topic in again or log in others:
-            found[log] = GoneFrom(start, LossReason.RECREATED)
+            found[log] = MissingFrom(start, LossReason.RECREATED)
         elif log in cuts:
             if not log.is_physical:
                 start = max(start, cuts[log])
-            found[log] = GoneFrom(start, LossReason.TRUNCATED)
+            found[log] = MissingFrom(start, LossReason.TRUNCATED)
     return found
 
 
-def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
+def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, MissingFrom]) -> list[Loss]:
     """Return the offsets of a stored plan that are lost with their partitions, and its own losses
     there: no later plan reports either.
     """
@@ -178,7 +178,7 @@ def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list
     return [*earlier, *without_losses(_losses_of_missing(plan, gone), earlier)]
 
 
-def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
+def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, MissingFrom]) -> list[Loss]:
     """Return one loss per interval of the plan's ranges that the partition lacks, independently of
     tasks.
     """
@@ -215,10 +215,10 @@ def committed_replacement_plan(
     for skip in skipped:
         reject_misaligned_offset(skip.log, skip.until_offset, snapshot, key="--skip")
     by_operator = [*skipped, *without_losses(gone, skipped)]
-    left = tuple(leave_out(old.ranges, by_operator))
+    left = tuple(exclude_skipped(old.ranges, by_operator))
     expired = list(_expired(replace(old, ranges=left), snapshot, settings))
     ranges = []
-    for r in leave_out(left, expired):
+    for r in exclude_skipped(left, expired):
         ranges.append(replace(r, leader=snapshot.leaders.get(r.log, r.leader)))
     table_id = None
     table_version = None
@@ -263,8 +263,8 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
     owned: Collection[BrokerPartition] = ()
     if snapshot.share:
         owned = snapshot.share.logs
-    stand = stand_as_member(
-        before(old),
+    stand = state_after_plan(
+        plan_before(old),
         snapshot.committed,
         owned,
         ends_of(snapshot),
@@ -283,14 +283,14 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
     among = losses_to_read_again(old)
     kept = [loss for loss in old.losses if loss not in among]
     return replace(
-        of_member(plan, snapshot, settings),
+        with_assignment(plan, snapshot, settings),
         previous=old.previous,
         supersedes=old.id,
         reason=state.reason,
         losses=(*kept, *plan.losses),
         vanished=old.vanished,
         took_over=old.took_over,
-        read_by_others=read_by_others(before(old), stand.passed),
+        read_by_others=read_by_others(plan_before(old), stand.passed),
     )
 
 
@@ -316,7 +316,7 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
     It replaces the plan, and has no id yet.
     """
     missing = _with_incarnations(missing, plan)
-    ranges = tuple(leave_out(plan.ranges, missing))
+    ranges = tuple(exclude_skipped(plan.ranges, missing))
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
     first = f"{missing[0].log} from {missing[0].from_offset}"
     return replace(
@@ -339,7 +339,9 @@ def _kind_of(plan: Plan, ranges: Sequence[OffsetRange]) -> PlanKind:
     return PlanKind.START
 
 
-def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:
+def exclude_skipped(
+    ranges: Iterable[OffsetRange], skipped: Sequence[Loss]
+) -> Iterable[OffsetRange]:
     """Return the ranges without the skipped offsets.
 
     Raises SettingsError for skipped offsets outside of the ranges.

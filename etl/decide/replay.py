@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import reject_misaligned_offset
-from etl.decide.group_ownership import owned_by
-from etl.decide.loaded_intervals import unloaded
+from etl.decide.group_ownership import owned_error
+from etl.decide.loaded_intervals import first_gap
 from etl.decide.partition_identity import record_epochs, reject_recreated_or_truncated
 from etl.decide.plan import shape_of_rows
 from etl.decide.tasks import boundaries_of, split_ranges
@@ -42,7 +42,7 @@ GIVEN_UP = "the replay was given up, and its rows are as they were"
 
 Bound = int | Timestamp
 """A bound of an interval: an offset, or the first record at or after a time."""
-Found = Mapping[tuple[BrokerPartition, int], int]
+OffsetsOfTimes = Mapping[tuple[BrokerPartition, int], int]
 """First offset of a partition at or after a time in milliseconds; its end if there is none."""
 
 
@@ -90,7 +90,9 @@ def _value_of(bound: Bound) -> int:
     return bound.ms
 
 
-def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+def requested_partitions(
+    wanted: ReplayRequest, last: Plan, snapshot: Snapshot
+) -> list[BrokerPartition]:
     """Return the requested partitions: those that the pipeline knows, all of them readable.
 
     Raises SettingsError for a name that matches none of them, BrokerUnreachable, Owned.
@@ -107,7 +109,7 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
     logs = sorted(log for log in last.positions if wanted.covers(log))
     owned = {log: snapshot.owners[log] for log in logs if log in snapshot.owners}
     if owned:
-        raise owned_by(owned)
+        raise owned_error(owned)
     for log in logs:
         if log not in snapshot.extents:
             if log not in snapshot.leaderless:
@@ -121,7 +123,7 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
     return logs
 
 
-def moments_of(
+def times_to_look_up(
     wanted: ReplayRequest, logs: Iterable[BrokerPartition]
 ) -> list[tuple[BrokerPartition, int]]:
     """Return the times to look up: partition and milliseconds.
@@ -146,10 +148,10 @@ def moments_of(
     return moments
 
 
-def intervals_of(
+def requested_intervals(
     wanted: ReplayRequest,
     logs: Iterable[BrokerPartition],
-    found: Found,
+    found: OffsetsOfTimes,
     last: Plan,
     snapshot: Snapshot,
     loaded: LoadedIntervals,
@@ -190,7 +192,7 @@ def intervals_of(
     return intervals
 
 
-def _offset_of(bound: Bound, log: BrokerPartition, found: Found) -> int:
+def _offset_of(bound: Bound, log: BrokerPartition, found: OffsetsOfTimes) -> int:
     if isinstance(bound, int):
         return bound
     return found[log, bound.ms]
@@ -277,7 +279,7 @@ def _reject_unloaded(
             current.append(offsets)
         else:
             earlier.append(offsets)
-    gap = unloaded(current, start, end)
+    gap = first_gap(current, start, end)
     if gap is None:
         return
     if any(low < gap[1] and gap[0] < high for low, high in earlier):
@@ -371,7 +373,7 @@ def plan_replay(
     )
 
 
-def plan_that_gives_up(plan: Plan, why: str, *, now_ms: int) -> Plan:
+def give_up_replay(plan: Plan, why: str, *, now_ms: int) -> Plan:
     """Return the plan that replaces a replay which cannot restore all of its rows, without its id.
 
     It reads nothing and moves no offset.

@@ -30,8 +30,8 @@ from etl.decide.loaded_intervals import (
     ancestry,
     interval_of,
     is_exact,
-    outside_of,
-    without,
+    split_around_spans,
+    subtract_intervals,
 )
 from etl.decide.offsets import starts_of
 from etl.decide.table_changes import known_in_table
@@ -65,7 +65,7 @@ Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
 _SETS_OFFSETS = (PlanKind.RESET, PlanKind.SET, PlanKind.TAKE_OVER)
 
 
-def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
+def newly_reserved(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
     """Return the start offsets at which a plan of the live pipeline reserves free offsets.
 
     These are new partitions, other incarnations, and partitions that were set back.
@@ -88,15 +88,15 @@ def updates_reservation_lock(plan: Plan, last: Plan | None) -> bool:
 
     A replay may read offsets that were given up.
     """
-    return plan.kind is PlanKind.REPLAY or bool(claimed_anew(plan, last))
+    return plan.kind is PlanKind.REPLAY or bool(newly_reserved(plan, last))
 
 
-def reject_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
+def reject_reserved(plan: Plan, last: Plan | None, claims: Reservations) -> None:
     """Reject a plan of the live pipeline that begins before or inside a backfill's reservation.
 
     Raises NeedsDecision.
     """
-    for log, start in sorted(claimed_anew(plan, last).items()):
+    for log, start in sorted(newly_reserved(plan, last).items()):
         for claim in claims.of(plan.table_id):
             reserved = _reserved_against(plan, claim, log, last)
             overlapping = [part for part in reserved if start < part[1]]
@@ -162,7 +162,7 @@ def reject_restart_of_reserved_partition(
             raise NeedsDecision(message, **log.place, action=action)
 
 
-def held_by_live(
+def reserved_by_pipeline(
     state: UpToDate | Replay | Supersede,
     stored: Sequence[tuple[Plan, bool]],
     coverage: LoadedIntervals,
@@ -199,7 +199,7 @@ def held_by_live(
         for r in plan.ranges:
             if plan.incarnations.get(r.log, 0) == newest.incarnations.get(r.log, 0):
                 held.setdefault(r.log, []).append((r.from_offset, r.until_offset))
-    return {log: joined(parts) for log, parts in held.items()}
+    return {log: merge_intervals(parts) for log, parts in held.items()}
 
 
 def _newest_plan(state: UpToDate | Replay | Supersede) -> Plan:
@@ -212,7 +212,7 @@ def _offsets(interval: Interval) -> tuple[int, int]:
     return interval.from_offset, interval.until_offset
 
 
-def read_by_others_now(
+def current_reads_of_others(
     state: UpToDate | Replay | Supersede, coverage: LoadedIntervals
 ) -> dict[BrokerPartition, list[tuple[int, int]]]:
     """Return the offsets of each partition's current incarnation that other members read.
@@ -224,7 +224,7 @@ def read_by_others_now(
     for read in (*coverage.read_by_others, *newest.read_by_others):
         if read.incarnation == newest.incarnations.get(read.log, 0):
             by_partition.setdefault(read.log, []).append((read.from_offset, read.until_offset))
-    return {log: joined(parts) for log, parts in by_partition.items()}
+    return {log: merge_intervals(parts) for log, parts in by_partition.items()}
 
 
 def incarnations_of(newest: Plan | None) -> dict[BrokerPartition, int]:
@@ -253,7 +253,7 @@ def reject_other_incarnation(snapshot: Snapshot, positions: Mapping[BrokerPartit
             raise NeedsDecision(message, **log.place, action=action)
 
 
-def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_intervals(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the intervals sorted, adjacent and overlapping ones merged."""
     merged: list[tuple[int, int]] = []
     for start, until in sorted(parts):
@@ -264,7 +264,7 @@ def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def common(
+def intersect_intervals(
     parts: Iterable[tuple[int, int]], others: Collection[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Return the offsets that are in both, in order."""
@@ -273,7 +273,7 @@ def common(
         for low, high in others:
             if max(start, low) < min(until, high):
                 overlaps.append((max(start, low), min(until, high)))
-    return joined(overlaps)
+    return merge_intervals(overlaps)
 
 
 def _ends_before(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
@@ -295,7 +295,7 @@ def _ends_before(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReservedPart:
     """A part of a reservation with the number of rows that were loaded."""
 
     offsets: OffsetRange
@@ -303,9 +303,9 @@ class Held:
     """None if unknown for this part alone."""
 
 
-def held_parts(stretches: Stretches, loaded: LoadedIntervals) -> tuple[Held, ...]:
+def split_reservation(stretches: Stretches, loaded: LoadedIntervals) -> tuple[ReservedPart, ...]:
     """Return the whole reservation, split by loaded intervals."""
-    held: list[Held] = []
+    held: list[ReservedPart] = []
     for log, parts in sorted(stretches.items()):
         for part in parts:
             held += _held_parts_of(log, part, loaded)
@@ -314,7 +314,7 @@ def held_parts(stretches: Stretches, loaded: LoadedIntervals) -> tuple[Held, ...
 
 def _held_parts_of(
     log: BrokerPartition, reserved: tuple[int, int], loaded: LoadedIntervals
-) -> Iterator[Held]:
+) -> Iterator[ReservedPart]:
     start, until = reserved
     known = (*loaded.intervals.get(log, ()), *loaded.given_up.get(log, ()))
     for interval in known:
@@ -324,14 +324,14 @@ def _held_parts_of(
             rows = None
             if (low, high) == _offsets(interval):
                 rows = interval.rows
-            yield Held(OffsetRange(log, low, high), rows)
-    for low, high in without(reserved, map(_offsets, known)):
-        yield Held(OffsetRange(log, low, high), None)
+            yield ReservedPart(OffsetRange(log, low, high), rows)
+    for low, high in subtract_intervals(reserved, map(_offsets, known)):
+        yield ReservedPart(OffsetRange(log, low, high), None)
 
 
-def still_there(
+def remaining_reservation(
     stretches: Stretches,
-    held: Sequence[Held],
+    held: Sequence[ReservedPart],
     receipts: Sequence[RangeResult],
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
     """Return the offsets that stay reserved.
@@ -352,13 +352,13 @@ def _subtract(
     for log, parts in stretches.items():
         left: list[tuple[int, int]] = []
         for part in parts:
-            left += without(part, removed.get(log, ()))
+            left += subtract_intervals(part, removed.get(log, ()))
         if left:
             remaining[log] = tuple(left)
     return remaining
 
 
-def given_up_of(
+def given_up_offsets(
     stretches: Stretches, loaded: LoadedIntervals
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
     """Return which of these were loaded into a state of the table that an operator gave up.
@@ -368,12 +368,12 @@ def given_up_of(
     given_up = {}
     loaded_again = {}
     for log, parts in stretches.items():
-        given_up[log] = common(map(_offsets, loaded.given_up.get(log, ())), parts)
+        given_up[log] = intersect_intervals(map(_offsets, loaded.given_up.get(log, ())), parts)
         loaded_again[log] = list(map(_offsets, loaded.intervals.get(log, ())))
     return _subtract(given_up, loaded_again)
 
 
-def _without_rows(part: Held, receipt: RangeResult) -> Sequence[tuple[int, int]]:
+def _without_rows(part: ReservedPart, receipt: RangeResult) -> Sequence[tuple[int, int]]:
     """Return the offsets of a part that are released."""
     r = part.offsets
     if receipt.rows is None or (part.rows is not None and receipt.rows >= part.rows):
@@ -390,7 +390,7 @@ def _without_rows(part: Held, receipt: RangeResult) -> Sequence[tuple[int, int]]
 _RangeAndResult = tuple[OffsetRange, RangeResult]
 
 
-def as_claimed(
+def plan_without_released(
     plan: Plan, applied: CommitResult, claim: Reservation
 ) -> tuple[Plan, CommitResult, dict[BrokerPartition, tuple[Interval, ...]]]:
     """Return a plan and its result without released offsets, as others may have loaded those.
@@ -401,9 +401,11 @@ def as_claimed(
     kept: list[_RangeAndResult] = []
     uncertain: dict[BrokerPartition, tuple[Interval, ...]] = {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
-        released = without((r.from_offset, r.until_offset), claim.stretches.get(r.log, ()))
+        released = subtract_intervals(
+            (r.from_offset, r.until_offset), claim.stretches.get(r.log, ())
+        )
         if not released or is_exact(r, receipt):
-            kept += outside_of(r, receipt, released)
+            kept += split_around_spans(r, receipt, released)
         else:
             interval = interval_of(r, receipt, claim.incarnation_of(r.log))
             uncertain[r.log] = (*uncertain.get(r.log, ()), *_outside(interval, released))
@@ -412,7 +414,7 @@ def as_claimed(
     return replace(plan, ranges=ranges), replace(applied, receipts=receipts), uncertain
 
 
-def covered_as_claimed(coverage: LoadedIntervals, claim: Reservation) -> LoadedIntervals:
+def intervals_without_released(coverage: LoadedIntervals, claim: Reservation) -> LoadedIntervals:
     """Return the intervals of pruned plans without released offsets.
 
     Uncertain ones count as given up.
@@ -421,7 +423,7 @@ def covered_as_claimed(coverage: LoadedIntervals, claim: Reservation) -> LoadedI
     return replace(coverage, intervals=kept, given_up=_concatenate(coverage.given_up, uncertain))
 
 
-def loaded_as_claimed(
+def ledger_without_released(
     pruned: LoadedIntervals,
     recorded: Iterable[tuple[Plan, CommitResult]],
     claim: Reservation,
@@ -436,7 +438,7 @@ def loaded_as_claimed(
         uncounted[log] = tuple(replace(interval, rows=None) for interval in intervals)
     plans = []
     for stored_plan, result in recorded:
-        plan, applied, uncertain_of_plan = as_claimed(stored_plan, result, claim)
+        plan, applied, uncertain_of_plan = plan_without_released(stored_plan, result, claim)
         ranges = list(plan.ranges)
         receipts = list(applied.receipts)
         for log, intervals in uncertain_of_plan.items():
@@ -462,7 +464,7 @@ def _without_released(
     uncertain: dict[BrokerPartition, tuple[Interval, ...]] = {}
     for log, intervals in coverage.intervals.items():
         for interval in intervals:
-            released = without(_offsets(interval), claim.stretches.get(log, ()))
+            released = subtract_intervals(_offsets(interval), claim.stretches.get(log, ()))
             if not released:
                 kept[log] = (*kept.get(log, ()), interval)
                 continue
@@ -485,7 +487,7 @@ def _outside(interval: Interval, released: Sequence[tuple[int, int]]) -> tuple[I
     For intervals in which each offset has a row, or in which no row is required.
     """
     parts = []
-    for low, high in without(_offsets(interval), released):
+    for low, high in subtract_intervals(_offsets(interval), released):
         parts.append(Interval(low, high, high - low, incarnation=interval.incarnation))
     return tuple(parts)
 

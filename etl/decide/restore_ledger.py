@@ -38,7 +38,7 @@ from etl.decide.group_commits import (
     as_if_alone,
     is_member,
     reject_in_doubt_commit,
-    stand_as_member,
+    state_after_plan,
     with_commit_settled,
 )
 from etl.decide.group_ownership import leave_to_owners
@@ -101,7 +101,7 @@ class Lost(str, Enum):
     """The ledger and its commits are lost: only rows are left."""
 
 
-def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | None]:
+def find_lost_part(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | None]:
     """Return the part to restore, and the table's plan (None if the table has none).
 
     Raises LedgersDisagree if an operator must first accept a table, SettingsError if the table has
@@ -131,7 +131,7 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
         return Lost.LEDGER, found.plan
     if not isinstance(found, UpToDate):
         return Lost.NOTHING, _stored_plan(found, snapshot, settings)
-    if apart(found.last, snapshot):
+    if differing_offsets(found.last, snapshot):
         return Lost.OFFSETS, found.last
     if rows_not_begun(found.last, snapshot):
         return Lost.PLANS, None
@@ -167,7 +167,9 @@ def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settin
     return plan
 
 
-def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | None, int]]:
+def differing_offsets(
+    plan: Plan, snapshot: Snapshot
+) -> dict[BrokerPartition, tuple[int | None, int]]:
     """Return the partitions whose committed offset is not the plan's position: the offset now and
     after restoring.
     """
@@ -189,7 +191,10 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
     observed_by_settings = replace(plan, seen=seen, offsets_in=snapshot.offsets_in)
     return Repair(
-        observed_by_settings, tuple(apart(plan, snapshot)), adopts=plan, knew=snapshot.ledger.newest
+        observed_by_settings,
+        tuple(differing_offsets(plan, snapshot)),
+        adopts=plan,
+        knew=snapshot.ledger.newest,
     )
 
 
@@ -414,7 +419,7 @@ def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerP
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class ExpectedRun:
     """The reaction of the next run to all differences, as far as known."""
 
     step: NextStep
@@ -427,9 +432,9 @@ class Foreseen:
     """
 
 
-def foresee(
+def expect_run(
     snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool
-) -> Foreseen:
+) -> ExpectedRun:
     """Return the reaction of a run to this snapshot, by its own decisions. Raises no error."""
     if has_asked_brokers:
         seen = as_if_alone(snapshot, settings)
@@ -441,9 +446,9 @@ def foresee(
         else:
             step = _step_by_ledgers(seen, settings)
     except EtlError as error:
-        return Foreseen(NextStep(seen, refusal=error), error)
+        return ExpectedRun(NextStep(seen, refusal=error), error)
     if step.refusal:
-        return Foreseen(step, step.refusal)
+        return ExpectedRun(step, step.refusal)
     last = _last_state(step)
     followed: Mapping[BrokerPartition, int] = {}
     if isinstance(last, UpToDate):
@@ -456,10 +461,10 @@ def foresee(
         if has_asked_brokers:
             steps_ahead(seen, settings, now_ms=now_ms, uid="unnamed")
     except EtlError as error:
-        return Foreseen(step, error)
+        return ExpectedRun(step, error)
     if has_asked_brokers:
-        return Foreseen(step)
-    return Foreseen(step, undecided=frozenset(followed))
+        return ExpectedRun(step)
+    return ExpectedRun(step, undecided=frozenset(followed))
 
 
 def _last_state(step: NextStep) -> PipelineState | None:
@@ -480,11 +485,11 @@ def _followed_after(
         policy = settings.group.on_offset_changed
         return up_to_date(plan, seen.committed, policy, ends_of(seen)).followed
     if plan.handed_over:
-        stand_as_member(plan, seen.committed, seen.committed.keys(), ends_of(seen))
+        state_after_plan(plan, seen.committed, seen.committed.keys(), ends_of(seen))
     return {}
 
 
-def as_members_see(sources: PartitionSources, foreseen: Foreseen) -> PartitionSources:
+def as_members_see(sources: PartitionSources, foreseen: ExpectedRun) -> PartitionSources:
     """Return the difference for runs that are members of the group: an offset that others moved
     forwards was read by them.
     """

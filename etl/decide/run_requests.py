@@ -58,7 +58,7 @@ A forgotten key loads nothing twice: the ledger is at its bound or beyond.
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PlanRequest:
     """Request of a plan: run key, bounds, and the offsets that they mean."""
 
     run_key: str | None = None
@@ -75,7 +75,7 @@ class Asking:
         return max(position, min(end, self.stops.get(log, position)))
 
 
-NOTHING_ASKED = Asking()
+NO_REQUEST = PlanRequest()
 
 
 def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> Bounds:
@@ -104,7 +104,7 @@ def request_of_key(
     return resolved.plan or resolved.key
 
 
-def done_before(
+def finished_key(
     resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
 ) -> RunKeyRecord | None:
     """Return the key that is done; None if there are offsets to load or to wait for.
@@ -150,7 +150,7 @@ def left_under_key(
     return left
 
 
-def is_found_out(resolved: ResolvedRequest | None, last: Plan | None) -> bool:
+def is_bound_now_known(resolved: ResolvedRequest | None, last: Plan | None) -> bool:
     """True if a finished key had a partition with an unknown bound.
 
     Its record is stored, as later records do not belong to the key.
@@ -206,26 +206,28 @@ def with_key(keys: tuple[RunKeyRecord, ...], more: RunKeyRecord) -> tuple[RunKey
     return (*others, more)[-KEYS_KEPT:]
 
 
-def asking_of(resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot) -> Asking:
+def plan_request(
+    resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
+) -> PlanRequest:
     """Return the request of the next plan; the key is not done."""
     if resolved is None:
-        return NOTHING_ASKED
+        return NO_REQUEST
     found = request_of_key(resolved, last)
     if isinstance(found, Plan):
         return _continued_request(found, resolved, snapshot)
     bounds = resolved.request.bounds
     waits = _waited_for(resolved, last, snapshot)
     if bounds.until is None:
-        return Asking(resolved.request.run_key, bounds, None, waits)
+        return PlanRequest(resolved.request.run_key, bounds, None, waits)
     stops = {}
     for log, offsets in snapshot.extents.items():
         stops[log] = _bound_of(log, bounds.until, offsets, resolved)
     open_logs = _count_open(bounds.until, resolved, snapshot.extents)
     bounds = replace(bounds, open_logs=open_logs)
-    return Asking(resolved.request.run_key, bounds, stops, waits)
+    return PlanRequest(resolved.request.run_key, bounds, stops, waits)
 
 
-def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot) -> Asking:
+def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot) -> PlanRequest:
     """Return the request of the next plan of a key that has a plan."""
     stops: dict[BrokerPartition, int] = {}
     waits: dict[BrokerPartition, int | None] = {}
@@ -239,7 +241,7 @@ def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
     ]
     open_logs = plan.bounds.open_logs + _count_open(plan.bounds.until, resolved, now_known)
     bounds = replace(plan.bounds, open_logs=open_logs)
-    return Asking(resolved.request.run_key, bounds, stops, waits)
+    return PlanRequest(resolved.request.run_key, bounds, stops, waits)
 
 
 def _count_open(
@@ -279,7 +281,7 @@ def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
     if request_of_key(resolved, last):
         return {}
     beyond = {}
-    stops = asking_of(resolved, last, snapshot).stops or {}
+    stops = plan_request(resolved, last, snapshot).stops or {}
     for log, stop in stops.items():
         if last.positions.get(log, 0) > stop:
             beyond[log] = last.positions[log] - stop
@@ -295,7 +297,7 @@ def up_to_bound(
     """
     if plan.run_key:
         return {}
-    asking = asking_of(snapshot.asked, None, snapshot)
+    asking = plan_request(snapshot.asked, None, snapshot)
     requested = {}
     for log, lag in lags.items():
         loaded_until = plan.positions[log]
@@ -305,14 +307,14 @@ def up_to_bound(
     return requested
 
 
-def request_of_replacement(old: Plan) -> Asking:
+def request_of_replacement(old: Plan) -> PlanRequest:
     """Return the request of the plan that replaces this one: the same.
 
     On Jafka the end of the old plan is still the end of a message, though the broker does not
     return that offset any more. A partition with an unknown bound still waits for it.
     """
     if not (old.run_key or old.bounds.until):
-        return NOTHING_ASKED
+        return NO_REQUEST
     stops = dict(old.positions)
     waits: dict[BrokerPartition, int | None] = {}
     for log, end in old.key_ends.items():
@@ -320,11 +322,11 @@ def request_of_replacement(old: Plan) -> Asking:
             waits[log] = None
         else:
             stops[log] = end
-    return Asking(old.run_key, old.bounds, stops, waits)
+    return PlanRequest(old.run_key, old.bounds, stops, waits)
 
 
 def left_of_key(
-    asking: Asking,
+    asking: PlanRequest,
     ends: Mapping[BrokerPartition, int],
     stops: Mapping[BrokerPartition, int],
     positions: Mapping[BrokerPartition, int],
@@ -455,7 +457,7 @@ def moment(value: object, name: str) -> datetime:
     return in_utc
 
 
-def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
+def split_into_intervals(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
     """Yield intervals of that length from the start on; the last one ends at the end of the whole.
 
     Raises SettingsError for a length that is not positive, or so short that there are more than
@@ -477,7 +479,7 @@ def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
         start += every
 
 
-def intervals_looked_back_at(
+def checked_period(
     end: datetime, *, behind: timedelta, back: timedelta, every: timedelta
 ) -> TimeInterval:
     """Return the whole of intervals of length `every`, `back` long in all.
@@ -659,7 +661,7 @@ def verdict_of(exit_code: int | None, document: Mapping[str, object] | None) -> 
     return Verdict.RETRY
 
 
-def incomplete_logs(
+def incomplete_partitions(
     first_at: Mapping[BrokerPartition, int | None],
     *,
     until_ms: int,

@@ -30,7 +30,7 @@ from typing import Any
 
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.group_commits import metadata_named_by_command, reject_replacing
-from etl.decide.group_ownership import owned_by
+from etl.decide.group_ownership import owned_error
 from etl.decide.offsets import starts_of
 from etl.decide.partition_identity import (
     record_epochs,
@@ -170,7 +170,7 @@ def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> 
     SettingsError if it was never read.
     """
     if log in snapshot.owners:
-        raise owned_by({log: snapshot.owners[log]})
+        raise owned_error({log: snapshot.owners[log]})
     if log in snapshot.leaderless:
         raise BrokerUnreachable(
             f"The partition {log.unled}, so its position cannot be set",

@@ -382,7 +382,7 @@ def catalog_of(spark: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(sorted(properties.items())).encode()).hexdigest()[:16]
 
 
-def goes_by(kept: NamedTable | None, name: str, catalog: str) -> TypeGuard[NamedTable]:
+def is_recorded_location(kept: NamedTable | None, name: str, catalog: str) -> TypeGuard[NamedTable]:
     """Return True if the recorded location is of this name in the conf's catalog."""
     return kept is not None and kept.name == name and kept.catalog in (None, catalog)
 
@@ -406,7 +406,7 @@ def reject_in_memory_catalog(name: str, catalog: str, implementation: str, plugi
 
 def reject_relocated_table(name: str, path: str, catalog: str, kept: NamedTable | None) -> None:
     """Raise Owned if the recorded location, which only this pipeline changes, is not `path`."""
-    if goes_by(kept, name, catalog) and place_of(kept.path) != place_of(path):
+    if is_recorded_location(kept, name, catalog) and place_of(kept.path) != place_of(path):
         message = (
             f"The table {name} was resolved anew, to {kept.path}, while this command waited; "
             "nothing was done"
@@ -414,7 +414,7 @@ def reject_relocated_table(name: str, path: str, catalog: str, kept: NamedTable 
         raise Owned(message, key=KEY, path=path, action="Run again: the next run uses that path")
 
 
-def gone(name: str, path: str) -> NeedsDecision:
+def missing_files_error(name: str, path: str) -> NeedsDecision:
     """Return the error for a named table that has no files.
 
     A run creates no such table by its path: the catalog would not know it.
@@ -427,7 +427,7 @@ def gone(name: str, path: str) -> NeedsDecision:
     return NeedsDecision(message, key=KEY, path=path, action=action)
 
 
-def not_there(name: str) -> NotOurTable:
+def unknown_name_error(name: str) -> NotOurTable:
     """Return the error for an unknown name that may not be created."""
     action = (
         "Check the name, and the catalogs under spark. The first `etl run CONF` of a pipeline "
@@ -437,7 +437,7 @@ def not_there(name: str) -> NotOurTable:
     return NotOurTable(f"The catalog has no table {name}", key=KEY, action=action)
 
 
-def not_made(
+def not_created_error(
     name: str, condition: str | None, called: str, text: str, creating: str
 ) -> SettingsError:
     """Return the error for a table that its catalog did not create.
@@ -481,7 +481,7 @@ def statement(name: str, columns: Iterable[tuple[str, str]], partition_by: Seque
     return create
 
 
-def by_its_name(action: str, name: str | None) -> str:
+def with_table_name(action: str, name: str | None) -> str:
     """Return the action with the table's name in place of table.path; without a name unchanged."""
     if name is None:
         return action
@@ -616,7 +616,7 @@ def innermost(causes: Sequence[str]) -> str:
     return next((name for name in classes if name not in _WRAPPING), classes[0])
 
 
-def cannot_be(
+def catalog_error(
     doing: str,
     name: str,
     causes: Sequence[str],
@@ -643,7 +643,7 @@ def cannot_be(
     return SettingsError(message, key=key, action=action)
 
 
-def meant_by(name: str, spark: Mapping[str, str]) -> str:
+def catalog_of_name(name: str, spark: Mapping[str, str]) -> str:
     """Return the catalog of a name.
 
     Of a name with only a schema, the session's default catalog; "" if that is Spark's own.
@@ -658,7 +658,7 @@ def _catalog_address(name: str, spark: Mapping[str, str]) -> tuple[str, str | No
 
     The address is None if it is unknown, or a database URL, which may have a password.
     """
-    catalog = meant_by(name, spark)
+    catalog = catalog_of_name(name, spark)
     keys = [*_URIS, _DATABASE]
     if catalog not in ("", "spark_catalog"):
         keys = [f"spark.sql.catalog.{catalog}.uri", f"spark.sql.catalog.{catalog}", *keys]
@@ -758,7 +758,7 @@ def incarnations_begun(
         incarnations[held.log] = held.incarnation + held.is_accepted
     if duplicates:
         starts = {log: begins[log] for log in duplicates}
-        raise error_of(list(duplicates.values()), table.version, starts)
+        raise unplanned_rows_error(list(duplicates.values()), table.version, starts)
     return {log: incarnation for log, incarnation in incarnations.items() if incarnation}
 
 
@@ -780,7 +780,7 @@ def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartitio
     return found
 
 
-def error_of(
+def unplanned_rows_error(
     held: Sequence[HeldRows],
     table_version: int,
     begins: Mapping[BrokerPartition, int] | None = None,

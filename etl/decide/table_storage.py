@@ -90,7 +90,7 @@ def is_whole_file(written_bytes: int, file_bytes: int) -> bool:
     return written_bytes >= file_bytes
 
 
-def with_dictionary(columns: Mapping[str, str]) -> list[str]:
+def dictionary_columns(columns: Mapping[str, str]) -> list[str]:
     """Return the columns that get a dictionary. `columns`: name -> Arrow type."""
     found = []
     for name, kind in columns.items():
@@ -100,7 +100,7 @@ def with_dictionary(columns: Mapping[str, str]) -> list[str]:
     return found
 
 
-def by_difference(columns: Mapping[str, str]) -> list[str]:
+def delta_encoded_columns(columns: Mapping[str, str]) -> list[str]:
     """Return the columns that are encoded as differences (DELTA_BINARY_PACKED)."""
     return [name for name, kind in columns.items() if name in _ASCENDING and kind.startswith("int")]
 
@@ -421,7 +421,9 @@ def place_of_catalog(spark: Mapping[str, str], store: StoreSettings) -> str | No
     return TablePath(place, store)
 
 
-def without_ours(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
+def without_own_log_store(
+    settings: Mapping[str, str], submitted: Mapping[str, str]
+) -> dict[str, str]:
     """Return the settings without our log store if spark-submit names another one.
 
     Two ways to commit to a table do not exclude each other.

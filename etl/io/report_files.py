@@ -22,7 +22,7 @@ from typing import Any
 
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
-from etl.report.describe import at
+from etl.report.describe import format_time
 from etl.report.metrics import LAST_SUCCESS, PREFIX, format_labels, lineage_of, metrics_of
 from etl.report.page import PastRun, outdated, page_of, past_run, run_ids
 from etl.report.plan_json import as_text
@@ -71,7 +71,7 @@ def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
     client = OpenLineageClient()
     client.emit(
         RunEvent(
-            eventTime=str(at(time_ms)),
+            eventTime=str(format_time(time_ms)),
             eventType=RunState[event.event_type],
             run=Run(event.run_id, facets=failed),
             job=Job(event.namespace, event.job),

@@ -20,9 +20,9 @@ from etl.kafka import small_messages, versions
 from etl.kafka.jafka_family import Jafka
 from etl.kafka.kafka_family import Kafka
 from etl.kafka.protocol import (
-    Generation,
+    BrokerType,
     Greeting,
-    LoginDialect,
+    LoginProtocol,
     MechanismAnswer,
     Reply,
     Request,
@@ -33,7 +33,7 @@ from etl.kafka.versions import NONE, Api, ApiVersions, error_of, release_of
 Answer = TypeVar("Answer")
 Greeted = TypeVar("Greeted")
 
-GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
+BROKER_TYPES: tuple[BrokerType, ...] = (Kafka(), Jafka())
 """All broker types, the newest first."""
 
 _ILLEGAL_STATE = 34
@@ -60,26 +60,26 @@ def choose(
     raise failures[0]
 
 
-def _candidates(name: str | None) -> tuple[Generation, ...]:
+def _candidates(name: str | None) -> tuple[BrokerType, ...]:
     """Return the broker types to try: those of this name, or all that can be detected."""
     if name is None:
-        return tuple(broker_type for broker_type in GENERATIONS if not broker_type.is_told)
+        return tuple(broker_type for broker_type in BROKER_TYPES if not broker_type.is_told)
 
-    named = tuple(broker_type for broker_type in GENERATIONS if name in broker_type.names)
+    named = tuple(broker_type for broker_type in BROKER_TYPES if name in broker_type.names)
     if not named:
-        names = ", ".join(name for broker_type in GENERATIONS for name in broker_type.names)
+        names = ", ".join(name for broker_type in BROKER_TYPES for name in broker_type.names)
         raise SettingsError(f"There is no broker type {name}", action=f"Use one of {names}")
     return named
 
 
 def is_release_name(reported: str | None) -> bool:
     """True if this name is a release whose brokers could also be asked for their versions."""
-    return any(reported in broker_type.releases for broker_type in GENERATIONS)
+    return any(reported in broker_type.releases for broker_type in BROKER_TYPES)
 
 
 def returns_uncommitted_records(reported: str | None) -> bool:
     """True if requests of this release return uncommitted records, also from a newer broker."""
-    return any(reported in broker_type.without_isolation for broker_type in GENERATIONS)
+    return any(reported in broker_type.without_isolation for broker_type in BROKER_TYPES)
 
 
 def release_name(version: str, **written: str) -> str:
@@ -101,16 +101,16 @@ def release_name(version: str, **written: str) -> str:
     )
 
 
-def login_request(client_id: str, address: str) -> Request[LoginDialect]:
+def login_request(client_id: str, address: str) -> Request[LoginProtocol]:
     """Return the request whose response decides how to log in. Only Kafka has logins.
 
     Parsing the response raises SettingsError if the broker supports no login known here.
     """
 
-    def choose_login(response: Any) -> LoginDialect:
+    def choose_login(response: Any) -> LoginProtocol:
         spoken = small_messages.parse_api_versions(response)
         has_handshake = versions.newest_of(Api.SASL_HANDSHAKE, spoken) >= _HANDSHAKE
-        if not has_handshake or not versions.is_spoken(Api.SASL_AUTHENTICATE, spoken):
+        if not has_handshake or not versions.is_supported(Api.SASL_AUTHENTICATE, spoken):
             raise SettingsError(
                 "The broker is older than Kafka 1.0, and logins are supported from 1.0 on",
                 broker=address,
@@ -122,7 +122,7 @@ def login_request(client_id: str, address: str) -> Request[LoginDialect]:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaLogin(LoginDialect):
+class KafkaLogin(LoginProtocol):
     """Requests of a login to a Kafka broker."""
 
     spoken: ApiVersions

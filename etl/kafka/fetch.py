@@ -52,7 +52,7 @@ def names_all_by_id(wanted: Sequence[FetchTarget]) -> bool:
     return all(each.topic_id is not None and _ID.fullmatch(each.topic_id) for each in wanted)
 
 
-def squeezed(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget, ...]:
+def limit_targets(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget, ...]:
     """Return `wanted` for brokers without a limit of the whole response.
 
     Partitions beyond `max_bytes`, in serving order, are requested with 0 bytes: brokers return

@@ -53,7 +53,7 @@ from etl.kafka.messages import (
     ListedOffset,
 )
 from etl.kafka.primitives import Reader, Writer
-from etl.kafka.protocol import BrokerProtocol, Generation, Greeting, Reply, Request
+from etl.kafka.protocol import BrokerProtocol, BrokerType, Greeting, Reply, Request
 from etl.model.partitions import BrokerPartition, Isolation
 
 NONE = 0
@@ -130,7 +130,7 @@ MULTIFETCH = 2
 _MAX_PARTITIONS = 0x7FFF
 
 
-def within(max_bytes: int, wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
+def fitting_targets(max_bytes: int, wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
     """Return the partitions of one request: the first, and others that fit `max_bytes` with it.
 
     The broker does not limit the whole response. The next request must begin with a partition that
@@ -397,7 +397,7 @@ _CHECK_IF_CLOSED = (
 )
 
 
-class Jafka(Generation):
+class Jafka(BrokerType):
     """Jafka and Kafka 0.7. The handshake is an empty MultiFetch, with an empty response."""
 
     names = ("jafka",)
@@ -473,7 +473,7 @@ class JafkaProtocol(BrokerProtocol):
         return Request(lambda number: frame, read, check_if_truncated=_CHECK_IF_CLOSED)
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
-        requested = within(fetch.max_bytes, fetch.wanted)
+        requested = fitting_targets(fetch.max_bytes, fetch.wanted)
 
         def read(answer: memoryview) -> Reply[FetchAnswer]:
             if len(requested) == 1:

@@ -23,9 +23,9 @@ from etl.kafka.fetch import (
     FIRST_WITH_A_LIMIT,
     FIRST_WITH_TOPIC_IDS,
     encode_fetch,
+    limit_targets,
     names_all_by_id,
     parse_fetch,
-    squeezed,
 )
 from etl.kafka.messages import (
     ClusterMetadata,
@@ -42,11 +42,11 @@ from etl.kafka.messages import (
     MemberIdentity,
     MembersResponse,
     OffsetsCommit,
-    OffsetsQuestion,
-    SpokenMembership,
+    OffsetsQuery,
+    SupportedMembership,
     Synced,
 )
-from etl.kafka.protocol import BrokerProtocol, Generation, Greeting, OlderBrokers, Reply, Request
+from etl.kafka.protocol import BrokerProtocol, BrokerType, Greeting, OlderBrokers, Reply, Request
 from etl.kafka.versions import Api, ApiVersions
 from etl.model.partitions import (
     INTERNAL_TOPICS,
@@ -64,7 +64,7 @@ A server of such a protocol answers the first frame at once. It would else wait 
 this client waits for a response.
 """
 _OLDER_CORRELATION_ID = 0x0A0D0A0D
-PATIENCE_S = 1.0
+HANDSHAKE_PATIENCE_S = 1.0
 """How long to wait for a response to ApiVersions before an older release is tested for.
 
 A wrong value costs only time.
@@ -78,7 +78,7 @@ A broker before Kafka 3.0 takes that for a time before all others.
 """
 
 
-class Kafka(Generation):
+class Kafka(BrokerType):
     """Brokers of Kafka 0.8 and later.
 
     The name `kafka` is of brokers that reported their versions. `kafka-0.9` and the like are
@@ -90,7 +90,7 @@ class Kafka(Generation):
     without_isolation = tuple(
         f"{_DETECTED}-{release}"
         for release, api_versions in versions.releases().items()
-        if not versions.keeps_isolation(api_versions)
+        if not versions.has_isolation(api_versions)
     )
     is_told = False
 
@@ -140,7 +140,7 @@ def _older_brokers(client_id: str, address: str) -> OlderBrokers:
     return OlderBrokers(
         oldest,
         lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
-        PATIENCE_S,
+        HANDSHAKE_PATIENCE_S,
         unanswering=of_0_9,
         hanging_up=((_empty_describe_groups(client_id), of_0_9), (oldest, of_0_8)),
     )
@@ -226,14 +226,14 @@ class KafkaProtocol(BrokerProtocol):
         )
         place = {"key": "source.broker_version", "broker": self._address}
 
-        missing = versions.not_spoken(configured_versions, self._api_versions)
+        missing = versions.unsupported_requests(configured_versions, self._api_versions)
         if missing:
             return OtherRelease(f"{finding}, which has no {missing[0]}", action=action, **place)
 
         # In a version from before transactions a broker returns uncommitted records, and no error.
-        returns_uncommitted = versions.keeps_isolation(
+        returns_uncommitted = versions.has_isolation(
             self._api_versions
-        ) and not versions.keeps_isolation(configured_versions)
+        ) and not versions.has_isolation(configured_versions)
         if isolation is Isolation.READ_COMMITTED and returns_uncommitted:
             return OtherRelease(
                 f"{finding}: to requests of Kafka {configured} it also returns records of "
@@ -366,7 +366,7 @@ class KafkaProtocol(BrokerProtocol):
 
         wanted = fetch.wanted
         if version < FIRST_WITH_A_LIMIT:
-            wanted = squeezed(fetch.wanted, fetch.max_bytes)
+            wanted = limit_targets(fetch.wanted, fetch.max_bytes)
 
         def frame(number: int) -> bytes:
             return encode_fetch(
@@ -391,10 +391,10 @@ class KafkaProtocol(BrokerProtocol):
         return Api.DESCRIBE_GROUPS.key in self._api_versions
 
     @property
-    def membership(self) -> SpokenMembership:
+    def membership(self) -> SupportedMembership:
         join = versions.newest_of(Api.JOIN_GROUP, self._api_versions)
         heartbeat = versions.newest_of(Api.CONSUMER_GROUP_HEARTBEAT, self._api_versions)
-        return SpokenMembership(
+        return SupportedMembership(
             is_classic=join >= 0,
             has_rebalance_timeout=join >= 1,
             is_static=join >= group_messages.FIRST_STATIC_JOIN,
@@ -413,7 +413,7 @@ class KafkaProtocol(BrokerProtocol):
 
     @property
     def has_leader_epochs(self) -> bool:
-        return versions.is_spoken(Api.OFFSET_FOR_LEADER_EPOCH, self._api_versions)
+        return versions.is_supported(Api.OFFSET_FOR_LEADER_EPOCH, self._api_versions)
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
@@ -476,7 +476,7 @@ class KafkaProtocol(BrokerProtocol):
 
     @property
     def keeps_consumer_groups(self) -> bool:
-        return versions.is_spoken(Api.CONSUMER_GROUP_DESCRIBE, self._api_versions)
+        return versions.is_supported(Api.CONSUMER_GROUP_DESCRIBE, self._api_versions)
 
     def consumer_group_members(self, group: str) -> Request[MembersResponse]:
         return self._request(
@@ -553,7 +553,7 @@ class KafkaProtocol(BrokerProtocol):
         )
 
     def committed_offsets(
-        self, question: OffsetsQuestion, *, in_zookeeper: bool = False
+        self, question: OffsetsQuery, *, in_zookeeper: bool = False
     ) -> Request[CommittedOffsets]:
         return self._request(
             Api.OFFSET_FETCH,

@@ -35,12 +35,12 @@ from etl.kafka.messages import (
     EpochEndsResponse,
     ListedOffset,
     OffsetsCommit,
-    OffsetsQuestion,
+    OffsetsQuery,
     PartitionMetadata,
     TopicMetadata,
 )
 from etl.kafka.primitives import Reader, Writer
-from etl.kafka.small_messages import by_topic, isolation_level, of_chosen, or_minus_one, or_none
+from etl.kafka.small_messages import by_topic, isolation_level, or_minus_one, or_none, select_topics
 from etl.kafka.versions import UNKNOWN_TOPIC, Api, error_of
 from etl.model.partitions import INTERNAL_TOPICS, Broker, BrokerPartition, Isolation, Leader
 
@@ -241,7 +241,7 @@ def parse_cluster(
         reader.int32()
     _ended(reader, throttled_ms, True)
 
-    by_name = of_chosen({topic.topic: topic for topic in topics}, chosen)
+    by_name = select_topics({topic.topic: topic for topic in topics}, chosen)
     return ThrottledAnswer(ClusterMetadata(cluster_id, brokers, by_name), throttled_ms)
 
 
@@ -488,7 +488,7 @@ def parse_commit(
     return refusals
 
 
-def offset_fetch_fields(question: OffsetsQuestion) -> dict[str, Any]:
+def offset_fetch_fields(question: OffsetsQuery) -> dict[str, Any]:
     """Return the fields of OffsetFetch for every version: 8 and later have a list of groups."""
     topic_type = OffsetFetchRequest.OffsetFetchRequestTopic
     group_type = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -523,7 +523,7 @@ def offset_fetch_fields(question: OffsetsQuestion) -> dict[str, Any]:
 
 
 def parse_offset_fetch(
-    response: Any, *, in_zookeeper: bool, question: OffsetsQuestion | None = None
+    response: Any, *, in_zookeeper: bool, question: OffsetsQuery | None = None
 ) -> CommittedOffsets:
     """Parse the response to `question`.
 

@@ -301,7 +301,7 @@ class OffsetsCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsQuestion:
+class OffsetsQuery:
     """The partitions of a group for which committed offsets are requested."""
 
     group: str
@@ -431,7 +431,7 @@ class ConsumerHeartbeat:
     member_id: str | None
     """None: the coordinator creates one, if it does so (3.7 to 3.9)."""
     epoch: int
-    """0 to join; `LEAVES` or `WILL_BE_BACK` to leave."""
+    """0 to join; `LEAVES` or `LEAVES_TEMPORARILY` to leave."""
     instance_id: str | None
     rebalance_timeout_ms: int
     topics: tuple[str, ...]
@@ -443,7 +443,7 @@ class ConsumerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenMembership:
+class SupportedMembership:
     """The membership protocols of a broker."""
 
     is_classic: bool = False
@@ -473,7 +473,7 @@ def is_of_instance(member_id: str, instance_id: str) -> bool:
 
 LEAVES = -1
 """Epoch of a member that leaves for good."""
-WILL_BE_BACK = -2
+LEAVES_TEMPORARILY = -2
 """Epoch of a static member that leaves and keeps its partitions for its session."""
 
 

@@ -1,6 +1,6 @@
 """What must each broker type provide?
 
-A `Generation` is a broker type. It performs the handshake with a broker and returns a
+A `BrokerType` is a broker type. It performs the handshake with a broker and returns a
 `BrokerProtocol`, which creates a `Request` for each question of etl/kafka/messages.py. A request
 holds its bytes and the parser of its response. All types send the size as an int32 first.
 
@@ -31,8 +31,8 @@ from etl.kafka.messages import (
     MemberIdentity,
     MembersResponse,
     OffsetsCommit,
-    OffsetsQuestion,
-    SpokenMembership,
+    OffsetsQuery,
+    SupportedMembership,
     Synced,
 )
 from etl.model.partitions import BrokerPartition, Isolation, OpenTransaction, Retention
@@ -187,9 +187,9 @@ class BrokerProtocol(Protocol):
         return False
 
     @property
-    def membership(self) -> SpokenMembership:
+    def membership(self) -> SupportedMembership:
         """The membership protocols of those groups."""
-        return SpokenMembership()
+        return SupportedMembership()
 
     @property
     def has_describe_configs(self) -> bool:
@@ -297,7 +297,7 @@ class BrokerProtocol(Protocol):
         self._cannot("store committed offsets")
 
     def committed_offsets(
-        self, question: OffsetsQuestion, *, in_zookeeper: bool = False
+        self, question: OffsetsQuery, *, in_zookeeper: bool = False
     ) -> Request[CommittedOffsets]:
         """Request the committed offsets of a group."""
         self._cannot("report committed offsets")
@@ -378,7 +378,7 @@ class Greeting:
     """None: all brokers of this type answer the handshake."""
 
 
-class Generation(Protocol):
+class BrokerType(Protocol):
     """A broker type: its names, and its handshake."""
 
     names: Collection[str]
@@ -427,7 +427,7 @@ class TokenAnswer:
     """Seconds until the login expires (KIP-368); None: never."""
 
 
-class LoginDialect(Protocol):
+class LoginProtocol(Protocol):
     """Requests of a login."""
 
     def mechanism(self, name: str) -> Request[MechanismAnswer]:

@@ -132,7 +132,7 @@ From Metadata 12 on the name is null in a response to an unknown topic id.
 _MAX_PORT = 65535
 
 
-def reject_other(message: Any, version: int, response: memoryview, **place: Any) -> None:
+def reject_malformed(message: Any, version: int, response: memoryview, **place: Any) -> None:
     """Raise CorruptData, with place and byte, if `response` is not a `message` of this version.
 
     `message` is a response class of kafka-python, `response` the bytes after the length, with the
@@ -412,7 +412,7 @@ def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
 
     Raises CorruptData if the bytes are not a response of this type and version.
     """
-    reject_other(_MESSAGES[api][1], version, response, api=f"{api.name} v{version}", **place)
+    reject_malformed(_MESSAGES[api][1], version, response, api=f"{api.name} v{version}", **place)
     try:
         return _MESSAGES[api][1].decode(response, version=version, header=True)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
@@ -456,10 +456,10 @@ def parse_metadata(response: Any, chosen: Collection[str] | None = None) -> Clus
     for each in response.topics:
         topic = _parse_topic(each, brokers)
         topics[topic.topic] = topic
-    return ClusterMetadata(response.cluster_id, brokers, of_chosen(topics, chosen))
+    return ClusterMetadata(response.cluster_id, brokers, select_topics(topics, chosen))
 
 
-def of_chosen(
+def select_topics(
     topics: dict[str, TopicMetadata], chosen: Collection[str] | None
 ) -> dict[str, TopicMetadata]:
     """Return these topics from a response about all topics; None: all of them."""

@@ -80,7 +80,7 @@ _NEVER_READS = frozenset(
 """Requests that a reader does not send, or only by an explicit setting."""
 
 
-def is_spoken(api: Api, spoken: ApiVersions) -> bool:
+def is_supported(api: Api, spoken: ApiVersions) -> bool:
     """True if the broker and this module share a version of this request."""
     key, lowest, highest = api.value
     return key in spoken and spoken[key][0] <= highest and spoken[key][1] >= lowest
@@ -118,7 +118,7 @@ def newest_of(api: Api, spoken: ApiVersions) -> int:
     return spoken.get(api.key, (0, -1))[1]
 
 
-def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
+def unsupported_requests(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
     """Return the requests of a reader for `wanted` that a broker with `spoken` does not support.
 
     Each has its version, such as "FETCH v13".
@@ -126,7 +126,7 @@ def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
     sent = {
         api: choose_version(api, wanted)
         for api in Api
-        if api not in _NEVER_READS and is_spoken(api, wanted)
+        if api not in _NEVER_READS and is_supported(api, wanted)
     }
     known = {api: spoken.get(api.key, (0, -1)) for api in sent}
     return tuple(
@@ -136,7 +136,7 @@ def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
     )
 
 
-def keeps_isolation(spoken: ApiVersions) -> bool:
+def has_isolation(spoken: ApiVersions) -> bool:
     """True if the broker can leave out uncommitted records (KIP-98, Kafka 0.11 and later)."""
     return spoken.get(Api.FETCH.key, (0, 0))[1] >= _FIRST_FETCH_WITH_ISOLATION
 

@@ -61,7 +61,7 @@ from etl.records.entries import (
     Counts,
     Selection,
     Walk,
-    no_message_at,
+    misaligned,
 )
 from etl.records.kernel_cache import MAX_HOLES, Tally
 from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES
@@ -145,7 +145,7 @@ def _epoch_at(found: Walk, offset: int) -> int | None:
     return None
 
 
-EMPTY_ANSWERS_THAT_PROVE = 3
+EMPTY_RESPONSES_THAT_PROVE = 3
 """Empty responses in a row after which the rest of a range counts as compacted away."""
 
 
@@ -312,7 +312,7 @@ class Cursor:
             self.silent = True
         elif fetched.proves_empty:
             self._empty_responses += 1
-            if self._empty_responses >= EMPTY_ANSWERS_THAT_PROVE:
+            if self._empty_responses >= EMPTY_RESPONSES_THAT_PROVE:
                 self.position = self.range.until_offset
 
     def _readable_end(self, fetched: FetchedPartition) -> int:
@@ -354,7 +354,7 @@ class Cursor:
         response. The first one lets the caller report an end below `until` before.
         """
         if self._truncated_at == found:
-            raise no_message_at(
+            raise misaligned(
                 fetched,
                 self.position,
                 f"it would be cut off, for its segment has {found[1]} bytes from there on",

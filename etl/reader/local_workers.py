@@ -30,7 +30,7 @@ from etl.decide.table_storage import local_zone
 from etl.errors import CorruptData, ProcessLost
 from etl.io.progress_port import ProgressAddress
 from etl.model.plans import FileOptions, RangeResult, Written
-from etl.reader.reading import Reading, Task
+from etl.reader.reading import ReadOptions, Task
 from etl.reader.task_rows import TaskFailed, write_task
 
 
@@ -39,7 +39,7 @@ class Order(NamedTuple):
 
     task: Task
     attempt: int
-    reading: Reading
+    reading: ReadOptions
     options: FileOptions
     progress: ProgressAddress | None
 
@@ -143,7 +143,7 @@ class FilesOfWorkers:
     def __init__(
         self,
         tasks: Sequence[Task],
-        reading: Reading,
+        reading: ReadOptions,
         progress: ProgressAddress | None,
         *,
         workers: int,

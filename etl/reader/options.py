@@ -31,7 +31,7 @@ from etl.model.columns import raw_columns, types_of
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, parse_partition_key
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
-from etl.reader.reading import Bound, Bounds, Chosen, FirstAt, LogEnd, Reading
+from etl.reader.reading import Bound, Bounds, FirstAt, LogEnd, ReadOptions, TopicSelection
 from etl.settings import choices
 from etl.settings.choices import split_address, split_connect
 
@@ -602,7 +602,7 @@ _SELECTIONS = ("topics", "subscribepattern", "assign", "ranges")
 """Options that select partitions: exactly one of them is required."""
 
 
-def parse_options(given: Mapping[str, str]) -> Reading:
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options. Raises SettingsError with the option."""
     options = under_our_names(given)
     _require_one_selection(options)
@@ -630,7 +630,7 @@ def parse_options(given: Mapping[str, str]) -> Reading:
     compacted = frozenset(names_in(options.get("assume_compacted", "")))
     fails = _one_of(options, "failondataloss", ("true", "false"))
     min_tasks = _positive(options, "minpartitions", 1, "Spark partitions")
-    return Reading(
+    return ReadOptions(
         bootstrap,
         isolation,
         columns,
@@ -690,11 +690,11 @@ def _require_one_selection(options: Mapping[str, str]) -> None:
             raise SettingsError(message, option=SPELLED[name], action="Leave one of the two out")
 
 
-def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
+def _chosen(options: Mapping[str, str], physical: bool) -> TopicSelection:
     if "subscribepattern" in options:
-        return Chosen(pattern=_pattern(options["subscribepattern"]))
+        return TopicSelection(pattern=_pattern(options["subscribepattern"]))
     if "assign" in options:
-        return Chosen(logs=parse_logs(options["assign"], physical=physical))
+        return TopicSelection(logs=parse_logs(options["assign"], physical=physical))
     topics = tuple(names_in(options.get("topics", "")))
     if "topics" in options and not topics:
         raise SettingsError(
@@ -702,7 +702,7 @@ def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
             option="topics",
             action="Check topics (or subscribe): names, separated by commas",
         )
-    return Chosen(topics=topics)
+    return TopicSelection(topics=topics)
 
 
 def _pattern(text: str) -> str:
@@ -772,7 +772,7 @@ def _columns(options: Mapping[str, str], physical: bool) -> tuple[str, ...]:
     return tuple(name for name in columns if name != "headers")
 
 
-def columns_of_schema(schema: StructType, reading: Reading) -> tuple[str, ...]:
+def columns_of_schema(schema: StructType, reading: ReadOptions) -> tuple[str, ...]:
     """Return the columns of the schema that a query passes by `.schema(...)`, in its order.
 
     Raises SettingsError for a column that is not among the chosen ones, or has another type.

@@ -98,7 +98,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class TopicSelection:
     """The selected partitions: topics by name, topics by pattern, or partitions.
 
     A pattern matches anywhere in a topic's name, as in Spark's source.
@@ -145,7 +145,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """The parsed options of a read."""
 
     bootstrap: tuple[tuple[str, int], ...]
@@ -156,7 +156,7 @@ class Reading:
     max_record_bytes: int
     target_task_bytes: int
     timeout_s: float
-    chosen: Chosen = Chosen()
+    chosen: TopicSelection = TopicSelection()
     ranges: tuple[OffsetRange, ...] | None = None
     """Exact ranges; None: `chosen` from `starting` to `ending`."""
     starting: Bounds = Bounds(LogEnd.EARLIEST)
@@ -187,7 +187,7 @@ class Reading:
         """True if bounds change with the partition: `earliest`, `latest` and times."""
         return self.ranges is None and not (self.starting.are_offsets and self.ending.are_offsets)
 
-    def only(self, logs: Collection[BrokerPartition]) -> Reading:
+    def only(self, logs: Collection[BrokerPartition]) -> ReadOptions:
         """Return the reading of these partitions only."""
         return replace(self, starting=self.starting.only(logs), ending=self.ending.only(logs))
 
@@ -300,7 +300,7 @@ def _of_logs(
 
 
 def ranges_of(
-    reading: Reading,
+    reading: ReadOptions,
     extents: Mapping[BrokerPartition, PartitionOffsets],
     first: Mapping[BrokerPartition, int | None],
     last: Mapping[BrokerPartition, int | None],
@@ -311,7 +311,7 @@ def ranges_of(
     late. A time is looked up after the partition's end was observed, so a record that arrived in
     between lies above the end and is not read.
 
-    Raises SettingsError for impossible bounds, and the errors of `inside` for missing offsets.
+    Raises SettingsError for impossible bounds, and the errors of `clip_to_partition` for missing offsets.
     """
     for bounds in (reading.starting, reading.ending):
         _reject_unread(bounds.option, bounds.by_log, extents)
@@ -329,10 +329,10 @@ def ranges_of(
         if start > end and reading.fails_on_data_loss:
             raise _outside(log, start, end, extent)
         whole = OffsetRange(log, start, max(start, end))
-        yield inside(whole, extent, fails=reading.fails_on_data_loss)
+        yield clip_to_partition(whole, extent, fails=reading.fails_on_data_loss)
 
 
-def inside(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> OffsetRange:
+def clip_to_partition(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> OffsetRange:
     """Return the range, or without `fails` the part of it that the partition has.
 
     Raises with `fails`: DataLoss if the range starts below the log start; NotYetReadable if it ends
@@ -395,7 +395,7 @@ def pieces_of(task: QueryTask, wholes: Iterable[OffsetRange]) -> Iterator[Offset
 
 
 def _reject_reversed(
-    log: BrokerPartition, reading: Reading, start: tuple[Bound, int], end: tuple[Bound, int]
+    log: BrokerPartition, reading: ReadOptions, start: tuple[Bound, int], end: tuple[Bound, int]
 ) -> None:
     """Raise SettingsError if both bounds were given and the start is beyond the end.
 
@@ -472,7 +472,7 @@ def _offset_of(bound: Bound, extent: PartitionOffsets, found: int | None) -> int
 
 
 def _start_after_last_record(
-    log: BrokerPartition, extent: PartitionOffsets, reading: Reading
+    log: BrokerPartition, extent: PartitionOffsets, reading: ReadOptions
 ) -> int:
     """Return the end of the partition if `late_start_is_latest`. Raises SettingsError."""
     if reading.late_start_is_latest:

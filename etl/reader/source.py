@@ -49,9 +49,9 @@ from etl.reader.options import columns_of_schema, for_options, in_options, parse
 from etl.reader.reading import (
     NAME,
     QueryTask,
-    Reading,
+    ReadOptions,
     Task,
-    inside,
+    clip_to_partition,
     pieces_of,
     ranges_of,
     reject_missing_partitions,
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from etl.io.brokers.offsets import OffsetsAndLeaders
 
 
-def tasks_of(reading: Reading) -> list[Task]:
+def plan_tasks(reading: ReadOptions) -> list[Task]:
     """Return the tasks of these options.
 
     If bounds move, all of them are QueryTasks, and there is at least one.
@@ -83,7 +83,7 @@ def _query_tasks(
     request: _RequestedRanges,
     ranges: Sequence[OffsetRange],
     groups: Sequence[Sequence[int]],
-    reading: Reading,
+    reading: ReadOptions,
 ) -> Iterator[QueryTask]:
     """Yield the tasks, with the empty partitions, where later queries may find records."""
     empty = [each for each in request.ranges if not each.size]
@@ -110,7 +110,7 @@ def _query_tasks(
         )
 
 
-def resolve_task(task: QueryTask, reading: Reading) -> Task:
+def resolve_task(task: QueryTask, reading: ReadOptions) -> Task:
     """Return the task with current offsets and metadata.
 
     Requests: one Metadata, one DescribeConfigs, two or three ListOffsets per leader, one more for
@@ -132,7 +132,7 @@ def resolve_task(task: QueryTask, reading: Reading) -> Task:
     return request.task(ranges, range(len(ranges)))
 
 
-def _cluster_of(task: QueryTask, reading: Reading) -> Cluster:
+def _cluster_of(task: QueryTask, reading: ReadOptions) -> Cluster:
     """Open the cluster on an executor, which connects to brokers only, not to ZooKeeper."""
     from etl.io.brokers.cluster import Cluster
     from etl.io.brokers.connection import IDLE_CONNECTIONS
@@ -189,7 +189,7 @@ def _reject_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
 
 
 def _current_partitions(
-    task: QueryTask, reading: Reading, metadata: ClusterMetadata
+    task: QueryTask, reading: ReadOptions, metadata: ClusterMetadata
 ) -> list[BrokerPartition]:
     """Return the task's partitions, with later ones if it covers them. Raises TopicMissing."""
     existing = _existing(metadata, reading)
@@ -249,7 +249,7 @@ class _RequestedRanges:
         )
 
 
-def _request_of(reading: Reading) -> _RequestedRanges:
+def _request_of(reading: ReadOptions) -> _RequestedRanges:
     """Resolve the options when Spark plans the tasks.
 
     Requests: one Metadata, two or three ListOffsets per broker, one more for each side given by
@@ -274,7 +274,7 @@ def _request_of(reading: Reading) -> _RequestedRanges:
         return replace(request, bytes_per_offset=cluster.bytes_per_offset(found))
 
 
-def _existing(metadata: ClusterMetadata, reading: Reading) -> set[BrokerPartition]:
+def _existing(metadata: ClusterMetadata, reading: ReadOptions) -> set[BrokerPartition]:
     """Return the existing partitions; with a pattern, without those of internal topics."""
     existing = metadata.leaders.keys() | metadata.leaderless
     existing -= uncounted(metadata.leaderless, metadata.leaders)
@@ -284,7 +284,10 @@ def _existing(metadata: ClusterMetadata, reading: Reading) -> set[BrokerPartitio
 
 
 def _resolve(
-    cluster: Cluster, reading: Reading, logs: Sequence[BrokerPartition], metadata: ClusterMetadata
+    cluster: Cluster,
+    reading: ReadOptions,
+    logs: Sequence[BrokerPartition],
+    metadata: ClusterMetadata,
 ) -> tuple[_RequestedRanges, OffsetsAndLeaders]:
     """Return the ranges of the current partitions, and their offsets."""
     found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
@@ -295,7 +298,7 @@ def _resolve(
     if reading.ranges is not None:
         for whole in reading.ranges:
             extent = found.extents[whole.log]
-            ranges.append(inside(whole, extent, fails=reading.fails_on_data_loss))
+            ranges.append(clip_to_partition(whole, extent, fails=reading.fails_on_data_loss))
     else:
         # After the offsets: a record that comes in between is above the end, and not read.
         first = cluster.first_at(reading.starting.times(logs), isolation=reading.isolation)
@@ -314,7 +317,9 @@ def _resolve(
     return request, found
 
 
-def _cleanups(cluster: Cluster, topics: Collection[str], reading: Reading) -> dict[str, Cleanup]:
+def _cleanups(
+    cluster: Cluster, topics: Collection[str], reading: ReadOptions
+) -> dict[str, Cleanup]:
     """Return the cleanup policies of topics."""
     retention = cluster.retention(topics)
     cleanups: dict[str, Cleanup] = {}
@@ -325,7 +330,7 @@ def _cleanups(cluster: Cluster, topics: Collection[str], reading: Reading) -> di
 
 
 @contextlib.contextmanager
-def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
+def _open_cluster(reading: ReadOptions, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
     """Open the cluster on the driver. Only this connects to ZooKeeper."""
     from etl.io.brokers.cluster import Cluster
     from etl.io.clusters import registered_cluster
@@ -355,7 +360,7 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
 
 
 def _packed(
-    request: _RequestedRanges, reading: Reading
+    request: _RequestedRanges, reading: ReadOptions
 ) -> tuple[Sequence[OffsetRange], Sequence[Sequence[int]]]:
     """Split and pack ranges by `target_task_bytes` and the options.
 
@@ -375,7 +380,7 @@ def _packed(
     return split, packed
 
 
-def _max_offsets(offsets: int, reading: Reading) -> int | None:
+def _max_offsets(offsets: int, reading: ReadOptions) -> int | None:
     """Return the most offsets per task; None: no limit.
 
     `minPartitions` limits them, too: if no task has more than an even share of all offsets, there
@@ -423,7 +428,7 @@ class RangesReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one Spark partition for each task."""
         try:
-            return [InputPartition(task) for task in tasks_of(self._reading)]
+            return [InputPartition(task) for task in plan_tasks(self._reading)]
         except EtlError as error:
             raise in_options(error) from None
 

@@ -21,7 +21,7 @@ from etl.io.progress_port import ProgressAddress
 from etl.model.columns import spark_schema
 from etl.model.plans import FileOptions, RangeResult, Written
 from etl.reader.options import for_a_pipeline
-from etl.reader.reading import Reading, Task
+from etl.reader.reading import ReadOptions, Task
 from etl.reader.task_rows import attempt_number, begin_task, rows_of_task, write_task
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Merge(AccumulatorParam[dict[int, RangeResult]]):
 def read_tasks(
     spark: SparkSession,
     tasks: Sequence[Task],
-    reading: Reading,
+    reading: ReadOptions,
     progress: ProgressAddress | None = None,
 ) -> tuple[DataFrame, RangeResultAccumulator]:
     """Return the rows of these tasks, read lazily, and their future results.
@@ -111,7 +111,7 @@ def read_tasks(
     return rows, RangeResultAccumulator(accumulator, merge)
 
 
-def _columns(reading: Reading) -> StructType | str:
+def _columns(reading: ReadOptions) -> StructType | str:
     """Return the Spark schema of the rows that tasks yield."""
     if reading.transform is None:
         return spark_schema(reading.columns, physical=reading.physical)
@@ -143,7 +143,7 @@ class PlannedFiles:
         self,
         spark: SparkSession,
         tasks: Sequence[Task],
-        reading: Reading,
+        reading: ReadOptions,
         progress: ProgressAddress | None,
     ) -> None:
         self._spark = spark

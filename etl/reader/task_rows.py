@@ -21,7 +21,7 @@ from etl.io.process import REQUEST_METER
 from etl.io.progress_port import ProgressAddress, ProgressSender
 from etl.model.plans import FileOptions, OffsetRange, RangeResult, Written, since
 from etl.reader.options import for_a_pipeline
-from etl.reader.reading import Reading, Task
+from etl.reader.reading import ReadOptions, Task
 
 if TYPE_CHECKING:
     import pyarrow
@@ -53,7 +53,7 @@ def attempt_number() -> int:
 
 def rows_of_task(
     task: Task,
-    reading: Reading,
+    reading: ReadOptions,
     *,
     attempt: int,
     note: Callable[[int, RangeResult], None],
@@ -143,7 +143,7 @@ def _addresses(
 
 def write_task(
     task: Task,
-    reading: Reading,
+    reading: ReadOptions,
     options: FileOptions,
     progress: ProgressAddress | None = None,
     *,

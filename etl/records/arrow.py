@@ -22,7 +22,7 @@ from etl.errors import CorruptData, RecordTooLarge
 from etl.kafka.messages import FetchedPartition
 from etl.records import batch_kernel, codecs, message_kernel
 from etl.records.batch_kernel import MAX_RECORD_HEADERS
-from etl.records.entries import Selection, corrupt, no_message_at, place_of
+from etl.records.entries import Selection, corrupt, misaligned, place_of
 from etl.records.kernel_cache import (
     AT,
     BATCH,
@@ -55,7 +55,7 @@ from etl.records.kernel_cache import (
     Bytes,
     Ints,
     Tally,
-    frozen,
+    read_only_view,
 )
 from etl.settings.choices import MAX_RECORD_BYTES
 
@@ -412,7 +412,7 @@ class MessageBuffers(ColumnBuffers):
         message = message_kernel.WRONG[code]
         offset = int(self._state[OFFSET])
         if table[self._state[BATCH], message_kernel.LAYOUT] == message_kernel.PHYSICAL:
-            return no_message_at(fetched, offset, message)
+            return misaligned(fetched, offset, message)
         return corrupt(fetched, offset, message)
 
     def _timestamp_type_array(self) -> pa.Array:
@@ -532,7 +532,7 @@ class Group:
     ) -> None:
         self.fetched = fetched
         self.selection = selection
-        self.plain = frozen(fetched.records)
+        self.plain = read_only_view(fetched.records)
         self._tally = tally
         self._buffers = buffers
         self._empty()
@@ -603,7 +603,7 @@ class Group:
             size=self._size,
             max_record_bytes=selection.max_record_bytes,
         )
-        unpacked = frozen(self.unpacked) if self._unpacked_size else self.plain
+        unpacked = read_only_view(self.unpacked) if self._unpacked_size else self.plain
         is_compressed = self._unpacked_size > 0
         is_huge = self._unpacked_size > 4 * GROUP_BYTES
         self._empty()

@@ -28,7 +28,7 @@ from etl.records import codecs
 from etl.records.arrow import BatchBuffers, Group
 from etl.records.batch_kernel import SMALLEST_RECORD, count_records
 from etl.records.entries import BatchHeader, Counts, Selection, corrupt, place_of
-from etl.records.kernel_cache import Tally, frozen
+from etl.records.kernel_cache import Tally, read_only_view
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH_COUNTS = 12
@@ -219,7 +219,7 @@ class _BatchGroup(Group):
             return header.records
         with self.temporary_unpack():
             row = self._row(header)
-        source = frozen(self.unpacked) if header.codec else self.plain
+        source = read_only_view(self.unpacked) if header.codec else self.plain
         return count_records(
             source,
             row,

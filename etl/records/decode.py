@@ -36,7 +36,7 @@ from etl.records.entries import (
     Walk,
     corrupt,
 )
-from etl.records.kernel_cache import Tally, frozen
+from etl.records.kernel_cache import Tally, read_only_view
 from etl.settings.choices import MAX_BATCH_BYTES_MOST
 
 _START_OF_ENTRY = struct.Struct(">qiib")
@@ -69,7 +69,7 @@ def walk_entries(
 
     records = fetched.records
     size = len(records)
-    source = frozen(records)
+    source = read_only_view(records)
     at = 0
     last_offset = -1
     found: list[Header] = []

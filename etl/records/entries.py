@@ -162,7 +162,7 @@ def corrupt(fetched: FetchedPartition, offset: int, message: str) -> CorruptData
     return CorruptData(message, action=_CHECK_LOG, **place_of(fetched), offset=offset)
 
 
-def no_message_at(fetched: FetchedPartition, position: int, message: str) -> MisalignedOffset:
+def misaligned(fetched: FetchedPartition, position: int, message: str) -> MisalignedOffset:
     """Return the error for a byte offset at which no message begins.
 
     Any bytes inside a message can look like the length of the next one, so the next start is not

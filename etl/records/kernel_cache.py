@@ -41,7 +41,7 @@ from etl.model.plans import GAPS_KEPT
 
 config: Any = numbas_config
 """Settings of numba: read from the environment, so without types."""
-KEPT = (".nbc", ".nbi")
+CACHE_SUFFIXES = (".nbc", ".nbi")
 """Suffixes of numba's files: compiled code and the index.
 
 The index is unpacked last, because it refers to the other files.
@@ -57,7 +57,7 @@ class ZippedKernels(ZipCacheLocator):
         if ".zip" not in py_file:
             return None
         found = cls(py_func, py_file)
-        folder = kept_folder(Path(found._zip_path))
+        folder = cache_folder(Path(found._zip_path))
         if folder is None:
             return None
         found._cache_path = str(folder)
@@ -65,7 +65,7 @@ class ZippedKernels(ZipCacheLocator):
 
 
 @contextlib.contextmanager
-def kept_by_content(function: Callable[..., Any]) -> Iterator[None]:
+def zip_cache_locator(function: Callable[..., Any]) -> Iterator[None]:
     """Context manager in which numba uses `ZippedKernels` for a zip, unless it is configured."""
     if ".zip" not in function.__code__.co_filename or config.CACHE_LOCATOR_CLASSES:
         yield
@@ -78,7 +78,7 @@ def kept_by_content(function: Callable[..., Any]) -> Iterator[None]:
 
 
 @functools.cache
-def kept_folder(zipped: Path) -> Path | None:
+def cache_folder(zipped: Path) -> Path | None:
     """Return the cache folder of this zip, with its kernels; None if nothing is writable."""
     name = f"kernels-{hashlib.sha256(zipped.read_bytes()).hexdigest()[:16]}"
     for root in _roots(zipped):
@@ -105,8 +105,8 @@ def _unpack(zipped: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()
     with zipfile.ZipFile(zipped) as opened:
-        names = [name for name in opened.namelist() if name.endswith(KEPT)]
-        for name in sorted(names, key=lambda name: KEPT.index(name[-4:])):
+        names = [name for name in opened.namelist() if name.endswith(CACHE_SUFFIXES)]
+        for name in sorted(names, key=lambda name: CACHE_SUFFIXES.index(name[-4:])):
             place = folder / name.rpartition("/")[2]
             if place.exists():
                 continue
@@ -115,7 +115,7 @@ def _unpack(zipped: Path, folder: Path) -> None:
             os.replace(written.name, place)
 
 
-def files_of(kernels: Iterator[Any]) -> list[Path]:
+def cache_files(kernels: Iterator[Any]) -> list[Path]:
     """Return numba's cache files of these kernels for this Python, compiled or loaded so far."""
     found = set[Path]()
     for kernel in kernels:
@@ -125,7 +125,7 @@ def files_of(kernels: Iterator[Any]) -> list[Path]:
         module = Path(code.co_filename).stem
         names = f"{module}.{kernel.py_func.__qualname__}-{code.co_firstlineno}.py*"
         for path in Path(kernel.stats.cache_path).glob(names):
-            if path.name.endswith(KEPT):
+            if path.name.endswith(CACHE_SUFFIXES):
                 found.add(path)
     return sorted(found)
 
@@ -140,7 +140,7 @@ KERNELS: list[Any] = []
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator that compiles on the first call, and caches the result on disk if possible."""
     try:
-        with kept_by_content(function):
+        with zip_cache_locator(function):
             compiled = njit(cache=True, nogil=True)(function)
     except (RuntimeError, OSError):
         # numba found no writable folder; it raises this error when it decorates.
@@ -161,7 +161,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def frozen(content: Any) -> Bytes:
+def read_only_view(content: Any) -> Bytes:
     """Return a read-only view of bytes: the kernels are compiled for this type of source only."""
     if len(content):
         view = np.frombuffer(content, dtype=np.uint8)

@@ -43,8 +43,8 @@ from etl.errors import CorruptData
 from etl.kafka.messages import FetchedPartition
 from etl.records import codecs
 from etl.records.arrow import Group, MessageBuffers, decompress
-from etl.records.entries import MessagesHeader, Selection, Walk, corrupt, no_message_at
-from etl.records.kernel_cache import Bytes, Tally, frozen
+from etl.records.entries import MessagesHeader, Selection, Walk, corrupt, misaligned
+from etl.records.kernel_cache import Bytes, Tally, read_only_view
 from etl.records.message_kernel import (
     ENTRY_BYTES,
     LOGICAL,
@@ -129,7 +129,7 @@ def _with_last_offset(
         _describe(wrapper),
         most=max_unpacked_bytes,
     )
-    _, _, last_offset = _scan_inside(fetched, frozen(room[:size]), 0, size, wrapper)
+    _, _, last_offset = _scan_inside(fetched, read_only_view(room[:size]), 0, size, wrapper)
     return wrapper._replace(last_offset=last_offset)
 
 
@@ -162,7 +162,9 @@ class _MessageGroup(Group):
         """Add the messages in a wrapper to the group."""
         content = _content(self.fetched, self.plain, header)
         start, until = self.unpack(header.codec, content, header.last_offset, _describe(header))
-        count, _, last = _scan_inside(self.fetched, frozen(self.unpacked), start, until, header)
+        count, _, last = _scan_inside(
+            self.fetched, read_only_view(self.unpacked), start, until, header
+        )
         base = header.last_offset - last
         # In v0 the offsets must be equal: relative offsets, as in v1, would be below the cursor and
         # silently dropped.
@@ -264,7 +266,7 @@ def _invalid_inside(
     )
 
 
-MOST_NESTED = 16
+MAX_NESTING = 16
 """Largest depth of nested compressed messages.
 
 Producers create depth 1; a broker accepts what fits Java's stack.
@@ -285,13 +287,13 @@ def walk_jafka(fetched: FetchedPartition, from_offset: int, until_offset: int) -
     Adjacent uncompressed entries are one item, each compressed entry is an item. Raises
     MisalignedOffset if no entry begins at a position, or one crosses `until_offset`.
     """
-    source = frozen(fetched.records)
+    source = read_only_view(fetched.records)
     at = 0
     found: list[MessagesHeader] = []
     while at < source.size and from_offset + at < until_offset:
         position = from_offset + at
         if until_offset - position < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
-            raise no_message_at(
+            raise misaligned(
                 fetched,
                 position,
                 f"there are {until_offset - position} bytes before {until_offset}, "
@@ -325,11 +327,11 @@ def _codec_at(
     left = source.size - at
     magic = int(source[at + _JAFKA_MAGIC_AT]) if left > _JAFKA_MAGIC_AT else 0
     if magic > 1:
-        raise no_message_at(fetched, position, f"its magic would be {magic}")
+        raise misaligned(fetched, position, f"its magic would be {magic}")
     if length < SMALLEST_PHYSICAL + magic:
-        raise no_message_at(fetched, position, f"its length would be {length}")
+        raise misaligned(fetched, position, f"its length would be {length}")
     if position + ends - at > until_offset:
-        raise no_message_at(
+        raise misaligned(
             fetched,
             position,
             f"it would reach to {position + ends - at}, beyond {until_offset}, "
@@ -339,7 +341,7 @@ def _codec_at(
         return 0
     codec = int(source[at + _JAFKA_ATTRIBUTES_AT]) & _JAFKA_CODEC_BITS
     if codec and codec not in _JAFKA_CODECS:
-        raise no_message_at(
+        raise misaligned(
             fetched, position, f"its compression codec would be {codec}, which does not exist"
         )
     return codec
@@ -377,7 +379,7 @@ class _JafkaGroup(Group):
         content = self.plain[header.start + _WRAPPER.size : header.until]
         found = zlib.crc32(content.data)
         if found != crc:
-            raise no_message_at(
+            raise misaligned(
                 self.fetched,
                 header.base_offset,
                 f"CRC-32 of its compressed content would be {found:08x}, its field has {crc:08x}",
@@ -397,11 +399,11 @@ class _JafkaGroup(Group):
         already_from: int,
     ) -> int:
         """Add the messages in `content`, with indexes from `first_index`; return the next index."""
-        if depth > MOST_NESTED:
+        if depth > MAX_NESTING:
             raise corrupt(
                 self.fetched,
                 outer.base_offset,
-                f"Messages are compressed in one another more than {MOST_NESTED} times",
+                f"Messages are compressed in one another more than {MAX_NESTING} times",
             )
         description = f"A compressed message of {outer.until - outer.start} bytes"
         at, until = self.unpack(
@@ -411,7 +413,7 @@ class _JafkaGroup(Group):
             description,
             already=self.unpacked_size - already_from,
         )
-        source, index = frozen(self.unpacked), first_index
+        source, index = read_only_view(self.unpacked), first_index
         while at < until:
             ends, count = scan_entries(source, at, until, MAX_OFFSET)
             if count:

@@ -26,7 +26,7 @@ Number = TypeVar("Number", int, float)
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def at(ms: int | None) -> str | None:
+def format_time(ms: int | None) -> str | None:
     """Return milliseconds since 1970 as ISO 8601 in UTC; None outside the years 1 to 9999."""
     if ms is None:
         return None
@@ -43,7 +43,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{plural}"
 
 
-def of_known(
+def aggregate_known(
     whole: Callable[[list[Number]], Number], values: Iterable[Number | None]
 ) -> Number | None:
     """Apply `whole`, such as sum, to the known values; None if no value is known."""
@@ -358,7 +358,7 @@ def _describe_transaction(transaction: OpenTransaction | None) -> str:
         name = f" {transaction.transactional_id}"
     since = ""
     if transaction.since_ms is not None:
-        since = f", open since {at(transaction.since_ms)}"
+        since = f", open since {format_time(transaction.since_ms)}"
     return f"the open transaction{name} of producer {transaction.producer_id}{since}"
 
 
@@ -416,6 +416,6 @@ def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict
     transaction = snapshot.open_transactions.get(log)
     if transaction:
         producer = f"producer {transaction.producer_id}"
-        document["transaction_began_at"] = at(transaction.since_ms)
+        document["transaction_began_at"] = format_time(transaction.since_ms)
         document["held_back_by"] = transaction.transactional_id or producer
     return document

@@ -11,20 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.decide.lag import Headroom, Reached, headroom, lag_of, oldest_unread, position_of
+from etl.decide.lag import Headroom, Progress, headroom, lag_of, oldest_unread, position_of
 from etl.decide.set_offsets import leave_paused, paused_logs
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, OldestRecord, in_order
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause, Snapshot
 from etl.report.describe import (
-    at,
+    aggregate_known,
     describe_open,
     describe_partition_offsets,
     describe_unknown,
+    format_time,
     logs_of,
     named_keys,
-    of_known,
 )
 from etl.report.run_state import time_in_words
 from etl.settings.sections import Settings
@@ -37,7 +37,7 @@ _NOT_LOOKED_UP = OldestRecord(why="it was not looked up")
 
 
 @dataclass(frozen=True, slots=True)
-class Resting:
+class PausedPartitions:
     """The partitions of one topic that one command paused, as observed."""
 
     pauses: tuple[Pause, ...]
@@ -56,7 +56,7 @@ class Resting:
         first = self.pauses[0]
         logs = self.logs or tuple(pause.log for pause in self.pauses if pause.log)
         where = f"{first.topic} {named_keys(logs)}".strip()
-        text = f"{where}: paused since {at(first.since_ms)} by {first.by}: {first.reason}"
+        text = f"{where}: paused since {format_time(first.since_ms)} by {first.by}: {first.reason}"
         if not self.logs:
             return f"{text}; brokers report no such partition: it is deleted, or an ACL hides it"
         if self.unread is None:
@@ -83,13 +83,13 @@ class Resting:
             "partitions": [log.key for log in self.logs],
             "reason": first.reason,
             "by": first.by,
-            "since_at": at(first.since_ms),
+            "since_at": format_time(first.since_ms),
             "unread": self.unread,
             "headroom_s": self.headroom_s,
         }
 
 
-def described_pause(pause: Pause) -> dict[str, Any]:
+def pause_as_json(pause: Pause) -> dict[str, Any]:
     """Return an operator's pause as a JSON object. A topic paused as a whole has no partition."""
     log = pause.log
     place = log.place if log else {"topic": pause.topic, "partition": None}
@@ -100,10 +100,10 @@ def describe_pause(pause: Pause | None) -> dict[str, Any] | None:
     """Return why a partition is paused as a JSON object; None if it is not."""
     if pause is None:
         return None
-    return {"reason": pause.reason, "by": pause.by, "since_at": at(pause.since_ms)}
+    return {"reason": pause.reason, "by": pause.by, "since_at": format_time(pause.since_ms)}
 
 
-def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
+def paused_partitions(snapshot: Snapshot, *, now_ms: int) -> tuple[PausedPartitions, ...]:
     """Return the pauses, one value per command and topic, with the observed partitions."""
     paused = leave_paused(snapshot).paused
     whole = replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
@@ -122,7 +122,7 @@ def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
 
 def describe_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
     """Describe the pauses: a sentence per command and topic."""
-    return (found.summary for found in resting(snapshot, now_ms=now_ms))
+    return (found.summary for found in paused_partitions(snapshot, now_ms=now_ms))
 
 
 def describe_paused_but_loaded(
@@ -135,7 +135,7 @@ def describe_paused_but_loaded(
     sentences = []
     for log, pause in sorted(paused_logs(logs, pauses).items()):
         sentences.append(
-            f"{log} is paused since {at(pause.since_ms)} by {pause.by}: {pause.reason}. The named "
+            f"{log} is paused since {format_time(pause.since_ms)} by {pause.by}: {pause.reason}. The named "
             "offsets are loaded, and it stays paused"
         )
     return tuple(sentences)
@@ -161,7 +161,7 @@ def _command_of(pause: Pause) -> tuple[str, str, str, int]:
 
 def _resting(
     pauses: tuple[Pause, ...], logs: tuple[BrokerPartition, ...], snapshot: Snapshot, now_ms: int
-) -> Resting:
+) -> PausedPartitions:
     counts: list[int | None] = []
     headrooms = []
     for log in logs:
@@ -173,11 +173,11 @@ def _resting(
         if left:
             headrooms.append(left)
     reasons = [left.why for left in headrooms if left.why]
-    return Resting(
+    return PausedPartitions(
         pauses,
         logs,
-        of_known(sum, counts),
-        of_known(min, (left.seconds for left in headrooms)),
+        aggregate_known(sum, counts),
+        aggregate_known(min, (left.seconds for left in headrooms)),
         next(iter(reasons), "unknown reason"),
     )
 
@@ -208,7 +208,7 @@ _UNKNOWN_FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class LogLag:
+class PartitionLag:
     """Lag of one partition.
 
     None: unknown, with the reason in `unknown`. A partition without lag has no oldest record and no
@@ -239,7 +239,7 @@ class LogLag:
             "lag": self.lag,
             "records_at_most": records_at_most,
             "estimated_bytes": self.estimated_bytes,
-            "oldest_unread_at": at(self.oldest_ms),
+            "oldest_unread_at": format_time(self.oldest_ms),
             "behind_s": self.behind_s,
             "headroom_s": self.headroom.seconds,
             "headroom_rests_on": self.headroom.rests_on,
@@ -254,7 +254,7 @@ class Lags:
     """Lag of all partitions at one time."""
 
     at_ms: int
-    logs: tuple[LogLag, ...]
+    logs: tuple[PartitionLag, ...]
     open_transactions: tuple[str, ...] = ()
     """Open transactions, a sentence per topic. Records after them are unreadable and do not lag."""
     paused: tuple[str, ...] = ()
@@ -269,17 +269,21 @@ class Lags:
         None if no value is known.
         """
         known = [partition for partition in self.logs if partition.lag is not None]
-        lag = of_known(sum, (partition.lag for partition in known))
+        lag = aggregate_known(sum, (partition.lag for partition in known))
         is_physical = any(partition.log.is_physical for partition in self.logs)
         return {
             "partitions": len(self.logs),
             "partitions_unknown": len(self.logs) - len(known),
             "lag": lag,
             "records_at_most": None if is_physical else lag,
-            "estimated_bytes": of_known(sum, (partition.estimated_bytes for partition in known)),
-            "behind_s": of_known(max, (partition.behind_s for partition in known)),
-            "headroom_s": of_known(min, (partition.headroom.seconds for partition in known)),
-            "headroom_bytes": of_known(min, (partition.headroom.bytes for partition in known)),
+            "estimated_bytes": aggregate_known(
+                sum, (partition.estimated_bytes for partition in known)
+            ),
+            "behind_s": aggregate_known(max, (partition.behind_s for partition in known)),
+            "headroom_s": aggregate_known(min, (partition.headroom.seconds for partition in known)),
+            "headroom_bytes": aggregate_known(
+                min, (partition.headroom.bytes for partition in known)
+            ),
         }
 
     @property
@@ -297,7 +301,7 @@ class Lags:
     def as_json(self) -> dict[str, Any]:
         """Return the document of `etl lag`."""
         return {
-            "at": at(self.at_ms),
+            "at": format_time(self.at_ms),
             "totals": self.totals,
             "open_transactions": list(self.open_transactions),
             "paused": list(self.paused),
@@ -306,7 +310,7 @@ class Lags:
 
 
 def unread_from(
-    snapshot: Snapshot, so_far: Reached | None, settings: Settings
+    snapshot: Snapshot, so_far: Progress | None, settings: Settings
 ) -> dict[BrokerPartition, int]:
     """Return the first unread offset of each partition that lags."""
     if so_far is None:
@@ -323,7 +327,7 @@ def unread_from(
 
 def lags_at(
     snapshot: Snapshot,
-    so_far: Reached | None,
+    so_far: Progress | None,
     settings: Settings,
     oldest: Mapping[BrokerPartition, OldestRecord],
     *,
@@ -355,22 +359,22 @@ def _row(
     log: BrokerPartition,
     snapshot: Snapshot,
     settings: Settings,
-    so_far: Reached | None,
+    so_far: Progress | None,
     oldest: OldestRecord,
     now_ms: int,
-) -> LogLag:
+) -> PartitionLag:
     extent = describe_partition_offsets(snapshot, log)
     if so_far is None:
         reason = "the ledger and the table disagree"
-        return LogLag(log, extent, None, None, unknown={"lag": reason})
+        return PartitionLag(log, extent, None, None, unknown={"lag": reason})
     position = position_of(log, snapshot, so_far, settings)
     lag = lag_of(log, snapshot, so_far, settings)
     unread_from_offset = oldest_unread(log, snapshot, so_far, settings)
     if lag is None or unread_from_offset is None:
         reason = _why_unknown(log, snapshot, so_far)
-        return LogLag(log, extent, position, None, unknown={"lag": reason})
+        return PartitionLag(log, extent, position, None, unknown={"lag": reason})
     if not lag:
-        return LogLag(log, extent, position, 0, 0, behind_s=0.0)
+        return PartitionLag(log, extent, position, 0, 0, behind_s=0.0)
     unknown: dict[str, str] = {}
     size = _size(log, lag, snapshot, unknown)
     left = headroom(log, unread_from_offset, oldest, snapshot, now_ms=now_ms)
@@ -378,9 +382,11 @@ def _row(
         unknown["headroom_s"] = left.why
     if oldest.timestamp_ms is None:
         unknown["behind_s"] = oldest.why or "unknown reason"
-        return LogLag(log, extent, position, lag, size, headroom=left, unknown=unknown)
+        return PartitionLag(log, extent, position, lag, size, headroom=left, unknown=unknown)
     behind_s = max(0, now_ms - oldest.timestamp_ms) / 1000
-    return LogLag(log, extent, position, lag, size, oldest.timestamp_ms, behind_s, left, unknown)
+    return PartitionLag(
+        log, extent, position, lag, size, oldest.timestamp_ms, behind_s, left, unknown
+    )
 
 
 def _size(
@@ -401,7 +407,7 @@ def _size(
     return round(lag * bytes_per_offset)
 
 
-def _why_unknown(log: BrokerPartition, snapshot: Snapshot, so_far: Reached) -> str:
+def _why_unknown(log: BrokerPartition, snapshot: Snapshot, so_far: Progress) -> str:
     if log not in snapshot.extents:
         return f"it {log.unled}"
     if log in so_far.others:

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 from etl.errors import Stopped
 from etl.report import run_state
-from etl.report.describe import of_known
-from etl.report.lag import Lags, LogLag, Resting
+from etl.report.describe import aggregate_known
+from etl.report.lag import Lags, PartitionLag, PausedPartitions
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.settings.choices import folder_of
@@ -152,9 +152,9 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
         yield "run_outcome", (("outcome", outcome.value),), int(outcome in outcomes)
 
 
-def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
+def _of_pauses(paused: Sequence[PausedPartitions]) -> Iterator[Sample]:
     """Yield samples by topic, of topics with a pause."""
-    topics: dict[str, list[Resting]] = {}
+    topics: dict[str, list[PausedPartitions]] = {}
     for pause in paused:
         topics.setdefault(pause.pauses[0].topic, []).append(pause)
     names = sorted(topics)
@@ -165,9 +165,9 @@ def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
         since_ms = min(pause.pauses[0].since_ms for pause in pauses)
         values = {
             "paused_partitions": sum(len(pause.logs) for pause in pauses),
-            "paused_unread": of_known(sum, (pause.unread for pause in pauses)),
+            "paused_unread": aggregate_known(sum, (pause.unread for pause in pauses)),
             "paused_since_timestamp_seconds": since_ms / 1000,
-            "paused_headroom_seconds": of_known(min, (pause.headroom_s for pause in pauses)),
+            "paused_headroom_seconds": aggregate_known(min, (pause.headroom_s for pause in pauses)),
         }
         for name, value in values.items():
             if value is not None:
@@ -178,7 +178,7 @@ def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
 class _Series:
     """The partitions that are added up in one series of each lag metric."""
 
-    logs: list[LogLag] = field(default_factory=list)
+    logs: list[PartitionLag] = field(default_factory=list)
 
     @property
     def lag(self) -> int:
@@ -186,8 +186,8 @@ class _Series:
 
     def samples(self, labels: Labels) -> Iterator[Sample]:
         logs = self.logs
-        records = of_known(sum, (partition.lag for partition in logs))
-        size = of_known(sum, (partition.estimated_bytes for partition in logs))
+        records = aggregate_known(sum, (partition.lag for partition in logs))
+        size = aggregate_known(sum, (partition.estimated_bytes for partition in logs))
         if logs[0].log.is_physical:  # the lag is a number of bytes
             size = records
             records = None
@@ -198,9 +198,11 @@ class _Series:
             "partitions_unknown": sum(partition.lag is None for partition in logs),
             "lag_records": records,
             "lag_bytes": size,
-            "oldest_unread_age_seconds": of_known(max, ages),
-            "retention_headroom_seconds": of_known(min, (left.seconds for left in headrooms)),
-            "retention_headroom_bytes": of_known(min, (left.bytes for left in headrooms)),
+            "oldest_unread_age_seconds": aggregate_known(max, ages),
+            "retention_headroom_seconds": aggregate_known(
+                min, (left.seconds for left in headrooms)
+            ),
+            "retention_headroom_bytes": aggregate_known(min, (left.bytes for left in headrooms)),
         }
         for name, value in values.items():
             if value is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.report.describe import counted, of_known
+from etl.report.describe import aggregate_known, counted
 from etl.report.page_markup import (
     SHEET,
     UNKNOWN,
@@ -281,8 +281,8 @@ def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Ht
     """Records, bytes, throughput, time, lag, partitions."""
     lag = size if unit == "bytes" else number
     before, after = (
-        of_known(sum, (log.before for log in logs)),
-        of_known(sum, (log.after for log in logs)),
+        aggregate_known(sum, (log.before for log in logs)),
+        aggregate_known(sum, (log.after for log in logs)),
     )
     read = sum(log.is_read for log in logs)
     if before is None:
@@ -369,7 +369,7 @@ def _run_of(document: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> Pas
 
 
 def _sum(texts: Iterable[str]) -> int | None:
-    return of_known(sum, (int(one) if one.isdecimal() else None for one in texts))
+    return aggregate_known(sum, (int(one) if one.isdecimal() else None for one in texts))
 
 
 Link = Callable[[PastRun], str | None]
@@ -402,8 +402,8 @@ def history(runs: Sequence[PastRun], unit: str, link: Link) -> Html | None:
         )
         for run in runs
     ]
-    fastest = of_known(max, (run.records_per_second for run in runs)) or 0
-    longest = of_known(max, (run.lag_before for run in runs)) or 0
+    fastest = aggregate_known(max, (run.records_per_second for run in runs)) or 0
+    longest = aggregate_known(max, (run.lag_before for run in runs)) or 0
     has_failed = any(run.has_failed for run in runs)
     return tag(
         "section",

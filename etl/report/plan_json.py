@@ -14,7 +14,7 @@ Values are written and read by their types:
     a plan and its result         as stored, without addresses, broker types and gaps
 
 A report keeps the first and the last snapshot of its run and the settings that decisions use, so
-that the decisions can be computed again. Snapshots above `LOOK_MAX_BYTES` are left out, with a note
+that the decisions can be computed again. Snapshots above `SNAPSHOT_MAX_BYTES` are left out, with a note
 in the report. No addresses are written. The reader trusts its input.
 """
 
@@ -48,7 +48,7 @@ from etl.model.plans import (
     RunKeyRecord,
 )
 from etl.model.snapshot import CommitMetadata, Snapshot, live_and_name
-from etl.report.describe import at
+from etl.report.describe import format_time
 from etl.report.run_state import Outcome
 from etl.settings.sections import Settings
 
@@ -131,7 +131,7 @@ def describe_request(request: Request | None) -> dict[str, object]:
         if bound:
             document[name] = {
                 "said": bound.said,
-                "at": at(bound.at_ms),
+                "at": format_time(bound.at_ms),
                 "offsets_before_end": bound.back,
             }
     return document
@@ -454,7 +454,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "id": plan.id,
         "pipeline_id": plan.uid,
         "kind": plan.kind.value,
-        "created_at": at(plan.created_at_ms),
+        "created_at": format_time(plan.created_at_ms),
         **describe_request(Request(plan.run_key, plan.bounds)),
         "open_logs": plan.bounds.open_logs,
         "left_of_run_key": [
@@ -475,7 +475,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         ],
         "partitions": _describe_loaded_until(plan),
         "pending_starts": [
-            {**log.place, "first_record_at": at(moment), **_pending_offset(plan, log)}
+            {**log.place, "first_record_at": format_time(moment), **_pending_offset(plan, log)}
             for log, moment in sorted(plan.pending_starts.items())
         ],
         "losses": describe_losses(plan.losses),
@@ -608,7 +608,7 @@ def _describe_range_result(receipt: RangeResult) -> dict[str, Any]:
     }
 
 
-LOOK_MAX_BYTES = 8 * 2**20
+SNAPSHOT_MAX_BYTES = 8 * 2**20
 _LOOKS = ("first", "last")
 
 
@@ -697,9 +697,9 @@ def _object(parts: Mapping[str, str], pad: str) -> str:
 
 def _bounded(snapshot: Any) -> str:
     text = _line(snapshot)
-    if len(text) <= LOOK_MAX_BYTES:
+    if len(text) <= SNAPSHOT_MAX_BYTES:
         return text
-    return _line({"left_out": f"{len(text):,} bytes, more than {LOOK_MAX_BYTES:,}"})
+    return _line({"left_out": f"{len(text):,} bytes, more than {SNAPSHOT_MAX_BYTES:,}"})
 
 
 _encode = json.JSONEncoder().encode

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.decide.group_commits import ReadTwice
-from etl.decide.lag import Reached, lag_of, reached
+from etl.decide.lag import Progress, lag_of, progress_of
 from etl.decide.offsets import starts_of
 from etl.decide.run_requests import loaded_beyond, up_to_bound
 from etl.decide.table_changes import name_of
@@ -34,7 +34,6 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import PipelineState, Reservation, Snapshot
 from etl.report.describe import (
-    at,
     describe_by_owner,
     describe_capped,
     describe_changed_owners,
@@ -47,9 +46,10 @@ from etl.report.describe import (
     describe_purpose,
     describe_uncounted,
     describe_vanished,
+    format_time,
     logs_of,
 )
-from etl.report.lag import Lags, Resting, lags_at, resting, unread_from
+from etl.report.lag import Lags, PausedPartitions, lags_at, paused_partitions, unread_from
 from etl.report.plan_json import (
     describe_beyond_bound,
     describe_left_of_key,
@@ -80,7 +80,7 @@ class _Observation:
     """One snapshot and the loaded-until offsets at that time."""
 
     snapshot: Snapshot
-    reached: Reached | None = None
+    reached: Progress | None = None
     """None, as `settings`: the run ended before the offsets were decided."""
     settings: Settings | None = None
 
@@ -116,7 +116,7 @@ class SnapshotPair:
         if self._last is None:
             return
         is_first = self._first is self._last
-        loaded = reached(state, self._last.snapshot)
+        loaded = progress_of(state, self._last.snapshot)
         self._last = replace(self._last, reached=loaded, settings=settings)
         if is_first:
             self._first = self._last
@@ -124,7 +124,7 @@ class SnapshotPair:
     def reached(self, plan: Plan) -> None:
         """Record that the plan is in the table."""
         if self._last:
-            self._last = replace(self._last, reached=Reached(plan, plan.positions))
+            self._last = replace(self._last, reached=Progress(plan, plan.positions))
 
     def lag_as_json(self) -> list[dict[str, Any]]:
         """Return the lag of each partition before and after the run."""
@@ -213,8 +213,8 @@ def document_of(report: Report) -> dict[str, Any]:
         "host": report.process.host,
         "pid": report.process.pid,
         "versions": dict(report.process.versions),
-        "started_at": at(report.started_at_ms),
-        "finished_at": at(report.finished_at_ms),
+        "started_at": format_time(report.started_at_ms),
+        "finished_at": format_time(report.finished_at_ms),
         "outcomes": [{"outcome": o.value, "message": s} for o, s in report.outcomes],
         "exit_code": exit_code,
         "error": error,
@@ -265,7 +265,7 @@ class Report:
     request: Request | None = None
     """Run key and end of the run, in addition to its conf."""
     looks: SnapshotPair = field(default_factory=SnapshotPair)
-    paused: tuple[Resting, ...] = ()
+    paused: tuple[PausedPartitions, ...] = ()
     asked_by_driver: ByBroker = field(default_factory=dict)
     membership: RebalanceStatistics | None = None
     oldest: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
@@ -294,7 +294,7 @@ class Report:
         """Report what the run leaves out, and why; a later snapshot replaces earlier findings."""
         self.outcomes = [added for added in self.outcomes if added[0] not in _LEFT]
         self._added = set(self.outcomes)
-        self.paused = resting(snapshot, now_ms=now_ms)
+        self.paused = paused_partitions(snapshot, now_ms=now_ms)
         for sentence in describe_by_owner(snapshot.owners):
             self.add(Outcome.OWNED_BY_OTHERS, sentence)
         for sentence in describe_leaderless(snapshot.leaderless, snapshot.leaders):
@@ -375,7 +375,7 @@ class Report:
 
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         """Report what caps left: the lag after the run's own plan."""
-        loaded = Reached(plan, plan.positions)
+        loaded = Progress(plan, plan.positions)
         lags = {}
         for log in plan.positions:
             lag = lag_of(log, snapshot, loaded, settings)
@@ -502,7 +502,7 @@ def loaded_before(claim: Reservation, plan: Plan) -> int:
     return claim.offsets - left
 
 
-def of_the_whole(doing: Doing, report: Report) -> Doing:
+def progress_of_backfill(doing: Doing, report: Report) -> Doing:
     """Return the progress of a backfill's run relative to the whole backfill.
 
     Returns it unchanged if that is unknown, or if the run is of no backfill.

@@ -182,7 +182,7 @@ class ReadSoFar:
     bytes: int
 
 
-class Reckoning:
+class TaskProgress:
     """Sum of the progress of tasks.
 
     A task is a list of indices of `ranges`; its number is the first index.

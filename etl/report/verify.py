@@ -249,7 +249,7 @@ class Proof:
             "missing": self.missing,
             "table_version": self.delta_version,
             "notes": [*self.notes, *self.allowed],
-            "by_others": [described(found) for found in self.by_others],
+            "by_others": [foreign_commit_as_json(found) for found in self.by_others],
             "rows_of_no_log": self.of_no_log,
             "rows_of_no_log_first": [list(row.values()) for row in self.of_no_log_first],
             "rows_before_plan_1": self.rows_before,
@@ -275,7 +275,7 @@ class Proof:
             "removed_by_others": missing.removed,
             "nobody_knows": missing.unknown,
             "in_a_table_before": missing.elsewhere,
-            "removed_by": [described(by) for by in missing.by],
+            "removed_by": [foreign_commit_as_json(by) for by in missing.by],
             "not_provable": log.doubt.offsets,
             "not_provable_in": [[u.from_offset, u.until_offset, u.missing] for u in f.unproven],
             "double_rows": f.double_rows,
@@ -311,7 +311,7 @@ def _gaps_as_json(gaps: Gaps) -> dict[str, Any]:
     return document
 
 
-def described(found: ForeignCommit) -> dict[str, Any]:
+def foreign_commit_as_json(found: ForeignCommit) -> dict[str, Any]:
     """Return changes by another writer as a JSON object."""
     return {"table_version": found.delta_version, "operation": found.operation, "reason": found.why}
 

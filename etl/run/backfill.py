@@ -19,12 +19,12 @@ from etl.decide.backfill import (
     BackfillRequest,
     closing_plan,
     first_backfill_plan,
-    intervals_of,
-    logs_of,
     reject_other_bounds,
+    requested_intervals,
+    requested_partitions,
     reserved_intervals,
 )
-from etl.decide.loaded_intervals import without
+from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.offsets import starts_of
 from etl.decide.reconcile import (
@@ -35,14 +35,14 @@ from etl.decide.reconcile import (
     reject_other_broker_type,
     reject_retired,
 )
-from etl.decide.replay import moments_of
+from etl.decide.replay import times_to_look_up
 from etl.decide.reservations import (
-    common,
-    given_up_of,
-    held_by_live,
-    held_parts,
-    read_by_others_now,
-    still_there,
+    current_reads_of_others,
+    given_up_offsets,
+    intersect_intervals,
+    remaining_reservation,
+    reserved_by_pipeline,
+    split_reservation,
 )
 from etl.errors import BrokerUnreachable, NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
@@ -59,7 +59,7 @@ from etl.model.snapshot import (
     UpToDate,
     live_and_name,
 )
-from etl.report.describe import at, counted, describe_also_loaded
+from etl.report.describe import counted, describe_also_loaded, format_time
 from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
@@ -124,17 +124,17 @@ def estimate_backfill(
         newest = state.last
     else:
         newest = state.plan
-    logs = logs_of(request, newest, snapshot)
-    timestamps = moments_of(request, logs)
+    logs = requested_partitions(request, newest, snapshot)
+    timestamps = times_to_look_up(request, logs)
     offsets_at: Mapping[tuple[BrokerPartition, int], int] = {}
     if timestamps:
         offsets_at = live.first_at(timestamps)
-    intervals = intervals_of(request, logs, offsets_at, snapshot, now_ms=live.now_ms())
+    intervals = requested_intervals(request, logs, offsets_at, snapshot, now_ms=live.now_ms())
     transaction_version = snapshot.table.transaction_version
     stored = live.stored_plans()
     loaded = live.loaded(transaction_version)
-    held = held_by_live(state, stored, loaded, transaction_version)
-    read_by_others = read_by_others_now(state, loaded)
+    held = reserved_by_pipeline(state, stored, loaded, transaction_version)
+    read_by_others = current_reads_of_others(state, loaded)
     if request.only_missing:
         held = {
             log: [*held.get(log, ()), *read_by_others.get(log, ())]
@@ -156,7 +156,7 @@ def estimate_backfill(
         _reject_rows_without_ledger(live, claim, plan, own)
     in_both = 0
     for log, parts in reserved.items():
-        for start, until in common(parts, read_by_others.get(log, ())):
+        for start, until in intersect_intervals(parts, read_by_others.get(log, ())):
             in_both += until - start
     return Beginning(claim, plan, snapshot, in_both)
 
@@ -222,7 +222,7 @@ def backfill(
                 reconciled(seen, own)
             loaded = services.loaded(_transaction_version(seen))
             _reject_missing_rows(services, claim, own, loaded, is_there=seen.table is not None)
-            begun = f"; it began at {at(claim.made_at_ms)} {claim.asked}"
+            begun = f"; it began at {format_time(claim.made_at_ms)} {claim.asked}"
             report.add(Outcome.ALREADY_LOADED, describe_whole(claim, loaded) + begun)
             return claim
     elif request:
@@ -289,7 +289,7 @@ def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
     lost = 0
     for log, reserved in claim.stretches.items():
         for part in reserved:
-            for start, until in without(part, loaded_parts.get(log, ())):
+            for start, until in subtract_intervals(part, loaded_parts.get(log, ())):
                 lost += until - start
     offsets = counted(claim.offsets - lost, unit)
     partitions = counted(len(claim.stretches), "partition")
@@ -316,7 +316,7 @@ def _reject_missing_rows(
     Reads only rows that were loaded into a state of the table that was given up since. `is_there`:
     True if the table exists.
     """
-    doubtful = given_up_of(claim.stretches, loaded)
+    doubtful = given_up_offsets(claim.stretches, loaded)
     if not doubtful:
         return
     newest = services.read_ledger().newest
@@ -328,7 +328,7 @@ def _reject_missing_rows(
     missing = []
     for log, parts in sorted(doubtful.items()):
         for part in parts:
-            for start, until in without(part, kept.get(log, ())):
+            for start, until in subtract_intervals(part, kept.get(log, ())):
                 missing.append((log, start, until))
     if missing:
         log, first, _ = missing[0]
@@ -356,7 +356,7 @@ def with_rows(
     """Return the parts of these intervals that have rows in the table. Raises NeedsDecision if they
     cannot be counted.
     """
-    held = held_parts(stretches, coverage)
+    held = split_reservation(stretches, coverage)
     ranges = tuple(part.offsets for part in held)
     results = services.results_from_table(
         replace(newest, ranges=ranges, incarnations=dict(claim.incarnations))
@@ -373,7 +373,7 @@ def with_rows(
             action="Check the table for missing columns and files. The offsets that the backfill "
             "loaded stay reserved",
         )
-    return still_there(stretches, held, results)
+    return remaining_reservation(stretches, held, results)
 
 
 def left_of(
@@ -606,7 +606,7 @@ def _loaded(services: Services, claim: Reservation, coverage: LoadedIntervals) -
             found.setdefault(r.log, []).append((r.from_offset, r.until_offset))
     kept = {}
     for log, parts in found.items():
-        reserved = tuple(common(parts, claim.stretches.get(log, ())))
+        reserved = tuple(intersect_intervals(parts, claim.stretches.get(log, ())))
         if reserved:
             kept[log] = reserved
     return kept

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from etl.decide.group_commits import is_left_open, is_left_to_execute, taken
+from etl.decide.group_commits import duplicate_reads_after_commit, is_left_open, is_left_to_execute
 from etl.decide.next_step import Action, NextStep
 from etl.errors import Owned
 from etl.model.partitions import MemberAssignment, Membership, RejectedCommit
@@ -173,7 +173,7 @@ def commit(services: Services, plan: Plan, result: CommitResult, report: Report)
     if not plan.is_of_member:
         services.record(plan, result)
     committed = services.commit(plan)
-    report.committed(plan, taken(plan, committed.keys()))
+    report.committed(plan, duplicate_reads_after_commit(plan, committed.keys()))
     if plan.is_of_member:
         services.record(plan, result)
 

@@ -18,14 +18,14 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from etl.decide.byte_offsets import Named, none_named
-from etl.decide.group_commits import read_twice
+from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
+from etl.decide.group_commits import duplicate_reads
 from etl.decide.group_ownership import owners_to_wait_for
 from etl.decide.next_step import Action, NextStep, Repair, next_step
 from etl.decide.partition_identity import creations_to_compare, reject_topics_recreated_since
 from etl.decide.reconcile import naming_table
 from etl.decide.replacement import plan_without
-from etl.decide.replay import plan_that_gives_up
+from etl.decide.replay import give_up_replay
 from etl.decide.table_changes import reject_changes_by_others, unacknowledged
 from etl.decide.table_storage import describe_time_zones, in_time_zone
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
@@ -141,7 +141,7 @@ def observe_and_decide(
     services: Services,
     settings: Settings,
     report: Report,
-    named: Named = none_named,
+    named: OperatorOffsets = no_operator_offsets,
     *,
     joining: Joining | None = None,
 ) -> NextStep:
@@ -158,7 +158,7 @@ def observe_and_decide(
     return step
 
 
-def _observe(services: Services, settings: Settings, named: Named) -> Snapshot:
+def _observe(services: Services, settings: Settings, named: OperatorOffsets) -> Snapshot:
     """Take a snapshot; if the policy is to wait for owners, take another one after waiting."""
     snapshot = services.observe(named)
     owners = owners_to_wait_for(snapshot, settings)
@@ -176,7 +176,7 @@ def _report_state(
     if step.state:
         note_removals(services, snapshot.table, snapshot.ledger.acknowledged, report)
         report.stands(step.state, settings)
-        report.read_twice(read_twice(step.state, snapshot))
+        report.read_twice(duplicate_reads(step.state, snapshot))
         report_dropped_offsets(step.state, report)
 
 
@@ -504,7 +504,7 @@ def given_up(services: Services, plan: Plan, lost: DataLoss, report: Report) -> 
     """Replace a replay whose records are lost by a plan that reads nothing, so that the table keeps
     its rows.
     """
-    replacement = with_id(plan_that_gives_up(plan, str(lost), now_ms=services.now_ms()))
+    replacement = with_id(give_up_replay(plan, str(lost), now_ms=services.now_ms()))
     return _replace(services, plan, replacement, report)
 
 

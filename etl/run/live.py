@@ -17,13 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etl.decide.byte_offsets import Named, none_named
+from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
 from etl.decide.group_assignment import Strategy, Timing
-from etl.decide.group_commits import HandOverOutcome, commits_after_append, found_out
+from etl.decide.group_commits import CommitOutcome, commit_outcome, commits_after_append
 from etl.decide.offsets import reject_other_offsets_storage
 from etl.decide.plan import is_short
 from etl.decide.reconcile import reject_missing_topics
-from etl.decide.reservations import reject_claimed, updates_reservation_lock
+from etl.decide.reservations import reject_reserved, updates_reservation_lock
 from etl.decide.table_changes import app_id_of
 from etl.decide.table_rules import catalog_of, reject_relocated_table
 from etl.decide.table_storage import is_probe_due
@@ -45,7 +45,7 @@ from etl.io.zookeeper.ledger_records import ReservationStore, read_named_table, 
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.registry import read_topics
 from etl.io.zookeeper.session import ZooKeeper
-from etl.kafka.messages import SpokenMembership
+from etl.kafka.messages import SupportedMembership
 from etl.ledger.plan_document import render_commit_metadata
 from etl.model.partitions import (
     INTERNAL_TOPICS,
@@ -120,7 +120,7 @@ class ClaimsOfRun:
         """
         if self.own:
             return [self.store.write_of(self.own.claim, self.own.version)]
-        reject_claimed(plan, self._newest, self.seen)
+        reject_reserved(plan, self._newest, self.seen)
         if not updates_reservation_lock(plan, self._newest):
             return []
         return [self.store.reservation_lock_write(self.seen.fence)]
@@ -257,14 +257,14 @@ def holds_assignment(settings: Settings) -> bool:
     return commits_after_append(settings) and settings.group.join.protocol is GroupProtocol.CONSUMER
 
 
-def session_of(group: GroupSettings, spoken: SpokenMembership) -> float:
+def session_of(group: GroupSettings, spoken: SupportedMembership) -> float:
     """Return the session timeout of the conf, else one that the broker accepts by default."""
     if group.join.differs_from_default("session_timeout_s") or spoken.has_rebalance_timeout:
         return group.join.session_timeout_s
     return _OLD_SESSION_S
 
 
-def unspoken(settings: Settings, spoken: SpokenMembership) -> SettingsError | None:
+def unspoken(settings: Settings, spoken: SupportedMembership) -> SettingsError | None:
     """Return which part of the membership is unsupported by the brokers' release; None if all is
     supported.
     """
@@ -329,14 +329,14 @@ class MembershipVerbs:
         member = self._coordinated or coordinated_member(self.settings, self._discovery)
         with self._discovery.open_cluster() as cluster:
             found = self._found_out(plan, cluster) if plan.is_open else None
-            if found is not HandOverOutcome.TAKEN or plan.share.instance_id is None:
+            if found is not CommitOutcome.TAKEN or plan.share.instance_id is None:
                 member.end(plan.share)
-            if found is not None and found is not HandOverOutcome.TAKEN:
+            if found is not None and found is not CommitOutcome.TAKEN:
                 # Its commit may have arrived meanwhile. Look now, before others commit.
                 found = self._found_out(plan, cluster)
-        if found is HandOverOutcome.TAKEN:
+        if found is CommitOutcome.TAKEN:
             write_mark(self.ledger, replace(plan, handed_over=True))
-        elif found is HandOverOutcome.NOT_TAKEN:
+        elif found is CommitOutcome.NOT_TAKEN:
             write_mark(self.ledger, replace(plan, is_void=True))
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
@@ -388,8 +388,10 @@ class MembershipVerbs:
         if self._coordinated:
             self._coordinated.leave()
 
-    def _found_out(self, plan: Plan, cluster: Cluster) -> HandOverOutcome:
-        return found_out(plan, self.offsets.committed(plan.offsets_to_commit, cluster, after=plan))
+    def _found_out(self, plan: Plan, cluster: Cluster) -> CommitOutcome:
+        return commit_outcome(
+            plan, self.offsets.committed(plan.offsets_to_commit, cluster, after=plan)
+        )
 
 
 class PlanStore(MembershipVerbs):
@@ -519,7 +521,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
                 )
             yield
 
-    def observe(self, named: Named = none_named) -> Snapshot:
+    def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """See `services.Services`; `named` are offsets that an operator names."""
         return self._saw(self._observer.observe(named))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from etl.decide.byte_offsets import Named, none_named, unverified_offsets
+from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
 from etl.decide.group_ownership import members_as_owners
 from etl.decide.offsets import both, in_zookeeper_alone, starts_of, timestamps_to_look_up
 from etl.decide.partition_identity import ClusterName, end_places, epochs_to_ask, known_places
@@ -27,7 +27,7 @@ from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.decide.set_offsets import paused_unread
 from etl.decide.table_changes import accepted_with_backfills, app_id_of, is_waiting_for_a_table
-from etl.decide.table_rules import error_of, gone, topics_to_check
+from etl.decide.table_rules import missing_files_error, topics_to_check, unplanned_rows_error
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
 from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
@@ -301,7 +301,7 @@ class Observer:
         self._live, self._backfill = live_and_name(settings.pipeline)
         self._claims = ReservationStore(zookeeper, settings.group.id, self._live)
 
-    def observe(self, named: Named = none_named) -> ObservedState:
+    def observe(self, named: OperatorOffsets = no_operator_offsets) -> ObservedState:
         """Take a snapshot. It is repeated if another driver stored a plan meanwhile, because the
         ledger is older than the rest then. `named`: see `unverified_offsets`.
         """
@@ -400,7 +400,7 @@ class Observer:
         """The session time zone of Spark in this run."""
         return time_zone(self._settings.spark).name
 
-    def _look(self, named: Named) -> ObservedState:
+    def _look(self, named: OperatorOffsets) -> ObservedState:
         """Observe everything, log ends last: partitions only grow, so no valid offset is above an
         end that is read later.
         """
@@ -476,7 +476,7 @@ class Observer:
             )
             tails = self._fetch_tails(cluster, found, in_force)
             kept: Collection[str] = left
-            if named is not none_named:
+            if named is not no_operator_offsets:
                 kept = {*left, *metadata.topics}  # an operator may name offsets that were read
             retention, retained_from = self._fetch_retention(cluster, found, ledger, kept)
             sizes = cluster.bytes_per_offset(found)
@@ -665,7 +665,7 @@ def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None
     rows = unaccounted_rows(path, topics, physical=is_physical)
     table = open_table(path)
     if rows and table:
-        raise error_of(rows, table.version(), to_add=to_add)
+        raise unplanned_rows_error(rows, table.version(), to_add=to_add)
 
 
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:
@@ -686,5 +686,5 @@ def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | No
         acknowledgement=ledger.acknowledged,
     )
     if found is None and table.name:
-        raise gone(table.name, table.path)
+        raise missing_files_error(table.name, table.path)
     return found

@@ -13,7 +13,13 @@ from dataclasses import replace
 
 from etl.decide.loaded_intervals import fold, spans_of
 from etl.decide.next_step import NextStep, repaired
-from etl.decide.replay import ReplayRequest, intervals_of, moments_of, plan_replay, wanted_logs
+from etl.decide.replay import (
+    ReplayRequest,
+    plan_replay,
+    requested_intervals,
+    requested_partitions,
+    times_to_look_up,
+)
 from etl.decide.set_offsets import with_paused
 from etl.decide.table_storage import describe_replaced_time_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
@@ -118,9 +124,9 @@ def next_replay(
             action="Check with `etl run CONF --dry-run` what a run would load",
         )
     snapshot = with_paused(repaired(step.snapshot, step.repair))
-    logs = wanted_logs(wanted, state.last, snapshot)
-    found = services.first_at(moments_of(wanted, logs))
-    intervals = intervals_of(
+    logs = requested_partitions(wanted, state.last, snapshot)
+    found = services.first_at(times_to_look_up(wanted, logs))
+    intervals = requested_intervals(
         wanted, logs, found, state.last, snapshot, _loaded(services, snapshot.ledger)
     )
     return plan_replay(

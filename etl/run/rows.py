@@ -32,8 +32,8 @@ from etl.model.partitions import Cleanup, cleanup_of
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Snapshot
 from etl.reader.batch_transform import OF_KEYS, describe_failure_of, line_of, load_function
-from etl.reader.reading import Reading
-from etl.report.run_state import Doing, Reckoning, Verb
+from etl.reader.reading import ReadOptions
+from etl.report.run_state import Doing, TaskProgress, Verb
 from etl.run.discovery import configured_family
 from etl.settings.sections import Settings
 
@@ -81,7 +81,7 @@ class Following:
     ) -> None:
         self.plan_id = plan_id
         """A run may execute two plans."""
-        self._reckoning = Reckoning(ranges, tasks)
+        self._reckoning = TaskProgress(ranges, tasks)
         self._one_at_a_time = threading.Lock()
         self.port = ProgressPort(self._reckoning.planned, bind=bind, host=host)
         self.receipts: RangeResults | None = None
@@ -436,11 +436,11 @@ def _to_read(
     snapshot: Snapshot,
     settings: Settings,
     bootstrap: Sequence[tuple[str, int]],
-) -> tuple[list[Task], Reading]:
+) -> tuple[list[Task], ReadOptions]:
     from etl.reader.reading import tasks_of_ranges
 
     source = settings.source
-    options = Reading(
+    options = ReadOptions(
         tuple(bootstrap),
         source.isolation_level,
         raw_columns(physical=source.is_physical),

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from etl.decide.byte_offsets import Named, none_named
+from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
 from etl.decide.loaded_intervals import Span
 from etl.model.partitions import (
     BrokerPartition,
@@ -86,7 +86,7 @@ class Member(Protocol):
 class Services(Protocol):
     """The outside world of one pipeline: brokers, ZooKeeper, table and clock."""
 
-    def observe(self, named: Named = none_named) -> Snapshot:
+    def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """Take a snapshot of brokers, ledger and table. `named`: offsets that an operator names."""
 
     def observe_ledgers(self) -> Snapshot:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from etl.decide.table_storage import is_compaction_due, small_files
 from etl.errors import EtlError
 from etl.io.brokers.cluster import Cluster
-from etl.io.brokers.group_offsets import Writer, mirror_positions
+from etl.io.brokers.group_offsets import Writer, commit_to_mirror_group
 from etl.io.delta.exclusive_create import require_exclusive_create
 from etl.io.delta.maintenance import Compacted, compact, data_files, may_have_deletion_vectors
 from etl.io.spark.session import translating_spark_errors
@@ -120,7 +120,7 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
             if settings.source.topic_filter.admits(log.topic):
                 positions[log] = offset
         with Discovery(settings, zookeeper).open_cluster() as cluster:
-            others = mirror_positions(
+            others = commit_to_mirror_group(
                 cluster,
                 settings.group.mirror_group,
                 positions,

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from etl.decide.table_rules import (
     as_written,
     catalog_of,
-    goes_by,
-    gone,
+    is_recorded_location,
     managed_by_catalog,
-    not_there,
+    missing_files_error,
     place_in,
     reject_in_memory_catalog,
     reject_other_location,
     reject_temporary,
+    unknown_name_error,
 )
 from etl.decide.table_storage import place_of_catalog, settings_for, settings_for_any
 from etl.errors import EtlError, NotOurTable
@@ -191,7 +191,7 @@ def placed(
     had a table of another name or catalog does not create one. Raises as `ask`.
     """
     stored = read_named_table(ledger)
-    if goes_by(stored, settings.table.called, catalog_of(settings.spark)):
+    if is_recorded_location(stored, settings.table.called, catalog_of(settings.spark)):
         return Placed(placed_by_name(settings, stored.path))
     if stored is not None:
         making = None
@@ -239,7 +239,7 @@ def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) 
     if entry is None and making is not None:
         entry = _made(spark, settings, making)
     if entry is None:
-        raise not_there(called)
+        raise unknown_name_error(called)
     return entry
 
 
@@ -277,7 +277,7 @@ def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
         error.where.setdefault("table", called)
         raise
     if table is None:
-        raise gone(called, at)
+        raise missing_files_error(called, at)
     return NamedTable(
         called, str(at), str(table.metadata().id), now_ms(), catalog_of(settings.spark)
     )

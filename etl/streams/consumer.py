@@ -30,7 +30,7 @@ from etl.streams.conf import (
     by_names,
 )
 from etl.streams.fetches import Fetches
-from etl.streams.group_member import GroupSubscription, Opened, open_cluster
+from etl.streams.group_member import ConsumerResources, GroupSubscription, open_cluster
 from etl.streams.positions import OffsetStore, Positions, reject_invalid_offset
 from etl.streams.records import Decoder, Record
 
@@ -154,12 +154,12 @@ class Consumer:
     def on(cls, cluster: Cluster, conf: ConsumerConfig) -> Self:
         """Return a consumer without a group on an open cluster, which it does not close."""
         consumer = cls.__new__(cls)
-        consumer._begin(Opened(cluster), conf, ExitStack(), None, None)
+        consumer._begin(ConsumerResources(cluster), conf, ExitStack(), None, None)
         return consumer
 
     def _begin(
         self,
-        resources: Opened,
+        resources: ConsumerResources,
         conf: ConsumerConfig,
         until: ExitStack,
         key_decoder: Decoder | None,

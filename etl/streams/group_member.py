@@ -337,7 +337,7 @@ OpenMember = Callable[[Subscription, MembershipEvents], GroupMember]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ConsumerResources:
     """Resources of a consumer."""
 
     cluster: Cluster
@@ -348,7 +348,7 @@ class Opened:
     """Creates memberships; None without a group."""
 
 
-def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
+def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
     """Open the cluster, and the group's offsets if there is a group. `until` closes both.
 
     Raises SettingsError, and as `ZooKeeper` and `registered_cluster`.
@@ -375,7 +375,7 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
         )
     until.enter_context(cluster)
     if group is None:
-        return Opened(cluster)
+        return ConsumerResources(cluster)
 
     offset_store: OffsetStore
     if conf.storage is OffsetsStorage.KAFKA or zookeeper is None:
@@ -397,7 +397,7 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
             release_name=conf.generation,
         )
 
-    return Opened(cluster, offset_store, group, open_member)
+    return ConsumerResources(cluster, offset_store, group, open_member)
 
 
 _POLL_CHECK_S = 0.25
@@ -412,7 +412,7 @@ class GroupSubscription:
     polled.
     """
 
-    def __init__(self, resources: Opened, positions: Positions) -> None:
+    def __init__(self, resources: ConsumerResources, positions: Positions) -> None:
         self._group = resources.group
         self._offset_store = resources.offset_store
         self._open_member = resources.open_member

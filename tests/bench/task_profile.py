@@ -28,7 +28,7 @@ from etl.io.delta import data_files
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import Codec, FileOptions, OffsetRange
-from etl.reader.reading import Reading, Task
+from etl.reader.reading import ReadOptions, Task
 from etl.reader.task_rows import write_task
 from etl.records import arrow
 from etl.settings.choices import (
@@ -94,7 +94,7 @@ def tasks_of(cluster: EmbeddedCluster, workload: Workload) -> list[Task]:
     ]
 
 
-def once(tasks: list[Task], reading: Reading, codec: Codec) -> tuple[float, Counter[str]]:
+def once(tasks: list[Task], reading: ReadOptions, codec: Codec) -> tuple[float, Counter[str]]:
     """Seconds of CPU that writing all of it takes, and of each part."""
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as folder:
         spent.clear()
@@ -119,7 +119,7 @@ def main() -> None:
         setattr(owner, name, timed(part, getattr(owner, name)))
     with EmbeddedCluster() as cluster, filled(cluster, workload):
         host, port = cluster.bootstrap.split(":")
-        reading = Reading(
+        reading = ReadOptions(
             ((host, int(port)),),
             Isolation.READ_COMMITTED,
             raw_columns(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from etl.decide.loaded_intervals import fold_all
 from etl.decide.offsets import is_anothers
-from etl.decide.reservations import reject_claimed, updates_reservation_lock
+from etl.decide.reservations import reject_reserved, updates_reservation_lock
 from etl.decide.run_requests import is_reached, run_key_to_record, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.ledger import documents, plan_document
@@ -119,7 +119,7 @@ def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
         out.claim_version += 1
         claims.own = replace(claims.own, version=out.claim_version)
     elif updates_reservation_lock(plan, claims.newest):
-        reject_claimed(plan, claims.newest, claims.seen)
+        reject_reserved(plan, claims.newest, claims.seen)
         if out.fence != claims.seen.fence:
             raise Owned("offsets were claimed at this moment")
         out.fence = _moved(out.fence)

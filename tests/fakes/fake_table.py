@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from etl.decide.loaded_intervals import Span, spans_of
 from etl.decide.partition_identity import Cut
-from etl.decide.reservations import joined
+from etl.decide.reservations import merge_intervals
 from etl.errors import (
     ExpiredOffsets,
     LedgersDisagree,
@@ -198,7 +198,7 @@ def results_from_table(out: Outside, plan: Plan) -> list[RangeResult]:
         gaps = (
             []
             if r.log.is_physical
-            else joined(
+            else merge_intervals(
                 (at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in there
             )
         )

@@ -25,7 +25,7 @@ from etl.kafka.messages import (
     PartitionMetadata,
     TopicMetadata,
 )
-from etl.kafka.protocol import BrokerProtocol, Generation, Greeting, Reply, Request
+from etl.kafka.protocol import BrokerProtocol, BrokerType, Greeting, Reply, Request
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.listening import listening
@@ -37,7 +37,7 @@ REFUSALS = {
 }
 
 
-class Pebble(Generation):
+class Pebble(BrokerType):
     """Greeted with the letter h."""
 
     names = ("pebble",)

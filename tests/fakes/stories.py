@@ -14,8 +14,8 @@ import pytest
 from etl.commands.operator_decisions import as_member
 from etl.decide.accept_partitions import Accepting, plan_reset
 from etl.decide.group_ownership import (
+    command_plan,
     leave_to_owners,
-    of_command,
     reject_fenced_plan,
     reject_partitions_of_other_members,
     reject_unknown_incarnations,
@@ -257,7 +257,7 @@ def _accept(
     ]
     reject_partitions_of_other_members(anew, snapshot, settings)
     reject_unknown_incarnations(state, anew)
-    plan = with_id(of_command(plan, snapshot, settings))
+    plan = with_id(command_plan(plan, snapshot, settings))
     claims = {
         one.claim.name: one.claim
         for one in snapshot.claims.backfills
@@ -343,7 +343,7 @@ def _set_to(
         return None
     reject_partitions_of_other_members(named, snapshot, settings)
     plan = with_id(
-        of_command(
+        command_plan(
             plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()),
             snapshot,
             settings,

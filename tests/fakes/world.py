@@ -15,8 +15,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from etl.decide.byte_offsets import Named, none_named, unverified_offsets
-from etl.decide.group_commits import HandOverOutcome, found_out
+from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
+from etl.decide.group_commits import CommitOutcome, commit_outcome
 from etl.decide.loaded_intervals import Span
 from etl.decide.offsets import reject_other_offsets_storage, starts_of, timestamps_to_look_up
 from etl.decide.partition_identity import cluster_name, end_places, epochs_to_ask, known_places
@@ -108,7 +108,7 @@ class FakeWorld:
         self._at(step, When.AFTER)
         return result
 
-    def observe(self, named: Named = none_named) -> Snapshot:
+    def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """See World; `named` are offsets that an operator names."""
         claimed = fake_ledger.read_claims(self.outside), fake_ledger.read_claim(self.outside)
         self.claims = fake_ledger.ClaimsSeen(*claimed)
@@ -158,7 +158,7 @@ class FakeWorld:
             live_epochs=lives,
         )
 
-    def _snapshot(self, named: Named = none_named) -> Snapshot:
+    def _snapshot(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         out = self.outside
         own = self.claims.own
         ours = {
@@ -333,12 +333,12 @@ class FakeWorld:
         member_id = plan.share.member_id
         self._do("fence", lambda: self.outside.group.end(member_id))
         found = (
-            found_out(plan, self.outside.committed()) if plan.is_open else HandOverOutcome.UNTOLD
+            commit_outcome(plan, self.outside.committed()) if plan.is_open else CommitOutcome.UNTOLD
         )
-        if found in (HandOverOutcome.TAKEN, HandOverOutcome.NOT_TAKEN):
+        if found in (CommitOutcome.TAKEN, CommitOutcome.NOT_TAKEN):
             known = (
                 replace(plan, handed_over=True)
-                if found is HandOverOutcome.TAKEN
+                if found is CommitOutcome.TAKEN
                 else fake_group.void(plan)
             )
             self._do("write what was found out", lambda: fake_group.mark(self.outside, known))

@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from etl.decide import group_assignment
-from etl.decide.group_assignment import Do, Phase, Standing, Timing
+from etl.decide.group_assignment import MemberAction, MemberState, Phase, Timing
 from tests.model.exploring import explored
 
 LOGS = (0, 1)
@@ -53,9 +53,9 @@ class Who(NamedTuple):
     """One of them: what it does next, and what it knows."""
 
     kind: Kind
-    does: Do | Old | Holding | None = None
+    does: MemberAction | Old | Holding | None = None
     """None: it is not there."""
-    standing: Standing = Standing()
+    standing: MemberState = MemberState()
     share: frozenset[int] = frozenset()
     """By the group that it saw last."""
     tries: int = 0
@@ -124,8 +124,8 @@ def steps(s: State, *, is_quiet: bool = False) -> Iterator[tuple[str, State]]:
             if left.crashes and not is_quiet:
                 dead = _put(s, i, Who(who.kind, is_dead=True))
                 yield f"{i} dies", dead._replace(left=left._replace(crashes=left.crashes - 1))
-            if left.leaves and not is_quiet and who.does is not Do.LEAVE:
-                going = _put(s, i, who._replace(does=Do.LEAVE))
+            if left.leaves and not is_quiet and who.does is not MemberAction.LEAVE:
+                going = _put(s, i, who._replace(does=MemberAction.LEAVE))
                 yield f"{i} is to leave", going._replace(left=left._replace(leaves=left.leaves - 1))
             yield from _ours(s, i, who)
         elif who.kind is Kind.OLD and who.does is not None:
@@ -160,7 +160,7 @@ def _called(s: State) -> State:
 
 def _started(s: State, i: int, who: Who) -> State:
     if who.kind is Kind.OURS:
-        standing, does = group_assignment.to_join(Standing())
+        standing, does = group_assignment.start_join(MemberState())
         return _put(s, i, Who(who.kind, does, standing, is_dead=who.is_dead))
     if who.kind is Kind.CLAIMER:
         return _put(s, i, Who(who.kind, Holding.CLAIM))
@@ -169,8 +169,8 @@ def _started(s: State, i: int, who: Who) -> State:
 
 def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     standing = who.standing
-    if who.does is Do.REGISTER:
-        after, does = group_assignment.registered(standing)
+    if who.does is MemberAction.REGISTER:
+        after, does = group_assignment.after_registration(standing)
         clean = s._replace(
             owners=_without(s.owners, i), ids=s.ids | {i}
         )  # what it left when it died is taken over
@@ -178,34 +178,36 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
             f"{i} registers",
             _put(_called(clean), i, who._replace(does=does, standing=after, is_dead=False)),
         )
-    elif who.does is Do.LOOK:
+    elif who.does is MemberAction.LOOK:
         owns = all(s.owners[log] == i for log in who.share)
-        after, does = group_assignment.looked(standing, s.ids, owns_its_share=owns)
+        after, does = group_assignment.after_observation(standing, s.ids, owns_its_share=owns)
         seen = who._replace(
             does=does,
             standing=after,
-            share=given(s.ids, i) if does is Do.CLAIM else who.share,
+            share=given(s.ids, i) if does is MemberAction.CLAIM else who.share,
             is_called=False,
         )
         if s.rules.watches_first:
             yield f"{i} looks", _put(s, i, seen._replace(has_watch=True))
         else:
             yield f"{i} looks, without a watch", _put(s, i, seen)
-        if does is Do.LET_GO and not s.rules.lets_go_first:
+        if does is MemberAction.LET_GO and not s.rules.lets_go_first:
             yield (
                 f"{i} does not let go",
                 _put(
                     s,
                     i,
                     seen._replace(
-                        does=Do.LOOK, standing=group_assignment.let_go(after)[0], has_watch=True
+                        does=MemberAction.LOOK,
+                        standing=group_assignment.after_release(after)[0],
+                        has_watch=True,
                     ),
                 ),
             )
-    elif who.does is Do.CLAIM:
+    elif who.does is MemberAction.CLAIM:
         free = frozenset(log for log in who.share if s.owners[log] in (None, i))
         if free == who.share:
-            after, does = group_assignment.claimed(standing, is_called=who.is_called)
+            after, does = group_assignment.after_claim(standing, is_called=who.is_called)
             yield (
                 f"{i} claims {set(free)}",
                 _put(
@@ -215,23 +217,25 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
                 ),
             )
         else:
-            after, does = group_assignment.refused(standing, TIMING, elapsed_s=who.tries)
+            after, does = group_assignment.after_rejected_claim(
+                standing, TIMING, elapsed_s=who.tries
+            )
             yield (
                 f"{i} is refused",
                 _put(s, i, who._replace(does=does, standing=after, tries=who.tries + 1)),
             )
-    elif who.does is Do.WAIT:
-        after, does = group_assignment.waited(standing)
+    elif who.does is MemberAction.WAIT:
+        after, does = group_assignment.after_backoff(standing)
         yield f"{i} has waited", _put(s, i, who._replace(does=does, standing=after))
-    elif who.does is Do.LET_GO:
-        after, does = group_assignment.let_go(standing)
+    elif who.does is MemberAction.LET_GO:
+        after, does = group_assignment.after_release(standing)
         yield (
             f"{i} lets go",
             _put(
                 s._replace(owners=_without(s.owners, i)), i, who._replace(does=does, standing=after)
             ),
         )
-    elif who.does is Do.LEAVE:
+    elif who.does is MemberAction.LEAVE:
         free_again = s._replace(owners=_without(s.owners, i))
         if s.rules.leaves:
             yield (
@@ -239,14 +243,18 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
                 _called(_put(free_again._replace(ids=s.ids - {i}), i, Who(who.kind))),
             )
         else:
-            rests = who._replace(does=Do.REST, standing=group_assignment.ended(standing))
+            rests = who._replace(
+                does=MemberAction.REST, standing=group_assignment.after_session_end(standing)
+            )
             yield f"{i} gives up", _put(free_again, i, rests)
     elif who.is_called and standing.phase is Phase.STABLE:
-        yield f"{i} hears that it is called", _put(s, i, who._replace(does=Do.LOOK))
+        yield f"{i} hears that it is called", _put(s, i, who._replace(does=MemberAction.LOOK))
     elif s.rules.nudges and s.left.nudges and standing.phase is Phase.STABLE:
         owned = [log for log in LOGS if s.owners[log] is not None]
         if any(log not in owned for log in LOGS if log not in who.share):
-            called = _called(_put(s, i, who._replace(standing=group_assignment.nudged(standing))))
+            called = _called(
+                _put(s, i, who._replace(standing=group_assignment.after_nudge(standing)))
+            )
             yield f"{i} nudges", called._replace(left=s.left._replace(nudges=s.left.nudges - 1))
 
 
@@ -310,7 +318,7 @@ def broken_law(s: State) -> str | None:
             who.kind is Kind.OURS
             and who.standing.phase is Phase.STABLE
             and who.does is not None
-            and who.does is not Do.LEAVE
+            and who.does is not MemberAction.LEAVE
         ):
             if missing := [log for log in who.share if s.owners[log] != i]:
                 return f"{i} believes that {missing} are its own, and their owners are {s.owners}"

@@ -22,7 +22,7 @@ from etl.model.columns import arrow_schema, raw_columns, spark_schema
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.reader.batch_transform import load_arrow_transform
-from etl.reader.reading import NAME, Reading, Task, tasks_of_ranges
+from etl.reader.reading import NAME, ReadOptions, Task, tasks_of_ranges
 from etl.reader.source import RangesReader
 from etl.reader.spark_tasks import read_tasks
 from etl.reader.task_rows import TaskFailed
@@ -59,10 +59,10 @@ def planned(
     )
 
 
-def reading_at(bootstrap: str, transform: str | None = None) -> Reading:
+def reading_at(bootstrap: str, transform: str | None = None) -> ReadOptions:
     """The read options of a run."""
     host, port = bootstrap.split(":")
-    return Reading(
+    return ReadOptions(
         ((host, int(port)),),
         Isolation.READ_COMMITTED,
         raw_columns(),

@@ -20,7 +20,7 @@ import yaml
 from deltalake import DeltaTable
 from kazoo.client import KazooClient
 
-from etl.commands.backfill import parse_asked, run_backfill
+from etl.commands.backfill import parse_backfill_request, run_backfill
 from etl.commands.run import run
 from etl.demo.crash_run import Dying
 from etl.model.plans import Request
@@ -303,7 +303,7 @@ def backfill_broken_off_before(
         run_backfill(
             load_settings(pipeline.conf),
             name,
-            parse_asked(from_, until, ()),
+            parse_backfill_request(from_, until, ()),
             around=BeforeOneOf(verb, break_off, plan),
         )
 

@@ -20,7 +20,7 @@ import yaml
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from etl.commands.backfill import parse_asked, run_backfill
+from etl.commands.backfill import parse_backfill_request, run_backfill
 from etl.commands.run import run
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
@@ -166,7 +166,7 @@ class PageWorld:
     def left_backfill(self) -> None:
         """A backfill of January that has claimed its offsets and loaded none."""
         self.begun_late("given-up")
-        request = parse_asked("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", ())
+        request = parse_backfill_request("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", ())
         with _broken_off() as around:
             run_backfill(self.settings, "january", request, around=around)
 

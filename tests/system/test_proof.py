@@ -203,7 +203,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     assert "11 removed later by another writer's DELETE at version 1" in proof.err
     assert "table accept-changes CONF 1" in proof.err
 
-    operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "the law")
+    operator_decisions.accept_table(load_settings(pipeline.conf), "1", "the law")
     pipeline.produce(40)
     pipeline.ran()
     shown = pipeline.door("verify", json_too=False)
@@ -347,7 +347,7 @@ def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_give
             shutil.copytree(pipeline.table, copy)
     shutil.rmtree(pipeline.table)
     copy.rename(pipeline.table)
-    operator_decisions.acknowledge(load_settings(pipeline.conf), "0", "all that is left")
+    operator_decisions.accept_table(load_settings(pipeline.conf), "0", "all that is left")
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (0, 40, 80)
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", kept)
@@ -375,7 +375,7 @@ def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_t
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
     shutil.rmtree(pipeline.table)
     write_deltalake(str(pipeline.table), rows)
-    operator_decisions.acknowledge(load_settings(pipeline.conf), "0", "a copy")
+    operator_decisions.accept_table(load_settings(pipeline.conf), "0", "a copy")
     assert pipeline.door("verify").code == 0
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     pipeline.produce(40)
@@ -404,7 +404,7 @@ def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is
         {"table_version": 1, "operation": "UPDATE", "reason": "removed rows"}
     ]
     assert ran.document["message"] in proof.err and "etl table accept-changes CONF 1" in proof.err
-    operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "it was us")
+    operator_decisions.accept_table(load_settings(pipeline.conf), "1", "it was us")
     assert pipeline.door("verify").code == 0
 
 
@@ -422,7 +422,7 @@ def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan
     )
     DeltaTable(str(pipeline.table)).delete()
     refused(pipeline.run(), 5, "Plan 1 was made when there was no table")
-    ruling = operator_decisions.acknowledge(load_settings(pipeline.conf), "2", "made by hand")
+    ruling = operator_decisions.accept_table(load_settings(pipeline.conf), "2", "made by hand")
     assert (
         "0 rows of that plan are in it, so the next run replaces it" in ruling.summary
         and "given up" not in ruling.summary
@@ -443,7 +443,7 @@ def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(
     refused(pipeline.run(), 5, "plan 1 was made when there was no table")
     assert (
         "40 rows of that plan are in it, so it is recorded as done"
-        in operator_decisions.acknowledge(load_settings(pipeline.conf), "0", "a copy").summary
+        in operator_decisions.accept_table(load_settings(pipeline.conf), "0", "a copy").summary
     )
     pipeline.produce(40)
     pipeline.ran()

@@ -86,7 +86,7 @@ def test_what_a_transform_may_have_dropped_before_a_crash_is_not_proven_until_an
         )
         result = pipeline.ran()
     assert "up_to_date" in result.outcomes
-    operator_decisions.acknowledge(
+    operator_decisions.accept_table(
         load_settings(pipeline.conf),
         str(DeltaTable(str(pipeline.table)).version()),
         "a test record, dropped on purpose",

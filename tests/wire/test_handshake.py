@@ -24,7 +24,7 @@ ASKED_VERSIONS, ASKED_NOTHING = (API_VERSIONS, 0), (LIST_OFFSETS, 0)
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_unanswering", set())
-    monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(kafka_family, "HANDSHAKE_PATIENCE_S", 0.2)
 
 
 @pytest.fixture(params=["0.8", "0.9"])

@@ -10,7 +10,7 @@ import pytest
 
 from etl.io.brokers import cluster
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster, look_at
+from etl.io.brokers.cluster import Cluster, verify_offsets
 from etl.model.partitions import Broker, BrokerPartition, Leader, LookedAt, UnverifiedOffset
 from tests.fakes.jafka import FETCH, MULTIFETCH, JafkaBroker, entry, wrapped
 
@@ -34,7 +34,7 @@ def looked(
 ) -> list[LookedAt]:
     end = until or broker.logs[log.topic, log.partition].end
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
-        found = look_at(
+        found = verify_offsets(
             consumer, [UnverifiedOffset(log, offset, walk_from, end, is_kept) for offset in offsets]
         )
     return sorted((one for _, one in found), key=lambda one: one.offset)
@@ -208,12 +208,14 @@ def test_logs_are_walked_together_and_of_many_bad_ones_a_few_are_told_in_full(
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
         request_count = len(broker.requests)
         found = dict(
-            look_at(consumer, [UnverifiedOffset(log, 300 * size, 0, 400 * size) for log in logs])
+            verify_offsets(
+                consumer, [UnverifiedOffset(log, 300 * size, 0, 400 * size) for log in logs]
+            )
         )
         assert {one.is_entry for one in found.values()} == {True}
         assert len(broker.requests) - request_count == 3  # a greeting, a look and a walk
         found = dict(
-            look_at(
+            verify_offsets(
                 consumer, [UnverifiedOffset(log, 300 * size + 1, 0, 400 * size) for log in logs]
             )
         )

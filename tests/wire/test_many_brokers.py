@@ -10,7 +10,7 @@ import pytest
 
 from etl.errors import BrokerUnreachable
 from etl.io.brokers.cluster import Cluster
-from etl.io.brokers.offsets import MOST_AT_A_TIME, OffsetsAndLeaders, connections_to_keep
+from etl.io.brokers.offsets import MAX_PARALLEL_BROKERS, OffsetsAndLeaders, max_kept_connections
 from etl.io.process import open_files
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from tests.fakes.many_brokers import (
@@ -91,14 +91,18 @@ def test_with_room_for_few_connections_the_answers_are_the_same_and_few_stay_ope
 
 
 def test_connections_leave_half_of_the_files_that_a_process_may_open() -> None:
-    assert connections_to_keep() + MOST_AT_A_TIME <= max(open_files() // 2, MOST_AT_A_TIME)
+    assert max_kept_connections() + MAX_PARALLEL_BROKERS <= max(
+        open_files() // 2, MAX_PARALLEL_BROKERS
+    )
 
 
 def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent() -> None:
-    with ManyBrokers(brokers=MOST_AT_A_TIME + 20, topics=1, partitions=MOST_AT_A_TIME + 20) as many:
+    with ManyBrokers(
+        brokers=MAX_PARALLEL_BROKERS + 20, topics=1, partitions=MAX_PARALLEL_BROKERS + 20
+    ) as many:
         with Cluster([("127.0.0.1", many.ports[0])], timeout_s=0.4) as cluster:
             reported = cluster.describe(None)
-            many.silent.update(range(2, MOST_AT_A_TIME + 21))
+            many.silent.update(range(2, MAX_PARALLEL_BROKERS + 21))
             many.asked.clear()
             logs = [each.log for topic in reported.topics.values() for each in topic.partitions]
             with pytest.raises(BrokerUnreachable):
@@ -110,5 +114,5 @@ def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent() 
                 )
         request = {broker for broker, _ in many.asked}
         assert (
-            1 in request and len(request) <= MOST_AT_A_TIME + 1
+            1 in request and len(request) <= MAX_PARALLEL_BROKERS + 1
         )  # brokers after those have no deadline of their own

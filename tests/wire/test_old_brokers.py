@@ -49,7 +49,7 @@ COMMITTED = Isolation.READ_COMMITTED
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_unanswering", set())
-    monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_family, "HANDSHAKE_PATIENCE_S", 0.05)
 
 
 @pytest.fixture(params=["0.8", "0.9"])

@@ -108,7 +108,7 @@ def test_record_batches_that_are_larger_than_what_is_asked_for_first_are_asked_f
 def test_what_is_looked_at_of_a_broker_is_bounded_and_what_lies_beyond_is_told_as_not_known(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(times, "LOOKED_AT_BYTES_MAX", 2 * len(LARGE))
+    monkeypatch.setattr(times, "SEARCHED_BYTES_MAX", 2 * len(LARGE))
     monkeypatch.setattr(times, "_ANSWER_BYTES_MAX", 2 * FIRST_BYTES)
     for log in LOGS:
         broker.append("demo", log.partition, batch(0, value=LARGE))
@@ -214,7 +214,7 @@ def test_messages_of_brokers_before_0_10_have_no_time(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "_unanswering", set())
-    monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_family, "HANDSHAKE_PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker:
         broker.log("demo", 0).append(b"one", LARGE)
         found = oldest_of(broker, {LOGS[0]: (0, 2)})

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from etl.commands import peek as peeking
-from etl.commands.peek import Ended, PeekedLog, PeekRequest, open_peek
+from etl.commands.peek import Ended, PeekedPartition, PeekRequest, open_peek
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -120,7 +120,7 @@ def peeked(
     source: Any = None,
     timeout_s: float = 0.3,
     **wanted: Any,
-) -> tuple[list[tuple[int, bytes | None]], PeekedLog]:
+) -> tuple[list[tuple[int, bytes | None]], PeekedPartition]:
     with open_peek(
         settings_of(broker, **(source or {})),
         PeekRequest(f"{topic}:{partition}", timeout_s=timeout_s, **wanted),

@@ -48,7 +48,7 @@ class Registry:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """Of a configured broker type."""
     monkeypatch.setattr(Pebble, "is_told", True)
-    monkeypatch.setattr(families, "GENERATIONS", (*families.GENERATIONS, Pebble()))
+    monkeypatch.setattr(families, "BROKER_TYPES", (*families.BROKER_TYPES, Pebble()))
     with PebbleBroker({("stones", 0): 30}).listening() as running:
         yield Broker(7, "127.0.0.1", running.port, "pebble")
 

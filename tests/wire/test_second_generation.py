@@ -25,7 +25,7 @@ LOGS = [BrokerPartition("stones", number) for number in range(2)]
 
 @pytest.fixture(autouse=True)
 def two_generations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "GENERATIONS", (*families.GENERATIONS, Pebble()))
+    monkeypatch.setattr(families, "BROKER_TYPES", (*families.BROKER_TYPES, Pebble()))
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.streams import consumer as room
 from etl.streams.conf import ConsumerConfig
 from etl.streams.fetches import FetchSizes
-from etl.streams.group_member import Opened
+from etl.streams.group_member import ConsumerResources
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never
 from tests.fakes.jafka import JafkaBroker, entry, wrapped
@@ -480,8 +480,8 @@ def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_
                 },
             )
 
-        def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
-            return Opened(
+        def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
+            return ConsumerResources(
                 until.enter_context(
                     Cluster(
                         [(me.host, me.port)], timeout_s=5, registry=registered, generation="jafka"

@@ -24,7 +24,7 @@ from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader import local_workers
 from etl.reader.batch_transform import ArrowTransform
 from etl.reader.local_workers import Failed, FilesOfWorkers, Order, Worker
-from etl.reader.reading import Reading, Task, tasks_of_ranges
+from etl.reader.reading import ReadOptions, Task, tasks_of_ranges
 from etl.reader.task_rows import TaskFailed
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from etl.testkit.server_process import wait_until
@@ -48,14 +48,14 @@ def broker() -> Iterator[FakeBroker]:
 
 
 @pytest.fixture
-def pool_tasks(broker: FakeBroker) -> tuple[list[Task], Reading]:
+def pool_tasks(broker: FakeBroker) -> tuple[list[Task], ReadOptions]:
     """Five ranges in as many tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
     ranges = [
         OffsetRange(BrokerPartition("clicks", partition), 0, 10, leader)
         for partition in range(PARTITIONS)
     ]
-    reading = Reading(
+    reading = ReadOptions(
         ((broker.host, broker.port),),
         Isolation.READ_COMMITTED,
         raw_columns(),
@@ -78,14 +78,14 @@ def pool_tasks(broker: FakeBroker) -> tuple[list[Task], Reading]:
 
 
 @pytest.fixture
-def files(pool_tasks: tuple[list[Task], Reading]) -> Iterator[FilesOfWorkers]:
+def files(pool_tasks: tuple[list[Task], ReadOptions]) -> Iterator[FilesOfWorkers]:
     """Two workers for them."""
     with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=2)) as found:
         yield found
 
 
 @pytest.fixture
-def of_one(pool_tasks: tuple[list[Task], Reading]) -> Iterator[FilesOfWorkers]:
+def of_one(pool_tasks: tuple[list[Task], ReadOptions]) -> Iterator[FilesOfWorkers]:
     """One."""
     with contextlib.closing(FilesOfWorkers(*pool_tasks, None, workers=1)) as found:
         yield found
@@ -152,7 +152,7 @@ def test_an_answer_that_is_cut_off_is_asked_for_again_and_costs_no_record(
 
 @pytest.mark.parametrize("kind", [Worker, WorkerHere])
 def test_a_worker_gives_back_rows_a_refusal_and_a_bug_with_its_traceback_also_where_tests_have_it_in_their_own_process(
-    pool_tasks: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], ReadOptions],
     broker: FakeBroker,
     tmp_path: Path,
     kind: type[Worker] | type[WorkerHere],
@@ -198,7 +198,7 @@ def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroke
 
 
 def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
-    pool_tasks: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], ReadOptions],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
 
 
 def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_told(
-    pool_tasks: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], ReadOptions],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -234,7 +234,7 @@ def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_
 
 
 def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
-    pool_tasks: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], ReadOptions],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -246,7 +246,7 @@ def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
 
 
 def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
-    pool_tasks: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], ReadOptions],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started, popen = list[Any](), subprocess.Popen
@@ -305,7 +305,7 @@ def test_files_that_are_closed_while_they_are_written_end_their_workers(
 
 
 def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
-    pool_tasks: tuple[list[Task], Reading],
+    pool_tasks: tuple[list[Task], ReadOptions],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

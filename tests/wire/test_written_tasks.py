@@ -20,7 +20,7 @@ from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.batch_transform import load_arrow_transform
-from etl.reader.reading import Reading, tasks_of_ranges
+from etl.reader.reading import ReadOptions, tasks_of_ranges
 from etl.reader.task_rows import TaskFailed, write_task
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
@@ -51,7 +51,7 @@ def write(
     ranges = [
         OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader) for partition in range(3)
     ]
-    reading = Reading(
+    reading = ReadOptions(
         ((broker.host, broker.port),),
         Isolation.READ_COMMITTED,
         raw_columns(),
@@ -134,7 +134,7 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
             OffsetRange(BrokerPartition("clicks", partition), 3, 17, led[partition])
             for partition in range(3)
         ]
-        reading = Reading(
+        reading = ReadOptions(
             ((broker.host, broker.port),),
             Isolation.READ_COMMITTED,
             raw_columns(),
@@ -171,7 +171,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
     spoiled[-1] ^= 1
     broker.append("clicks", 0, bytes(spoiled))
     leader = Leader(Broker(0, broker.host, broker.port), None)
-    reading = Reading(
+    reading = ReadOptions(
         ((broker.host, broker.port),),
         Isolation.READ_COMMITTED,
         raw_columns(),
@@ -255,7 +255,7 @@ def write_transformed(
 ) -> Written:
     transform = load_arrow_transform(f"{__name__}:{name}")
     leader = Leader(Broker(0, broker.host, broker.port), None)
-    reading = Reading(
+    reading = ReadOptions(
         ((broker.host, broker.port),),
         Isolation.READ_COMMITTED,
         raw_columns(),

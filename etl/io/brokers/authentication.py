@@ -31,7 +31,7 @@ from etl.model.security import Login, Mechanism, SecretRef, Security, names_toke
 from etl.settings.secrets import login_text, resolve_secret
 
 
-def called_until(
+def call_with_deadline(
     function: Callable[[], Any], deadline: float, *, name: str, key: str, address: str
 ) -> Any:
     """Call a user's function until `deadline`, a `time.monotonic` value.
@@ -148,7 +148,7 @@ class TokenSource:
         return found  # type: ignore[no-any-return]
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        return called_until(
+        return call_with_deadline(
             function, self._deadline, name=str(self._value), key=KEY, address=self._address
         )
 
@@ -226,7 +226,7 @@ def log_in(
         answer = requests.send(supported.mechanism(security.login.mechanism.value))
         if not answer.is_taken:
             raise _unsupported_mechanism(answer, security.login, connection.address)
-        proof = _Proof(security.login, host, connection.address, deadline)
+        proof = _SaslLogin(security.login, host, connection.address, deadline)
         while not proof.is_done:
             token_answer = requests.send(supported.token(proof.next()))
             if token_answer.refusal is not None:
@@ -245,7 +245,7 @@ def log_in(
 
 
 def _rejected_login(
-    login: Login, proof: _Proof, answer: TokenAnswer, refusal: BrokerRefusal
+    login: Login, proof: _SaslLogin, answer: TokenAnswer, refusal: BrokerRefusal
 ) -> Exception:
     """Return the error of a rejected login.
 
@@ -324,7 +324,7 @@ def _unsupported_mechanism(answer: MechanismAnswer, login: Login, address: str) 
     )
 
 
-class _Proof:
+class _SaslLogin:
     """Tokens of the mechanism, created and parsed. Errors contain no secrets."""
 
     def __init__(self, login: Login, host: str, address: str, deadline: float) -> None:

@@ -59,8 +59,8 @@ from etl.kafka.messages import (
     ListedOffset,
     MembersResponse,
     OffsetsCommit,
-    OffsetsQuestion,
-    SpokenMembership,
+    OffsetsQuery,
+    SupportedMembership,
     in_serving_order,
     reject_negative,
     reject_wrong_times,
@@ -74,7 +74,7 @@ _OTHER_PARTITIONS = "The answer to ListOffsets names other partitions than were 
 _NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)
 
 
-class BrokerQuestions:
+class BrokerRequests:
     """One connection to one broker, and all requests but those of offsets and records."""
 
     def __init__(
@@ -199,7 +199,7 @@ class BrokerQuestions:
         """True if the broker stores group offsets itself (from 0.8.2 on)."""
         return self._protocol().keeps_offsets
 
-    def membership(self) -> SpokenMembership:
+    def membership(self) -> SupportedMembership:
         """Return which membership protocols the broker supports."""
         return self._protocol().membership
 
@@ -323,7 +323,7 @@ _FENCED = (
 _READ_IT_BACK = "Check what the group has stored: the commit may have happened"
 
 
-class GroupOffsets(BrokerQuestions):
+class GroupOffsets(BrokerRequests):
     """Committed offsets of groups. Raises SettingsError if the broker type has none.
 
     `member_id` and `generation` (KIP-848: the member epoch) make it a member's request; without
@@ -466,7 +466,7 @@ class GroupOffsets(BrokerQuestions):
         """
         reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)
-        question = OffsetsQuestion(group, tuple(logs), member, require_stable, topic_ids or {})
+        question = OffsetsQuery(group, tuple(logs), member, require_stable, topic_ids or {})
 
         def request_offsets(broker: GroupOffsets) -> CommittedOffsets:
             return broker._request(

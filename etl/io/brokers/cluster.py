@@ -5,7 +5,7 @@ one DescribeLogDirs per broker, one DescribeConfigs; never a request per partiti
 decides what follows from a partition without a leader or from a missing topic.
 
 Lives here: requests that take more than one broker, and the verification of byte offsets.
-Not here: connections and leaders (`Brokers`), offsets (`LogOffsets`), times (`LogMoments`).
+Not here: connections and leaders (`Brokers`), offsets (`LogOffsets`), times (`OffsetsByTime`).
 
 On Jafka an unverified byte offset is verified in two steps:
 
@@ -36,7 +36,7 @@ from etl.errors import (
 )
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.offsets import OffsetsAndLeaders, pause
-from etl.io.brokers.times import LogMoments
+from etl.io.brokers.times import OffsetsByTime
 from etl.kafka.messages import (
     ClusterMetadata,
     FetchedPartition,
@@ -76,10 +76,10 @@ Fact = TypeVar("Fact")
 # The cluster
 
 
-class Cluster(LogMoments):
+class Cluster(OffsetsByTime):
     """Every question that takes more than one broker.
 
-    `Brokers` has its connections, `LogOffsets` and `LogMoments` the offsets.
+    `Brokers` has its connections, `LogOffsets` and `OffsetsByTime` the offsets.
     """
 
     def describe_when_known(
@@ -206,7 +206,9 @@ class Cluster(LogMoments):
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> list[tuple[BrokerPartition, LookedAt]]:
             of_this_broker = set(logs)
-            return look_at(consumer, [each for each in doubted if each.log in of_this_broker])
+            return verify_offsets(
+                consumer, [each for each in doubted if each.log in of_this_broker]
+            )
 
         leaders_to_ask = {each.log: leaders[each.log] for each in doubted}
         verified: dict[BrokerPartition, tuple[LookedAt, ...]] = {}
@@ -361,7 +363,7 @@ def _is_unknown(topic: TopicMetadata) -> bool:
 # Verification of byte offsets
 
 
-def look_at(
+def verify_offsets(
     consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
 ) -> list[tuple[BrokerPartition, LookedAt]]:
     """Verify these offsets at this broker. Raises BrokerUnreachable."""

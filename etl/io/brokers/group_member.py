@@ -42,10 +42,10 @@ from etl.decide.group_assignment import (
     STRATEGIES,
     GroupMember,
     Next,
-    answered,
     assign_as_leader,
     find_unassigned,
-    reconciled,
+    reaction_to,
+    reconcile_assignment,
 )
 from etl.errors import (
     BrokerRefusal,
@@ -60,7 +60,7 @@ from etl.errors import (
 from etl.io.brokers.member_state import CoordinatorConnection, MemberState, MemberTerms
 from etl.kafka.messages import (
     LEAVES,
-    WILL_BE_BACK,
+    LEAVES_TEMPORARILY,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
     Joined,
@@ -349,7 +349,7 @@ class ClassicProtocol:
 
         `new_id`: the member id in the response, if any.
         """
-        meaning = answered(refusal)
+        meaning = reaction_to(refusal)
         if self._identity is None and refusal.meaning is not Meaning.ID_REQUIRED:
             self._state.note_try()
         if meaning.is_lost:
@@ -453,7 +453,7 @@ class ConsumerProtocol:
         A static member announces its return and keeps its partitions for its session.
         """
         if self._epoch > 0:
-            epoch = LEAVES if self._terms.instance_id is None else WILL_BE_BACK
+            epoch = LEAVES if self._terms.instance_id is None else LEAVES_TEMPORARILY
             leaving = self._heartbeat(epoch, None)
             self._connection.ask(lambda protocol: protocol.consumer_heartbeat(leaving))
 
@@ -499,7 +499,9 @@ class ConsumerProtocol:
 
     def _reconcile(self) -> None:
         """Own the assigned partitions, and hold revoked ones that the run needs."""
-        found = reconciled(self._owned, self._known(self._target), holds=self._state.holds)
+        found = reconcile_assignment(
+            self._owned, self._known(self._target), holds=self._state.holds
+        )
         self._state.request_release(self._with_names(found.held))
         if found.owned != self._owned:
             self._has_changes = True
@@ -547,7 +549,7 @@ class ConsumerProtocol:
         refusal = answer.refusal
         if refusal is None:
             return
-        meaning = answered(refusal)
+        meaning = reaction_to(refusal)
         if self._epoch == 0:
             self._state.note_try()
         if meaning.is_lost:

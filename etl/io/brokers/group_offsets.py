@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from etl.decide.group_commits import HandOverOutcome, found_out
+from etl.decide.group_commits import CommitOutcome, commit_outcome
 from etl.decide.offsets import is_anothers
 from etl.decide.tasks import in_parts
 from etl.errors import (
@@ -335,10 +335,10 @@ class FencedOffsetCommit:
         Raises CommitUnknown if it is unknown now.
         """
         committed = self._stored_offsets.committed(cluster, plan.offsets_to_commit)
-        outcome = found_out(plan, committed)
-        if outcome is HandOverOutcome.TAKEN:
+        outcome = commit_outcome(plan, committed)
+        if outcome is CommitOutcome.TAKEN:
             return None
-        if outcome is HandOverOutcome.NOT_TAKEN:
+        if outcome is CommitOutcome.NOT_TAKEN:
             return RejectedCommit(lost.message)
         raise CommitUnknown(lost.message, action=_RUN_AGAIN, **lost.where) from lost
 
@@ -405,7 +405,7 @@ class Writer(NamedTuple):
         return f"{_MIRROR_MARK}{self.group}/{self.pipeline}:", f"{_MIRROR_MARK}{self.pipeline}:"
 
 
-def mirror_positions(
+def commit_to_mirror_group(
     cluster: Cluster,
     group: str,
     positions: Mapping[BrokerPartition, int],

@@ -18,7 +18,7 @@ from threading import Condition
 
 from etl.decide.group_assignment import Heartbeats, interval_of
 from etl.errors import BrokerUnreachable, EtlError, SettingsError
-from etl.io.brokers.client import BrokerQuestions
+from etl.io.brokers.client import BrokerRequests
 from etl.io.brokers.exchange import Answer, Ask
 from etl.kafka.messages import ClusterMetadata, CoordinatorResponse
 from etl.model.partitions import BrokerPartition, MemberAssignment, RebalanceStatistics
@@ -275,7 +275,7 @@ class MemberState:
 
 
 class CoordinatorConnection:
-    """Connection to the coordinator, opened by the first request. Raises as `BrokerQuestions`.
+    """Connection to the coordinator, opened by the first request. Raises as `BrokerRequests`.
 
     bootstrap      brokers that are requested for the coordinator, one after the other
     answers_in_s   timeout of an ordinary response, and of the connect
@@ -305,7 +305,7 @@ class CoordinatorConnection:
         self._longest_s = longest_s
         self._generation = generation
         self._security = security
-        self._open: BrokerQuestions | None = None
+        self._open: BrokerRequests | None = None
 
     @property
     def address(self) -> str | None:
@@ -315,7 +315,7 @@ class CoordinatorConnection:
         return self._open.address
 
     @property
-    def broker(self) -> BrokerQuestions:
+    def broker(self) -> BrokerRequests:
         """Return the coordinator; find it if it is unknown."""
         if self._open is None:
             found = self._find_coordinator().broker
@@ -368,8 +368,8 @@ class CoordinatorConnection:
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 
-    def _connect(self, host: str, port: int, timeout_s: float) -> BrokerQuestions:
-        return BrokerQuestions(
+    def _connect(self, host: str, port: int, timeout_s: float) -> BrokerRequests:
+        return BrokerRequests(
             host,
             port,
             connect_timeout_s=self._answers_in_s,

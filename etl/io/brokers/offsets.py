@@ -59,13 +59,13 @@ from etl.settings.choices import TIMEOUT_S
 
 Answer = TypeVar("Answer")
 Subject = TypeVar("Subject")
-MOST_AT_A_TIME = 64
+MAX_PARALLEL_BROKERS = 64
 """Brokers that are requested in parallel, each by a thread: a slow broker delays no other."""
 
 
-def connections_to_keep() -> int:
+def max_kept_connections() -> int:
     """Return half of the files that this process may open, less those of parallel requests."""
-    return max(0, open_files() // 2 - MOST_AT_A_TIME)
+    return max(0, open_files() // 2 - MAX_PARALLEL_BROKERS)
 
 
 Registry = Callable[[Collection[str] | None], ClusterMetadata]
@@ -76,7 +76,7 @@ class Brokers:
     """All brokers of a cluster, with one connection to each until `close`.
 
         bootstrap          host and port of the brokers that are requested first
-        keeps              connections kept after each request; None: `connections_to_keep`
+        keeps              connections kept after each request; None: `max_kept_connections`
         registry           source of the cluster's metadata instead of the brokers
         generation         type or release of all brokers (`Broker.generation`); None: detected
         idle_connections   pool to take connections from and to return them to with `close`; None:
@@ -112,7 +112,7 @@ class Brokers:
         self.security = security
         """Encryption and login of the brokers' listeners."""
         self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
-        self._keeps = connections_to_keep() if keeps is None else keeps
+        self._keeps = max_kept_connections() if keeps is None else keeps
         self._not_kept: set[SimpleConsumer] = set()
 
     @property
@@ -200,7 +200,7 @@ class Brokers:
 
         if len(requests) < 2:
             return [send(request) for request in requests]
-        with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(requests))) as pool:
+        with ThreadPoolExecutor(min(MAX_PARALLEL_BROKERS, len(requests))) as pool:
             return list(pool.map(send, requests))
 
     def reject_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
@@ -302,7 +302,7 @@ class ListedOffsets:
             self.stable.add(log)
 
 
-class LogOffsets(Brokers):
+class OffsetsOfLeaders(Brokers):
     """Offsets as reported by the leaders of partitions."""
 
     def extents(

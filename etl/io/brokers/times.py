@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from etl.errors import BrokerUnreachable, EtlError, Meaning, OtherRelease, SettingsError
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.offsets import LEADER_WAIT_S, Brokers, ListedOffsets, LogOffsets
+from etl.io.brokers.offsets import LEADER_WAIT_S, Brokers, ListedOffsets, OffsetsOfLeaders
 from etl.kafka.messages import (
     LATEST,
     FetchAnswer,
@@ -64,7 +64,7 @@ def max_timestamps(
     return found
 
 
-def last_times(
+def last_timestamps(
     consumer: SimpleConsumer, ends: Mapping[BrokerPartition, int]
 ) -> dict[BrokerPartition, int | None]:
     """Return the largest timestamp in ms of the last record batch or message of these partitions.
@@ -126,7 +126,7 @@ def _multifetch(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> Fetc
 _UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
-class LogMoments(LogOffsets):
+class OffsetsByTime(OffsetsOfLeaders):
     """Offsets by timestamp.
 
     Looked up after the ends of the partitions were observed: a record that arrives in between is
@@ -249,7 +249,7 @@ class LogMoments(LogOffsets):
         ) -> dict[BrokerPartition, int | None]:
             largest = max_timestamps(consumer, logs)
             others = {log: high_watermarks[log] for log in logs if log not in largest}
-            return {**largest, **last_times(consumer, others)}
+            return {**largest, **last_timestamps(consumer, others)}
 
         not_empty = {log: leaders[log] for log, high in high_watermarks.items() if high}
         times: dict[BrokerPartition, int | None] = {}
@@ -314,7 +314,7 @@ Unread = Mapping[BrokerPartition, tuple[int, int]]
 """For each partition the oldest unread offset, and the readable end."""
 FIRST_BYTES = 32 << 10
 """First request size per partition: two record batches of an unconfigured producer."""
-LOOKED_AT_BYTES_MAX = 64 * MIB
+SEARCHED_BYTES_MAX = 64 * MIB
 """Limit of bytes for all partitions of one broker together."""
 _ANSWER_BYTES_MAX = 16 * MIB
 _GROWTH = 8
@@ -326,7 +326,7 @@ _NO_TIME = OldestRecord(why="its message format has no timestamps")
 _NOT_RETURNED = OldestRecord(why="the broker returned no record of it")
 _TOO_LARGE = OldestRecord(why=f"its record batch is larger than {_ANSWER_BYTES_MAX // MIB} MiB")
 _OVER_LIMIT = OldestRecord(
-    why=f"{LOOKED_AT_BYTES_MAX // MIB} MiB were read from its broker without reaching its record"
+    why=f"{SEARCHED_BYTES_MAX // MIB} MiB were read from its broker without reaching its record"
 )
 
 
@@ -371,7 +371,7 @@ def _search_broker(
     isolation: Isolation,
 ) -> dict[BrokerPartition, OldestRecord]:
     found: dict[BrokerPartition, OldestRecord] = {}
-    bytes_left = LOOKED_AT_BYTES_MAX
+    bytes_left = SEARCHED_BYTES_MAX
     while waiting and bytes_left > 0:
         batch = _next_batch(waiting)
         targets = [

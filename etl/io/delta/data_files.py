@@ -26,13 +26,13 @@ from pyarrow import compute, parquet, types
 from etl.decide.table_storage import (
     OPEN_FILES,
     PAGE_BYTES,
-    by_difference,
+    delta_encoded_columns,
+    dictionary_columns,
     is_row_group,
     is_whole_file,
     level_of,
     name_of_file,
     rows_at_a_time,
-    with_dictionary,
 )
 from etl.errors import SettingsError
 from etl.io.delta.file_statistics import CountedValues, footer_keeps, render_stats
@@ -488,9 +488,9 @@ def _options(schema: pa.Schema, bounded: list[str], codec: Codec) -> dict[str, A
     return {
         "compression": compression,
         "compression_level": level_of(codec),
-        "use_dictionary": with_dictionary(columns),
+        "use_dictionary": dictionary_columns(columns),
         "write_statistics": bounded,
         "store_schema": False,
-        "column_encoding": dict.fromkeys(by_difference(columns), "DELTA_BINARY_PACKED"),
+        "column_encoding": dict.fromkeys(delta_encoded_columns(columns), "DELTA_BINARY_PACKED"),
         "data_page_size": PAGE_BYTES,
     }

@@ -16,7 +16,14 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from etl.decide.table_rules import cannot_be, innermost, known_cause, meant_by, not_made, statement
+from etl.decide.table_rules import (
+    catalog_error,
+    catalog_of_name,
+    innermost,
+    known_cause,
+    not_created_error,
+    statement,
+)
 from etl.decide.table_storage import (
     LOG_STORE,
     OURS,
@@ -138,10 +145,10 @@ def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> Non
         creating = statement(name, columns, partition_by)
         causes = _causes(error)
         if condition is None and known_cause(causes):
-            raise cannot_be(
+            raise catalog_error(
                 "make", name, causes, _settings(rows.sparkSession), instead=creating
             ) from error
-        raise not_made(
+        raise not_created_error(
             name, condition, condition or innermost(causes), str(error), creating
         ) from error
 
@@ -197,7 +204,7 @@ def _keys(properties: Any) -> list[str]:
 
 def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError:
     if condition_of(error) == "CATALOG_NOT_FOUND" or _NO_PLUGIN.search(str(error)):
-        catalog = meant_by(name, _settings(session))
+        catalog = catalog_of_name(name, _settings(session))
         return SettingsError(
             f"Spark knows no catalog {catalog}, or not its class",
             key=_KEY,
@@ -205,7 +212,7 @@ def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError
             f"the "
             "catalog and its settings",
         )
-    return cannot_be("be asked for", name, _causes(error), _settings(session))
+    return catalog_error("be asked for", name, _causes(error), _settings(session))
 
 
 def _causes(error: BaseException) -> list[str]:

@@ -37,7 +37,7 @@ from etl.decide.table_storage import (
     local_zone,
     packages,
     time_zone_of,
-    without_ours,
+    without_own_log_store,
 )
 from etl.errors import EtlError, ProcessLost, SettingsError
 from etl.io.process import cores
@@ -385,7 +385,7 @@ _LOCAL = re.compile(r"local(?:\[(\*|\d{1,6})(?:,\s*\d+)?\])?")
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
     """Return `settings` with our defaults for keys that neither they nor `submitted` set."""
-    settings = without_ours(settings, submitted)
+    settings = without_own_log_store(settings, submitted)
     given = {**submitted, **settings}
     master = given.get("spark.master", LOCAL_MASTER)
     defaults = {**_DEFAULTS, "spark.master": master}

@@ -27,9 +27,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 from etl.decide import group_assignment
 from etl.decide.group_assignment import (
     AssignmentContext,
-    Do,
+    MemberAction,
+    MemberState,
     Phase,
-    Standing,
     Step,
     Strategy,
     Timing,
@@ -289,15 +289,15 @@ class Rebalance:
         self._began = 0.0
         self._is_registered = False
         self._topics = options.topics
-        self._do: dict[Do, Callable[[], Step]] = {
-            Do.REGISTER: self._register,
-            Do.LOOK: self._look,
-            Do.CLAIM: self._claim,
-            Do.WAIT: self._wait,
-            Do.LET_GO: self._let_go,
-            Do.LEAVE: self._give_up,
+        self._do: dict[MemberAction, Callable[[], Step]] = {
+            MemberAction.REGISTER: self._register,
+            MemberAction.LOOK: self._look,
+            MemberAction.CLAIM: self._claim,
+            MemberAction.WAIT: self._wait,
+            MemberAction.LET_GO: self._let_go,
+            MemberAction.LEAVE: self._give_up,
         }
-        self.standing = Standing()
+        self.standing = MemberState()
         self.share: dict[BrokerPartition, bytes] = {}
         """The owned partitions, each with the thread that owns it."""
         self._left: set[BrokerPartition] = set()
@@ -315,7 +315,7 @@ class Rebalance:
         SettingsError if the options do not fit the group.
         """
         self._began = time.monotonic()
-        while step[1] is not Do.REST and not self.is_stopped:
+        while step[1] is not MemberAction.REST and not self.is_stopped:
             self._zookeeper.require_session()
             self.standing = step[0]
             step = self._do[step[1]]()
@@ -334,7 +334,7 @@ class Rebalance:
                 self._release()
             if self._is_registered and self._zookeeper.client.connected:
                 self._members.deregister(self.member)
-        self.standing = group_assignment.ended(self.standing)
+        self.standing = group_assignment.after_session_end(self.standing)
         self.share = {}
         self._is_registered = False
 
@@ -346,10 +346,10 @@ class Rebalance:
         of_others = []
         for logs in self._seen.partitions.values():
             of_others += [log for log in logs if log not in self.share]
-        if not group_assignment.ownerless(of_others, self._owners.owned_of(of_others)):
+        if not group_assignment.find_unowned(of_others, self._owners.owned_of(of_others)):
             return False
         self._members.nudge()
-        self.standing = group_assignment.nudged(self.standing)
+        self.standing = group_assignment.after_nudge(self.standing)
         return True
 
     def _register(self) -> Step:
@@ -374,7 +374,7 @@ class Rebalance:
                 return self._give_up()
             self._zookeeper.require_session()
             self._members.wait_until_gone(self.member, wait_s=left)
-        return group_assignment.registered(self.standing)
+        return group_assignment.after_registration(self.standing)
 
     def _ensure_registered(self) -> bool:
         return self._members.register(
@@ -410,7 +410,7 @@ class Rebalance:
             seen = self._group.read(topics, self._options.strategy)
         self._seen = seen
         owns = self.standing.phase is not Phase.STABLE or self._owners.owns(self.share)
-        return group_assignment.looked(self.standing, seen, owns_its_share=owns)
+        return group_assignment.after_observation(self.standing, seen, owns_its_share=owns)
 
     def _claim(self) -> Step:
         if self._left and not self._release():
@@ -430,7 +430,7 @@ class Rebalance:
         self.statistics = replace(
             self.statistics, rebalances=self.statistics.rebalances + 1, seconds=seconds
         )
-        return group_assignment.claimed(self.standing, is_called=self.bell.is_called)
+        return group_assignment.after_claim(self.standing, is_called=self.bell.is_called)
 
     def _wait(self) -> Step:
         """Wait until all assigned partitions are free or an event comes, a backoff at most."""
@@ -443,14 +443,14 @@ class Rebalance:
             if not self._left and not self._owners.owned_of(self.share, self.bell.rung):
                 break
             self.bell.rung.wait(left)
-        return group_assignment.waited(self.standing)
+        return group_assignment.after_backoff(self.standing)
 
     def _let_go(self) -> Step:
         if self.share:
             self.before_let_go()
         self._release()
         self.share = {}
-        return group_assignment.let_go(self.standing)
+        return group_assignment.after_release(self.standing)
 
     def _release(self) -> bool:
         """Release all partitions. False: some owner nodes may still exist and block others."""
@@ -462,7 +462,7 @@ class Rebalance:
     def _try_again(self, reason: Owned) -> Step:
         self._in_the_way = reason
         self.statistics = replace(self.statistics, tries=self.statistics.tries + 1)
-        return group_assignment.refused(
+        return group_assignment.after_rejected_claim(
             self.standing, self._options.timing, elapsed_s=self._elapsed_s
         )
 
@@ -515,14 +515,14 @@ class ZooKeeperMember:
         session of another process with the same `member_id`.
         """
         self._stop_following()
-        return self._settled(group_assignment.to_join(self._rebalance.standing))
+        return self._settled(group_assignment.start_join(self._rebalance.standing))
 
     def rejoin(self) -> MemberAssignment:
         """See `Member`. If neither group nor owners have changed, nothing is released."""
         self._stop_following()
         if self._rebalance.standing.phase is not Phase.STABLE:
             return self.join()
-        return self._settled((self._rebalance.standing, Do.LOOK))
+        return self._settled((self._rebalance.standing, MemberAction.LOOK))
 
     @property
     def is_current(self) -> bool:
@@ -572,7 +572,7 @@ class ZooKeeperMember:
         """See `Member`.
 
         If the group does not settle after the commit, or the session ends, the membership ends
-        (`ended`).
+        (`after_session_end`).
         """
         if self._follower is None and self._rebalance.standing.phase is Phase.STABLE:
             self._follower = threading.Thread(
@@ -597,7 +597,7 @@ class ZooKeeperMember:
         return MemberAssignment(self.id, Membership.ZOOKEEPER, strategy, None, logs)
 
     def _follow(self) -> None:
-        """Run the thread. It has no caller, so `ended` keeps its error."""
+        """Run the thread. It has no caller, so `after_session_end` keeps its error."""
         try:
             self._follow_until_stopped()
         except Exception as error:
@@ -614,7 +614,7 @@ class ZooKeeperMember:
         while not self._rebalance.is_stopped:
             self._bell.rung.clear()
             if self._bell.is_called:
-                self._rebalance.run((self._rebalance.standing, Do.LOOK))
+                self._rebalance.run((self._rebalance.standing, MemberAction.LOOK))
                 look_at = self._next_look()
             elif look_at is not None and look_at <= time.monotonic():
                 nudged = self._rebalance.nudge_ownerless()

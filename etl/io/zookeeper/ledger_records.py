@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from etl.decide import loaded_intervals
-from etl.decide.loaded_intervals import ancestry, fold, fold_all, note, prunable
+from etl.decide.loaded_intervals import add_removals, ancestry, fold, fold_all, prunable
 from etl.decide.offsets import starts_of
-from etl.decide.reservations import loaded_as_claimed
+from etl.decide.reservations import ledger_without_released
 from etl.decide.run_requests import with_key
 from etl.errors import Owned
 from etl.io.zookeeper.ledger import PlanLedger, Write
@@ -69,7 +69,7 @@ def read_all_loaded_intervals(
             recorded.append((plan, applied))
     pruned = ledger.read_loaded_intervals()
     if claim:
-        pruned, recorded = loaded_as_claimed(pruned, recorded, claim)
+        pruned, recorded = ledger_without_released(pruned, recorded, claim)
     return fold_all(pruned, recorded, transaction_version)
 
 
@@ -81,7 +81,7 @@ def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None
     path = ledger.paths.coverage
     for _ in range(_TRIES_MAX):
         before, version = ledger.read_loaded_intervals_with_version()
-        after = note(before, removals)
+        after = add_removals(before, removals)
         if after == before:
             return
         if ledger.documents.replace(path, render_loaded_intervals(after), version=version):
@@ -107,7 +107,7 @@ def take_in(
     Raises Owned if another client changed the loaded intervals meanwhile.
     """
     before, version = ledger.read_loaded_intervals_with_version()
-    after = loaded_intervals.take_in(
+    after = loaded_intervals.inherit_intervals(
         before, theirs, taken, table_id=table_id, known=known, lives=lives
     )
     if not ledger.documents.replace(

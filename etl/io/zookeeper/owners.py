@@ -35,7 +35,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from etl.decide.group_ownership import owned_by
+from etl.decide.group_ownership import owned_error
 from etl.errors import Owned, PermissionDenied, SettingsError, Unreachable, ZooKeeperUnreachable
 from etl.io.process import is_dead, this_driver
 from etl.io.zookeeper.session import (
@@ -437,4 +437,4 @@ def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owne
             f"The partitions had owners until a moment ago{waited}",
             action="Run again",
         )
-    return owned_by({log: node.owner for log, node in owners.items()}, waited=waited)
+    return owned_error({log: node.owner for log, node in owners.items()}, waited=waited)

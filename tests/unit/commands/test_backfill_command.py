@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etl.cli import main
-from etl.commands.backfill import BackfillPreview, pace_of, parse_asked
+from etl.commands.backfill import BackfillPreview, pace_of, parse_backfill_request
 from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import BrokerPartition
@@ -21,7 +21,7 @@ from etl.model.snapshot import (
     is_same_pipeline,
     live_and_name,
 )
-from etl.report.run_report import of_the_whole
+from etl.report.run_report import progress_of_backfill
 from etl.report.run_state import Doing, ReadSoFar, Verb
 from etl.run.backfill import estimate_backfill
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OwnershipMode
@@ -50,7 +50,7 @@ def preview() -> BackfillPreview:
         FakeWorld(outside, LATEST),
         LATEST,
         own,
-        parse_asked(
+        parse_backfill_request(
             "0",
             "3",
             (
@@ -109,28 +109,28 @@ def test_a_dry_run_says_how_much_would_be_loaded_in_how_many_plans() -> None:
 def test_bounds_are_the_same_where_they_mean_the_same_or_are_said_alike(
     one: tuple[str, str], other: tuple[str, str]
 ) -> None:
-    assert parse_asked(*one, ()).asked == parse_asked(*other, ()).asked
+    assert parse_backfill_request(*one, ()).asked == parse_backfill_request(*other, ()).asked
 
 
 def test_partitions_are_the_same_in_whatever_order_and_however_often_they_are_said() -> None:
     one, other = (
-        parse_asked("0", "9", tuple(f"clicks:{number}" for number in value))
+        parse_backfill_request("0", "9", tuple(f"clicks:{number}" for number in value))
         for value in ("1 0 10".split(), "10 0 1 0".split())
     )
     assert (one, one.asked) == (other, "from 0 until 9 of clicks:0, clicks:1, clicks:10")
 
 
 def test_what_is_asked_for_tells_partitions_and_what_is_left_out() -> None:
-    found = parse_asked("0", "9", ("clicks:1",), only_retained=True, only_missing=True)
+    found = parse_backfill_request("0", "9", ("clicks:1",), only_retained=True, only_missing=True)
     assert found.asked == "from 0 until 9 of clicks:1, only what is missing and what is retained"
     assert (found.covers(BrokerPartition("clicks", 1)), found.covers(LOG)) == (True, False)
-    assert parse_asked("0", "9", ()).covers(LOG)
+    assert parse_backfill_request("0", "9", ()).covers(LOG)
 
 
 @pytest.mark.parametrize("partition", ["clicks:", "clicks:01", "cl/icks"])
 def test_a_topic_or_partition_of_a_backfill_that_is_none_is_refused(partition: str) -> None:
     with pytest.raises(SettingsError):
-        parse_asked("0", "9", (partition,))
+        parse_backfill_request("0", "9", (partition,))
 
 
 def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
@@ -199,12 +199,12 @@ def test_the_pace_is_what_lies_between_the_last_plans() -> None:
 
 def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() -> None:
     report, doing = new_report(), Doing(Verb.FETCH, ReadSoFar(0, 1, 3, 4, 3, 300))
-    assert of_the_whole(doing, report) == doing
+    assert progress_of_backfill(doing, report) == doing
     report.saw(plain_snapshot({}, backfill=CLAIM))
     report.planned(part(2, 20, 24, 1000))
-    found = of_the_whole(doing, report).reached
+    found = progress_of_backfill(doing, report).reached
     assert found and (found.offsets, found.offsets_in_all) == (4 + 10 + 3, 24)
-    assert of_the_whole(Doing(Verb.PLAN), report) == Doing(Verb.PLAN)
+    assert progress_of_backfill(Doing(Verb.PLAN), report) == Doing(Verb.PLAN)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_who_looks_ahead_of_a_pipeline_without_a_plan_is_told_to_run_it_first() 
     world = FakeWorld(outside_of(5, 3, 4), LATEST)
     with pytest.raises(SettingsError, match="The pipeline has loaded nothing yet,") as refused:
         estimate_backfill(
-            world, LATEST, settings_of_backfill(LATEST, "old"), parse_asked("0", "3", ())
+            world, LATEST, settings_of_backfill(LATEST, "old"), parse_backfill_request("0", "3", ())
         )
     assert refused.value.action == "Run `etl run CONF`; then run this command again"
     assert list(LOGS) and not world.outside.plans

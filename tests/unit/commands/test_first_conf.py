@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from etl.commands.init import InitFindings, InitRequest, choose, conf_text, first_conf, proposed
+from etl.commands.init import (
+    InitFindings,
+    InitRequest,
+    choose_keys,
+    conf_text,
+    propose_broker_security,
+    write_first_conf,
+)
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings, parse_change
@@ -22,12 +29,12 @@ SEEN = InitFindings(BrokerFamily.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None
 def written(folder: Path, prompts: InitRequest = ASKED, seen: InitFindings = SEEN) -> Path:
     path = folder / prompts.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(conf_text(choose(prompts, seen)))
+    path.write_text(conf_text(choose_keys(prompts, seen)))
     return path
 
 
 def why(prompts: InitRequest, seen: InitFindings) -> dict[str, str]:
-    return {one.key: one.why for one in choose(prompts, seen)}
+    return {one.key: one.why for one in choose_keys(prompts, seen)}
 
 
 def test_the_conf_is_taken_and_names_places_as_its_own_folder_sees_them(
@@ -61,7 +68,7 @@ def test_each_key_has_its_reason_above_it_and_the_first_line_leads_an_editor_to_
         for number, line in enumerate(lines)
         if ": " in line and not line.lstrip().startswith("#")
     ]
-    assert len(keys) == len(choose(ASKED, SEEN))
+    assert len(keys) == len(choose_keys(ASKED, SEEN))
     reasons = [number for number in keys if lines[number - 1].lstrip().startswith("#")]
     assert len(reasons) == len(keys), "version has the head above it"
 
@@ -98,7 +105,7 @@ def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(
         and "1,000 bytes" in why(ASKED, seen)["source.starting_offsets"]
     )
     with pytest.raises(SettingsError, match="an-id"):
-        choose(replace(ASKED, cluster="mine"), SEEN)
+        choose_keys(replace(ASKED, cluster="mine"), SEEN)
 
 
 def test_what_is_there_already_is_said(tmp_path: Path) -> None:
@@ -120,7 +127,7 @@ def test_a_text_that_yaml_would_read_as_something_else_comes_back_as_it_was(tmp_
     request = replace(
         ASKED, topics=("no", "2026-01-31", "a: *b", "#x"), table="/a 'b' \"c\" é", pipeline="0x1f"
     )
-    found = yaml.safe_load(conf_text(choose(request, SEEN)))
+    found = yaml.safe_load(conf_text(choose_keys(request, SEEN)))
     assert (found["source"]["topics"], found["table"]["path"], found["pipeline"]) == (
         list(request.topics),
         request.table,
@@ -132,7 +139,7 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
     path = tmp_path / "clicks.yaml"
     path.write_text("mine")
     with pytest.raises(SettingsError, match="The file exists, and is not overwritten"):
-        first_conf(replace(ASKED, out=path, zookeeper="127.0.0.1:1"))
+        write_first_conf(replace(ASKED, out=path, zookeeper="127.0.0.1:1"))
     assert path.read_text() == "mine"
 
 
@@ -252,5 +259,5 @@ def test_what_to_say_of_the_way_in_goes_by_what_brokers_registered(
     message: str,
     not_said: str,
 ) -> None:
-    found = proposed(listeners)
+    found = propose_broker_security(listeners)
     assert message in found and not_said not in found

@@ -12,7 +12,7 @@ import pytest
 
 from etl.audit.audit import pieces_of
 from etl.commands import inherit_pipeline
-from etl.decide.loaded_intervals import take_in
+from etl.decide.loaded_intervals import inherit_intervals
 from etl.model.snapshot import Interval, LoadedIntervals, OtherPipeline
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.backfill_stories import accept_table, backfill_request, filled, given_up
@@ -72,7 +72,7 @@ def taken_in(outside: Outside) -> tuple[Interval, ...]:
     theirs = inherit_pipeline._loaded_by_all(
         ledger_of(outside), other, fake_table.read_table(outside)
     )
-    return take_in(
+    return inherit_intervals(
         LoadedIntervals(), theirs, newest.positions, table_id=outside.table_id, known=()
     ).intervals[LOG]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.lag import lags_of, unread_of
+from etl.commands.lag import first_unread_offsets, lags_of
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition, OldestRecord, Retention
 from etl.report.lag import Lags
@@ -79,9 +79,9 @@ def test_the_document_is_one_that_json_holds() -> None:
 def test_only_logs_that_lag_are_asked_for_their_oldest_unread_record() -> None:
     outside = loaded()
     outside.logs[LOGS[2]].log_start = 5
-    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[0]: 5}
+    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[0]: 5}
     grow(outside, 0, 0, 1)
-    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
+    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
         LOGS[0]: 5,
         LOGS[2]: 5,
     }, "what expired is not asked for"
@@ -97,7 +97,7 @@ def test_what_a_stored_plan_holds_lags_from_where_the_plan_begins() -> None:
         (0, 3),
         (0, 4),
     ]
-    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
+    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
         LOGS[0]: 0,
         LOGS[1]: 0,
         LOGS[2]: 0,
@@ -205,7 +205,7 @@ def test_where_the_ledgers_disagree_every_partition_says_so_and_so_does_the_exit
         found.refusal, LedgersDisagree
     )
     assert found.totals["lag"] is None and found.totals["partitions_unknown"] == 3
-    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {}
+    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {}
 
 
 def test_a_log_that_is_another_one_by_now_has_no_lag_and_is_not_asked() -> None:
@@ -217,7 +217,7 @@ def test_a_log_that_is_another_one_by_now_has_no_lag_and_is_not_asked() -> None:
         found.logs[0].unknown == {"lag": "the partition was recreated or truncated"}
         and found.refusal is not None
     )
-    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[2]: 4}
+    assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[2]: 4}
 
 
 def test_what_waits_behind_an_open_transaction_does_not_lag_and_is_told() -> None:

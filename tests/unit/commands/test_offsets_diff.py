@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etl.cli.screens import screen, show_offsets_diff
-from etl.commands.restore_ledger import Sides, sides_of
+from etl.commands.restore_ledger import SourcesDiff, compare_sources
 from etl.errors import (
     BrokerUnreachable,
     EtlError,
@@ -51,11 +51,15 @@ def seen(outside: Outside, settings: Settings | None = None) -> Snapshot:
     return FakeWorld(outside, settings or settings_for(outside)).observe()
 
 
-def diff(outside: Outside, settings: Settings | None = None, *, shows_all: bool = False) -> Sides:
-    return sides_of(seen(outside, settings), settings or settings_for(outside), shows_all=shows_all)
+def diff(
+    outside: Outside, settings: Settings | None = None, *, shows_all: bool = False
+) -> SourcesDiff:
+    return compare_sources(
+        seen(outside, settings), settings or settings_for(outside), shows_all=shows_all
+    )
 
 
-def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> Sides:
+def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> SourcesDiff:
     """The same where no broker answers."""
     found = seen(outside, settings)
     snapshot = replace(
@@ -71,17 +75,17 @@ def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> Sides:
         looked_at={},
         tails={},
     )
-    return sides_of(snapshot, settings, away=AWAY)
+    return compare_sources(snapshot, settings, away=AWAY)
 
 
-def rows_of(sides: Sides) -> list[tuple[Any, ...]]:
+def rows_of(sides: SourcesDiff) -> list[tuple[Any, ...]]:
     return [
         (r["partition"], r["committed"], r["plan"], r["table"], r["difference"])
         for r in sides.document["rows"]
     ]
 
 
-def next_runs(sides: Sides) -> set[str]:
+def next_runs(sides: SourcesDiff) -> set[str]:
     return {r["next_run"] for r in sides.document["rows"]}
 
 
@@ -357,7 +361,7 @@ def test_a_table_that_lacks_a_plan_and_was_accepted_is_no_disagreement() -> None
 
 def test_a_retired_pipeline_is_compared_and_told_as_a_run_tells_it() -> None:
     snapshot = seen(loaded())
-    found = sides_of(
+    found = compare_sources(
         replace(snapshot, ledger=replace(snapshot.ledger, retired=Retirement("moved", 1))), SETTINGS
     )
     assert isinstance(found.refusal, NeedsDecision) and found.document["rows"] == []

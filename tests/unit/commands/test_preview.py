@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.cli.screens import screen, show_preview
-from etl.commands.doctor import judged
+from etl.commands.doctor import check_snapshot
 from etl.commands.doctor_machine import Verdict
 from etl.commands.plans import Preview, preview_of, with_transform_checked
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
@@ -191,7 +191,7 @@ def test_doctor_fails_where_plan_stops_with_the_same_error(
     with pytest.raises(NeedsDecision) as stops_plan:
         preview_of(snapshot, settings)
     with pytest.raises(NeedsDecision) as stops_doctor:
-        list(judged("ledger and table", snapshot, settings, preview_of))
+        list(check_snapshot("ledger and table", snapshot, settings, preview_of))
     assert (type(stops_doctor.value), str(stops_doctor.value)) == (
         type(stops_plan.value),
         str(stops_plan.value),
@@ -203,12 +203,14 @@ def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_t
     outside.owners[LOGS[0]], outside.topic_ids["clicks"] = "somebody", "id-1"
     assert [
         line.verdict
-        for line in judged("x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of)
+        for line in check_snapshot(
+            "x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of
+        )
     ] == [Verdict.OK]
 
 
 def test_the_doctor_says_where_nothing_tells_that_a_topic_is_made_again() -> None:
-    first, second = judged(
+    first, second = check_snapshot(
         "x", FakeWorld(outside_of(5, 3, 4), SETTINGS).observe(), SETTINGS, preview_of
     )
     assert (first.name, first.verdict, second.verdict) == ("topic ids", Verdict.ADVICE, Verdict.OK)

@@ -1,4 +1,4 @@
-"""What `verify` and `intervals` expect where a table was lost, that was accepted, and a backfill
+"""What `verify` and `find_table_gaps` expect where a table was lost, that was accepted, and a backfill
 loaded the lost records again.
 """
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.operator_decisions import told
+from etl.commands.operator_decisions import describe_location
 from etl.errors import NotOurTable
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Ledger, NamedTable
@@ -40,7 +40,7 @@ def test_what_the_next_run_makes_of_a_name_is_told(
     before: NamedTable | None, made_for: str | None, words: str, is_silent_of: str
 ) -> None:
     ledger = Ledger("uid", plain_plan(1, table_id=made_for)) if made_for else Ledger(None)
-    message = told(before, FOUND, ledger, None)
+    message = describe_location(before, FOUND, ledger, None)
     assert words in message and is_silent_of not in message
 
 
@@ -60,12 +60,12 @@ def test_a_copy_that_lacks_the_newest_plan_is_told_with_the_place_that_may_hold_
     is_silent_of: str,
 ) -> None:
     plan = plain_plan(2, table_id="id-1")
-    message = told(
+    message = describe_location(
         before, FOUND, Ledger("uid", plan, CommitResult(2, plan.id, 7, "id-1", ())), in_table
     )
     assert words in message and is_silent_of not in message
     assert ("the next run stops" in message) == ("lacks" in message)
-    assert "lacks" not in told(
+    assert "lacks" not in describe_location(
         before, FOUND, Ledger("uid", plan), in_table
     )  # it is stored, the next run appends it
 

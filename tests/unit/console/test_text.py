@@ -15,7 +15,7 @@ from etl.commands.plans import Preview
 from etl.decide.lag import Headroom
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
-from etl.report.lag import Lags, LogLag
+from etl.report.lag import Lags, PartitionLag
 from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [
@@ -131,7 +131,7 @@ def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what
     lags = Lags(
         1_700_000_000_000,
         (
-            LogLag(
+            PartitionLag(
                 first,
                 extent,
                 100,
@@ -141,7 +141,7 @@ def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what
                 125.0,
                 Headroom(12_000.0, rests_on="retention.ms"),
             ),
-            LogLag(
+            PartitionLag(
                 second, {**extent, "log_end": None}, 7, None, unknown={"lag": "it has no leader"}
             ),
         ),
@@ -173,7 +173,7 @@ def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = BrokerPartition("clicks", 0, 1)
-    lags = Lags(0, (LogLag(log, {"log_start": 0, "log_end": 300}, 100, 200, 200),))
+    lags = Lags(0, (PartitionLag(log, {"log_start": 0, "log_end": 300}, 100, 200, 200),))
     names, row, reported = seen(monkeypatch, screens.show_lag, lags, terminal=False)
     assert (
         "lag in bytes" in names

@@ -8,16 +8,16 @@ import pytest
 
 from etl.decide.table_rules import (
     as_written,
-    by_its_name,
     catalog_of,
-    goes_by,
-    gone,
-    not_made,
-    not_there,
+    is_recorded_location,
+    missing_files_error,
+    not_created_error,
     place_in,
     reject_in_memory_catalog,
     reject_other_location,
     statement,
+    unknown_name_error,
+    with_table_name,
 )
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
 from etl.model.snapshot import CatalogEntry, NamedTable
@@ -107,7 +107,10 @@ def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide
 def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_that_both_messages_name() -> (
     None
 ):
-    for refusal, code in ((gone(NAME, "/wh/clicks"), 5), (not_there(NAME), 2)):
+    for refusal, code in (
+        (missing_files_error(NAME, "/wh/clicks"), 5),
+        (unknown_name_error(NAME), 2),
+    ):
         assert refusal.exit_code == code
         assert refusal.action.index("nothing is lost") < refusal.action.index(
             "etl table lookup-path CONF --create-empty"
@@ -150,7 +153,7 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
 def test_a_table_that_its_catalog_does_not_make_is_told_with_what_makes_it(
     condition: str, text: str, value: tuple[str, ...]
 ) -> None:
-    refusal = not_made(NAME, condition, condition, text, statement(NAME, COLUMNS, ()))
+    refusal = not_created_error(NAME, condition, condition, text, statement(NAME, COLUMNS, ()))
     assert refusal.exit_code == 2 and refusal.where["key"] == "table.name"
     assert all(words in f"{refusal.message}; {refusal.action}" for words in value), refusal
 
@@ -164,14 +167,14 @@ def test_the_statement_that_makes_a_table_names_its_partitions() -> None:
 def test_what_to_check_of_a_named_table_speaks_of_its_name_and_names_the_way_that_loses_nothing_before_any_other() -> (
     None
 ):
-    check = by_its_name(
+    check = with_table_name(
         "that table.path is the table; accept it: etl table accept-changes CONF 1", NAME
     )
     assert "table.path" not in check and "table.name" in check
     assert check.index("etl table lookup-path CONF") < check.index("etl table accept-changes")
     assert (
-        by_its_name("the group", NAME) == "the group"
-        and by_its_name("table.path", None) == "table.path"
+        with_table_name("the group", NAME) == "the group"
+        and with_table_name("table.path", None) == "table.path"
     )
 
 
@@ -197,11 +200,13 @@ def test_a_kept_word_is_gone_by_as_long_as_the_name_means_the_same_catalog(
     change: dict[str, str], is_another: bool
 ) -> None:
     kept = NamedTable(NAME, "/wh/clicks", "id-1", 0, catalog_of(HIVE))
-    assert goes_by(kept, NAME, catalog_of({**HIVE, **change})) is not is_another
-    assert not goes_by(kept, "lake.visits", catalog_of(HIVE)) and not goes_by(
-        None, NAME, catalog_of(HIVE)
+    assert is_recorded_location(kept, NAME, catalog_of({**HIVE, **change})) is not is_another
+    assert not is_recorded_location(
+        kept, "lake.visits", catalog_of(HIVE)
+    ) and not is_recorded_location(None, NAME, catalog_of(HIVE))
+    assert is_recorded_location(
+        replace(kept, catalog=None), NAME, "of a version that did not keep it"
     )
-    assert goes_by(replace(kept, catalog=None), NAME, "of a version that did not keep it")
 
 
 def test_a_password_in_the_url_of_a_metastores_database_tells_nothing_of_which_it_is() -> None:

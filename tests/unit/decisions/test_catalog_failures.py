@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decide.table_rules import cannot_be, innermost, known_cause, meant_by
+from etl.decide.table_rules import catalog_error, catalog_of_name, innermost, known_cause
 
 URIS = "spark.hadoop.hive.metastore.uris"
 OF_HIVE = (
@@ -92,7 +92,7 @@ def test_the_first_cause_that_says_something_is_told_in_our_words_with_the_key_t
     code: int,
     text: str,
 ) -> None:
-    refusal = cannot_be(
+    refusal = catalog_error(
         "be asked for", "lake.clicks", causes, {URIS: "thrift://u:hunter2@a:9083,thrift://b:9083"}
     )
     assert (refusal.exit_code, refusal.where["key"]) == (code, URIS) and refusal.retriable is (
@@ -141,7 +141,7 @@ def test_the_first_cause_that_says_something_is_told_in_our_words_with_the_key_t
 def test_the_key_is_that_of_the_catalog_which_the_name_means(
     name: str, spark: dict[str, str], key: str, place: str | None
 ) -> None:
-    refusal = cannot_be("make", name, ["java.net.ConnectException: Connection refused"], spark)
+    refusal = catalog_error("make", name, ["java.net.ConnectException: Connection refused"], spark)
     assert refusal.where["key"] == key and "hunter2" not in refusal.message
     assert refusal.message.endswith(f"connection refused{f', {place}' if place else ''}")
 
@@ -167,7 +167,7 @@ def test_a_table_that_is_not_made_is_told_with_the_statement_that_makes_it_where
     causes: list[str],
     code: int,
 ) -> None:
-    refusal = cannot_be("make", "lake.clicks", causes, {}, instead="CREATE TABLE lake.clicks")
+    refusal = catalog_error("make", "lake.clicks", causes, {}, instead="CREATE TABLE lake.clicks")
     assert refusal.exit_code == code and ("CREATE TABLE lake.clicks" in refusal.action) is (
         code == 2
     )
@@ -175,8 +175,8 @@ def test_a_table_that_is_not_made_is_told_with_the_statement_that_makes_it_where
 
 def test_a_name_with_a_schema_alone_is_looked_for_in_the_catalog_of_the_session() -> None:
     of_session = {"spark.sql.defaultCatalog": "lakes"}
-    assert [meant_by(name, of_session) for name in ("lake.clicks", "unity.lake.clicks")] == [
+    assert [catalog_of_name(name, of_session) for name in ("lake.clicks", "unity.lake.clicks")] == [
         "lakes",
         "unity",
     ]
-    assert meant_by("lake.clicks", {}) == ""
+    assert catalog_of_name("lake.clicks", {}) == ""

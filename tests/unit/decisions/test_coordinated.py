@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from kafka.coordinator.heartbeat import Heartbeat
 
 from etl.decide.group_assignment import (
-    Answered,
     Heartbeats,
     Next,
+    Reaction,
     Reconciled,
-    answered,
     interval_of,
-    reconciled,
+    reaction_to,
+    reconcile_assignment,
 )
 from etl.errors import (
     BrokerError,
@@ -30,28 +30,28 @@ from etl.errors import (
 from etl.kafka.versions import CODES, error_of
 from etl.model.partitions import BrokerPartition
 
-LOST = Answered(Next.GIVE_UP, is_lost=True)
-AGAIN, LOOK_UP = Answered(Next.ASK_AGAIN), Answered(Next.LOOK_UP)
-ROWS: list[tuple[int, Answered, type[EtlError]]] = [
+LOST = Reaction(Next.GIVE_UP, is_lost=True)
+AGAIN, LOOK_UP = Reaction(Next.ASK_AGAIN), Reaction(Next.LOOK_UP)
+ROWS: list[tuple[int, Reaction, type[EtlError]]] = [
     (14, LOOK_UP, BrokerError),
     (15, LOOK_UP, BrokerError),
     (16, LOOK_UP, BrokerError),
-    (22, Answered(Next.JOIN_AGAIN, is_lost=True), BrokerError),
+    (22, Reaction(Next.JOIN_AGAIN, is_lost=True), BrokerError),
     (23, LOST, SettingsError),
     (24, LOST, SettingsError),
-    (25, Answered(Next.JOIN_AGAIN, keeps_id=False, is_lost=True), BrokerError),
+    (25, Reaction(Next.JOIN_AGAIN, keeps_id=False, is_lost=True), BrokerError),
     (26, LOST, SettingsError),
-    (27, Answered(Next.JOIN_AGAIN), BrokerError),
+    (27, Reaction(Next.JOIN_AGAIN), BrokerError),
     (30, LOST, PermissionDenied),
     (35, LOST, SettingsError),
     (69, LOST, SettingsError),
-    (79, Answered(Next.JOIN_AGAIN), BrokerError),
+    (79, Reaction(Next.JOIN_AGAIN), BrokerError),
     (81, AGAIN, Owned),
     (82, LOST, MembershipLost),
-    (110, Answered(Next.JOIN_AGAIN, is_lost=True), BrokerError),
+    (110, Reaction(Next.JOIN_AGAIN, is_lost=True), BrokerError),
     (111, AGAIN, Owned),
     (112, LOST, SettingsError),
-    (113, Answered(Next.ASK_AT_ONCE), BrokerError),
+    (113, Reaction(Next.ASK_AT_ONCE), BrokerError),
     (-1, AGAIN, BrokerError),
     (7, AGAIN, BrokerError),
     (42, LOST, EtlError),
@@ -62,19 +62,19 @@ ROWS: list[tuple[int, Answered, type[EtlError]]] = [
 @pytest.mark.parametrize(("code", "means", "kind"), ROWS, ids=[str(row[0]) for row in ROWS])
 def test_each_code_has_one_meaning_to_a_member_and_one_error_where_it_is_the_end(
     code: int,
-    means: Answered,
+    means: Reaction,
     kind: type[EtlError],
 ) -> None:
     refusal = error_of(code)
-    assert refusal is not None and (answered(refusal), refusal.kind) == (means, kind)
+    assert refusal is not None and (reaction_to(refusal), refusal.kind) == (means, kind)
 
 
 def test_an_answer_that_refuses_nothing_is_gone_on_from() -> None:
-    assert answered(None) == Answered(Next.GO_ON)
+    assert reaction_to(None) == Reaction(Next.GO_ON)
 
 
 def test_whatever_code_comes_a_member_knows_what_to_do_and_asks_again_only_what_may_pass() -> None:
-    reported = {code: answered(refusal).next for code, refusal in CODES.items()}
+    reported = {code: reaction_to(refusal).next for code, refusal in CODES.items()}
     assert all(
         CODES[code].is_retriable
         for code, step in reported.items()
@@ -153,5 +153,5 @@ def test_what_is_taken_is_let_go_unless_it_is_held_and_nothing_new_is_owned_besi
     holds: bool,
     found: Reconciled[BrokerPartition],
 ) -> None:
-    assert reconciled(frozenset(owned), frozenset(target), holds=holds) == found
+    assert reconcile_assignment(frozenset(owned), frozenset(target), holds=holds) == found
     assert found.is_settled == (not found.held)

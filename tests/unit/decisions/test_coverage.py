@@ -15,15 +15,15 @@ from etl.decide.loaded_intervals import (
     PLAN_BYTES_KEPT,
     PLANS_KEPT,
     Ancestry,
+    add_removals,
     ancestry,
+    first_gap,
     fold,
     fold_all,
+    inherit_intervals,
     is_better,
     merge,
-    note,
     prunable,
-    take_in,
-    unloaded,
     with_backfills,
 )
 from etl.errors import LedgersDisagree
@@ -264,12 +264,12 @@ def test_a_plan_that_went_to_another_table_begins_the_coverage_anew() -> None:
 
 def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
     found = [ForeignCommit(version, "DELETE", "removed rows") for version in range(3)]
-    noted = note(note(LoadedIntervals(), found[:2]), found)
+    noted = add_removals(add_removals(LoadedIntervals(), found[:2]), found)
     assert noted.removals == tuple(found)
-    assert note(noted, found) == noted
+    assert add_removals(noted, found) == noted
     assert (
         len(
-            note(
+            add_removals(
                 LoadedIntervals(), [ForeignCommit(v, "DELETE", "removed rows") for v in range(1500)]
             ).removals
         )
@@ -368,9 +368,9 @@ def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_fo
         log: [(one.from_offset, one.until_offset) for one in some]
         for log, some in found.intervals.items()
     } == {A: [(0, 3), (5, 9)], B: [(0, 2)]}
-    assert take_in(LoadedIntervals(), found, {A: 9}, table_id="t", known=()).intervals == {
-        A: found.intervals[A]
-    }
+    assert inherit_intervals(
+        LoadedIntervals(), found, {A: 9}, table_id="t", known=()
+    ).intervals == {A: found.intervals[A]}
 
 
 def test_what_other_members_read_of_a_pipeline_stays_theirs_for_who_takes_over() -> None:
@@ -378,9 +378,9 @@ def test_what_other_members_read_of_a_pipeline_stays_theirs_for_who_takes_over()
         fold(LoadedIntervals(), *plan_of(1, (A, 0, 5), (B, 0, 2))),
         read_by_others=(ReadByOthers(A, 5, 7), ReadByOthers(B, 2, 3)),
     )
-    found = take_in(LoadedIntervals(), theirs, {A: 9, B: 3}, table_id="t", known=(B,))
+    found = inherit_intervals(LoadedIntervals(), theirs, {A: 9, B: 3}, table_id="t", known=(B,))
     assert found.read_by_others == (ReadByOthers(A, 5, 7),)
-    assert take_in(found, theirs, {A: 9, B: 3}, table_id="t", known=(B,)) == found
+    assert inherit_intervals(found, theirs, {A: 9, B: 3}, table_id="t", known=(B,)) == found
 
 
 @pytest.mark.parametrize("change", ["another table", "an old copy"])
@@ -403,7 +403,9 @@ def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it
 def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_surprise_to_who_takes_over() -> (
     None
 ):
-    found = take_in(LoadedIntervals(), None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2})
+    found = inherit_intervals(
+        LoadedIntervals(), None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2}
+    )
     assert found.given_up == {
         A: (
             Interval(0, OFFSETS_END, 0),
@@ -412,18 +414,20 @@ def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_su
         ),
         B: (Interval(0, 7, 0),),
     }
-    assert take_in(found, None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2}) == found
-    behind = take_in(found, None, {B: 3}, table_id="t", known=(B,))
+    assert (
+        inherit_intervals(found, None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2}) == found
+    )
+    behind = inherit_intervals(found, None, {B: 3}, table_id="t", known=(B,))
     assert behind.given_up[B] == (Interval(0, 7, 0), Interval(0, 3, 0)), (
         "what was taken in before stays"
     )
 
 
 def test_the_first_offsets_that_nothing_holds_are_named() -> None:
-    assert unloaded([(0, 3), (2, 6)], 1, 6) is None
-    assert unloaded([(0, 3), (5, 9)], 1, 9) == (3, 5)
-    assert unloaded([], 1, 9) == (1, 9)
-    assert unloaded([(0, 9)], 4, 4) is None
+    assert first_gap([(0, 3), (2, 6)], 1, 6) is None
+    assert first_gap([(0, 3), (5, 9)], 1, 9) == (3, 5)
+    assert first_gap([], 1, 9) == (1, 9)
+    assert first_gap([(0, 9)], 4, 4) is None
 
 
 def test_folding_keeps_the_run_key_of_a_plan_that_reached_its_bound_and_forgets_one_that_a_cap_cut() -> (

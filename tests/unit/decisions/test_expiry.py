@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.decide.lag import Expiring, Headroom, expiring, headroom
+from etl.decide.lag import Expiring, Headroom, find_expiring, headroom
 from etl.decide.tasks import pack_tasks
 from etl.model.partitions import (
     Broker,
@@ -32,7 +32,7 @@ def snapshot_of(**changes: Any) -> Snapshot:
 
 
 def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tuple[Expiring, ...]:
-    return expiring(ranges, snapshot, within_s=within_s, now_ms=NOW_MS)
+    return find_expiring(ranges, snapshot, within_s=within_s, now_ms=NOW_MS)
 
 
 def ledger_of(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:

@@ -10,12 +10,12 @@ import pytest
 
 from etl.decide.loaded_intervals import fold_all
 from etl.decide.reservations import (
-    as_claimed,
-    covered_as_claimed,
-    given_up_of,
-    held_parts,
-    loaded_as_claimed,
-    still_there,
+    given_up_offsets,
+    intervals_without_released,
+    ledger_without_released,
+    plan_without_released,
+    remaining_reservation,
+    split_reservation,
 )
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import GAPS_KEPT, CommitResult, OffsetRange, RangeResult
@@ -37,9 +37,9 @@ def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
     )
     assert [
         (one.offsets.from_offset, one.offsets.until_offset, one.rows)
-        for one in held_parts({LOG: ((0, 4), (6, 14))}, loaded)
+        for one in split_reservation({LOG: ((0, 4), (6, 14))}, loaded)
     ] == [(0, 4, 3), (6, 8, 2), (8, 12, 4), (12, 14, None)]
-    assert [one.rows for one in held_parts({LOG: ((1, 4),)}, loaded)] == [None], (
+    assert [one.rows for one in split_reservation({LOG: ((1, 4),)}, loaded)] == [None], (
         "of a part nobody knows how many rows it gave"
     )
 
@@ -47,25 +47,27 @@ def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
 def test_in_doubt_is_what_was_loaded_before_the_table_was_another_and_not_again_since() -> None:
     given_up = {LOG: (Interval(0, 3, 3), Interval(3, 8, 5)), PHYSICAL: (Interval(0, 9, 1),)}
     loaded = LoadedIntervals(intervals={LOG: (Interval(2, 4, 2),)}, given_up=given_up)
-    assert given_up_of({LOG: ((0, 6), (7, 20))}, loaded) == {LOG: ((0, 2), (4, 6), (7, 8))}
-    assert given_up_of({LOG: ((2, 4),)}, loaded) == {}
+    assert given_up_offsets({LOG: ((0, 6), (7, 20))}, loaded) == {LOG: ((0, 2), (4, 6), (7, 8))}
+    assert given_up_offsets({LOG: ((2, 4),)}, loaded) == {}
 
 
 def test_where_as_many_rows_are_there_as_were_loaded_nothing_is_given_back() -> None:
     stretches = {LOG: ((0, 10),)}
-    held = held_parts(stretches, LoadedIntervals(intervals={LOG: (Interval(0, 10, 8),)}))
-    assert still_there(stretches, held, [RangeResult(rows=8, gaps=((3, 5),))]) == stretches
-    assert still_there(stretches, held, [RangeResult(rows=7, gaps=((3, 6),))]) == {
+    held = split_reservation(stretches, LoadedIntervals(intervals={LOG: (Interval(0, 10, 8),)}))
+    assert (
+        remaining_reservation(stretches, held, [RangeResult(rows=8, gaps=((3, 5),))]) == stretches
+    )
+    assert remaining_reservation(stretches, held, [RangeResult(rows=7, gaps=((3, 6),))]) == {
         LOG: ((0, 3), (6, 10))
     }
-    assert still_there(stretches, held, [RangeResult(rows=0, gaps=((0, 10),))]) == {}
+    assert remaining_reservation(stretches, held, [RangeResult(rows=0, gaps=((0, 10),))]) == {}
 
 
 def test_of_very_many_holes_the_largest_are_given_back() -> None:
     stretches = {LOG: ((0, 10_000),)}
     gaps = (*((at, at + 1) for at in range(0, 4 * GAPS_KEPT, 2)), (9_000, 9_900))
-    kept = still_there(
-        stretches, held_parts(stretches, LoadedIntervals()), [RangeResult(rows=1, gaps=gaps)]
+    kept = remaining_reservation(
+        stretches, split_reservation(stretches, LoadedIntervals()), [RangeResult(rows=1, gaps=gaps)]
     )[LOG]
     assert (kept[-1], sum(until - start for start, until in kept)) == (
         (9_900, 10_000),
@@ -76,8 +78,13 @@ def test_of_very_many_holes_the_largest_are_given_back() -> None:
 @pytest.mark.parametrize(("rows", "kept"), [(0, {}), (1, {PHYSICAL: ((0, 90),)})])
 def test_of_a_physical_log_rows_tell_only_whether_any_is_there(rows: int, kept: object) -> None:
     stretches = {PHYSICAL: ((0, 90),)}
-    held = held_parts(stretches, LoadedIntervals(intervals={PHYSICAL: (Interval(0, 90, 3),)}))
-    assert still_there(stretches, held, [RangeResult(rows=rows, gaps_complete=False)]) == kept
+    held = split_reservation(
+        stretches, LoadedIntervals(intervals={PHYSICAL: (Interval(0, 90, 3),)})
+    )
+    assert (
+        remaining_reservation(stretches, held, [RangeResult(rows=rows, gaps_complete=False)])
+        == kept
+    )
 
 
 def test_a_plan_is_expected_without_what_was_given_back() -> None:
@@ -85,7 +92,7 @@ def test_a_plan_is_expected_without_what_was_given_back() -> None:
         1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 5, 10), OffsetRange(LOG, 10, 12))
     )
     full = RangeResult(rows=5, fetched_bytes=9)
-    left, applied, doubtful = as_claimed(
+    left, applied, doubtful = plan_without_released(
         plan, applied_of(full, replace(full, rows=4, gaps=((7, 8),)), replace(full, rows=2)), CLAIM
     )
     assert [(r.from_offset, r.until_offset) for r in left.ranges] == [
@@ -98,7 +105,7 @@ def test_a_plan_is_expected_without_what_was_given_back() -> None:
 def test_of_a_range_whose_gaps_nobody_knows_what_is_left_is_not_judged() -> None:
     plan = plain_plan(1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 6, 10)))
     unknown = RangeResult(rows=3, gaps_complete=False)
-    left, applied, doubtful = as_claimed(plan, applied_of(unknown, unknown), CLAIM)
+    left, applied, doubtful = plan_without_released(plan, applied_of(unknown, unknown), CLAIM)
     assert left.ranges == plan.ranges[1:] and applied.receipts == (unknown,)
     assert doubtful == {LOG: (Interval(0, 4, 4, incarnation=2),)}
 
@@ -110,11 +117,11 @@ def test_the_same_holds_of_plans_that_were_pruned() -> None:
         Interval(10, 12, 2, incarnation=2),
     )
     coverage = LoadedIntervals(intervals={LOG: intervals})
-    found = covered_as_claimed(coverage, CLAIM)
+    found = intervals_without_released(coverage, CLAIM)
     assert found.intervals == {LOG: (Interval(0, 4, 4, incarnation=2),)}
     assert found.given_up == {LOG: (Interval(6, 10, 4, incarnation=2),)}
     whole = replace(CLAIM, stretches={LOG: ((0, 12),)})
-    assert covered_as_claimed(coverage, whole) == coverage
+    assert intervals_without_released(coverage, whole) == coverage
 
 
 def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_counted() -> None:
@@ -142,7 +149,7 @@ def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_count
             ),
         )
     ]
-    found = fold_all(*loaded_as_claimed(pruned, recorded, CLAIM), None)
+    found = fold_all(*ledger_without_released(pruned, recorded, CLAIM), None)
     assert found.intervals == {
         LOG: (
             Interval(0, 4, 4, incarnation=2),

@@ -10,7 +10,7 @@ import pytest
 
 from etl.commands.lag import lags_of, offsets_of
 from etl.commands.plans import preview_of
-from etl.decide.lag import Reached, lag_of
+from etl.decide.lag import Progress, lag_of
 from etl.errors import EtlError, NeedsDecision
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import ForeignCommit
@@ -276,11 +276,11 @@ def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:
 def test_a_position_above_the_end_of_its_log_is_no_lag_below_nothing() -> None:
     state = onward({A: 9})
     assert (
-        lag_of(A, snapshot_of({A: (0, 5)}), Reached(state.last, state.positions), plan_settings())
+        lag_of(A, snapshot_of({A: (0, 5)}), Progress(state.last, state.positions), plan_settings())
         == 0
     )
 
 
 def test_nobody_knows_the_lag_of_a_log_whose_start_was_not_asked_for() -> None:
     last = onward({B: 5}, pending_starts={A: 1}).last
-    assert lag_of(A, snapshot_of({A: (0, 5)}), Reached(last, {B: 5}), plan_settings()) is None
+    assert lag_of(A, snapshot_of({A: (0, 5)}), Progress(last, {B: 5}), plan_settings()) is None

@@ -23,7 +23,7 @@ from etl.model.partitions import (
     parse_named,
 )
 from etl.model.snapshot import Ledger, Pause
-from etl.report.lag import resting
+from etl.report.lag import paused_partitions
 from tests.builders import plain_plan, plain_snapshot
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
@@ -183,7 +183,7 @@ def paused_lines(
         retention={"clicks": retention} if retention else {},
         ledger=Ledger("u", plain_plan(positions={A: at, B: at})),
     )
-    return [one.summary for one in resting(seen, now_ms=NOW_MS)]
+    return [one.summary for one in paused_partitions(seen, now_ms=NOW_MS)]
 
 
 SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
@@ -238,7 +238,7 @@ def test_of_a_pause_nobody_tells_more_than_is_known() -> None:
 def test_ten_thousand_pauses_of_one_command_are_one_sentence() -> None:
     logs = [BrokerPartition("clicks", p) for p in range(10_000)]
     seen = plain_snapshot({log: (0, 1) for log in logs}, pauses=tuple(map(of, logs)))
-    [one] = resting(seen, now_ms=NOW_MS)
+    [one] = paused_partitions(seen, now_ms=NOW_MS)
     assert (
         one.summary.startswith("clicks 0, 1, 2, 3, 4 and 9,995 more: paused since")
         and len(one.as_json()["partitions"]) == 10_000

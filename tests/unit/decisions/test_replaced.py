@@ -21,7 +21,7 @@ from etl.audit.audit import (
     audit_log,
     replaced_expected,
 )
-from etl.decide.loaded_intervals import Span, fold, replaced_in, spans_of, split_around
+from etl.decide.loaded_intervals import Span, fold, replace_span, spans_of, split_around
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
@@ -148,15 +148,15 @@ def test_a_row_too_few_or_too_many_is_found_behind_any_replay(
 
 def test_of_a_dense_interval_the_parts_around_are_known_and_of_another_only_the_number() -> None:
     span, came = Span(LOG, 3, 6, stood=2), [Interval(3, 6, 1, compacted=2)]
-    assert replaced_in([Interval(0, 10, 10)], span, came) == (
+    assert replace_span([Interval(0, 10, 10)], span, came) == (
         Interval(0, 3, 3),
         Interval(6, 10, 4),
         *came,
     )
-    assert replaced_in([Interval(0, 10, 9, control_records=1)], span, came) == (
+    assert replace_span([Interval(0, 10, 9, control_records=1)], span, came) == (
         Interval(0, 10, 8, control_records=1, compacted=2),
     )
-    assert replaced_in([Interval(4, 5, 0), Interval(6, 9, 2)], span, came) == (
+    assert replace_span([Interval(4, 5, 0), Interval(6, 9, 2)], span, came) == (
         Interval(6, 9, 2),
         *came,
     )
@@ -168,13 +168,13 @@ def test_of_a_dense_interval_the_parts_around_are_known_and_of_another_only_the_
     ids=["nobody counted what stood", "nor what was loaded"],
 )
 def test_where_nobody_counted_the_rows_the_number_is_not_known(interval: Interval) -> None:
-    assert replaced_in([interval], Span(LOG, 3, 6), [Interval(3, 6, 3)])[0].rows is None
+    assert replace_span([interval], Span(LOG, 3, 6), [Interval(3, 6, 3)])[0].rows is None
 
 
 def test_byte_positions_tell_no_rows_so_a_replay_inside_an_interval_leaves_their_number_alone() -> (
     None
 ):
-    left = replaced_in(
+    left = replace_span(
         [Interval(0, 100, 100)], Span(PHYSICAL, 30, 60, stood=31), [Interval(30, 60, 29)]
     )
     assert left == (Interval(0, 100, 98),)
@@ -182,7 +182,7 @@ def test_byte_positions_tell_no_rows_so_a_replay_inside_an_interval_leaves_their
 
 def test_rows_of_another_life_of_the_log_are_left_alone() -> None:
     old, came = Interval(0, 10, 10), Interval(5, 8, 3, incarnation=1)
-    assert replaced_in(
+    assert replace_span(
         [old, Interval(5, 8, 3, incarnation=1)], Span(LOG, 5, 8, 1, stood=3), [came]
     ) == (old, came)
 

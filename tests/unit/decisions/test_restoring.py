@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from etl.commands.restore_ledger import from_commits
+from etl.commands.restore_ledger import restore_from_commits
 from etl.decide.next_step import repaired
 from etl.decide.restore_ledger import (
     Lost,
     describe_restored_rows,
+    find_lost_part,
     is_forgotten,
     repair_from,
-    what_is_lost,
 )
 from etl.decide.set_offsets import Standing, plan_set
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
@@ -54,11 +54,11 @@ def restore(outside: Outside) -> Lost:
     """What `etl ledger restore` changes if the table's commits are readable."""
     world = FakeWorld(outside, SETTINGS)
     snapshot = world.observe()
-    lost, plan = what_is_lost(snapshot, SETTINGS)
+    lost, plan = find_lost_part(snapshot, SETTINGS)
     if lost is Lost.NOTHING:
         return lost
     assert plan is not None
-    from_commits(world, snapshot, SETTINGS, "restored", "run-1")
+    restore_from_commits(world, snapshot, SETTINGS, "restored", "run-1")
     return lost
 
 
@@ -130,7 +130,7 @@ def test_a_crash_while_it_is_restored_is_finished_by_saying_it_again(step: str, 
     outside.logs[A].end = 40
     world = FakeWorld(outside, SETTINGS, crash_at(step, when))
     snapshot = world.observe()
-    _, plan = what_is_lost(snapshot, SETTINGS)
+    _, plan = find_lost_part(snapshot, SETTINGS)
     assert plan is not None
     try:
         repair = repair_from(plan, snapshot)
@@ -179,7 +179,7 @@ def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:
     outside = emptied(loaded())
     outside.forgotten_commits = True
     snapshot = FakeWorld(outside, SETTINGS).observe()
-    assert what_is_lost(snapshot, SETTINGS) == (Lost.PLANS, None)
+    assert find_lost_part(snapshot, SETTINGS) == (Lost.PLANS, None)
     with pytest.raises(LedgersDisagree) as refused:
         run(outside)
     assert "etl ledger restore CONF" in (refused.value.action or "")

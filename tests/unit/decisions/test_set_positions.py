@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.decide.loaded_intervals import without
+from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.set_offsets import Move, describe_moves, reject_loaded
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan
@@ -377,4 +377,4 @@ def test_what_is_left_of_a_stretch_outside_of_its_holes(
     holes: list[tuple[int, int]],
     left: list[tuple[int, int]],
 ) -> None:
-    assert without(stretch, holes) == left
+    assert subtract_intervals(stretch, holes) == left

@@ -10,11 +10,11 @@ import pytest
 
 from etl.decide.inherit_pipeline import (
     Loaded,
-    ours_apart,
     plan_inheritance,
     predecessor_of,
     reject_unloaded_gap,
     state_of_itself,
+    state_of_own_ledger,
 )
 from etl.decide.plan import plan_next
 from etl.decide.reconcile import where_we_stand
@@ -336,7 +336,7 @@ def test_who_takes_the_place_of_an_era_before_goes_on_behind_both_and_under_a_nu
     with pytest.raises(LedgersDisagree, match="another pipeline of the same name"):
         where_we_stand(snapshot, SETTINGS)
     state, taken = (
-        ours_apart(snapshot),
+        state_of_own_ledger(snapshot),
         predecessor_of(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS),
     )
     plan = with_id(
@@ -357,7 +357,7 @@ def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_on
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     snapshot = of_another_era(outside, 0)
-    state = ours_apart(snapshot)
+    state = state_of_own_ledger(snapshot)
     assert isinstance(state, Replay)
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
     taken = predecessor_of(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
@@ -371,7 +371,7 @@ def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_on
         state.plan.id,
     )
     with pytest.raises(NeedsDecision, match="it is unknown whether its own table has it"):
-        ours_apart(of_another_era(outside, 3))
+        state_of_own_ledger(of_another_era(outside, 3))
 
 
 def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_again_is_of_the_past() -> (

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from etl.commands import doctor, doctor_machine
-from etl.commands.doctor import CHECKS, Diagnosis, diagnose, told
+from etl.commands.doctor import CHECKS, Diagnosis, describe_state, diagnose
 from etl.commands.doctor_machine import Check, Fact, Findings, Line, Verdict, advice, failed, ok
 from etl.errors import (
     BrokerUnreachable,
@@ -120,7 +120,7 @@ def test_a_check_whose_ground_failed_is_not_made_and_says_which_line_to_mend() -
         Check("ZooKeeper", _refusing, gives=Fact.ZOOKEEPER),
         Check("chroot", never, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
         Check("cluster", never, needs=(Fact.CHROOT,)),
-        Check("store", doctor.store),
+        Check("store", doctor.check_store),
     )
     diagnosis = diagnose(settings(), checks)
     assert [(line.name, line.verdict) for line in diagnosis.lines] == [
@@ -428,7 +428,7 @@ _LOG = BrokerPartition("clicks", 0)
 def test_where_the_pipeline_stands_is_told_in_words(
     state: PipelineState, verdict: Verdict, words: str
 ) -> None:
-    line = told("x", state)
+    line = describe_state("x", state)
     assert line.verdict is verdict
     assert words in line.found
     assert bool(line.to_do) == (verdict is Verdict.ADVICE)
@@ -482,7 +482,7 @@ def test_where_the_pipeline_stands_is_told_in_words(
 def test_a_store_is_judged_by_its_scheme_and_its_log_store(
     path: str, spark: dict[str, str], verdict: Verdict, words: str
 ) -> None:
-    (line,) = lines_of(doctor.store, table={"path": path}, spark=spark)
+    (line,) = lines_of(doctor.check_store, table={"path": path}, spark=spark)
     assert (line.verdict, line.exit_code) == (verdict, 2 if verdict is Verdict.FAILED else 0)
     assert words in line.found
 
@@ -496,7 +496,7 @@ def test_a_disk_that_is_nearly_full_is_advice(
     monkeypatch.setattr(
         "etl.commands.doctor.shutil.disk_usage", lambda path: Usage(2**40, 2**40, 2**20)
     )
-    (line,) = lines_of(doctor.folder, table={"path": str(tmp_path / "t")})
+    (line,) = lines_of(doctor.check_directory, table={"path": str(tmp_path / "t")})
     assert line.verdict is Verdict.ADVICE
     assert "0.0 GiB" in line.found
     assert list(tmp_path.iterdir()) == []
@@ -521,6 +521,6 @@ def test_who_writes_the_files_is_told_before_a_run(
     writer: str, transform: str | None, verdict: Verdict, message: str
 ) -> None:
     (line,) = lines_of(
-        doctor.writer, table={"path": "table", "writer": writer}, transform=transform
+        doctor.check_writer, table={"path": "table", "writer": writer}, transform=transform
     )
     assert line.verdict is verdict and message in line.found

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.io.brokers.authentication import called_until
+from etl.io.brokers.authentication import call_with_deadline
 
 
 class NoError(BaseException):
@@ -28,7 +28,7 @@ def raising(error: BaseException) -> Callable[[], Any]:
 
 
 def called(function: Callable[[], Any], seconds: float = 60.0) -> Any:
-    return called_until(
+    return call_with_deadline(
         function,
         time.monotonic() + seconds,
         name="tokens:token",

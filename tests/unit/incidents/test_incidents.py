@@ -130,7 +130,7 @@ def test_a_run_that_is_refused_keeps_what_it_saw() -> None:
 def test_a_look_that_takes_too_much_is_left_out_and_the_report_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(incidents, "LOOK_MAX_BYTES", 100)
+    monkeypatch.setattr(incidents, "SNAPSHOT_MAX_BYTES", 100)
     report = reported(outside_of(5, 3, 4))
     document = json.loads(as_text(report.as_json(), report.snapshots_as_json()))
     assert document["snapshot"]["first"]["left_out"].endswith("more than 100")

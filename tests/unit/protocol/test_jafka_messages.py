@@ -21,7 +21,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.kafka import jafka_family
-from etl.kafka.families import GENERATIONS
+from etl.kafka.families import BROKER_TYPES
 from etl.kafka.jafka_family import Jafka, JafkaProtocol
 from etl.kafka.messages import (
     EARLIEST,
@@ -204,7 +204,7 @@ def test_messages_are_appended_byte_for_byte_and_an_offsets_request_behind_them_
 
 
 def test_whoever_connects_must_have_been_told_that_it_is_a_jafka() -> None:
-    [jafka] = [each for each in GENERATIONS if "jafka" in each.names]
+    [jafka] = [each for each in BROKER_TYPES if "jafka" in each.names]
     assert jafka.is_told
     greeting = jafka.greeting("client", "b:9092")
     assert greeting.frame == bytes.fromhex("00000004 0002 0000")

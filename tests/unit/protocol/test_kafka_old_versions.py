@@ -11,10 +11,10 @@ import pytest
 
 from etl.errors import BrokerRefusal, CorruptData, Meaning, SettingsError
 from etl.kafka import fetch, versions
-from etl.kafka.families import GENERATIONS, release_name
-from etl.kafka.fetch import parse_fetch, squeezed
+from etl.kafka.families import BROKER_TYPES, release_name
+from etl.kafka.fetch import limit_targets, parse_fetch
 from etl.kafka.kafka_family import Kafka, KafkaProtocol
-from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget, OffsetsCommit, OffsetsQuestion
+from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget, OffsetsCommit, OffsetsQuery
 from etl.model.partitions import Broker, BrokerPartition, Isolation
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
@@ -106,7 +106,7 @@ def test_an_empty_log_proves_it_whoever_comes_before_it_where_the_whole_answer_h
     wanted = [FetchTarget(DEMO, 100, 100), FetchTarget(OTHER, 0, 100)]
     assert [each.proves_empty for each in parse_fetch(0, body, wanted).partitions] == [True, True]
     assert [
-        each.proves_empty for each in parse_fetch(0, body, squeezed(wanted, 150)).partitions
+        each.proves_empty for each in parse_fetch(0, body, limit_targets(wanted, 150)).partitions
     ] == [True, False]
 
 
@@ -120,9 +120,9 @@ def test_without_a_limit_of_the_whole_answer_the_first_is_asked_in_full_and_the_
         FetchTarget(log, 0, size) for log, size in zip(logs, (700, 300, 600, 300), strict=True)
     ]
     assert [
-        (each.log.topic, each.log.partition, each.max_bytes) for each in squeezed(wanted, 1000)
+        (each.log.topic, each.log.partition, each.max_bytes) for each in limit_targets(wanted, 1000)
     ] == [("a", 0, 700), ("a", 1, 0), ("b", 0, 300), ("c", 0, 0)]
-    assert [each.max_bytes for each in squeezed(wanted[:1], 10)] == [700]
+    assert [each.max_bytes for each in limit_targets(wanted[:1], 10)] == [700]
 
 
 # ListOffsets
@@ -292,7 +292,7 @@ def test_a_log_without_a_committed_offset_is_told_by_a_code_from_zookeeper_only(
     in_zookeeper: bool, code: str, is_told: bool
 ) -> None:
     request = spoken_to_as("0.8").committed_offsets(
-        OffsetsQuestion("g", (DEMO,)), in_zookeeper=in_zookeeper
+        OffsetsQuery("g", (DEMO,)), in_zookeeper=in_zookeeper
     )
     version = "0000" if in_zookeeper else "0001"
     assert request.frame(1) == hexed(
@@ -371,7 +371,7 @@ def test_records_are_written_in_the_newest_format_that_the_broker_takes(
 )
 def test_a_version_of_a_broker_is_of_a_release(version: str, name: str) -> None:
     assert release_name(version) == name
-    assert any(name in generation.names for generation in GENERATIONS)
+    assert any(name in generation.names for generation in BROKER_TYPES)
 
 
 @pytest.mark.parametrize("version", ["0.7", "0.12", "5.0", "10", "", "new", "0.9.x", "0.9."])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from etl.model.plans import GAPS_KEPT
 from etl.reader.cursor import Cursor
 from etl.records import arrow, message_kernel
-from etl.records.kernel_cache import MAX_HOLES, MOST_ROWS, frozen, kernel
+from etl.records.kernel_cache import MAX_HOLES, MOST_ROWS, kernel, read_only_view
 from etl.records.message_kernel import crc32
 from tests.fakes.batches import Codec, answer
 from tests.fakes.logs import cursor_of, rows_in
@@ -55,11 +55,11 @@ def test_the_compiled_crc_is_that_of_zlib_from_any_place_to_any(
 ) -> None:
     at = data.draw(st.integers(0, len(content)))
     end = data.draw(st.integers(at, len(content)))
-    assert crc_of(frozen(content), at, end) == zlib.crc32(content[at:end])
+    assert crc_of(read_only_view(content), at, end) == zlib.crc32(content[at:end])
 
 
 def test_the_compiled_crc_of_the_check_value() -> None:
-    assert crc_of(frozen(b"123456789"), 0, 9) == 0xCBF43926
+    assert crc_of(read_only_view(b"123456789"), 0, 9) == 0xCBF43926
 
 
 def test_the_kernels_of_older_messages_can_be_kept() -> None:

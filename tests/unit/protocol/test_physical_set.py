@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, MessageTooLarge, MisalignedOffset, RecordTooLarge
 from etl.model.plans import RangeResult
-from etl.records.message_sets import MOST_NESTED
+from etl.records.message_sets import MAX_NESTING
 from tests.fakes import golden_messages as golden
 from tests.fakes.batches import Codec, compress
 from tests.fakes.message_sets import (
@@ -331,9 +331,9 @@ def test_a_payload_that_is_not_of_its_codec_is_corrupt(payload: bytes) -> None:
 
 
 def test_messages_are_read_as_deep_as_a_bound_and_no_deeper() -> None:
-    assert triples(entry_bytes(nested(MOST_NESTED)), 5) == [(5, 0, b"deep")]
-    with pytest.raises(CorruptData, match=f"more than {MOST_NESTED} times"):
-        triples(entry_bytes(nested(MOST_NESTED + 1)), 5)
+    assert triples(entry_bytes(nested(MAX_NESTING)), 5) == [(5, 0, b"deep")]
+    with pytest.raises(CorruptData, match=f"more than {MAX_NESTING} times"):
+        triples(entry_bytes(nested(MAX_NESTING + 1)), 5)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from etl.errors import (
 )
 from etl.model.partitions import Cleanup, Isolation
 from etl.model.plans import RangeResult
-from etl.reader.cursor import EMPTY_ANSWERS_THAT_PROVE, MISSING_MAX, Cursor
+from etl.reader.cursor import EMPTY_RESPONSES_THAT_PROVE, MISSING_MAX, Cursor
 from etl.records.arrow import GROUP_BYTES
 from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.logs import account_is_whole, cursor_of, encoded, logs, rows_in
@@ -177,7 +177,7 @@ def test_a_record_batch_that_comes_whole_is_read_however_large_it_is() -> None:
 
 def test_an_empty_answer_below_the_readable_end_is_waited_for() -> None:
     cursor = cursor_of(100, 110)
-    for _ in range(EMPTY_ANSWERS_THAT_PROVE + 1):
+    for _ in range(EMPTY_RESPONSES_THAT_PROVE + 1):
         assert feed(cursor, high_watermark=200, last_stable_offset=105, proves_empty=True) == []
         assert cursor.starved and not cursor.done
     assert len(feed(cursor, encode(TEN))) == 10
@@ -196,7 +196,7 @@ def test_read_uncommitted_and_old_answers_wait_for_the_high_watermark_only() -> 
 def test_several_empty_answers_in_a_row_that_prove_it_complete_the_range() -> None:
     cursor = cursor_of(100, 120, cleanup=COMPACTED)
     feed(cursor, encode(TEN))
-    for _ in range(EMPTY_ANSWERS_THAT_PROVE):
+    for _ in range(EMPTY_RESPONSES_THAT_PROVE):
         assert not cursor.done
         feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
     assert cursor.done and cursor.receipt.gaps == ((110, 120),)
@@ -211,7 +211,7 @@ def test_only_compaction_leaves_nothing_at_the_end_of_a_log(cleanup: Cleanup) ->
     waits.
     """
     cursor = cursor_of(100, 120, cleanup=cleanup)
-    for _ in range(10 * EMPTY_ANSWERS_THAT_PROVE):
+    for _ in range(10 * EMPTY_RESPONSES_THAT_PROVE):
         feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
         assert cursor.silent and not cursor.starved and not cursor.done
     assert len(feed(cursor, encode(TEN))) == 10
@@ -264,7 +264,7 @@ def test_of_very_many_holes_the_first_are_kept_and_all_are_counted() -> None:
 def test_empty_answers_that_prove_nothing_never_complete_a_range() -> None:
     """Throttled, or the partitions before it used up the bytes: the records may well be there."""
     cursor = cursor_of(100, 110)
-    for _ in range(10 * EMPTY_ANSWERS_THAT_PROVE):
+    for _ in range(10 * EMPTY_RESPONSES_THAT_PROVE):
         feed(cursor)
     assert not cursor.done and not cursor.starved
     assert len(feed(cursor, encode(TEN))) == 10
@@ -272,10 +272,10 @@ def test_empty_answers_that_prove_nothing_never_complete_a_range() -> None:
 
 def test_empty_answers_count_only_in_a_row() -> None:
     cursor = cursor_of(100, 120, cleanup=COMPACTED)
-    for _ in range(EMPTY_ANSWERS_THAT_PROVE - 1):
+    for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
         feed(cursor, proves_empty=True)
     feed(cursor, encode(TEN))
-    for _ in range(EMPTY_ANSWERS_THAT_PROVE - 1):
+    for _ in range(EMPTY_RESPONSES_THAT_PROVE - 1):
         feed(cursor, proves_empty=True)
     assert not cursor.done
 

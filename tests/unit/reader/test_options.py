@@ -45,10 +45,10 @@ from etl.reader.options import (
 )
 from etl.reader.reading import (
     Bounds,
-    Chosen,
     FirstAt,
     LogEnd,
-    inside,
+    TopicSelection,
+    clip_to_partition,
     ranges_of,
     reject_missing_partitions,
 )
@@ -249,9 +249,9 @@ def test_saying_that_there_is_no_encryption_changes_nothing() -> None:
 
 
 def test_blanks_around_a_pattern_are_no_part_of_it() -> None:
-    assert parse_options({"bootstrap": "h:1", "subscribePattern": " click.* "}).chosen == Chosen(
-        pattern="click.*"
-    )
+    assert parse_options(
+        {"bootstrap": "h:1", "subscribePattern": " click.* "}
+    ).chosen == TopicSelection(pattern="click.*")
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(
     until: int, raised: type[EtlError]
 ) -> None:
     with pytest.raises(raised, match=f"up to 10, offsets up to {until}"):
-        inside(
+        clip_to_partition(
             OffsetRange(BrokerPartition("clicks", 0), 5, until),
             PartitionOffsets(0, 10, high_watermark=12),
             fails=True,
@@ -436,15 +436,15 @@ def test_a_bound_that_the_log_does_not_have_is_told_with_its_place(
 @pytest.mark.parametrize(
     "chosen, logs",
     [
-        (Chosen(topics=("clicks",)), CLICKS),
-        (Chosen(pattern="cli.*"), CLICKS),
-        (Chosen(pattern=r"^\Qclicks\E\z"), CLICKS),
-        (Chosen(pattern=r"^\p{Lower}{6,}$"), CLICKS),
-        (Chosen(logs=(CLICKS[1],)), [CLICKS[1]]),
+        (TopicSelection(topics=("clicks",)), CLICKS),
+        (TopicSelection(pattern="cli.*"), CLICKS),
+        (TopicSelection(pattern=r"^\Qclicks\E\z"), CLICKS),
+        (TopicSelection(pattern=r"^\p{Lower}{6,}$"), CLICKS),
+        (TopicSelection(logs=(CLICKS[1],)), [CLICKS[1]]),
     ],
 )
 def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
-    chosen: Chosen, logs: list[BrokerPartition]
+    chosen: TopicSelection, logs: list[BrokerPartition]
 ) -> None:
     assert chosen.among([*CLICKS, BrokerPartition("views", 0)]) == logs
 
@@ -452,15 +452,15 @@ def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
 @pytest.mark.parametrize(
     "chosen, text",
     [
-        (Chosen(topics=("clicks", "view")), "topic view"),
-        (Chosen(pattern="views"), "No topic matches"),
+        (TopicSelection(topics=("clicks", "view")), "topic view"),
+        (TopicSelection(pattern="views"), "No topic matches"),
         (
-            Chosen(logs=(BrokerPartition("clicks", 7),)),
+            TopicSelection(logs=(BrokerPartition("clicks", 7),)),
             "3 partitions, numbered from 0.*partition 7",
         ),
     ],
 )
-def test_what_is_chosen_and_not_there_is_named(chosen: Chosen, text: str) -> None:
+def test_what_is_chosen_and_not_there_is_named(chosen: TopicSelection, text: str) -> None:
     with pytest.raises(TopicMissing, match=text):
         chosen.among(CLICKS)
 
@@ -471,7 +471,7 @@ def test_a_topic_that_is_not_there_has_no_partitions_to_count() -> None:
 
 
 def test_an_empty_range_asks_for_nothing_that_could_be_missing() -> None:
-    assert inside(OffsetRange(CLICKS[0], 3, 3), EXTENTS[CLICKS[0]], fails=True).size == 0
+    assert clip_to_partition(OffsetRange(CLICKS[0], 3, 3), EXTENTS[CLICKS[0]], fails=True).size == 0
 
 
 def test_the_page_of_the_reader_names_every_option() -> None:

@@ -12,7 +12,7 @@ import pytest
 from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics, Retention
 from etl.model.plans import Requests
 from etl.model.snapshot import Pause
-from etl.report.lag import Resting
+from etl.report.lag import PausedPartitions
 from etl.report.metrics import HELP, PREFIX, metrics_of
 from tests.builders import plain_settings
 from tests.reports import BEGAN_MS, loaded
@@ -36,7 +36,9 @@ def written() -> str:
         {"h:9092": Requests(1, 0.5, 10, 20)},
         RebalanceStatistics(1, 0.5, heartbeat_age_s=1.0),
     )
-    report.paused = (Resting((Pause("clicks", log, "broken", "kim@host", 5),), (log,), 50, 7.0),)
+    report.paused = (
+        PausedPartitions((Pause("clicks", log, "broken", "kim@host", 5),), (log,), 50, 7.0),
+    )
     return metrics_of(report, now_ms=BEGAN_MS + 60_000, per_partition=False, last_success_s=None)
 
 

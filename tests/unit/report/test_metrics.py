@@ -12,7 +12,7 @@ from etl.errors import Owned, TableUnreachable
 from etl.model.partitions import BrokerPartition, OldestRecord, Retention
 from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
-from etl.report.lag import Resting
+from etl.report.lag import PausedPartitions
 from etl.report.metrics import HELP, PREFIX, metrics_of
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
@@ -192,8 +192,12 @@ def test_what_is_paused_is_told_by_topic_and_beyond_the_bound_together(
     monkeypatch.setattr(metrics, "MOST_SERIES", 2)
     report = looked({A: (0, 10)})
 
-    def rests(log: BrokerPartition, headroom_s: float | None, since_ms: int = 5000) -> Resting:
-        return Resting((Pause(log.topic, log, "r", "kim@h", since_ms),), (log,), 4, headroom_s)
+    def rests(
+        log: BrokerPartition, headroom_s: float | None, since_ms: int = 5000
+    ) -> PausedPartitions:
+        return PausedPartitions(
+            (Pause(log.topic, log, "r", "kim@h", since_ms),), (log,), 4, headroom_s
+        )
 
     rows = [BrokerPartition(name, 0) for name in ("x", "y")]
     report.paused = (

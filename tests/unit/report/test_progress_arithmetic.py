@@ -10,7 +10,7 @@ from etl.report.run_state import (
     AttemptProgress,
     Pace,
     ReadSoFar,
-    Reckoning,
+    TaskProgress,
     format_progress,
     size_in_words,
     time_in_words,
@@ -27,18 +27,18 @@ def reached_at(offsets: int, records: int) -> ReadSoFar:
 
 def test_what_tasks_tell_is_added_up_before_any_receipt_is_there() -> None:
     reported = {0: AttemptProgress(0, 50, 40, 400), 3: AttemptProgress(1, 10, 10, 100)}
-    assert Reckoning(RANGES, TASKS).reached({}, reported) == ReadSoFar(0, 4, 60, 400, 50, 500)
+    assert TaskProgress(RANGES, TASKS).reached({}, reported) == ReadSoFar(0, 4, 60, 400, 50, 500)
 
 
 def test_of_a_task_whose_receipts_are_all_there_they_count_and_nothing_that_it_told() -> None:
-    reckoning = Reckoning(RANGES, TASKS)
+    reckoning = TaskProgress(RANGES, TASKS)
     reported = {0: AttemptProgress(0, 150, 1, 1), 1: AttemptProgress(0, 20, 20, 200)}
     assert reckoning.reached({0: FULL}, reported) == ReadSoFar(1, 4, 170, 400, 21, 201)
     assert reckoning.reached({0: FULL, 2: FULL}, reported) == ReadSoFar(2, 4, 220, 400, 200, 2000)
 
 
 def test_where_nothing_is_told_receipts_alone_lead_to_the_end() -> None:
-    reckoning = Reckoning(RANGES, TASKS)
+    reckoning = TaskProgress(RANGES, TASKS)
     assert reckoning.reached({}, {}) == ReadSoFar(0, 4, 0, 400, 0, 0)
     assert reckoning.reached(dict.fromkeys(range(4), FULL), {}) == ReadSoFar(
         4, 4, 400, 400, 360, 3600

@@ -29,7 +29,7 @@ from etl.model.plans import (
     RangeResult,
 )
 from etl.model.snapshot import FirstRun, Ledger, PipelineState, Replay, Snapshot, UpToDate
-from etl.report.describe import at, describe_open, describe_uncounted, describe_who_skipped
+from etl.report.describe import describe_open, describe_uncounted, describe_who_skipped, format_time
 from etl.report.page import outdated
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
@@ -486,4 +486,4 @@ def test_the_record_of_another_plan_tells_nothing_of_this_one(other: CommitResul
 def test_every_time_is_told_in_one_form_and_one_that_no_calendar_has_not_at_all(
     ms: int | None, text: str | None
 ) -> None:
-    assert at(ms) == text
+    assert format_time(ms) == text

@@ -25,7 +25,7 @@ from etl.errors import (
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.snapshot import Acknowledgement, ReservationState
-from etl.report.describe import at
+from etl.report.describe import format_time
 from etl.report.run_state import Outcome
 from etl.run.replay import replay
 from etl.settings.source import Timestamp
@@ -95,7 +95,9 @@ def moments_of(story: Any) -> list[tuple[str, When]]:
     return seen
 
 
-MOMENTS = len(moments_of(lambda at: filled(live(3, 3, 3), backfill_request(0, 3), at)))
+MOMENTS = len(
+    moments_of(lambda format_time: filled(live(3, 3, 3), backfill_request(0, 3), format_time))
+)
 STEPS = {
     "observe",
     "count rows",
@@ -326,7 +328,7 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
     filled(outside, what, report=report)
     text = (
         f"backfill old is complete: 9 offsets of 3 partitions; it began at "
-        f"{at(claim.claim.made_at_ms)} from -24h until -1h"
+        f"{format_time(claim.claim.made_at_ms)} from -24h until -1h"
     )
     assert report.outcomes == [(Outcome.ALREADY_LOADED, text)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.commands.restore_ledger import from_commits
+from etl.commands.restore_ledger import restore_from_commits
 from etl.errors import OffsetMoved, SettingsError
 from etl.model.partitions import OffsetsStorage
 from etl.report.run_state import Outcome
@@ -99,7 +99,7 @@ def test_an_offset_that_another_client_moves_behind_a_crash_stops_the_next_run_a
     with pytest.raises(OffsetMoved):
         run(outside)
     world = FakeWorld(outside, SETTINGS)
-    from_commits(world, world.observe(), SETTINGS, "seen", "run-2")
+    restore_from_commits(world, world.observe(), SETTINGS, "seen", "run-2")
     run(outside)
     reject_unfinished(outside)
 

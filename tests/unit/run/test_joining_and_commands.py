@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.operator_decisions import as_member
-from etl.commands.restore_ledger import from_commits, sides_of
+from etl.commands.restore_ledger import compare_sources, restore_from_commits
 from etl.decide.backfill import BackfillRequest
 from etl.decide.group_commits import as_left_to_others, reject_replacing
 from etl.decide.group_ownership import (
@@ -27,7 +27,7 @@ from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of
 from etl.decide.next_step import plan_superseding, repair_of, repaired
 from etl.decide.reconcile import where_we_stand
 from etl.decide.replay import plan_replay
-from etl.decide.restore_ledger import apart
+from etl.decide.restore_ledger import differing_offsets
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
@@ -286,7 +286,7 @@ def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on
     world = FakeWorld(outside, SETTINGS, member=member_with([A, B]))
     with as_member(world, SETTINGS) as share:
         seen = replace(world.observe(), share=share)
-        plan = from_commits(
+        plan = restore_from_commits(
             world,
             as_left_to_others(seen, seen.ledger.newest, SETTINGS),
             SETTINGS,
@@ -318,7 +318,9 @@ def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_
             match="The group changed after the snapshot: clicks 1 is no longer owned by this run",
         ) as refused,
     ):
-        from_commits(world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1")
+        restore_from_commits(
+            world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1"
+        )
     assert (
         refused.value.action
         == "The ledger was restored, and no offset was committed. Run this command again"
@@ -328,7 +330,7 @@ def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_
 
 def differing(outside: Outside) -> list[tuple[int, str, str]]:
     """Partition, difference, and what the next run does about it; nothing may stop that one."""
-    sides = sides_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
+    sides = compare_sources(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
     assert sides.refusal is None, sides.refusal
     return [
         (row["partition"], row["difference"], row["next_run"]) for row in sides.document["rows"]
@@ -603,7 +605,7 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     assert refused.value.action and "the group's offset is to be set to 6" in refused.value.action
     seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
     assert newest
-    moves = apart(newest, as_left_to_others(seen, newest, SETTINGS))
+    moves = differing_offsets(newest, as_left_to_others(seen, newest, SETTINGS))
     assert moves == {A: (7, 5)}
     (result,) = describe_rewound(moves, seen, SETTINGS)
     assert (
@@ -628,10 +630,10 @@ def test_an_offset_that_others_moved_on_is_not_restored_in_a_log_whose_end_nobod
 ) -> None:
     outside, _ = read_on_by_others()
     seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
-    assert newest and apart(newest, seen) == {A: (7, 5)}
+    assert newest and differing_offsets(newest, seen) == {A: (7, 5)}
     left = {log: extent for log, extent in seen.extents.items() if log != A}
     seen = replace(seen, extents=left, leaderless=frozenset([A]) if nobody_leads else frozenset())
-    assert apart(newest, as_left_to_others(seen, newest, SETTINGS)) == {}
+    assert differing_offsets(newest, as_left_to_others(seen, newest, SETTINGS)) == {}
     if nobody_leads:
         with pytest.raises(OffsetMoved) as refused:
             where_we_stand(seen, SETTINGS)

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.restore_ledger import from_commits
+from etl.commands.restore_ledger import restore_from_commits
 from etl.decide.group_commits import (
     as_left_to_others,
     plan_without_uncommitted,
-    stand_as_member,
+    state_after_plan,
     uncommitted_partitions,
 )
 from etl.decide.reconcile import plan_in_force
-from etl.decide.restore_ledger import what_is_lost
+from etl.decide.restore_ledger import find_lost_part
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, OffsetsStorage
@@ -193,7 +193,7 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
     with pytest.raises(
         NeedsDecision, match="The result of the offset commit of plan 2 is unknown:"
     ):
-        what_is_lost(
+        find_lost_part(
             FakeWorld(outside, SETTINGS).observe(), SETTINGS
         )  # `etl ledger restore` promises no next run that executes it
 
@@ -462,7 +462,7 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
         OffsetMoved,
         match="group.offsets_storage is kafka now, and was zookeeper when plan 1 was made",
     ) as elsewhere:
-        stand_as_member(
+        state_after_plan(
             replace(plan, offsets_in=OffsetsStorage.ZOOKEEPER),
             {},
             [A, B],
@@ -649,7 +649,9 @@ def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_
     world = FakeWorld(outside, SETTINGS)
     seen = world.observe()
     in_force = plan_in_force(seen.ledger, seen.table)
-    from_commits(world, as_left_to_others(seen, in_force, SETTINGS), SETTINGS, "restored", "run-1")
+    restore_from_commits(
+        world, as_left_to_others(seen, in_force, SETTINGS), SETTINGS, "restored", "run-1"
+    )
     run(outside, [A, B])
     run(outside, [A, B])
     reject_broken(outside, others)

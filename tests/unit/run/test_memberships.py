@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etl.kafka.kafka_family import KafkaProtocol
-from etl.kafka.messages import SpokenMembership
+from etl.kafka.messages import SupportedMembership
 from etl.model.partitions import GroupProtocol, OffsetsStorage
 from etl.run.live import session_of, unspoken
 from etl.settings.choices import OwnershipMode
@@ -16,7 +16,7 @@ from tests.builders import with_keys
 from tests.fakes.stories import settings_of
 
 
-def spoken_by(release: str) -> SpokenMembership:
+def spoken_by(release: str) -> SupportedMembership:
     return KafkaProtocol.of_release(release, "us", "here:9092").membership
 
 
@@ -75,14 +75,14 @@ def test_a_key_that_the_brokers_are_too_old_for_is_refused_with_their_release(
 
 def test_of_members_in_zookeeper_no_broker_needs_to_know() -> None:
     settings = settings_of()
-    assert unspoken(settings, SpokenMembership()) is None
+    assert unspoken(settings, SupportedMembership()) is None
     assert "these brokers have no groups" in str(
         unspoken(
             with_keys(
                 settings,
                 group={"mode": OwnershipMode.JOIN, "offsets_storage": OffsetsStorage.KAFKA},
             ),
-            SpokenMembership(),
+            SupportedMembership(),
         )
     )
 

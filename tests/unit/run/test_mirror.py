@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerError, SettingsError
-from etl.io.brokers.group_offsets import Writer, mirror_positions
+from etl.io.brokers.group_offsets import Writer, commit_to_mirror_group
 from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, TookOver
@@ -80,7 +80,10 @@ def test_offsets_of_somebody_else_are_left_as_they_are(
     written: dict[BrokerPartition, int] | None,
     left: dict[BrokerPartition, str],
 ) -> None:
-    assert mirror_positions(group, "lag", {A: 5, B: 7}, writer=US, taken=[OLD], number=3) == left  # type: ignore[arg-type]
+    positions = {A: 5, B: 7}
+    cluster: Any = group
+    outcome = commit_to_mirror_group(cluster, "lag", positions, writer=US, taken=[OLD], number=3)
+    assert outcome == left
     assert group.committed == ([(written, "etl:g/clicks:3")] if written else [])
 
 

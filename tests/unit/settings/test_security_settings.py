@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from etl.errors import SettingsError
-from etl.io.brokers.authentication import _Proof
+from etl.io.brokers.authentication import _SaslLogin
 from etl.io.zookeeper.connection import said_of
 from etl.model.security import (
     OPEN,
@@ -248,7 +248,7 @@ def test_a_login_that_a_program_made_of_plain_secrets_shows_none() -> None:
 )
 def test_what_is_wrong_with_a_plain_secret_is_told_without_it(login: Login) -> None:
     with pytest.raises(SettingsError) as refused:
-        _Proof(login, "localhost", "localhost:9092", time.monotonic() + 5)
+        _SaslLogin(login, "localhost", "localhost:9092", time.monotonic() + 5)
     assert SECRET not in f"{refused.value} {refused.value.as_json()}"
     assert refused.value.where["key"].startswith("source.security.sasl.")
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from etl.decide.byte_offsets import (
-    none_named,
-    put_right,
+    correct_start_offsets,
+    no_operator_offsets,
     reject_misaligned_offsets,
     unverified_offsets,
 )
@@ -64,7 +64,7 @@ def starts_in(outside: Outside) -> list[int]:
 class Blind(FakeWorld):
     """A driver of an earlier version, which verified nothing."""
 
-    def _snapshot(self, named=none_named):  # type: ignore[no-untyped-def]
+    def _snapshot(self, named=no_operator_offsets):  # type: ignore[no-untyped-def]
         return replace(super()._snapshot(), looked_at={})
 
 
@@ -84,7 +84,7 @@ def superseded(
     snapshot = world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log])
     newest = outside.newest_plan()
     assert newest
-    state = Supersede(put_right(newest, before, snapshot), "put right", skipped)
+    state = Supersede(correct_start_offsets(newest, before, snapshot), "put right", skipped)
     plan = plan_superseding(state, snapshot, FOLLOWING, now_ms=NOW_MS)
     world.supersede(plan, snapshot.ledger)
     return plan
@@ -332,7 +332,7 @@ def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_withou
             2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}
         )
     )
-    assert put_right(stored, plain_plan(1, positions={ONE: 37}), seen) == stored
+    assert correct_start_offsets(stored, plain_plan(1, positions={ONE: 37}), seen) == stored
 
 
 def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_log_that_is_damaged() -> (

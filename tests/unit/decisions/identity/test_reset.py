@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.backfill import parse_asked
+from etl.commands.backfill import parse_backfill_request
 from etl.commands.replay import parse_wanted
 from etl.decide.accept_partitions import describe_accepted_partitions
 from etl.decide.partition_identity import accept_command
@@ -549,7 +549,7 @@ def test_a_partition_that_is_none_is_refused_and_no_topic_by_that_name_is_meant(
     with pytest.raises(SettingsError, match="names no log"):
         parse_wanted((f"clicks:{key}",), "0", "9")
     with pytest.raises(SettingsError, match="names no log"):
-        parse_asked("0", "9", (f"clicks:{key}",))
+        parse_backfill_request("0", "9", (f"clicks:{key}",))
     assert parse_wanted(("user:clicks:1-0",), "0", "9").named == (
         Named("user:clicks", BrokerPartition("user:clicks", 0, 1)),
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from etl.commands.lag import Complete
-from etl.decide.run_requests import incomplete_logs
+from etl.commands.lag import TopicsReady
+from etl.decide.run_requests import incomplete_partitions
 from etl.model.partitions import BrokerPartition
 
 A, B, C = (BrokerPartition("clicks", number) for number in range(3))
@@ -15,11 +15,13 @@ T = 1_700_000_000_000
 def test_logs_with_a_record_at_the_time_or_later_are_complete_and_the_others_are_waited_for() -> (
     None
 ):
-    assert incomplete_logs({C: None, A: 5, B: None}, until_ms=T, now_ms=T + 1000, grace_s=600) == (
+    assert incomplete_partitions(
+        {C: None, A: 5, B: None}, until_ms=T, now_ms=T + 1000, grace_s=600
+    ) == (
         B,
         C,
     )
-    assert incomplete_logs({A: 5, B: 0}, until_ms=T, now_ms=T + 1000, grace_s=600) == ()
+    assert incomplete_partitions({A: 5, B: 0}, until_ms=T, now_ms=T + 1000, grace_s=600) == ()
 
 
 @pytest.mark.parametrize(
@@ -28,25 +30,28 @@ def test_logs_with_a_record_at_the_time_or_later_are_complete_and_the_others_are
 def test_a_log_that_nobody_writes_to_is_complete_when_the_time_is_past_by_the_grace(
     now_ms: int, is_waited_for: bool
 ) -> None:
-    assert bool(incomplete_logs({A: None}, until_ms=T, now_ms=now_ms, grace_s=600)) is is_waited_for
+    assert (
+        bool(incomplete_partitions({A: None}, until_ms=T, now_ms=now_ms, grace_s=600))
+        is is_waited_for
+    )
 
 
 def test_before_the_time_no_log_is_complete_for_a_producers_clock_may_be_ahead() -> None:
-    assert incomplete_logs({A: 5}, until_ms=T, now_ms=T - 1, grace_s=0) == (A,)
-    assert incomplete_logs({A: 5}, until_ms=T, now_ms=T, grace_s=600) == ()
+    assert incomplete_partitions({A: 5}, until_ms=T, now_ms=T - 1, grace_s=0) == (A,)
+    assert incomplete_partitions({A: 5}, until_ms=T, now_ms=T, grace_s=600) == ()
 
 
 def test_where_there_is_no_log_nothing_is_waited_for() -> None:
-    assert incomplete_logs({}, until_ms=T, now_ms=T - 1, grace_s=600) == ()
+    assert incomplete_partitions({}, until_ms=T, now_ms=T - 1, grace_s=600) == ()
 
 
 def test_no_clock_makes_a_log_complete_with_whose_missing_leader_a_run_would_stop_and_it_is_told_who_has_it() -> (
     None
 ):
-    assert incomplete_logs({A: 5, B: 5}, until_ms=T, now_ms=T + 10**9, grace_s=600, unled=(B,)) == (
-        B,
-    )
-    found = Complete(T, T + 10**9, 600, 2, (B,), (B,)).refusal
+    assert incomplete_partitions(
+        {A: 5, B: 5}, until_ms=T, now_ms=T + 10**9, grace_s=600, unled=(B,)
+    ) == (B,)
+    found = TopicsReady(T, T + 10**9, 600, 2, (B,), (B,)).refusal
     assert (
         found
         and found.message.endswith("clicks 1 has no leader")

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from etl.commands.lag import Intervals
+from etl.commands.lag import TableGaps
 from etl.decide.loaded_intervals import (
-    Excused,
+    ExplainedOffsets,
     MissingOffsets,
     TableGap,
-    excused,
+    explain_missing,
     find_gaps,
-    missing_of,
+    find_missing,
 )
-from etl.decide.run_requests import divided, interval_between
+from etl.decide.run_requests import interval_between, split_into_intervals
 from etl.model.partitions import BrokerPartition
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 HOURS = list(
-    divided(interval_between("2026-11-10T05:00:00Z", "2026-11-10T08:00:00Z"), timedelta(hours=1))
+    split_into_intervals(
+        interval_between("2026-11-10T05:00:00Z", "2026-11-10T08:00:00Z"), timedelta(hours=1)
+    )
 )
 BOUNDS = {A: [100, 110, 120, 130], B: [0, 5, 5, 9]}
 
@@ -56,7 +58,7 @@ def test_where_nothing_was_loaded_every_hour_with_records_is_missing_and_one_wit
 def test_what_retention_has_deleted_is_told_apart_for_no_run_brings_it() -> None:
     [first, *_] = find_gaps(HOURS, BOUNDS, {B: [(0, 9)]}, {A: 104})
     assert (first.missing, first.gone) == (10, 4)
-    assert missing_of(A, (100, 110), [(102, 104), (106, 108)], 107) == MissingOffsets(
+    assert find_missing(A, (100, 110), [(102, 104), (106, 108)], 107) == MissingOffsets(
         A, 100, 102, 6, 4
     )
 
@@ -68,11 +70,13 @@ def test_times_out_of_order_make_no_interval_run_backwards() -> None:
 
 def test_what_was_let_go_and_what_lies_before_the_start_is_counted_apart_and_once() -> None:
     loaded, let_go = {A: [(110, 120)], B: [(6, 9)]}, {A: [(105, 112), (108, 115), (120, 200)]}
-    assert excused(BOUNDS, loaded, let_go, {A: 105, B: 6}) == Excused(5 + 10, 5 + 6)
-    assert excused(BOUNDS, loaded, {}, {}) == Excused(0, 0)
-    assert excused(BOUNDS, loaded, let_go, {A: 105, B: 6}, let_go) == Excused(0, 5 + 6, 5 + 10), (
-        "what others read is not let go"
+    assert explain_missing(BOUNDS, loaded, let_go, {A: 105, B: 6}) == ExplainedOffsets(
+        5 + 10, 5 + 6
     )
+    assert explain_missing(BOUNDS, loaded, {}, {}) == ExplainedOffsets(0, 0)
+    assert explain_missing(BOUNDS, loaded, let_go, {A: 105, B: 6}, let_go) == ExplainedOffsets(
+        0, 5 + 6, 5 + 10
+    ), "what others read is not let go"
 
 
 def intervals(
@@ -80,8 +84,8 @@ def intervals(
     let_go: int = 0,
     before: int = 0,
     unled: tuple[BrokerPartition, ...] = (),
-) -> Intervals:
-    return Intervals(3, incomplete, Excused(let_go, before), unled)
+) -> TableGaps:
+    return TableGaps(3, incomplete, ExplainedOffsets(let_go, before), unled)
 
 
 def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_log_could_not_be_asked() -> (

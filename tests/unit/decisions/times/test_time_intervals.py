@@ -9,12 +9,12 @@ import pytest
 
 from etl.decide.run_requests import (
     TimeInterval,
-    divided,
+    checked_period,
     duration,
     interval_between,
-    intervals_looked_back_at,
     milliseconds,
     moment,
+    split_into_intervals,
 )
 from etl.errors import SettingsError
 
@@ -94,7 +94,7 @@ def test_a_time_of_another_library_is_a_plain_one_from_there_on() -> None:
 
 def test_a_whole_is_divided_without_a_hole_and_its_last_interval_may_be_short() -> None:
     whole = interval_between(FIVE, "2026-11-10T07:30:00Z")
-    found = list(divided(whole, timedelta(hours=1)))
+    found = list(split_into_intervals(whole, timedelta(hours=1)))
     assert [one.run_key for one in found] == [
         "20261110T050000Z-20261110T060000Z",
         "20261110T060000Z-20261110T070000Z",
@@ -109,7 +109,7 @@ def test_a_whole_is_divided_without_a_hole_and_its_last_interval_may_be_short() 
 )
 def test_a_length_that_makes_no_intervals_or_too_many_is_refused(every: timedelta) -> None:
     with pytest.raises(SettingsError, match="interval"):
-        list(divided(interval_between(FIVE, SIX), every))
+        list(split_into_intervals(interval_between(FIVE, SIX), every))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_length_that_makes_no_intervals_or_too_many_is_refused(every: timedelt
 def test_intervals_looked_back_at_are_whole_and_none_is_one_that_no_run_may_have_been_for_yet(
     end: str, last: str
 ) -> None:
-    found = intervals_looked_back_at(
+    found = checked_period(
         moment(end, "end"),
         behind=timedelta(hours=3),
         back=timedelta(days=7),
@@ -131,7 +131,8 @@ def test_intervals_looked_back_at_are_whole_and_none_is_one_that_no_run_may_have
     )
     assert (found.end, found.end - found.start) == (moment(last, "last"), timedelta(days=7))
     assert all(
-        one.end - one.start == timedelta(hours=1) for one in divided(found, timedelta(hours=1))
+        one.end - one.start == timedelta(hours=1)
+        for one in split_into_intervals(found, timedelta(hours=1))
     )
 
 

@@ -303,7 +303,7 @@ def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
         )
         if is_creation_id(topic_id):
             action += (
-                ". If ZooKeeper's content was copied to another ensemble and it is the same topic, "
+                "; if ZooKeeper's content was copied to another ensemble and it is the same topic, "
                 "add --not-recreated. It is unknown which of the two happened: of another topic "
                 "--not-recreated would leave out all records below the loaded-until offsets"
             )

@@ -415,16 +415,16 @@ def _accept_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> s
     )
     if is_done:
         return (
-            f"{accept}. What it lacks of the plans until now is then given up, "
+            f"{accept}; what it lacks of the plans until now is then given up, "
             f"and loading continues after them{_first_position(plan)}"
         )
     earlier = ""
     if plan.number > 1:
         earlier = f". What it lacks of the plans before plan {plan.number} is given up"
     if table is None:
-        return f"{accept}. Another plan then replaces plan {plan.number}{earlier}"
+        return f"{accept}; another plan then replaces plan {plan.number}{earlier}"
     return (
-        f"{accept}. The rows of plan {plan.number} are then searched in it: if it has some of "
+        f"{accept}; the rows of plan {plan.number} are then searched in it: if it has some of "
         f"them, the plan counts as done; if it has none, another plan replaces it{earlier}"
     )
 
@@ -476,7 +476,7 @@ def _without_document(newest: Plan | None) -> str:
     """Return what to do if the table's newest plan is unknown. `newest`: the ledger's."""
     after_rows = "continue after the rows in the table: etl ledger restore CONF --reason ..."
     if newest is None:
-        after_rows += f". On Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
+        after_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
     elif newest.is_physical:
         after_rows = f"{BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
     return f"{_CHECK_LEDGER}. Restore a newer copy of ZooKeeper, or {after_rows}"

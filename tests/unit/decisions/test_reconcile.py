@@ -176,7 +176,7 @@ def test_a_plan_that_was_made_for_a_table_or_reached_one_does_not_go_on_in_that_
 def test_a_plan_that_may_be_in_no_table_is_said_to_be_looked_for_and_not_to_be_given_up() -> None:
     error = disagreement(ledger_of(1, applied=False), table_of(None), "there was no table")
     assert (
-        "looked for in it: with some of them it counts as done" in error.action
+        "searched in it: if it has some of them, the plan counts as done" in error.action
         and "given up" not in error.action
     )
 

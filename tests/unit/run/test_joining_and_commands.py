@@ -602,7 +602,7 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     outside.logs[A].cut(6)
     with pytest.raises(OffsetMoved) as refused:
         run(outside, [A, B])
-    assert refused.value.action and "the group's offset is to be set to 6" in refused.value.action
+    assert refused.value.action and "set the group's offset to 6 with" in refused.value.action
     seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
     assert newest
     moves = differing_offsets(newest, as_left_to_others(seen, newest, SETTINGS))

@@ -146,7 +146,7 @@ def test_a_log_that_was_cut_without_an_election_ends_where_somebody_wrote_since(
 def test_an_end_below_the_position_of_a_log_that_was_not_cut_will_pass() -> None:
     plan, _ = read_to(150, leader=3)
     snapshot = seen(149, EpochEnd(3, 3, 150), plan=plan)
-    with pytest.raises(NotYetReadable, match="below our position") as caught:
+    with pytest.raises(NotYetReadable, match="below the loaded-until offset") as caught:
         plan_next(snapshot, UpToDate(plan, plan.positions), SETTINGS, uid="u", now_ms=1)
     assert caught.value.retriable
 

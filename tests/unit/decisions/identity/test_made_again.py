@@ -258,7 +258,7 @@ def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_b
     expire_what_was_read(outside, TWO)
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
-    assert "clicks:2-0: nothing tells" in refused.value.action
+    assert "clicks:2-0: it is unknown whether the log is the same" in refused.value.action
     assert (
         "lost its log: etl topics accept-changes CONF -p clicks:2-0 --reason"
         in refused.value.action

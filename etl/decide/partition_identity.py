@@ -687,7 +687,7 @@ def name_put_back(cluster: str) -> str:
     """Return what to do if a pipeline's own brokers are taken for another cluster."""
     return (
         "only if these are the brokers that it was loaded from, upgraded since: "
-        f"`cluster: {cluster}` in the conf"
+        f"`source.assume_cluster_id: {cluster}` in the conf"
     )
 
 
@@ -696,7 +696,8 @@ def _as_planned(newest: Plan, reported: str | None, assumed: str | None) -> Clus
     known_id = newest.cluster_id
     if reported is None:
         action = (
-            f"Set `cluster: {name}` in the conf, the name under which the ledger has this pipeline"
+            f"Set `source.assume_cluster_id: {name}` in the conf, the name under which the "
+            f"ledger has this pipeline"
         )
         assumed = _assumed_name(assumed, action)
     if name == reported:

@@ -135,7 +135,8 @@ def describe_paused_but_loaded(
     sentences = []
     for log, pause in sorted(paused_logs(logs, pauses).items()):
         sentences.append(
-            f"{log} is paused since {format_time(pause.since_ms)} by {pause.by}: {pause.reason}. The named "
+            f"{log} is paused since {format_time(pause.since_ms)} by {pause.by}: {pause.reason}. "
+            f"The named "
             "offsets are loaded, and it stays paused"
         )
     return tuple(sentences)

@@ -74,7 +74,7 @@ def test_a_conf_that_lost_the_name_is_told_which_name_to_put_back() -> None:
     ) as caught:
         called(plan_of("old"), told=ID)
     assert (caught.value.exit_code, caught.value.where["key"]) == (5, "cluster")
-    assert "`cluster: old`" in caught.value.action
+    assert "`source.assume_cluster_id: old`" in caught.value.action
     assert "only if" in caught.value.action
 
 
@@ -84,7 +84,7 @@ def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_to
     for value in (None, "old"):
         with pytest.raises((NeedsDecision, SettingsError)) as caught:
             called(plan_of(ID), said=value)
-        assert f"`cluster: {ID}`" in caught.value.action
+        assert f"`source.assume_cluster_id: {ID}`" in caught.value.action
     assert called(plan_of(ID), said=ID) == called(plan_of(ID), told=ID, said=ID) == ClusterName(ID)
 
 
@@ -190,7 +190,7 @@ def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_i
         ).positions
         == ENDED
     )
-    with pytest.raises(NeedsDecision, match="`cluster: cluster-1`"):
+    with pytest.raises(NeedsDecision, match="`source.assume_cluster_id: cluster-1`"):
         predecessor_of(old_pipeline(cluster=CLUSTER), {}, replace(snapshot, topic_ids={}), unnamed)
     with pytest.raises(NeedsDecision, match="another table.path"):
         predecessor_of(

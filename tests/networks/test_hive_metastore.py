@@ -124,7 +124,7 @@ def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_
     )
     for words in (("verify",), ("doctor",)):
         reported = command(pipeline, *words, code=5)
-        assert "elsewhere by now" in reported and "etl table lookup-path CONF" in reported
+        assert "elsewhere now" in reported and "etl table lookup-path CONF" in reported
 
 
 def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(

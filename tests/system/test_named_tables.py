@@ -89,7 +89,7 @@ def test_doctor_says_of_a_name_that_is_not_taken_what_a_run_makes_of_it(named: P
     looked = named.door("doctor")
     assert (
         looked.code == 0
-        and f"the catalog has no table {name_of(named)} yet, the first run makes it" in looked.out
+        and f"The catalog has no table {name_of(named)} yet, the first run makes it" in looked.out
     )
     named.ran()
     named.settings["table"] |= {"name": f"{name_of(named)}_of_another_name"}

@@ -147,7 +147,7 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
             f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"81", makepath=True
         )
     clean_log(pipeline.table)
-    refused(pipeline.run(), 5, "the table's log no longer says", "etl ledger restore CONF")
+    refused(pipeline.run(), 5, "the table's log no longer has that plan", "etl ledger restore CONF")
     result = restore(pipeline, "--yes")
     assert (result.code, result.document["restored"]) == (0, "plans"), result.err
     assert any(

@@ -336,7 +336,7 @@ def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_
         "ZooKeeper knows none",
     )
     clean_log(pipeline.table)
-    refused(pipeline.run(), 5, "the table's log no longer says", "etl ledger restore CONF")
+    refused(pipeline.run(), 5, "the table's log no longer has that plan", "etl ledger restore CONF")
     assert take_over(pipeline, f"{pipeline.group}/clicks").code == 0
     pipeline.produce(40)
     pipeline.ran()

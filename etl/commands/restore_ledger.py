@@ -390,7 +390,7 @@ def compare_sources(
     away        why brokers were not asked; None: they were
     """
     state = state_by_ledgers(snapshot, settings)
-    foreseen = expect_run(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
+    foreseen = expect_run(snapshot, settings, now_ms=now_ms(), brokers_observed=away is None)
     partitions = []
     differing = []
     for difference in differences(snapshot, state):

@@ -1,30 +1,40 @@
-"""How do ZooKeeper, the newest plan and the table differ, and what can be restored?
+"""Restore decisions: what a lost ledger can be restored from, and where the sources differ.
+
+Lives here: the comparison of ZooKeeper, the newest plan and the table, for `etl ledger restore` and
+`etl offsets diff`. Not here: storing the restored ledger or offsets
+(etl/commands/restore_ledger.py), the decisions of a run (etl/decide/next_step.py).
 
     ledger and table                                  restored
     -----------------------------------------------   ----------------------------------------------
     the table has a plan that the ledger lacks, and   the ledger, from the table's commits, and all
-    its commit is known                               offsets
-    the same, no commit is known                      a plan that continues after the last row of
+    the table's log contains its commit               committed offsets
+    the same, without the commit in the table's log   a plan that continues after the last row of
                                                       each partition
-    they agree, or neither has a plan, and the table  the same for these partitions
-    has rows of partitions that were not begun
-    they agree, offsets differ                        the offsets, by a plan that moves them back
+    they agree or neither has a plan, and the table   the same, for these partitions only
+    has rows of partitions that have not begun
+    they agree, and committed offsets differ          the committed offsets, by a plan
     a plan is stored and not in the table             nothing: the next run executes it
 
-A row has the end of its offset, but not of its entry: Jafka cannot continue after rows alone. Rows
-do not show: offsets at the end without rows (read again, no harm), rows deleted there (they
-return), offsets skipped there (loaded, if retained), and gaps further down.
+Restoring from rows has these limits:
 
-Differences of one partition (`compare` names the state, etl/decide/next_step.py decides):
+    Jafka pipelines   rejected: a row has the offset of its message, and not the end of its log
+                      entry, where the next read begins
+    end of the rows   offsets there without rows are read again, which does no harm; rows that were
+                      deleted there return; offsets that were skipped there are loaded if retained
+    lower offsets     gaps remain unknown
 
-    UNREAD         the group has an offset, no plan of ours knows the partition
-    NOT_MOVED      rows are in the table, the offset is as the plan saw it
-    MOVED          another client wrote the offset
-    READ_ON        the same, by another member of the group
+`compare` (etl/decide/reconcile.py) decides by ledger and table only, and etl/decide/next_step.py
+with the brokers. `differences` names the difference of one partition:
+
+    NONE           all sources have the same offset
+    UNREAD         the group has a committed offset, and no plan of the pipeline has the partition
+    NOT_MOVED      rows are in the table, and the committed offset is as the plan observed it
+    MOVED          another client committed another offset
+    READ_ON        the same, and the other client is a member of the group
     NOT_APPENDED   the plan is stored and not in the table
     LEDGER_BEHIND  the table has a plan that ZooKeeper lacks
     NOT_HELD       the table lacks the newest plan, which an operator accepted
-    DISAGREE       an operator decides which side is right
+    DISAGREE       ledger and table contradict each other: an operator decides
 """
 
 from __future__ import annotations
@@ -92,66 +102,71 @@ from etl.settings.sections import Settings
 
 
 class Lost(str, Enum):
-    """The lost part that can be restored."""
+    """A lost part that can be restored."""
 
     NOTHING = "nothing"
     OFFSETS = "offsets"
     LEDGER = "ledger"
     PLANS = "plans"
-    """The ledger and its commits are lost: only rows are left."""
+    """Plans that neither the ledger nor the table's log contains: rows are the only source."""
 
 
 def find_lost_part(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | None]:
-    """Return the part to restore, and the table's plan (None if the table has none).
+    """Return the part to restore, and the plan to restore it from.
 
-    Raises LedgersDisagree if an operator must first accept a table, SettingsError if the table has
-    no plan of ours, NeedsDecision if a stored plan must be executed first.
+    The plan is the newest one, or the table's if the ledger lacks it; None for `Lost.PLANS`.
+    Raises LedgersDisagree if an operator must first accept a table, SettingsError if neither the
+    table nor ZooKeeper has a plan, NeedsDecision if a stored plan must be executed first.
     """
-    ledger, table = snapshot.ledger, snapshot.table
+    ledger = snapshot.ledger
+    table = snapshot.table
     with naming_table(settings):
         reject_other_ledger(ledger, table)
         reject_changes_by_others(table, ledger.acknowledged, settings.table.on_rows_removed)
         if is_forgotten(ledger, table):
             return Lost.PLANS, None
-        found = compare(ledger, table, settings.table.place)
-    if isinstance(found, FirstRun) and rows_not_begun(None, snapshot):
-        with naming_table(settings):
-            reject_topics_of_other_pipelines(found, snapshot)
-        return Lost.PLANS, None
-    if isinstance(found, FirstRun):
+        state = compare(ledger, table, settings.table.place)
+    if isinstance(state, FirstRun):
+        if rows_not_begun(None, snapshot):
+            with naming_table(settings):
+                reject_topics_of_other_pipelines(state, snapshot)
+            return Lost.PLANS, None
         raise SettingsError(
             "Neither the table nor ZooKeeper has a plan of this pipeline: there is nothing to "
             "restore",
             path=settings.table.path,
             action="Check table.path, group and pipeline. `etl run CONF --dry-run` describes a "
-            "first "
-            "run",
+            "first run",
         )
-    if isinstance(found, RebuildFromTable):
-        return Lost.LEDGER, found.plan
-    if not isinstance(found, UpToDate):
-        return Lost.NOTHING, _stored_plan(found, snapshot, settings)
-    if differing_offsets(found.last, snapshot):
-        return Lost.OFFSETS, found.last
-    if rows_not_begun(found.last, snapshot):
+    if isinstance(state, RebuildFromTable):
+        return Lost.LEDGER, state.plan
+    if not isinstance(state, UpToDate):
+        return Lost.NOTHING, _stored_plan(state, snapshot, settings)
+    if differing_offsets(state.last, snapshot):
+        return Lost.OFFSETS, state.last
+    if rows_not_begun(state.last, snapshot):
         return Lost.PLANS, None
-    return Lost.NOTHING, found.last
+    return Lost.NOTHING, state.last
 
 
 def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
     """Return True if the table has a plan that neither the ledger nor the table's log contains."""
-    if table is None or (table.metadata and table.metadata.document is not None):
+    if table is None:
         return False
-    newest = 0
+    if table.metadata and table.metadata.document is not None:
+        return False
+    newest_number = 0
     if ledger.newest:
-        newest = ledger.newest.number
-    return (table.transaction_version or 0) > newest
+        newest_number = ledger.newest.number
+    number_in_table = table.transaction_version or 0
+    return number_in_table > newest_number
 
 
 def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
-    """Return a stored plan whose committed offsets are unchanged since.
+    """Return the stored plan that the next run executes.
 
-    Raises NeedsDecision, and as `reject_in_doubt_commit`.
+    Raises NeedsDecision if another client moved a committed offset after the plan was stored, and
+    the errors of `reject_in_doubt_commit`.
     """
     plan = with_commit_settled(snapshot).ledger.newest or state.plan
     reject_in_doubt_commit(plan, snapshot, settings)
@@ -170,28 +185,33 @@ def _stored_plan(state: Replay | Supersede, snapshot: Snapshot, settings: Settin
 def differing_offsets(
     plan: Plan, snapshot: Snapshot
 ) -> dict[BrokerPartition, tuple[int | None, int]]:
-    """Return the partitions whose committed offset is not the plan's position: the offset now and
-    after restoring.
+    """Return the partitions with another committed offset than the plan's loaded-until offset.
+
+    The values are the committed offset now (None: no offset is committed) and after restoring.
     """
-    found: dict[BrokerPartition, tuple[int | None, int]] = {}
+    differing: dict[BrokerPartition, tuple[int | None, int]] = {}
     if not plan.moves_offsets:
-        return found
-    for log, position in sorted(plan.positions.items()):
+        return differing
+    for log, loaded_until in sorted(plan.positions.items()):
         committed = snapshot.committed.get(log, NOTHING_COMMITTED)
-        offset = off_position(committed, position)
-        if offset != position:
-            found[log] = (offset, position)
-    return found
+        offset = off_position(committed, loaded_until)
+        if offset != loaded_until:
+            differing[log] = (offset, loaded_until)
+    return differing
 
 
 def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
-    """Return the repair that restores the ledger from the table's commits, and sets each offset to
-    its position, also one that another client moved.
+    """Return the repair that restores the ledger from the table's commits.
+
+    It commits the loaded-until offset of each partition, also if another client moved the committed
+    offset: the plan of the repair expects the offsets of this snapshot, and not those that the
+    plan in the table observed.
     """
-    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-    observed_by_settings = replace(plan, seen=seen, offsets_in=snapshot.offsets_in)
+    observed = {}
+    for log in plan.positions:
+        observed[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
     return Repair(
-        observed_by_settings,
+        replace(plan, seen=observed, offsets_in=snapshot.offsets_in),
         tuple(differing_offsets(plan, snapshot)),
         adopts=plan,
         knew=snapshot.ledger.newest,
@@ -199,11 +219,15 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
 
 
 def describe_each_move(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> list[str]:
-    """Describe the changed offsets: a sentence for each partition."""
+    """Describe the changed committed offsets of `differing_offsets`, a sentence per partition."""
     sentences = []
-    for log, (there, to) in offsets.items():
-        before = "none" if there is None else str(there)
-        sentences.append(f"{render_log(log)}: the committed offset changes from {before} to {to}")
+    for log, (committed, restored) in offsets.items():
+        before = "none"
+        if committed is not None:
+            before = str(committed)
+        sentences.append(
+            f"{render_log(log)}: the committed offset changes from {before} to {restored}"
+        )
     return sentences
 
 
@@ -212,52 +236,53 @@ def describe_restored_rows(
     snapshot: Snapshot,
     others: int,
 ) -> list[str]:
-    """Describe the effects of continuing after the rows. `others`: number of other pipelines in the
-    table.
+    """Describe the effects of a plan that continues after the last row of each partition.
+
+    until    the last incarnation of each partition, and one past its last offset
+    others   number of other pipelines that loaded into the table
     """
     sentences = []
-    for log, (_, position) in sorted(until.items()):
-        committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
-        extent = snapshot.extents.get(log)
-        sentence = f"{render_log(log)} continues at {position}, one past its last row"
-        if committed is not None and committed > position:
-            sentence += (
-                f"; the committed offset is {committed}, and the offsets between are read again, "
-                f"as "
-                "the table has no rows of them"
-            )
-        if extent and extent.end_offset + extent.held_back < position:
-            sentence += (
-                f"; the partition ends at {extent.end_offset}, so it was truncated or recreated, "
-                f"and "
-                "the next run stops there"
-            )
-        sentences.append(sentence)
-    log = min(until)
-    last_offset = until[log][1] - 1
+    for log, (_, until_offset) in sorted(until.items()):
+        sentences.append(_describe_continuation(log, until_offset, snapshot))
+    first = min(until)
+    last_offset = until[first][1] - 1
     sentences.append(
-        "if a topic was deleted and recreated since, and is longer now, its records before these "
-        "offsets would be skipped: compare the last rows with the records at their offsets, e.g. "
-        f"`etl records show CONF -p {quoted_log(log)} --from {last_offset} -n 1`"
+        "If a topic was deleted and recreated since, and is longer now, its records before these "
+        "offsets would be skipped. Compare the last rows with the records at their offsets, e.g. "
+        f"`etl records show CONF -p {quoted_log(first)} --from {last_offset} -n 1`"
     )
     sentences.append(
-        "rows that were deleted at the end of a partition are loaded again, lost offsets there are "
-        "loaded if their records exist, and gaps further down can no longer be found"
+        "Rows that were deleted at the end of a partition are loaded again, lost offsets there are "
+        "loaded if their records exist, and gaps at lower offsets can no longer be found"
     )
     if others:
         sentences.append(
-            f"other pipelines have loaded into this table ({others}): all rows of the conf's "
-            f"topics "
-            "count, of any writer"
+            f"Other pipelines have loaded into this table ({others}): all rows of the conf's "
+            "topics count, of any writer"
         )
     return sentences
 
 
-_NO_END = 2**63 - 1
+def _describe_continuation(log: BrokerPartition, until_offset: int, snapshot: Snapshot) -> str:
+    """Describe where a partition continues after its rows, and what contradicts these rows."""
+    sentence = f"{render_log(log)} continues at {until_offset}, one past its last row"
+    committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+    if committed is not None and committed > until_offset:
+        sentence += (
+            f"; the committed offset is {committed}, and the offsets between are read again, as "
+            "the table has no rows of them"
+        )
+    offsets = snapshot.extents.get(log)
+    if offsets and offsets.end_offset + offsets.held_back < until_offset:
+        sentence += (
+            f"; the partition ends at {offsets.end_offset}, so it was truncated or recreated, and "
+            "the next run stops there"
+        )
+    return sentence
 
 
 class Difference(str, Enum):
-    """A kind of difference; the value is its text in a table."""
+    """The difference of one partition (see the module's table); the value is the text shown."""
 
     NONE = "none"
     UNREAD = "never read"
@@ -271,7 +296,7 @@ class Difference(str, Enum):
 
 
 class PlanStands(str, Enum):
-    """The state of ZooKeeper's newest plan; the value is its text in a table."""
+    """The state of ZooKeeper's newest plan; the value is the text shown."""
 
     RECORDED = "in the table, and recorded"
     NOT_RECORDED = "in the table, and not recorded"
@@ -289,16 +314,16 @@ class PartitionSources:
 
     log: BrokerPartition
     committed: int | None
-    """The committed offset of the group; None without one."""
+    """The committed offset of the group; None: no offset is committed."""
     planned: int | None
-    """The position of the newest plan in ZooKeeper."""
+    """The loaded-until offset of ZooKeeper's newest plan; None: the plan lacks the partition."""
     in_table: int | None
-    """The position of our newest commit in the table."""
+    """The loaded-until offset of the table's newest plan; None: unknown, or not in that plan."""
     difference: Difference
 
 
 def state_by_ledgers(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
-    """Return the state by ledger and table only; None if they disagree."""
+    """Return the state by ledger and table, without offsets; None if they disagree."""
     try:
         return compare(snapshot.ledger, snapshot.table, settings.table.place)
     except LedgersDisagree:
@@ -306,8 +331,10 @@ def state_by_ledgers(snapshot: Snapshot, settings: Settings) -> PipelineState | 
 
 
 def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
-    """Return the plan of our newest commit; None if there is none, or the table's log no longer has
-    it.
+    """Return the plan of the pipeline's newest commit in the table.
+
+    None if there is no such commit, the table's log no longer contains it, or its plan is
+    unreadable.
     """
     if table is None or table.metadata is None:
         return None
@@ -316,31 +343,31 @@ def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
         return ledger.newest
     if not metadata.document:
         return None
-    # An unreadable plan is `compare`'s to report.
+    # `compare` reports an unreadable plan.
     with suppress(LedgersDisagree):
         return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
     return None
 
 
 def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None) -> PlanStands:
-    """Return the state of the ledger's newest plan, by `state_by_ledgers`."""
+    """Return the state of the ledger's newest plan. `base` is the result of `state_by_ledgers`."""
     newest = ledger.newest
     if isinstance(base, RebuildFromTable):
         if newest and base.plan.number == newest.number:
             return PlanStands.OTHER_HELD
         return PlanStands.BEHIND
-    in_table = 0
-    if table:
-        in_table = table.transaction_version or 0
     if newest is None:
         return PlanStands.UNCLEAR
+    number_in_table = 0
+    if table:
+        number_in_table = table.transaction_version or 0
     if base is None:
-        if is_recorded(ledger, newest) and in_table < newest.number:
+        if is_recorded(ledger, newest) and number_in_table < newest.number:
             return PlanStands.GONE
         return PlanStands.UNCLEAR
     if isinstance(base, Replay | Supersede):
         return PlanStands.STORED
-    if in_table != newest.number:
+    if number_in_table != newest.number:
         return PlanStands.NOT_HELD
     if ledger.applied is None:
         return PlanStands.NOT_RECORDED
@@ -348,54 +375,59 @@ def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None)
 
 
 def differences(snapshot: Snapshot, base: PipelineState | None) -> list[PartitionSources]:
-    """Return the differences of each partition in any of the three sources, in order.
+    """Compare the offsets of every partition that any of the three sources has, in order.
 
     `base` is `state_by_ledgers` of the same snapshot.
     """
-    ledger = snapshot.ledger
+    newest = snapshot.ledger.newest
     table = snapshot.table
-    held = plan_in_table(ledger, table)
-    planned: Mapping[BrokerPartition, int] = {}
+    table_plan = plan_in_table(snapshot.ledger, table)
+    in_ledger: Mapping[BrokerPartition, int] = {}
     in_table: Mapping[BrokerPartition, int] = {}
     commits_offsets = True
-    if ledger.newest:
-        planned = ledger.newest.positions
-        commits_offsets = ledger.newest.moves_offsets
-    if held:
-        in_table = held.positions
-        commits_offsets = commits_offsets and held.moves_offsets
-    offsets = {}
+    if newest:
+        in_ledger = newest.positions
+        commits_offsets = newest.moves_offsets
+    if table_plan:
+        in_table = table_plan.positions
+        commits_offsets = commits_offsets and table_plan.moves_offsets
+    in_group = {}
     for log, committed in snapshot.committed.items():
         if committed.offset is not None:
-            offsets[log] = committed.offset
-    has_forgotten = held is None and table is not None and table.transaction_version is not None
-    moved = _moved(base, snapshot)
-    by_plan = _BY_PLAN[plan_stands(base, ledger, table)]
-    found = []
-    for log in in_order({*planned, *in_table, *offsets}):
-        in_group = offsets.get(log)
-        in_plan = planned.get(log)
-        in_rows = in_table.get(log)
-        compared = {in_plan}
-        if not has_forgotten:
-            compared.add(in_rows)
+            in_group[log] = committed.offset
+
+    # The table has a plan, and its log no longer contains it: its offsets are not compared.
+    is_table_plan_unknown = (
+        table_plan is None and table is not None and table.transaction_version is not None
+    )
+    moved = _moved_by_others(base, snapshot)
+    by_plan = _DIFFERENCE_BY_PLAN[plan_stands(base, snapshot.ledger, table)]
+    partitions = []
+    for log in in_order({*in_ledger, *in_table, *in_group}):
+        committed_offset = in_group.get(log)
+        planned = in_ledger.get(log)
+        loaded = in_table.get(log)
+        compared = {planned}
+        if not is_table_plan_unknown:
+            compared.add(loaded)
         if commits_offsets:
-            compared.add(in_group)
-        if in_plan is None and in_rows is None:
+            compared.add(committed_offset)
+
+        if planned is None and loaded is None:
             difference = Difference.UNREAD
         elif log in moved:
             difference = Difference.MOVED
         elif len(compared) == 1:
             difference = Difference.NONE
-        elif in_plan == in_rows or has_forgotten:
+        elif planned == loaded or is_table_plan_unknown:
             difference = Difference.NOT_MOVED
         else:
             difference = by_plan
-        found.append(PartitionSources(log, in_group, in_plan, in_rows, difference))
-    return found
+        partitions.append(PartitionSources(log, committed_offset, planned, loaded, difference))
+    return partitions
 
 
-_BY_PLAN = {
+_DIFFERENCE_BY_PLAN = {
     PlanStands.RECORDED: Difference.NOT_MOVED,
     PlanStands.NOT_RECORDED: Difference.NOT_MOVED,
     PlanStands.STORED: Difference.NOT_APPENDED,
@@ -405,127 +437,144 @@ _BY_PLAN = {
     PlanStands.GONE: Difference.DISAGREE,
     PlanStands.UNCLEAR: Difference.DISAGREE,
 }
+"""The difference of a partition if ledger and table have different loaded-until offsets."""
 
 
-def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerPartition]:
-    """Return the partitions whose offset another client moved, relative to the state's plan."""
+def _moved_by_others(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerPartition]:
+    """Return the partitions with an offset that another client committed after the state's plan."""
     if base is None or isinstance(base, FirstRun):
         return ()
     committed = snapshot.committed
     plan = as_if_stored_in(snapshot.offsets_in, plan_of(base))
     if isinstance(base, RebuildFromTable):
         plan = expected_after_restore(plan, snapshot.ledger.newest, committed)
-    return apart_from(plan, committed)[1]
+    _, moved = apart_from(plan, committed)
+    return moved
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRun:
-    """The reaction of the next run to all differences, as far as known."""
+    """The expected reaction of the next run to all differences."""
 
     step: NextStep
-    """Its first step; without an action if brokers were not observed."""
+    """The first step; without an action and a plan if brokers were not observed."""
     refusal: EtlError | None = None
-    """The error that it ends with, in its first step or a later one."""
+    """The error that ends the run, in its first step or a later one; None: no error is expected."""
     undecided: frozenset[BrokerPartition] = frozenset()
-    """Partitions with an offset that is followed if the log reaches it; empty if brokers were
-    observed.
+    """Partitions that continue at a committed offset if the partition's end is not below it.
+
+    Empty if brokers were observed.
     """
 
 
 def expect_run(
-    snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool
+    snapshot: Snapshot, settings: Settings, *, now_ms: int, brokers_observed: bool
 ) -> ExpectedRun:
-    """Return the reaction of a run to this snapshot, by its own decisions. Raises no error."""
-    if has_asked_brokers:
-        seen = as_if_alone(snapshot, settings)
-    else:
-        seen = as_if_alone(_without_ends(snapshot), settings)
+    """Return the reaction of a run to this snapshot, by the decisions of a run.
+
+    An error that the run would raise is returned in `ExpectedRun.refusal`, and not raised.
+    """
+    if not brokers_observed:
+        snapshot = _with_unbounded_ends(snapshot)
+    expected = as_if_alone(snapshot, settings)
     try:
-        if has_asked_brokers:
-            step = next_step(seen, settings, now_ms=now_ms, uid="unnamed")
+        if brokers_observed:
+            step = next_step(expected, settings, now_ms=now_ms, uid="unnamed")
         else:
-            step = _step_by_ledgers(seen, settings)
+            step = _step_by_ledgers(expected, settings)
     except EtlError as error:
-        return ExpectedRun(NextStep(seen, refusal=error), error)
+        return ExpectedRun(NextStep(expected, refusal=error), error)
     if step.refusal:
         return ExpectedRun(step, step.refusal)
-    last = _last_state(step)
+
+    state = _state_after_restore(step)
     followed: Mapping[BrokerPartition, int] = {}
-    if isinstance(last, UpToDate):
-        followed = last.followed
+    if isinstance(state, UpToDate):
+        followed = state.followed
     try:
-        if isinstance(last, Replay | Supersede):
-            # Its offsets are committed once its rows are in the table, if no other client moved
-            # them.
-            followed = _followed_after(step.plan or last.plan, seen, settings)
-        if has_asked_brokers:
-            steps_ahead(seen, settings, now_ms=now_ms, uid="unnamed")
+        if isinstance(state, Replay | Supersede):
+            # The run commits the plan's offsets after the append, unless another client moved them.
+            followed = _followed_after_append(step.plan or state.plan, expected, settings)
+        if brokers_observed:
+            # For its errors only: those of the later steps.
+            steps_ahead(expected, settings, now_ms=now_ms, uid="unnamed")
     except EtlError as error:
         return ExpectedRun(step, error)
-    if has_asked_brokers:
+    if brokers_observed:
         return ExpectedRun(step)
     return ExpectedRun(step, undecided=frozenset(followed))
 
 
-def _last_state(step: NextStep) -> PipelineState | None:
-    """Return the state of the step, after a restore of the ledger."""
+def _state_after_restore(step: NextStep) -> PipelineState | None:
+    """Return the state of the step; if it restores the ledger, the state afterwards."""
     if isinstance(step.state, RebuildFromTable):
         return step.state.state
     return step.state
 
 
-def _followed_after(
-    plan: Plan, seen: Snapshot, settings: Settings
+def _followed_after_append(
+    plan: Plan, snapshot: Snapshot, settings: Settings
 ) -> Mapping[BrokerPartition, int]:
-    """Return the offsets that are followed after this stored plan is in the table.
+    """Return the committed offsets that a run continues at once this stored plan is in the table.
 
     Raises OffsetMoved.
     """
+    committed = snapshot.committed
+    ends = ends_of(snapshot)
     if plan.handed_over is None or not is_member(settings):
-        policy = settings.group.on_offset_changed
-        return up_to_date(plan, seen.committed, policy, ends_of(seen)).followed
+        return up_to_date(plan, committed, settings.group.on_offset_changed, ends).followed
     if plan.handed_over:
-        state_after_plan(plan, seen.committed, seen.committed.keys(), ends_of(seen))
+        # For its errors only: a member continues at the offsets of its assignment.
+        state_after_plan(plan, committed, committed.keys(), ends)
     return {}
 
 
-def as_members_see(sources: PartitionSources, foreseen: ExpectedRun) -> PartitionSources:
-    """Return the difference for runs that are members of the group: an offset that others moved
-    forwards was read by them.
+def as_members_see(sources: PartitionSources, expected_run: ExpectedRun) -> PartitionSources:
+    """Return the difference for a run that is a member of the group.
+
+    MOVED becomes READ_ON if the offset moved forwards: another member has read the offsets between.
     """
     if sources.difference is not Difference.MOVED:
         return sources
-    last = _last_state(foreseen.step)
-    is_read_by_others = False
-    if isinstance(last, UpToDate):
-        is_read_by_others = sources.log in last.passed
-    elif isinstance(last, Replay | Supersede):
-        is_beyond_plan = (sources.committed or 0) > last.plan.positions.get(sources.log, 0)
-        is_read_by_others = (
-            bool(last.plan.handed_over) and foreseen.refusal is None and is_beyond_plan
-        )
-    if not is_read_by_others:
+    if not _is_read_by_members(sources, expected_run):
         return sources
     return replace(sources, difference=Difference.READ_ON)
 
 
-def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
-    """Return the step up to its repair: its plan is unknown without the brokers.
+def _is_read_by_members(sources: PartitionSources, expected_run: ExpectedRun) -> bool:
+    """Return True if other members have read the partition up to its committed offset."""
+    state = _state_after_restore(expected_run.step)
+    if isinstance(state, UpToDate):
+        return sources.log in state.passed
+    if not isinstance(state, Replay | Supersede):
+        return False
+    if not state.plan.handed_over or expected_run.refusal is not None:
+        return False
+    committed = sources.committed or 0
+    return committed > state.plan.positions.get(sources.log, 0)
 
-    Raises as `next_step`, and its error.
+
+def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
+    """Return the next step up to its repair: without the brokers its plan is unknown.
+
+    Raises the errors of `next_step`, and those that `next_step` returns as a refusal.
     """
     reject_retired_or_shared(snapshot)
-    left = leave_to_owners(snapshot, settings)
-    state = where_we_stand(left, settings)
-    return NextStep(left, state, repair_of(state, left))
+    owned = leave_to_owners(snapshot, settings)
+    state = where_we_stand(owned, settings)
+    return NextStep(owned, state, repair_of(state, owned))
 
 
-def _without_ends(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with unbounded ends: an offset that is rejected with them is rejected at
-    any end.
+_UNBOUNDED_END = 2**63 - 1
+
+
+def _with_unbounded_ends(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot of unreachable brokers with the largest end for every partition.
+
+    An offset that is rejected with these ends is rejected with any end.
     """
     return replace(
         snapshot,
-        extents=dict.fromkeys(snapshot.leaderless, PartitionOffsets(0, _NO_END)),
+        extents=dict.fromkeys(snapshot.leaderless, PartitionOffsets(0, _UNBOUNDED_END)),
         leaderless=frozenset(),
     )

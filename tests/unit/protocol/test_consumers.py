@@ -101,7 +101,7 @@ def test_what_is_no_registration_is_an_error_that_names_the_znode(payload: bytes
         ("[a&&b]", "&&"),
         ("(?x)a", "the flag x"),
         ("(", "not closed"),
-        ("a{1,3}", "{ behind a piece"),
+        ("a{1,3}", "{ after a character or group"),
         (r"(?i)\\p{Lower}", "two ways"),
         (r"\\p{IsLatin}", "IsLatin"),
         ("(?<=a|bc)d", "fixed-width"),

@@ -1,8 +1,19 @@
 """Which state does a pipeline inherit from its predecessor in a table?
 
-A renamed group or pipeline is a new pipeline with an empty ledger, but the table has the old one's
-rows. The plan that inherits has no ranges; it keeps the predecessor's positions, in the topics that
-the conf names, under the new name. It is stored like any plan, and the next run commits it.
+A renamed group or pipeline is a new pipeline with an empty ledger, but the table has the rows of
+the old one. The inheriting plan has no ranges: it stores the predecessor's loaded-until offsets
+under the new name, in the topics that the conf names. It is stored like any plan, and the next run
+commits its offsets.
+
+A pipeline also inherits from itself: after ZooKeeper lost its plans, or if another ledger of the
+same name wrote the table.
+
+In a partition that both pipelines loaded, the higher (incarnation, loaded-until offset) counts, and
+the other facts of the partition come from the same pipeline: tail fingerprint, log start, epochs.
+
+Lives here: the predecessor's state, the inheriting plan, and its rejections. Not here: the steps of
+the commands (etl/commands/inherit_pipeline.py, etl/commands/restore_ledger.py), group members and
+owners (etl/decide/group_ownership.py).
 """
 
 from __future__ import annotations
@@ -27,7 +38,13 @@ from etl.decide.reconcile import compare, is_of_another_era
 from etl.decide.table_changes import app_id_of, name_of
 from etl.decide.table_rules import inherited_rows
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Lineage, Tail
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    Lineage,
+    Tail,
+)
 from etl.model.plans import CommitResult, Loss, Plan, PlanKind, TookOver, Vanished
 from etl.model.snapshot import (
     FirstRun,
@@ -41,10 +58,15 @@ from etl.model.snapshot import (
 )
 from etl.settings.sections import Settings
 
+Value = TypeVar("Value")
+
+Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
+"""The loaded intervals of a pipeline: incarnation, from, until."""
+
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """The other pipeline, and its positions in the topics that the conf names."""
+    """The other pipeline, and its loaded-until offsets in the topics that the conf names."""
 
     other: OtherPipeline
     positions: Mapping[BrokerPartition, int]
@@ -57,15 +79,16 @@ def predecessor_of(
     snapshot: Snapshot,
     settings: Settings,
 ) -> Predecessor:
-    """Return the predecessor's positions in our topics.
+    """Return the predecessor's loaded-until offsets in the topics that the conf names.
 
-    Without its plan they are taken from `rows_until`: incarnation and end of each partition. Raises
-    SettingsError if it loaded no topic of ours, NeedsDecision if its topics are another cluster's.
+    They are those of its plan; without a plan, those of `rows_until`: incarnation and end of the
+    table's rows in each partition. Raises SettingsError if it loaded no topic of the conf, or from
+    brokers of another type; NeedsDecision if its topics are another cluster's.
     """
-    admits = settings.source.topic_filter.admits
+    is_named = settings.source.topic_filter.admits
     ends: dict[BrokerPartition, int] = {}
     incarnations: dict[BrokerPartition, int] = {}
-    known: Collection[BrokerPartition] = ()
+    own_logs: Collection[BrokerPartition] = ()
     if other.plan:
         ends.update(other.plan.positions)
         incarnations.update(other.plan.incarnations)
@@ -75,39 +98,58 @@ def predecessor_of(
             if incarnation:
                 incarnations[log] = incarnation
         if snapshot.ledger.newest:
-            # Our own position in a partition that the conf does not name may be an old one, too, if
-            # only rows are left.
-            known = snapshot.ledger.newest.positions
-    positions = {log: end for log, end in ends.items() if admits(log.topic) or log in known}
-    if not any(admits(log.topic) for log in positions):
+            # If only rows are left, the ledger may also be too old in its partitions of topics
+            # that the conf no longer names.
+            own_logs = snapshot.ledger.newest.positions
+
+    positions: dict[BrokerPartition, int] = {}
+    has_named_topic = False
+    for log, end in ends.items():
+        if is_named(log.topic):
+            has_named_topic = True
+            positions[log] = end
+        elif log in own_logs:
+            positions[log] = end
+    if not has_named_topic:
         raise SettingsError(
-            f"{name_of(other.app_id)} has loaded no topic that this conf names",
+            f"The {name_of(other.app_id)} has loaded no topic that this conf names",
             key="--predecessor",
             action="Check source.topics, and the pipelines that `etl run CONF --dry-run` lists",
         )
-    if other.plan and other.plan.dialect is not settings.source.broker_type:
+    if other.plan:
+        _reject_other_brokers(other.app_id, other.plan, positions, snapshot, settings)
+    inherited_incarnations = {
+        log: incarnation for log, incarnation in incarnations.items() if log in positions
+    }
+    return Predecessor(other, positions, inherited_incarnations)
+
+
+def _reject_other_brokers(
+    app_id: str,
+    plan: Plan,
+    positions: Collection[BrokerPartition],
+    snapshot: Snapshot,
+    settings: Settings,
+) -> None:
+    """Reject a predecessor's plan of another broker type or cluster.
+
+    Raises SettingsError or NeedsDecision. Under another cluster name, only equal topic ids prove
+    that the cluster is the same.
+    """
+    if plan.dialect is not settings.source.broker_type:
         raise SettingsError(
-            f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers, whose "
-            "offsets and row keys are different",
+            f"The {name_of(app_id)} has loaded from {plan.dialect.value} brokers: their offsets "
+            "and row keys are different",
             key="--predecessor",
             action="Check the pipeline's name, and source.broker_type. Brokers of another type "
-            "need "
-            "another table",
+            "need another table",
         )
-    if other.plan and not is_same_cluster(other.plan, snapshot, settings.source.assume_cluster_id):
-        _reject_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
-    of_positions = {log: value for log, value in incarnations.items() if log in positions}
-    return Predecessor(other, positions, of_positions)
-
-
-def _reject_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:
-    """Reject topics of another cluster: only equal topic ids prove the same cluster under a new
-    name.
-    """
-    for topic in topics:
-        known = plan.topic_ids.get(topic)
-        if known is not None and known == snapshot.topic_ids.get(topic):
-            if not is_creation_id(known):
+    if is_same_cluster(plan, snapshot, settings.source.assume_cluster_id):
+        return
+    for topic in sorted({log.topic for log in positions}):
+        topic_id = plan.topic_ids.get(topic)
+        if topic_id is not None and topic_id == snapshot.topic_ids.get(topic):
+            if not is_creation_id(topic_id):
                 continue
         action = (
             "Set another table.path: offsets of one cluster have no meaning on another, and their "
@@ -123,18 +165,36 @@ def _reject_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -
         )
 
 
-Known = TypeVar("Known")
-Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
-"""The loaded intervals of a pipeline: incarnation, from, until."""
+def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
+    """Return the state of a pipeline that inherits from itself.
+
+    None if its ledger is not ahead of the table's rows. A stored plan that is not in the table
+    gives up its number. Raises LedgersDisagree for an old table, SettingsError if the table has
+    another plan than the ledger.
+    """
+    newest = snapshot.ledger.newest
+    table = snapshot.table
+    in_table = 0
+    if table:
+        in_table = table.transaction_version or 0
+    if is_of_another_era(snapshot.ledger, table):
+        return state_of_own_ledger(snapshot)
+    if newest is None or newest.number < in_table:
+        return None
+    state = compare(snapshot.ledger, table, settings.table.place)
+    if isinstance(state, RebuildFromTable):
+        raise _ledger_behind_table()
+    if isinstance(state, (Replay, Supersede)):
+        return state
+    return None
 
 
 def state_of_own_ledger(snapshot: Snapshot) -> UpToDate | Replay | None:
-    """Return the state of a pipeline that inherits from itself because another ledger wrote the
-    table; else None.
+    """Return the state if another ledger of the same name wrote the table; else None.
 
-    Its own plans were for another table: a stored plan that is not known to be executed loaded
-    nothing into this one, and the inheriting plan gets its number. Raises NeedsDecision if the
-    table would not accept that number.
+    The pipeline inherits from itself. The plans of its own ledger were for another table: a stored
+    plan that is not known to be executed loaded nothing into this one, and the inheriting plan gets
+    its number. Raises NeedsDecision if the table would not accept that number.
     """
     ledger = snapshot.ledger
     table = snapshot.table
@@ -152,8 +212,50 @@ def state_of_own_ledger(snapshot: Snapshot) -> UpToDate | Replay | None:
     return Replay(ledger.newest)
 
 
+def reject_unloaded_gap(
+    predecessor: Predecessor,
+    state: PipelineState,
+    snapshot: Snapshot,
+    own_loaded: Loaded,
+    other_loaded: Loaded,
+) -> None:
+    """Reject offsets between the ends of both pipelines in a partition that neither loaded.
+
+    A loaded-until offset shows where a pipeline ended, and not where it began. So the pipeline with
+    the higher one must have loaded everything from the lower one on. Raises NeedsDecision.
+    """
+    own = _own_progress(state, snapshot, predecessor.other)
+    own_incarnations: Mapping[BrokerPartition, int] = {}
+    if own.last:
+        own_incarnations = own.last.incarnations
+    for log in sorted(own.positions.keys() & predecessor.positions.keys()):
+        incarnation = predecessor.incarnations.get(log, 0)
+        if incarnation != own_incarnations.get(log, 0):
+            continue
+        low = own.positions[log]
+        high = predecessor.positions[log]
+        intervals = other_loaded.get(log, ())
+        if low >= high:
+            low, high = high, low
+            intervals = own_loaded.get(log, ())
+        loaded = []
+        for interval_incarnation, start, until in intervals:
+            if interval_incarnation == incarnation:
+                loaded.append((start, until))
+        gap = first_gap(loaded, low, high)
+        if gap:
+            raise NeedsDecision(
+                f"Both pipelines read this partition, and offsets {gap[0]} to {gap[1]} between "
+                "their loaded-until offsets were loaded by neither",
+                **log.place,
+                offset=gap[0],
+                action="Remove this topic from source.topics, and load it with another pipeline "
+                "into another table",
+            )
+
+
 def plan_inheritance(
-    taken: Predecessor,
+    predecessor: Predecessor,
     state: PipelineState | None,
     snapshot: Snapshot,
     settings: Settings,
@@ -163,45 +265,42 @@ def plan_inheritance(
     reason: str,
     sets_back: bool = False,
 ) -> Plan:
-    """Return the plan, without its id, that begins at the predecessor's positions.
+    """Return the plan, without its id, that begins at the predecessor's loaded-until offsets.
 
-    `state` is None if only the table's rows are left. In a partition known to both the higher
-    position counts. Raises SettingsError if the table has more than ZooKeeper, OffsetMoved if
-    another client committed an offset above a position, since the offsets between may not be in the
-    table. If an operator has checked that the table has no row of them, `sets_back` sets such an
-    offset back to the position.
+    `state` is None if only the table's rows are left. With `sets_back`, a committed offset above a
+    loaded-until offset is set back to it: an operator has checked that the table has no row of the
+    offsets between. Otherwise raises OffsetMoved, since these may not be in the table. Raises
+    SettingsError if the table has more plans than ZooKeeper.
     """
-    table = snapshot.table
-    other = taken.other
-    last, ours, number = _where(state, snapshot, other)
-    us = app_id_of(snapshot.cluster, settings.group.id, settings.pipeline)
-    obsolete = _obsolete_topics(taken, last)
-    theirs = {log: end for log, end in taken.positions.items() if log.topic not in obsolete}
-    our_incarnations: Mapping[BrokerPartition, int] = {}
+    other = predecessor.other
+    own = _own_progress(state, snapshot, other)
+    last = own.last
+    own_app_id = app_id_of(snapshot.cluster, settings.group.id, settings.pipeline)
+    own_incarnations: Mapping[BrokerPartition, int] = {}
     if last:
-        our_incarnations = last.incarnations
-    positions = dict(ours)
-    further_on = set()
-    for log, offset in theirs.items():
-        if log in ours:
-            at_ours = (our_incarnations.get(log, 0), ours[log])
-            if (taken.incarnations.get(log, 0), offset) <= at_ours:
+        own_incarnations = last.incarnations
+
+    obsolete = _obsolete_topics(predecessor, last)
+    positions = dict(own.positions)
+    inherited = set()
+    # The partitions of `inherited` in which the predecessor has loaded more: all facts of them are
+    # inherited, too.
+    ahead = set()
+    for log, loaded_until in predecessor.positions.items():
+        if log.topic in obsolete:
+            continue
+        inherited.add(log)
+        if log in own.positions:
+            other_end = (predecessor.incarnations.get(log, 0), loaded_until)
+            if other_end <= (own_incarnations.get(log, 0), own.positions[log]):
                 continue
-        further_on.add(log)
-        positions[log] = offset
+        ahead.add(log)
+        positions[log] = loaded_until
+    incarnations = _merge(own_incarnations, predecessor.incarnations, ahead)
+
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
     if not sets_back:
-        _reject_committed_above(positions, {log: seen[log].offset for log in theirs})
-
-    topics = _topics_of_other(theirs, taken, last, us)
-    source = other.plan or snapshot
-    topic_ids: dict[str, str] = {}
-    our_creations: dict[str, str] = {}
-    if last:
-        topic_ids.update(last.topic_ids)
-    topic_ids.update(_among(topics, source.topic_ids))
-    if last:
-        our_creations = _among(topic_ids.keys() - topics, last.creation_ids)
+        _reject_committed_above(positions, seen, inherited)
 
     previous = None
     supersedes = None
@@ -217,17 +316,31 @@ def plan_inheritance(
     elif last:
         previous = last.id
 
-    our_state = _KnownOfPartitions()
+    topics = _topics_of_other(inherited, predecessor, last, own_app_id)
+    id_source = other.plan or snapshot
+    topic_ids: dict[str, str] = {}
+    own_creation_ids: dict[str, str] = {}
     if last:
-        our_state = _known_of(last, snapshot.ledger.applied)
-    their_state = _KnownOfPartitions()
-    if other.plan:
-        their_state = _known_of(other.plan, None)
-    log_topic_ids = _joined(
-        topic_ids_to_record(last, (), ours, topic_ids),
-        topic_ids_to_record(other.plan, (), further_on, topic_ids),
-        further_on,
-    )
+        topic_ids.update(last.topic_ids)
+        own_creation_ids = _ids_of(last.topic_ids.keys() - topics, last.creation_ids)
+    topic_ids.update(_ids_of(topics, id_source.topic_ids))
+    other_creation_ids = _ids_of(topics, id_source.creation_ids)
+    creation_ids = creations_to_record(topic_ids, own_creation_ids, other_creation_ids)
+    own_log_topic_ids = topic_ids_to_record(last, (), own.positions, topic_ids)
+    other_log_topic_ids = topic_ids_to_record(other.plan, (), ahead, topic_ids)
+    log_topic_ids = _merge(own_log_topic_ids, other_log_topic_ids, ahead)
+
+    own_facts = _partition_facts(last, snapshot.ledger.applied)
+    other_facts = _partition_facts(other.plan, None)
+    tails = _merge(own_facts.tails, other_facts.tails, ahead)
+    log_starts = _merge(own_facts.log_starts, other_facts.log_starts, ahead)
+    leader_epochs = _merge(own_facts.leader_epochs, other_facts.leader_epochs, ahead)
+    batch_epochs = _merge(own_facts.record_epochs, other_facts.record_epochs, ahead)
+
+    starts = _pending_starts(other.plan, last, positions, snapshot, settings, now_ms)
+    start_offsets = _pending_offsets(other.plan, last, positions, settings)
+
+    table = snapshot.table
     table_id = None
     table_version = None
     table_transaction_version = 0
@@ -235,8 +348,13 @@ def plan_inheritance(
         table_id = table.id
         table_version = table.version
         table_transaction_version = table.transaction_version or 0
+    # The inheriting plan has no rows of its own, so it keeps the time zone of the newest ones.
+    time_zone = None
+    newest_known = other.plan or last
+    if newest_known:
+        time_zone = newest_known.time_zone
     return Plan(
-        number=number,
+        number=own.number,
         uid=uid,
         kind=PlanKind.TAKE_OVER,
         created_at_ms=now_ms,
@@ -249,281 +367,243 @@ def plan_inheritance(
         table_id=table_id,
         table_transaction_version=table_transaction_version,
         topic_ids=topic_ids,
-        creation_ids=creations_to_record(
-            topic_ids, our_creations, _among(topics, source.creation_ids)
-        ),
+        creation_ids=creation_ids,
         log_topic_ids=log_topic_ids,
-        tails=_joined(our_state.tails, their_state.tails, further_on),
+        tails=tails,
         previous=previous,
         supersedes=supersedes,
         reason=reason,
         took_over=TookOver(other.app_id, other.number),
-        heir_of=_predecessors_of(last, other, us),
+        heir_of=_all_predecessors(last, other, own_app_id),
         table_version=table_version,
         losses=losses,
         vanished=vanished,
-        pending_starts=_pending_starts(other.plan, last, positions, snapshot, settings, now_ms),
-        pending_offsets=_pending_offsets(other.plan, last, positions, settings),
-        log_starts=_joined(our_state.log_starts, their_state.log_starts, further_on),
-        leader_epochs=_joined(our_state.leader_epochs, their_state.leader_epochs, further_on),
-        record_epochs=_joined(our_state.epochs, their_state.epochs, further_on),
-        incarnations=_joined(our_incarnations, taken.incarnations, further_on),
+        pending_starts=starts,
+        pending_offsets=start_offsets,
+        log_starts=log_starts,
+        leader_epochs=leader_epochs,
+        record_epochs=batch_epochs,
+        incarnations=incarnations,
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,
-        time_zone=_time_zone_of(other.plan or last),
+        time_zone=time_zone,
         rows_before=inherited_rows(last, other.plan, snapshot),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownOfPartitions:
-    """The state of each partition in a plan."""
+class _OwnProgress:
+    """The inheriting pipeline before it inherits."""
 
-    tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
-    log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    epochs: Mapping[BrokerPartition, Lineage] = field(default_factory=dict)
-
-
-def _known_of(plan: Plan, applied: CommitResult | None) -> _KnownOfPartitions:
-    epochs = record_epochs(plan, applied)
-    return _KnownOfPartitions(plan.tails, plan.log_starts, plan.leader_epochs, epochs)
+    last: Plan | None
+    """Its newest plan; None before its first."""
+    positions: Mapping[BrokerPartition, int]
+    """Its loaded-until offsets, without those of a stored plan that is not in the table."""
+    number: int
+    """The number of the inheriting plan. That of a stored plan that is not in the table is free."""
 
 
-def _time_zone_of(plan: Plan | None) -> str | None:
-    """Return the time zone of the newest rows, as an inheriting plan has none."""
-    return plan.time_zone if plan else None
+def _own_progress(
+    state: PipelineState | None, snapshot: Snapshot, other: OtherPipeline
+) -> _OwnProgress:
+    """Return the progress of the inheriting pipeline.
 
-
-def _reject_committed_above(
-    positions: Mapping[BrokerPartition, int], committed: Mapping[BrokerPartition, int | None]
-) -> None:
-    for log, there in sorted(committed.items()):
-        if there is not None and there > positions[log]:
-            raise OffsetMoved(
-                f"The committed offset is {there}, and the rows in the table end at "
-                f"{positions[log]}",
-                **log.place,
-                offset=there,
-                action=f"Check who committed it. Set it back to {positions[log]}, otherwise the "
-                "records between are never loaded",
-            )
-
-
-def _topics_of_other(
-    theirs: Collection[BrokerPartition], taken: Predecessor, last: Plan | None, us: str
-) -> set[str]:
-    """Return the topics with the predecessor's topic ids, so that later recreations are detected.
-
-    If a pipeline inherits from itself by the table's rows, its own ids count, unless rows show that
-    it accepted others since.
+    Raises SettingsError if the table has more plans than ZooKeeper.
     """
-    topics = {log.topic for log in theirs}
-    if last is None or taken.other.plan is not None or taken.other.app_id != us:
-        return topics
-    for topic in last.topic_ids:
-        of_rows = _incarnation_of(topic, taken.incarnations)
-        if of_rows <= _incarnation_of(topic, last.incarnations):
-            topics.discard(topic)
-    return topics
-
-
-def _predecessors_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
-    """Return all predecessors: the other pipeline, its predecessors and ours."""
-    found: dict[str, int] = {}
-    if last:
-        found.update(last.taken)
-    theirs: dict[str, int] = {}
-    if other.plan:
-        theirs.update(other.plan.taken)
-    theirs[other.app_id] = other.number
-    for app_id, number in theirs.items():
-        found[app_id] = max(number, found.get(app_id, 0))
-    found.pop(us, None)
-    return tuple(TookOver(app_id, number) for app_id, number in sorted(found.items()))
-
-
-def reject_unloaded_gap(
-    taken: Predecessor,
-    state: PipelineState,
-    snapshot: Snapshot,
-    ours: Loaded,
-    theirs: Loaded,
-) -> None:
-    """Reject a gap between the positions of both pipelines in a partition.
-
-    The side with the higher position must have loaded everything from the lower one on. Raises
-    NeedsDecision for offsets between that neither has in the table.
-    """
-    last, positions, _ = _where(state, snapshot, taken.other)
-    for log in sorted(positions.keys() & taken.positions.keys()):
-        our_incarnation = 0
-        if last:
-            our_incarnation = last.incarnations.get(log, 0)
-        incarnation = taken.incarnations.get(log, 0)
-        if incarnation != our_incarnation:
-            continue
-        low, high = sorted((positions[log], taken.positions[log]))
-        further = ours
-        if taken.positions[log] > positions[log]:
-            further = theirs
-        loaded = []
-        for of_incarnation, start, until in further.get(log, ()):
-            if of_incarnation == incarnation:
-                loaded.append((start, until))
-        gap = first_gap(loaded, low, high)
-        if gap:
-            raise NeedsDecision(
-                f"Both pipelines read this partition, and offsets {gap[0]} to {gap[1]} between "
-                f"their "
-                "positions were loaded by neither",
-                **log.place,
-                offset=gap[0],
-                action="Remove this topic from source.topics, and load it with another pipeline "
-                "into "
-                "another table",
-            )
-
-
-def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
-    """Return the state of a pipeline that inherits from itself; None if its ledger is not ahead of
-    the table's rows.
-
-    A stored plan that is not in the table gives up its number. Raises LedgersDisagree for an old
-    table, SettingsError if the table has another plan than the ledger.
-    """
-    newest = snapshot.ledger.newest
-    table = snapshot.table
+    if state is None:
+        newest = snapshot.ledger.newest
+        number = other.number + 1
+        if newest is None:
+            return _OwnProgress(None, {}, number)
+        if snapshot.ledger.applied is not None:
+            return _OwnProgress(newest, newest.positions, number)
+        # Another plan may have been executed in its place.
+        return _OwnProgress(newest, starts_of(newest), number)
+    if isinstance(state, FirstRun):
+        return _OwnProgress(None, {}, 1)
+    if isinstance(state, (Replay, Supersede)):
+        return _OwnProgress(state.plan, starts_of(state.plan), state.plan.number)
+    if isinstance(state, RebuildFromTable):
+        raise _ledger_behind_table()
     in_table = 0
-    if table:
-        in_table = table.transaction_version or 0
-    if is_of_another_era(snapshot.ledger, table):
-        return state_of_own_ledger(snapshot)
-    if newest is None or newest.number < in_table:
-        return None
-    found = compare(snapshot.ledger, table, settings.table.place)
-    if isinstance(found, RebuildFromTable):
-        raise _run_first()
-    if isinstance(found, (Replay, Supersede)):
-        return found
-    return None
+    if snapshot.table:
+        in_table = snapshot.table.transaction_version or 0
+    number = max(state.last.number, in_table) + 1
+    return _OwnProgress(state.last, state.last.positions, number)
 
 
-def _run_first() -> SettingsError:
+def _ledger_behind_table() -> SettingsError:
     return SettingsError(
         "The table has more plans of this pipeline than ZooKeeper",
         action="Run `etl run CONF`, which restores the ledger. Then run this command again",
     )
 
 
+def _obsolete_topics(predecessor: Predecessor, last: Plan | None) -> set[str]:
+    """Return the topics in which the predecessor's loaded-until offsets are obsolete.
+
+    They were recreated since the predecessor read them, and this pipeline continued them.
+    """
+    if last is None or predecessor.other.plan is None:
+        return set()
+    other_ids = predecessor.other.plan.topic_ids
+    obsolete = set()
+    for topic, topic_id in last.topic_ids.items():
+        if other_ids.get(topic, topic_id) == topic_id:
+            continue
+        other_incarnation = _highest_incarnation(topic, predecessor.incarnations)
+        if _highest_incarnation(topic, last.incarnations) > other_incarnation:
+            obsolete.add(topic)
+    return obsolete
+
+
+def _reject_committed_above(
+    positions: Mapping[BrokerPartition, int],
+    committed: Mapping[BrokerPartition, Committed],
+    inherited: Collection[BrokerPartition],
+) -> None:
+    """Raise OffsetMoved if an inherited partition has a committed offset above its rows."""
+    for log in sorted(inherited):
+        offset = committed[log].offset
+        if offset is not None and offset > positions[log]:
+            raise OffsetMoved(
+                f"The committed offset is {offset}, and the rows in the table end at "
+                f"{positions[log]}",
+                **log.place,
+                offset=offset,
+                action=f"Check which client committed it. Set it back to {positions[log]}, "
+                "otherwise the records between are never loaded",
+            )
+
+
+def _topics_of_other(
+    inherited: Collection[BrokerPartition],
+    predecessor: Predecessor,
+    last: Plan | None,
+    own_app_id: str,
+) -> set[str]:
+    """Return the topics of which the plan records the predecessor's topic ids.
+
+    By these, later recreations are detected. If a pipeline inherits from itself by the table's
+    rows, its last plan's ids count, unless rows show that it accepted a recreation since.
+    """
+    topics = {log.topic for log in inherited}
+    other = predecessor.other
+    if last is None or other.plan is not None or other.app_id != own_app_id:
+        return topics
+    for topic in last.topic_ids:
+        incarnation_of_rows = _highest_incarnation(topic, predecessor.incarnations)
+        if incarnation_of_rows <= _highest_incarnation(topic, last.incarnations):
+            topics.discard(topic)
+    return topics
+
+
+def _highest_incarnation(topic: str, incarnations: Mapping[BrokerPartition, int]) -> int:
+    """Return the highest incarnation of the topic's partitions."""
+    return max((value for log, value in incarnations.items() if log.topic == topic), default=0)
+
+
+def _ids_of(topics: Collection[str], ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the ids of these topics, as far as known."""
+    return {topic: topic_id for topic, topic_id in ids.items() if topic in topics}
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionFacts:
+    """Facts of each partition that a plan stores for comparison in later runs."""
+
+    tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
+    log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    record_epochs: Mapping[BrokerPartition, Lineage] = field(default_factory=dict)
+
+
+def _partition_facts(plan: Plan | None, applied: CommitResult | None) -> _PartitionFacts:
+    """Return the facts in a plan; `applied` is the result of the ledger's newest plan, if known."""
+    if plan is None:
+        return _PartitionFacts()
+    epochs = record_epochs(plan, applied)
+    return _PartitionFacts(plan.tails, plan.log_starts, plan.leader_epochs, epochs)
+
+
+def _merge(
+    own: Mapping[BrokerPartition, Value],
+    other: Mapping[BrokerPartition, Value],
+    ahead: Collection[BrokerPartition],
+) -> dict[BrokerPartition, Value]:
+    """Return the predecessor's values where it is `ahead`, and own values elsewhere."""
+    merged = {log: value for log, value in own.items() if log not in ahead}
+    for log, value in other.items():
+        if log in ahead:
+            merged[log] = value
+    return merged
+
+
 def _pending_starts(
-    theirs: Plan | None,
+    other_plan: Plan | None,
     last: Plan | None,
     positions: Mapping[BrokerPartition, int],
     snapshot: Snapshot,
     settings: Settings,
     now_ms: int,
 ) -> dict[BrokerPartition, int | None]:
-    """Return the pending starts of both; a first plan also decides those of all existing topics."""
-    kept: dict[BrokerPartition, int | None] = {}
-    for plan in (theirs, last):
+    """Return the pending starts of both pipelines; if both decided, the own ones count.
+
+    A first plan also decides the starts of all partitions of other existing topics.
+    """
+    pending: dict[BrokerPartition, int | None] = {}
+    for plan in (other_plan, last):
         if plan is None:
             continue
-        for log, moment in plan.pending_starts.items():
+        for log, time_ms in plan.pending_starts.items():
             if log not in positions and settings.source.topic_filter.admits(log.topic):
-                kept[log] = moment
+                pending[log] = time_ms
     if last is not None:
-        return kept
-    known = {log.topic for log in (*positions, *kept)}
+        return pending
+    known_topics = {log.topic for log in (*positions, *pending)}
     existing = (*snapshot.extents, *snapshot.leaderless)
-    unknown = [log for log in existing if log.topic not in known]
-    return {**kept, **pending_starts(unknown, positions, None, settings, now_ms=now_ms)}
+    undecided = [log for log in existing if log.topic not in known_topics]
+    pending.update(pending_starts(undecided, positions, None, settings, now_ms=now_ms))
+    return pending
 
 
 def _pending_offsets(
-    theirs: Plan | None,
+    other_plan: Plan | None,
     last: Plan | None,
     positions: Mapping[BrokerPartition, int],
     settings: Settings,
 ) -> dict[BrokerPartition, int]:
-    """Return the pending offsets of both; if both decided, ours count."""
-    found: dict[BrokerPartition, int] = {}
-    for plan in (theirs, last):
+    """Return the pending offsets of both pipelines; if both decided, the own ones count."""
+    offsets: dict[BrokerPartition, int] = {}
+    for plan in (other_plan, last):
         if plan is None:
             continue
         for log in plan.pending_starts:
-            found.pop(log, None)
+            # A decision of `last` replaces the other one, also if it has no offset.
+            offsets.pop(log, None)
             if log not in plan.pending_offsets or log in positions:
                 continue
             if settings.source.topic_filter.admits(log.topic):
-                found[log] = plan.pending_offsets[log]
-    return found
+                offsets[log] = plan.pending_offsets[log]
+    return offsets
 
 
-def _where(
-    state: PipelineState | None,
-    snapshot: Snapshot,
-    other: OtherPipeline,
-) -> tuple[Plan | None, Mapping[BrokerPartition, int], int]:
-    """Return our last plan, our positions, and the number of the inheriting plan.
+def _all_predecessors(
+    last: Plan | None, other: OtherPipeline, own_app_id: str
+) -> tuple[TookOver, ...]:
+    """Return the other pipeline, its predecessors and the own ones.
 
-    The number of a stored plan that is not in the table is free.
+    Every plan keeps them transitively. Otherwise a pipeline that was renamed twice finds rows of
+    the first one, and inheriting from that finds those of the second.
     """
-    if state is None:
-        newest = snapshot.ledger.newest
-        number = other.number + 1
-        if newest is None:
-            return None, {}, number
-        if snapshot.ledger.applied is not None:
-            return newest, newest.positions, number
-        # Another plan may have been executed in its place.
-        return newest, starts_of(newest), number
-    if isinstance(state, FirstRun):
-        return None, {}, 1
-    if isinstance(state, (Replay, Supersede)):
-        return state.plan, starts_of(state.plan), state.plan.number
-    if isinstance(state, RebuildFromTable):
-        raise _run_first()
-    in_table = 0
-    if snapshot.table:
-        in_table = snapshot.table.transaction_version or 0
-    return state.last, state.last.positions, max(state.last.number, in_table) + 1
-
-
-def _obsolete_topics(taken: Predecessor, last: Plan | None) -> set[str]:
-    """Return topics that were recreated since the predecessor read them, and that we continued: its
-    positions in them are obsolete.
-    """
-    if last is None or taken.other.plan is None:
-        return set()
-    known = taken.other.plan.topic_ids
-    obsolete = set()
-    for topic, topic_id in last.topic_ids.items():
-        if known.get(topic, topic_id) == topic_id:
-            continue
-        of_other = _incarnation_of(topic, taken.incarnations)
-        if _incarnation_of(topic, last.incarnations) > of_other:
-            obsolete.add(topic)
-    return obsolete
-
-
-def _incarnation_of(topic: str, incarnations: Mapping[BrokerPartition, int]) -> int:
-    """Return the highest incarnation of the topic's partitions."""
-    return max((value for log, value in incarnations.items() if log.topic == topic), default=0)
-
-
-def _among(topics: Collection[str], ids: Mapping[str, str]) -> dict[str, str]:
-    return {topic: topic_id for topic, topic_id in ids.items() if topic in topics}
-
-
-def _joined(
-    mine: Mapping[BrokerPartition, Known],
-    theirs: Mapping[BrokerPartition, Known],
-    from_other: set[BrokerPartition],
-) -> dict[BrokerPartition, Known]:
-    """Return the value of each partition, from the side whose position counts."""
-    joined = {log: value for log, value in mine.items() if log not in from_other}
-    for log, value in theirs.items():
-        if log in from_other:
-            joined[log] = value
-    return joined
+    numbers: dict[str, int] = {}
+    if last:
+        numbers.update(last.taken)
+    other_numbers: dict[str, int] = {}
+    if other.plan:
+        other_numbers.update(other.plan.taken)
+    other_numbers[other.app_id] = other.number
+    for app_id, number in other_numbers.items():
+        numbers[app_id] = max(number, numbers.get(app_id, 0))
+    numbers.pop(own_app_id, None)
+    return tuple(TookOver(app_id, number) for app_id, number in sorted(numbers.items()))

@@ -562,7 +562,8 @@ def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_ov
     whole = {log: [(int(log == LOGS[0]), 0, 5)] for log in LOGS}
     merging(whole, whole)
     with pytest.raises(
-        NeedsDecision, match="offsets 4 to 5 between their positions were loaded by neither"
+        NeedsDecision,
+        match="offsets 4 to 5 between their loaded-until offsets were loaded by neither",
     ):
         merging(whole, {**whole, LOGS[0]: [(1, 0, 3), (0, 0, 9)]})
     with pytest.raises(NeedsDecision, match="offsets 3 to 4"):

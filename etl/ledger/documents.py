@@ -157,7 +157,9 @@ def render_bounds(bounds: Bounds) -> list[Any]:
 
 
 def _render_bound(bound: Bound | None) -> list[Any] | None:
-    return [bound.said, bound.at_ms, bound.back] if bound else None
+    if bound is None:
+        return None
+    return [bound.said, bound.at_ms, bound.back]
 
 
 def parse_bounds(found: Sequence[Any] | None) -> Bounds:
@@ -169,7 +171,9 @@ def parse_bounds(found: Sequence[Any] | None) -> Bounds:
 
 
 def _parse_bound(found: Sequence[Any] | None) -> Bound | None:
-    return Bound(*found) if found else None
+    if not found:
+        return None
+    return Bound(*found)
 
 
 def render_keys(keys: Iterable[RunKeyRecord]) -> list[list[Any]]:
@@ -501,6 +505,8 @@ def _reservation(found: dict[str, Any]) -> Reservation:
         if incarnation:
             incarnations[log] = _offset(incarnation)
     reason = found["reason"]
+    if reason is not None:
+        reason = str(reason)
     table_id = found.get("table_id")
     return Reservation(
         str(found["name"]),
@@ -509,7 +515,7 @@ def _reservation(found: dict[str, Any]) -> Reservation:
         str(found["asked"]),
         int(found["made_at_ms"]),
         ReservationState(found["state"]),
-        None if reason is None else str(reason),
+        reason,
         str(table_id) if table_id else None,
     )
 
@@ -568,7 +574,9 @@ def render_pauses(pauses: Iterable[Pause]) -> bytes:
     """Render the pauses of a pipeline."""
     rows = []
     for pause in pauses:
-        key = pause.log.key if pause.log else None
+        key = None
+        if pause.log:
+            key = pause.log.key
         rows.append([pause.topic, key, pause.reason, pause.by, pause.since_ms])
     return zlib.compress(canonical({"format": FORMAT, "pauses": rows}), 6)
 
@@ -584,4 +592,7 @@ def parse_pauses(payload: bytes, *, path: str) -> tuple[Pause, ...]:
 def _pause(topic: Any, key: Any, reason: Any, by: Any, since_ms: Any) -> Pause:
     if not isinstance(topic, str) or not isinstance(since_ms, int):
         raise ValueError(f"{topic!r} since {since_ms!r} is no pause")
-    return Pause(topic, None if key is None else log_of(topic, key), str(reason), str(by), since_ms)
+    log = None
+    if key is not None:
+        log = log_of(topic, key)
+    return Pause(topic, log, str(reason), str(by), since_ms)

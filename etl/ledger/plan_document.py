@@ -18,7 +18,7 @@ import functools
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -127,26 +127,39 @@ def content_of(plan: Plan) -> dict[str, Any]:
         rare["share"] = _assignment_content(plan.share, index)
     if plan.rows_before:
         rare["rows_before"] = _rows_before_content(plan.rows_before)
-    content |= {name: value for name, value in rare.items() if value is not None}
+    for name, value in rare.items():
+        if value is not None:
+            content[name] = value
     return content
 
 
 def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | None:
     """Return how far the offset is below the loaded-until offset; None: unknown offset."""
-    return None if offset is None else plan.positions[log] - offset
+    if offset is None:
+        return None
+    return plan.positions[log] - offset
 
 
 def _ranges_content(
     plan: Plan, index: Mapping[BrokerPartition, int], brokers: Sequence[Broker]
 ) -> dict[str, Any]:
     broker_index = {broker: i for i, broker in enumerate(brokers)}
-    leaders = [r.leader for r in plan.ranges]
+    leaders: list[int | None] = []
+    leader_epochs: list[int | None] = []
+    for offset_range in plan.ranges:
+        leader = offset_range.leader
+        if leader:
+            leaders.append(broker_index[leader.broker])
+            leader_epochs.append(leader.epoch)
+        else:
+            leaders.append(None)
+            leader_epochs.append(None)
     return {
         "log": [index[r.log] for r in plan.ranges],
         "size": [r.size for r in plan.ranges],
         "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
-        "leader": [broker_index[leader.broker] if leader else None for leader in leaders],
-        "epoch": [leader.epoch if leader else None for leader in leaders],
+        "leader": leaders,
+        "epoch": leader_epochs,
     }
 
 
@@ -234,7 +247,10 @@ def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, A
     seen = [plan.seen[log] for log in logs]
     metadata = sorted({committed.word for committed in seen if committed.word is not None})
     number: dict[str | None, int] = {word: i for i, word in enumerate(metadata)}
-    apart = [[i, *committed.apart] for i, committed in enumerate(seen) if committed.apart]
+    apart = []
+    for i, committed in enumerate(seen):
+        if committed.apart:
+            apart.append([i, *committed.apart])
     return {
         "offsets_in": plan.offsets_in.value,
         "words": metadata,
@@ -249,14 +265,14 @@ def plan_of(document: dict[str, Any]) -> Plan:
     positions: list[int] = document["positions"]
     epochs = document["epochs"]
     pending = document.get("pending_starts")
-    took_over = document.get("took_over")
-    share = document.get("share")
-    rows_before = document.get("rows_before")
     losses = tuple(
         Loss(logs[i], start, stop, LossReason(reason), incarnation)
         for i, start, stop, reason, incarnation in document["losses"]
     )
-    incarnations = _known_of(logs, epochs["log"])
+    incarnations = {}
+    for log, incarnation in zip(logs, epochs["log"], strict=True):
+        if incarnation:
+            incarnations[log] = incarnation
     vanished = tuple(
         Vanished(logs[i], start, stop, incarnation)
         for i, start, stop, incarnation in document["vanished"]
@@ -288,11 +304,11 @@ def plan_of(document: dict[str, Any]) -> Plan:
         log_starts=_log_starts(document, logs, positions),
         leader_epochs=_known_of(logs, epochs["leader"]),
         record_epochs=_record_epochs(logs, epochs["record"]),
-        incarnations={log: incarnation for log, incarnation in incarnations.items() if incarnation},
+        incarnations=incarnations,
         pending_starts=_pending(pending, "at_ms"),
         pending_offsets=_pending_offsets(pending),
         vanished=vanished,
-        took_over=TookOver(*took_over) if took_over else None,
+        took_over=_took_over(document.get("took_over")),
         heir_of=tuple(TookOver(*inherited) for inherited in document.get("heir_of", ())),
         table_version=document.get("table_version"),
         tails=_tails(document, logs, positions),
@@ -304,13 +320,19 @@ def plan_of(document: dict[str, Any]) -> Plan:
         stood={logs[i]: rows for i, rows in document.get("stood", ())},
         closes=bool(document.get("closes")),
         offsets_in=OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER)),
-        share=_assignment(share, logs) if share else None,
+        share=_assignment(document.get("share"), logs),
         handed_over=document.get("handed_over"),
         is_void=bool(document.get("void")),
         read_by_others=read_by_others,
         time_zone=document.get("time_zone"),
-        rows_before=_rows_before(rows_before) if rows_before else None,
+        rows_before=_rows_before(document.get("rows_before")),
     )
+
+
+def _took_over(found: Sequence[Any] | None) -> TookOver | None:
+    if not found:
+        return None
+    return TookOver(*found)
 
 
 def _ranges(
@@ -331,7 +353,9 @@ def _ranges(
     )
     ranges = []
     for i, size, before, broker, epoch in rows:
-        leader = None if broker is None else Leader(brokers[broker], epoch)
+        leader = None
+        if broker is not None:
+            leader = Leader(brokers[broker], epoch)
         until = positions[i] - before
         ranges.append(OffsetRange(logs[i], until - size, until, leader))
     return tuple(ranges)
@@ -348,8 +372,12 @@ def _committed_offsets(
     )
     seen = {}
     for i, (log, position, distance, version, word_number) in enumerate(rows):
-        offset = None if distance is None else position - distance
-        word = None if word_number is None else words[word_number]
+        offset = None
+        if distance is not None:
+            offset = position - distance
+        word = None
+        if word_number is not None:
+            word = words[word_number]
         seen[log] = Committed(offset, version, word, apart.get(i))
     return seen
 
@@ -401,7 +429,9 @@ def _rows_before_content(before: RowsBefore) -> dict[str, Any]:
     return {"table_id": before.table_id, "logs": render_logs(logs), "rows": rows}
 
 
-def _rows_before(found: Mapping[str, Any]) -> RowsBefore:
+def _rows_before(found: Mapping[str, Any] | None) -> RowsBefore | None:
+    if not found:
+        return None
     logs = parse_logs(found["logs"])
     held = []
     for i, incarnation, start, size, rows, is_accepted in found["rows"]:
@@ -422,7 +452,11 @@ def _assignment_content(
     }
 
 
-def _assignment(found: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> MemberAssignment:
+def _assignment(
+    found: Mapping[str, Any] | None, logs: Sequence[BrokerPartition]
+) -> MemberAssignment | None:
+    if not found:
+        return None
     assigned = frozenset(logs[i] for i in found["logs"])
     return MemberAssignment(
         found["member_id"],
@@ -437,7 +471,11 @@ def _assignment(found: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> Me
 def _record_epochs(
     logs: list[BrokerPartition], column: list[list[int]]
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    return {log: pairs(numbers) for log, numbers in zip(logs, column, strict=True) if numbers}
+    epochs = {}
+    for log, numbers in zip(logs, column, strict=True):
+        if numbers:
+            epochs[log] = pairs(numbers)
+    return epochs
 
 
 def _pending_content(plan: Plan) -> dict[str, Any]:
@@ -460,12 +498,20 @@ def _pending(found: Mapping[str, Any] | None, column: str) -> dict[BrokerPartiti
 def _pending_offsets(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int]:
     if not found or "offsets" not in found:
         return {}
-    return {log: offset for log, offset in _pending(found, "offsets").items() if offset is not None}
+    offsets = {}
+    for log, offset in _pending(found, "offsets").items():
+        if offset is not None:
+            offsets[log] = offset
+    return offsets
 
 
 def _known_of(logs: list[BrokerPartition], column: list[int | None]) -> dict[BrokerPartition, int]:
     """Return a column of values that are known for some of the partitions."""
-    return {log: value for log, value in zip(logs, column, strict=True) if value is not None}
+    known = {}
+    for log, value in zip(logs, column, strict=True):
+        if value is not None:
+            known[log] = value
+    return known
 
 
 RANGES_MAX = 500_000
@@ -540,15 +586,18 @@ def _canonical_texts(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _hash(parts: _Parts) -> str:
-    ranges = {
-        name: text for name, text in parts.ranges.items() if name not in _RANGE_COLUMNS_NOT_HASHED
-    }
-    content = {name: text for name, text in parts.others.items() if name not in _NOT_HASHED}
+    ranges = _without(parts.ranges, _RANGE_COLUMNS_NOT_HASHED)
+    content = _without(parts.others, _NOT_HASHED)
     # The commit state becomes True once the offsets are committed, and the plan keeps its id.
     if "handed_over" in content:
         content["handed_over"] = canonical(True).decode()
     content["ranges"] = _joined(ranges)
     return hashlib.sha256(_joined(content).encode()).hexdigest()[:32]
+
+
+def _without(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return the parts that have none of these names."""
+    return {name: part for name, part in parts.items() if name not in names}
 
 
 def _joined(parts: Mapping[str, str]) -> str:
@@ -674,10 +723,10 @@ def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -
     full = json.dumps(content)
     if len(full) <= METADATA_FULL_BYTES:
         return full
-    short = json.dumps(
-        {name: part for name, part in content.items() if name not in _READABLE_PARTS}
-    )
-    return short if len(short) <= METADATA_MAX_BYTES else metadata
+    short = json.dumps(_without(content, _READABLE_PARTS))
+    if len(short) <= METADATA_MAX_BYTES:
+        return short
+    return metadata
 
 
 def results_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
@@ -688,7 +737,9 @@ def results_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
         applied = parse_applied(metadata.receipts, path=f"commit {metadata.delta_version}")
     except EtlError:
         return None
-    return applied.receipts if applied.plan_id == metadata.plan_id else None
+    if applied.plan_id != metadata.plan_id:
+        return None
+    return applied.receipts
 
 
 def reject_oversized_plan(plan: Plan) -> None:
@@ -708,18 +759,22 @@ def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | Non
         found = json.loads(text)
         if found.get("app") != "offset-range-etl":
             return None
-        document = found.get("plan_zlib")
         run_id = found.get("run_id")
-        receipts = found.get("receipts_zlib")
         return CommitMetadata(
             delta_version,
             str(found["app_id"]),
             str(found["uid"]),
             int(found["number"]),
             str(found["plan_id"]),
-            document=base64.b85decode(document) if document else None,
+            document=_from_base85(found.get("plan_zlib")),
             run_id=str(run_id) if run_id else None,
-            receipts=base64.b85decode(receipts) if receipts else None,
+            receipts=_from_base85(found.get("receipts_zlib")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _from_base85(text: str | None) -> bytes | None:
+    if not text:
+        return None
+    return base64.b85decode(text)

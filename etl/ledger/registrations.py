@@ -87,7 +87,10 @@ def parse_listeners(payload: bytes) -> tuple[str, ...]:
     """Return the listeners of a Kafka broker as text: `INSIDE (SASL_SSL)`; empty if invalid."""
     listeners = []
     for name, protocol in parse_endpoints(payload):
-        listeners.append(name if name == protocol else f"{name} ({protocol})")
+        if name == protocol:
+            listeners.append(name)
+        else:
+            listeners.append(f"{name} ({protocol})")
     return tuple(listeners)
 
 
@@ -129,8 +132,12 @@ def parse_physical_broker(broker_id: str, payload: bytes) -> Broker | None:
 def parse_count(payload: bytes) -> int | None:
     """Return the number of partitions of a topic on a broker of Jafka or Kafka 0.7, or None."""
     text = _text(payload)
-    found = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
-    return found if 0 < found <= _MOST_PARTITIONS else None
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        return None
+    count = int(text)
+    if not 0 < count <= _MOST_PARTITIONS:
+        return None
+    return count
 
 
 def parse_cluster_id(payload: bytes) -> str | None:
@@ -169,14 +176,20 @@ def parse_partition_state(payload: bytes) -> PartitionState | None:
     """Parse `/brokers/topics/[t]/partitions/[p]/state` (Kafka 0.8 to 3.x); None if invalid."""
     try:
         found = json.loads(payload)
-        leader, epoch = int(found["leader"]), int(found["leader_epoch"])
         return PartitionState(
-            leader if leader >= 0 else None,
-            epoch if epoch >= 0 else None,
+            _unless_negative(int(found["leader"])),
+            _unless_negative(int(found["leader_epoch"])),
             tuple(map(int, found["isr"])),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _unless_negative(number: int) -> int | None:
+    """Return the number; None if it is negative, which means that it is missing."""
+    if number < 0:
+        return None
+    return number
 
 
 def _fields(payload: bytes) -> list[str] | None:
@@ -187,7 +200,9 @@ def _fields(payload: bytes) -> list[str] | None:
         return None
     if not re.fullmatch(r"[0-9]{1,5}", fields[2]) or not _is_port(int(fields[2])):
         return None
-    return fields if len(fields) == 3 or fields[3] in ("true", "false") else None
+    if len(fields) == 4 and fields[3] not in ("true", "false"):
+        return None
+    return fields
 
 
 def _text(payload: bytes) -> str:
@@ -279,7 +294,9 @@ def parse_driver(payload: bytes) -> DriverNode | None:
             str(found["run_id"]),
             found.get("pids"),
         )
-        return driver if 0 < driver.pid < 2**31 else None
+        if not 0 < driver.pid < 2**31:
+            return None
+        return driver
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
@@ -389,7 +406,11 @@ class Registration:
         """
         if isinstance(self.reads, FixedTopics):
             return {topic: count for topic, count in self.reads.threads.items() if count > 0}
-        return {topic: self.reads.threads for topic in topics if self.reads.filter.allows(topic)}
+        threads = {}
+        for topic in topics:
+            if self.reads.filter.allows(topic):
+                threads[topic] = self.reads.threads
+        return threads
 
 
 def parse_registration(payload: bytes, *, path: str) -> Registration:

@@ -105,13 +105,8 @@ class Picture:
         phase, progress = self._phase_text.of(doing, now)
         cells: list[RenderableType] = [self._spinner, Text(phase)]
         if progress and doing.reached:
-            cells.append(
-                ProgressBar(
-                    total=max(doing.reached.offsets_in_all, 1),
-                    completed=doing.reached.offsets,
-                    width=24,
-                )
-            )
+            total = max(doing.reached.offsets_in_all, 1)
+            cells.append(ProgressBar(total=total, completed=doing.reached.offsets, width=24))
         line = Table.grid(padding=(0, 1))
         line.add_row(*cells, Text(time_in_words(now - self._began), style="cyan"))
         if not progress:
@@ -229,16 +224,12 @@ class JsonLines(logging.Handler):
         """Write one line. A closed stream is ignored."""
         if self.is_quiet and level not in ("error", "critical"):
             return
-        run = self._report
-        plan = run.plan if run else None
         line = {
             "time": format_time(int(time.time() * 1000)),
             "level": level,
             "message": message,
             "pipeline": self.pipeline,
-            "run_id": run.run_id if run else None,
-            "phase": _verb(run),
-            "plan": plan.number if plan else None,
+            **_run_fields(self._report),
             **fields,
         }
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
@@ -251,7 +242,10 @@ class JsonLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Handle a record of any Python logger."""
-        fields = {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+        fields = {}
+        for name, value in record.__dict__.items():
+            if name not in _PLAIN:
+                fields[name] = value
         if record.exc_info:
             fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
         fields["logger"] = record.name
@@ -275,9 +269,19 @@ class JsonLines(logging.Handler):
             yield
 
 
-def _verb(run: Report | None) -> str | None:
-    verb = run.watch.doing().verb if run else None
-    return verb.value if verb else None
+def _run_fields(report: Report | None) -> dict[str, Any]:
+    """Return run, phase and plan of a line; each is None if there is none at present."""
+    fields: dict[str, Any] = {"run_id": None, "phase": None, "plan": None}
+    if report is None:
+        return fields
+    plan = report.plan
+    verb = report.watch.doing().verb
+    fields["run_id"] = report.run_id
+    if verb:
+        fields["phase"] = verb.value
+    if plan:
+        fields["plan"] = plan.number
+    return fields
 
 
 def _result_fields(report: Report) -> dict[str, Any]:
@@ -296,7 +300,9 @@ class _Progress(Lines):
     def write(self, phase: str, progress: str, doing: Doing) -> None:
         """Write one object."""
         if doing.reached is not None:
-            message = f"{phase}: {progress}" if progress else phase
+            message = phase
+            if progress:
+                message = f"{phase}: {progress}"
             self._lines.write("info", message, **dataclasses.asdict(doing.reached))
         elif doing.verb is not Verb.START_SPARK:
             self._lines.write("info", phase)

@@ -50,7 +50,10 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     for index, line in enumerate(lines):
         cells = []
         for cell, width, to_right in zip(line, widths, is_number, strict=True):
-            cells.append(cell.rjust(width) if to_right else cell.ljust(width))
+            aligned = cell.ljust(width)
+            if to_right:
+                aligned = cell.rjust(width)
+            cells.append(aligned)
         style = "bold" if index == 0 else ""
         screen.print("  ".join(cells).rstrip(), style=style, markup=False)
     if len(rows) > ROWS_SHOWN:
@@ -78,7 +81,9 @@ def show_sentence(sentence: str) -> None:
 
 def key_of_row(row: Mapping[str, Any]) -> int | str:
     """Return the partition of a row of a document: a number, or `1-3` of Jafka."""
-    return log_of_row(row).key if "broker_id" in row else int(row["partition"])
+    if "broker_id" in row:
+        return log_of_row(row).key
+    return int(row["partition"])
 
 
 def log_of_row(row: Mapping[str, Any]) -> BrokerPartition:
@@ -88,15 +93,21 @@ def log_of_row(row: Mapping[str, Any]) -> BrokerPartition:
 
 def _identifier(number: int | None) -> str | None:
     """Return a number as text, so that it is printed without thousands separators."""
-    return None if number is None else str(number)
+    if number is None:
+        return None
+    return str(number)
 
 
 def _time_or_none(seconds: float | None) -> str | None:
-    return None if seconds is None else time_in_words(seconds)
+    if seconds is None:
+        return None
+    return time_in_words(seconds)
 
 
 def _size_or_none(size: int | None) -> str | None:
-    return None if size is None else size_in_words(size)
+    if size is None:
+        return None
+    return size_in_words(size)
 
 
 # -------------------------------------------------------------------------------------------- runs
@@ -348,15 +359,11 @@ def show_complete(found: TopicsReady) -> None:
 def show_intervals(found: TableGaps) -> None:
     """Print the intervals that are not fully loaded, and those that wait in paused partitions."""
     screen.print(found.summary)
-    table(
-        ("from", "until", "partitions", "missing", "deleted in Kafka"),
-        [_gap_row(gap) for gap in found.incomplete],
-    )
+    incomplete = [_gap_row(gap) for gap in found.incomplete]
+    table(("from", "until", "partitions", "missing", "deleted in Kafka"), incomplete)
     if found.waiting:
-        table(
-            ("from", "until", "paused partitions", "waiting", "deleted in Kafka"),
-            [_gap_row(gap) for gap in found.waiting],
-        )
+        waiting = [_gap_row(gap) for gap in found.waiting]
+        table(("from", "until", "paused partitions", "waiting", "deleted in Kafka"), waiting)
 
 
 def _gap_row(gap: Any) -> tuple[Any, ...]:
@@ -367,18 +374,21 @@ def _gap_row(gap: Any) -> tuple[Any, ...]:
 
 def show_lag(lags: Lags) -> None:
     """Print the lag, a line per partition, then totals, then what is unknown."""
-    is_physical = any(one.log.is_physical for one in lags.logs)
+    is_physical = any(partition.log.is_physical for partition in lags.logs)
     rows = []
-    for one in lags.logs:
+    for partition in lags.logs:
+        key: int | str = partition.log.partition
+        if is_physical:
+            key = partition.log.key
         row = (
-            one.log.topic,
-            one.log.key if is_physical else one.log.partition,
-            one.position,
-            one.extent["log_end"],
-            one.lag,
-            _size_or_none(one.estimated_bytes),
-            _time_or_none(one.behind_s),
-            _time_or_none(one.headroom.seconds),
+            partition.log.topic,
+            key,
+            partition.position,
+            partition.extent["log_end"],
+            partition.lag,
+            _size_or_none(partition.estimated_bytes),
+            _time_or_none(partition.behind_s),
+            _time_or_none(partition.headroom.seconds),
         )
         rows.append(row)
     lag = "lag in bytes" if is_physical else "lag"
@@ -396,7 +406,10 @@ def _lag_totals(totals: Mapping[str, Any]) -> str:
     if records is not None:
         parts.append(f"{counted(records, 'record')} at most")
     size = _size_or_none(totals["estimated_bytes"])
-    parts.append(f"about {size}" if size else "of unknown size")
+    if size:
+        parts.append(f"about {size}")
+    else:
+        parts.append("of unknown size")
     text = f"Total: {', '.join(parts)}"
     if totals["behind_s"] is not None:
         text += f"; {time_in_words(totals['behind_s'])} behind"
@@ -415,7 +428,9 @@ def show_decision(decision: DecisionResult) -> None:
 
 def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print the stored plans, a line each."""
-    unit = documents[-1]["unit"] if documents else "offsets"
+    unit = "offsets"
+    if documents:
+        unit = documents[-1]["unit"]
     names = ["plan", "stored", unit, "rows", "version", "id"]
     has_keys = any(plan.get("run_key") for plan in documents)
     if has_keys:
@@ -444,8 +459,10 @@ def show_plan(document: Mapping[str, Any]) -> None:
         state = "its result is not recorded"
     screen.print(f"Plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
     if document["run_key"]:
-        end = ", whose end it does not reach" if document["left_of_run_key"] else ""
-        screen.print(f"Run key {document['run_key']}{end}", markup=False)
+        run_key = f"Run key {document['run_key']}"
+        if document["left_of_run_key"]:
+            run_key += ", whose end it does not reach"
+        screen.print(run_key, markup=False)
     bounds = []
     for bound in ("from", "until"):
         if document[bound]:
@@ -485,13 +502,15 @@ def show_pipelines(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print the pipelines, a line each. A table that is not the conf's is shown by its id."""
     rows = []
     for pipeline in documents:
-        age = pipeline["age_s"]
+        planned = None
+        if pipeline["age_s"] is not None:
+            planned = f"{time_in_words(pipeline['age_s'])} ago"
         row = (
             pipeline["group"],
             pipeline["pipeline"],
             pipeline["state"],
             _identifier(pipeline["newest_plan"]),
-            None if age is None else f"{time_in_words(age)} ago",
+            planned,
             ", ".join(pipeline["topics"]),
             pipeline["table"] or pipeline["table_id"],
         )
@@ -590,8 +609,10 @@ def _newest_commit(in_table: Mapping[str, Any] | None) -> str:
 def show_first_conf(written: FirstConf) -> None:
     """Print the keys of a new conf with reasons, and the next command."""
     for key in written.chosen:
-        reason = f"  ({key.why})" if key.why else ""
-        screen.print(f"{key.key}: {key.value}{reason}", markup=False)
+        line = f"{key.key}: {key.value}"
+        if key.why:
+            line += f"  ({key.why})"
+        screen.print(line, markup=False)
     screen.print(f"Written: {written.path}. Next: `etl doctor {written.path}`", markup=False)
 
 

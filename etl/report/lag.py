@@ -54,7 +54,9 @@ class PausedPartitions:
     def summary(self) -> str:
         """Return a sentence."""
         first = self.pauses[0]
-        logs = self.logs or tuple(pause.log for pause in self.pauses if pause.log)
+        logs = list(self.logs)
+        if not logs:
+            logs = [pause.log for pause in self.pauses if pause.log]
         where = f"{first.topic} {named_keys(logs)}".strip()
         text = f"{where}: paused since {format_time(first.since_ms)} by {first.by}: {first.reason}"
         if not self.logs:
@@ -92,7 +94,9 @@ class PausedPartitions:
 def pause_as_json(pause: Pause) -> dict[str, Any]:
     """Return an operator's pause as a JSON object. A topic paused as a whole has no partition."""
     log = pause.log
-    place = log.place if log else {"topic": pause.topic, "partition": None}
+    place: dict[str, Any] = {"topic": pause.topic, "partition": None}
+    if log:
+        place = log.place
     return {**place, **(describe_pause(pause) or {})}
 
 
@@ -116,7 +120,7 @@ def paused_partitions(snapshot: Snapshot, *, now_ms: int) -> tuple[PausedPartiti
         logs.append(log)
     found = []
     for pauses, logs in by_command.values():
-        found.append(_resting(tuple(pauses), tuple(logs), whole, now_ms))
+        found.append(_paused_by_command(tuple(pauses), tuple(logs), whole, now_ms))
     return tuple(found)
 
 
@@ -134,10 +138,10 @@ def describe_paused_but_loaded(
     """
     sentences = []
     for log, pause in sorted(paused_logs(logs, pauses).items()):
+        since = format_time(pause.since_ms)
         sentences.append(
-            f"{log} is paused since {format_time(pause.since_ms)} by {pause.by}: {pause.reason}. "
-            f"The named "
-            "offsets are loaded, and it stays paused"
+            f"{log} is paused since {since} by {pause.by}: {pause.reason}. "
+            "The named offsets are loaded, and it stays paused"
         )
     return tuple(sentences)
 
@@ -160,7 +164,7 @@ def _command_of(pause: Pause) -> tuple[str, str, str, int]:
     return pause.topic, pause.reason, pause.by, pause.since_ms
 
 
-def _resting(
+def _paused_by_command(
     pauses: tuple[Pause, ...], logs: tuple[BrokerPartition, ...], snapshot: Snapshot, now_ms: int
 ) -> PausedPartitions:
     counts: list[int | None] = []
@@ -169,17 +173,21 @@ def _resting(
         unread = _unread_of_paused(log, snapshot, now_ms)
         if unread is None:
             continue
-        count, left = unread
+        count, headroom_of_log = unread
         counts.append(count)
-        if left:
-            headrooms.append(left)
-    reasons = [left.why for left in headrooms if left.why]
+        if headroom_of_log:
+            headrooms.append(headroom_of_log)
+    why_unknown = "unknown reason"
+    for left in headrooms:
+        if left.why:
+            why_unknown = left.why
+            break
     return PausedPartitions(
         pauses,
         logs,
-        aggregate_known(sum, counts),
-        aggregate_known(min, (left.seconds for left in headrooms)),
-        next(iter(reasons), "unknown reason"),
+        unread=aggregate_known(sum, counts),
+        headroom_s=aggregate_known(min, [left.seconds for left in headrooms]),
+        why_unknown=why_unknown,
     )
 
 
@@ -191,13 +199,21 @@ def _unread_of_paused(
     if extent is None:
         return None
     newest = snapshot.ledger.newest
-    loaded_until = newest.positions.get(log, 0) if newest else 0
+    loaded_until = 0
+    if newest:
+        loaded_until = newest.positions.get(log, 0)
     start = max(extent.log_start_offset, loaded_until)
     if start >= extent.end_offset:
         return 0, None
-    unknown = _NO_TIMESTAMPS if log.is_physical else _NOT_LOOKED_UP
-    oldest = snapshot.oldest_of_paused.get(log, unknown)
+    oldest = snapshot.oldest_of_paused.get(log, _unknown_oldest(log))
     return extent.end_offset - start, headroom(log, start, oldest, snapshot, now_ms=now_ms)
+
+
+def _unknown_oldest(log: BrokerPartition) -> OldestRecord:
+    """Return the oldest record of a partition without an observed one: the reason only."""
+    if log.is_physical:
+        return _NO_TIMESTAMPS
+    return _NOT_LOOKED_UP
 
 
 _UNKNOWN_FIELDS = {
@@ -232,7 +248,9 @@ class PartitionLag:
 
     def as_json(self) -> dict[str, Any]:
         """Return the partition in the document of `etl lag`."""
-        records_at_most = None if self.log.is_physical else self.lag
+        records_at_most = self.lag
+        if self.log.is_physical:
+            records_at_most = None
         return {
             **self.log.place,
             **self.extent,
@@ -271,20 +289,22 @@ class Lags:
         """
         known = [partition for partition in self.logs if partition.lag is not None]
         lag = aggregate_known(sum, (partition.lag for partition in known))
-        is_physical = any(partition.log.is_physical for partition in self.logs)
+        sizes = [partition.estimated_bytes for partition in known]
+        times_behind = [partition.behind_s for partition in known]
+        seconds_left = [partition.headroom.seconds for partition in known]
+        bytes_left = [partition.headroom.bytes for partition in known]
+        records_at_most = lag
+        if any(partition.log.is_physical for partition in self.logs):
+            records_at_most = None
         return {
             "partitions": len(self.logs),
             "partitions_unknown": len(self.logs) - len(known),
             "lag": lag,
-            "records_at_most": None if is_physical else lag,
-            "estimated_bytes": aggregate_known(
-                sum, (partition.estimated_bytes for partition in known)
-            ),
-            "behind_s": aggregate_known(max, (partition.behind_s for partition in known)),
-            "headroom_s": aggregate_known(min, (partition.headroom.seconds for partition in known)),
-            "headroom_bytes": aggregate_known(
-                min, (partition.headroom.bytes for partition in known)
-            ),
+            "records_at_most": records_at_most,
+            "estimated_bytes": aggregate_known(sum, sizes),
+            "behind_s": aggregate_known(max, times_behind),
+            "headroom_s": aggregate_known(min, seconds_left),
+            "headroom_bytes": aggregate_known(min, bytes_left),
         }
 
     @property
@@ -344,8 +364,8 @@ def lags_at(
     paused = paused_logs(logs, snapshot.pauses)
     rows = []
     for log in logs:
-        unknown = _NO_TIMESTAMPS if log.is_physical else _NOT_LOOKED_UP
-        row = _row(log, snapshot, settings, so_far, oldest.get(log, unknown), now_ms)
+        oldest_of_log = oldest.get(log, _unknown_oldest(log))
+        row = _row(log, snapshot, settings, so_far, oldest_of_log, now_ms)
         rows.append(replace(row, paused=paused.get(log)))
     return Lags(
         now_ms,

@@ -26,7 +26,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.group_commits import metadata_named_by_command, reject_replacing
@@ -67,8 +67,10 @@ from etl.model.snapshot import (
 )
 from etl.settings.sections import Settings
 
+T = TypeVar("T")
+
 Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
-"""Offsets [from, until) of logs."""
+"""Intervals [from, until) of offsets, per partition."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,19 +84,20 @@ class Move:
 
     @property
     def skipped(self) -> int:
-        """Offsets that are passed over; bytes, if physical."""
+        """Number of skipped offsets; bytes, if physical."""
         return max(0, self.to_offset - self.from_offset)
 
     @property
     def comes(self) -> int:
-        """Offsets before the position that are loaded then."""
+        """Number of offsets before the present position that will be loaded; bytes, if physical."""
         return max(0, self.from_offset - self.to_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What setting refers to: the newest plan, and each position before it, after what other
-    members read.
+    """The newest plan's state, and each partition's position before the offsets are set.
+
+    The positions are after the offsets that other members of the group read.
     """
 
     state: UpToDate | Replay
@@ -102,21 +105,24 @@ class Standing:
 
     @property
     def old(self) -> Plan:
-        """Return the last plan, or the stored one that is replaced."""
-        return self.state.last if isinstance(self.state, UpToDate) else self.state.plan
+        """The last executed plan, or the stored one that is replaced."""
+        if isinstance(self.state, UpToDate):
+            return self.state.last
+        return self.state.plan
 
 
 def standing(state: PipelineState, base: Plan | None) -> Standing:
     """Return the positions before they are set. `base`: the plan before the newest one, if known.
-    Raises SettingsError for a pipeline without a plan, NeedsDecision if a run must first restore or
-    finish one.
+
+    Raises SettingsError for a pipeline without a plan, NeedsDecision if a plan must be restored or
+    executed first.
     """
     if isinstance(state, FirstRun):
         message = "This pipeline has made no plan yet, so no position can be set"
         raise SettingsError(
             message,
-            action="Check source.starting_offsets, which says where the first run begins; or `etl "
-            "run CONF` first",
+            action="Set source.starting_offsets, where the first run begins; or run `etl run CONF` "
+            "first",
         )
     if isinstance(state, RebuildFromTable):
         message = f"The table holds plan {state.plan.number}, which ZooKeeper does not have"
@@ -128,46 +134,39 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         return Standing(state, {**state.last.positions, **state.passed})
     stored = state.plan
     reject_replacing(stored)
+    run_first = "Run `etl run CONF`, which executes it; then run this command again"
     if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
         message = (
-            f"Plan {stored.number} is stored and not in the table, and what it reads again "
-            f"does not move positions"
+            f"Plan {stored.number} is stored and not in the table; it reads offsets again and "
+            "does not move positions"
         )
-        raise NeedsDecision(
-            message, action="Run `etl run CONF`, which executes it; then run this command again"
-        )
+        raise NeedsDecision(message, action=run_first)
     if stored.kind is not PlanKind.SET:
         return Standing(Replay(stored), starts_of(stored))
     if base is None or base.id != stored.previous:
         message = (
-            f"Plan {stored.number} is stored, which sets positions, and nobody knows any "
-            f"more where they were before"
+            f"Plan {stored.number} is stored and sets positions, and the positions before it are "
+            "unknown"
         )
-        raise NeedsDecision(
-            message, action="Run `etl run CONF`, which executes it; then run this command again"
-        )
-    if (
-        stored.took_over
-        or stored.incarnations != base.incarnations
-        or stored.positions.keys() - base.positions.keys()
-    ):
+        raise NeedsDecision(message, action=run_first)
+    is_other_incarnation = stored.incarnations != base.incarnations
+    begun = stored.positions.keys() - base.positions.keys()
+    if stored.took_over or is_other_incarnation or begun:
         message = (
-            f"Plan {stored.number} is stored, which sets positions in the place of a plan that "
-            f"moved or began logs: where they were "
-            "before that the table's plan does not tell"
+            f"Plan {stored.number} is stored and sets positions in place of a plan that moved or "
+            "began partitions, and the table's plan does not have the positions before that one"
         )
-        raise NeedsDecision(
-            message, action="Run `etl run CONF`, which executes it; then run this command again"
-        )
-    return Standing(
-        Replay(stored),
-        {**base.positions, **{hole.log: hole.until_offset for hole in stored.read_by_others}},
-    )
+        raise NeedsDecision(message, action=run_first)
+    before = dict(base.positions)
+    for gap in stored.read_by_others:
+        before[gap.log] = gap.until_offset
+    return Standing(Replay(stored), before)
 
 
 def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> int:
-    """Return the partition's position. Raises for one that cannot be set: Owned, BrokerUnreachable,
-    SettingsError if it was never read.
+    """Return the partition's position.
+
+    Raises Owned or BrokerUnreachable if it cannot be set now, SettingsError if it was never read.
     """
     if log in snapshot.owners:
         raise owned_error({log: snapshot.owners[log]})
@@ -183,7 +182,7 @@ def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> 
             message,
             key="--partition",
             **log.place,
-            action="Check source.new_topics_starting_offsets, or `etl run CONF` first",
+            action="Set source.new_topics_starting_offsets, or run `etl run CONF` first",
         )
     return stands.before[log]
 
@@ -191,93 +190,97 @@ def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> 
 def moves_to(
     targets: Mapping[BrokerPartition, int], stands: Standing, snapshot: Snapshot
 ) -> tuple[Move, ...]:
-    """Return the partitions that move, sorted. Raises SettingsError for an offset outside the log,
-    NotYetReadable behind an open transaction, and a run's errors for truncated or recreated
-    partitions.
+    """Return the partitions that move, sorted.
+
+    Raises SettingsError for an offset outside the partition, NotYetReadable for one after the start
+    of an open transaction, and a run's errors for truncated or recreated partitions.
     """
-    reject_recreated_or_truncated(
-        stands.old,
-        snapshot,
-        {log: min(at, stands.before.get(log, at)) for log, at in stands.old.positions.items()},
-    )
+    read_until = {}
+    for log, position in stands.old.positions.items():
+        read_until[log] = min(position, stands.before.get(log, position))
+    reject_recreated_or_truncated(stands.old, snapshot, read_until)
+    moved_by_others: set[BrokerPartition] = set()
     if isinstance(stands.state, UpToDate):
-        elsewhere = {*stands.state.followed, *stands.state.not_followed}
-    else:
-        elsewhere = set()
-    found = []
+        moved_by_others = {*stands.state.followed, *stands.state.not_followed}
+    moves = []
     for log, to in sorted(targets.items()):
         now = position_now(log, stands, snapshot)
         _reject_outside(log, to, snapshot)
         reject_misaligned_offset(log, to, snapshot, key="--to")
         is_stored = isinstance(stands.state, Replay) and stands.old.positions.get(log) != now
-        if to != now or is_stored or log in elsewhere:
-            found.append(Move(log, now, to))
-    return tuple(found)
+        if to != now or is_stored or log in moved_by_others:
+            moves.append(Move(log, now, to))
+    return tuple(moves)
 
 
 def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
+    """Raise if `to` is no offset that a consumer of the partition can continue from."""
     extent = snapshot.extents[log]
     if extent.end_offset < to <= extent.end_offset + extent.held_back:
         message = (
-            f"Offset {to} lies above the last stable offset {extent.end_offset}: a "
-            f"transaction is open there"
+            f"Offset {to} is above the last stable offset {extent.end_offset}: a transaction is "
+            "open there"
         )
-        raise NotYetReadable(
-            message, **log.place, offset=to, action="When the transaction ends, say it again"
-        )
+        action = "Run this command again when the transaction has ended"
+        raise NotYetReadable(message, **log.place, offset=to, action=action)
     if not extent.log_start_offset <= to <= extent.end_offset:
         message = (
             f"Offset {to} is not in the log, which has {extent.log_start_offset} to "
             f"{extent.end_offset}"
         )
         action = (
-            "Pass another offset: above its end nothing could be skipped yet, and what comes "
-            "later would never be loaded; below its start nothing is left"
+            "Pass another offset: above the end there is nothing to skip yet, and later records "
+            "would never be loaded; below the start there are no records"
         )
         raise SettingsError(message, key="--to", **log.place, action=action)
 
 
 def intervals_to_look_up(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[int, int]]:
-    """Return the offsets that would be read again, of which the table must hold none."""
+    """Return the offsets that would be read again; the table must hold none of them."""
     return {move.log: (move.to_offset, move.from_offset) for move in moves if move.comes}
 
 
 def reject_loaded(
     moves: Iterable[Move], loaded: Stretches, rows: Mapping[BrokerPartition, int]
 ) -> None:
-    """Reject going back over loaded offsets: of plans that led to the table (`loaded`), or of any
-    rows there (`rows`, counted). Raises NeedsDecision with the offsets and the command that reads
-    them again without doubling.
+    """Raise NeedsDecision if a move goes back over loaded offsets.
+
+    `loaded`: intervals of the plans that led to the table. `rows`: counted rows of the offsets that
+    would be read again. The error names the replay that reads them again without doubled rows.
     """
     for move in moves:
-        among = [
-            (max(start, move.to_offset), min(until, move.from_offset))
-            for start, until in loaded.get(move.log, ())
-        ]
-        among = [(start, until) for start, until in among if start < until]
+        loaded_until = _loaded_until(move, loaded.get(move.log, ()))
         count = rows.get(move.log, 0)
-        if not (among or count):
+        if loaded_until is None and not count:
             continue
-        until = max((until for _, until in among), default=move.from_offset)
-        if among:
-            message = f"The table has been given offsets before {until} already"
-        else:
+        if loaded_until is None:
             message = f"The table holds {count:,} rows of these offsets"
-        message += f": read again from {move.to_offset}, their rows would be there twice"
-        stretch = render_intervals([(move.log, move.to_offset, move.from_offset)])
-        named = (
-            f"etl replay CONF -p {shlex.quote(move.log.topic)}:{move.log.key} --from "
-            f"{move.to_offset} "
-            f"--until {move.from_offset}"
+        else:
+            message = f"Offsets before {loaded_until} were loaded into the table already"
+        message += f": reading them again from {move.to_offset} would double their rows"
+        interval = render_intervals([(move.log, move.to_offset, move.from_offset)])
+        partition = f"{shlex.quote(move.log.topic)}:{move.log.key}"
+        replay = (
+            f"etl replay CONF -p {partition} --from {move.to_offset} --until {move.from_offset}"
         )
         action = (
-            f"Only a replay reads such offsets ({stretch}) again, for it replaces their rows: "
-            f"`{named}`; the position stays at "
-            f"{move.from_offset}"
+            f"Only a replay reads such offsets ({interval}) again, for it replaces their rows: "
+            f"`{replay}`; the position stays at {move.from_offset}"
         )
-        if among and until < move.from_offset:
-            action += f". From {until} on nothing was loaded: --to {until}"
+        if loaded_until is not None and loaded_until < move.from_offset:
+            action += f". From {loaded_until} on nothing was loaded: --to {loaded_until}"
         raise NeedsDecision(message, **move.log.place, offset=move.to_offset, action=action)
+
+
+def _loaded_until(move: Move, loaded: Iterable[tuple[int, int]]) -> int | None:
+    """Return the end of the loaded offsets among those that would be read again; None if none."""
+    ends = []
+    for start, until in loaded:
+        first = max(start, move.to_offset)
+        end = min(until, move.from_offset)
+        if first < end:
+            ends.append(end)
+    return max(ends, default=None)
 
 
 def plan_set(
@@ -289,55 +292,79 @@ def plan_set(
     reason: str,
     now_ms: int,
 ) -> Plan:
-    """The plan, without its id. Without moves it keeps all positions, and offsets that another
-    client moved go back to them.
+    """Return the plan that sets the positions, without its id.
+
+    Without moves it keeps all positions, and offsets that another client committed are set back.
     """
-    old, is_next, table = stands.old, isinstance(stands.state, UpToDate), snapshot.table
+    old = stands.old
     set_now = {move.log: move.to_offset for move in moves}
-    went_on = stands.state.positions if isinstance(stands.state, UpToDate) else _stays(old)
-    positions = {**went_on, **set_now}
+    table_id = None
+    table_version = None
+    transaction_version = 0
+    if snapshot.table:
+        table_id = snapshot.table.id
+        table_version = snapshot.table.version
+        transaction_version = snapshot.table.transaction_version or 0
+
+    if isinstance(stands.state, UpToDate):
+        positions = {**stands.state.positions, **set_now}
+    else:
+        positions = {**_kept_positions(old), **set_now}
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
-    sharp = record_epochs(old, snapshot.ledger.applied) if is_next else old.record_epochs
-    moved = {log for log, at in positions.items() if old.positions.get(log) != at} | set_now.keys()
-    epochs = {log: epoch for log, epoch in snapshot.leader_epochs.items() if log in set_now}
+
+    # The epoch of the last read record does not identify a partition at another position.
+    moved = set(set_now)
+    for log, position in positions.items():
+        if old.positions.get(log) != position:
+            moved.add(log)
+
+    if isinstance(stands.state, UpToDate):
+        plan = replace(
+            old,
+            number=old.number + 1,
+            seen=seen,
+            previous=old.id,
+            supersedes=None,
+            record_epochs=_without(record_epochs(old, snapshot.ledger.applied), moved),
+            vanished=(),
+            took_over=None,
+        )
+    else:
+        plan = replace(
+            old,
+            seen={**seen, **old.seen},
+            supersedes=old.id,
+            record_epochs=_without(old.record_epochs, set_now),
+        )
+
+    log_starts = dict(old.log_starts)
+    for log, extent in snapshot.extents.items():
+        if log in positions:
+            log_starts[log] = extent.log_start_offset
+    leader_epochs = _without(old.leader_epochs, set_now)
+    for log, epoch in snapshot.leader_epochs.items():
+        if log in set_now:
+            leader_epochs[log] = epoch
+    tails = old.tails
+    if moves:
+        tails = tails_to_record(old, positions, snapshot)
     return replace(
-        old,
-        number=old.number + 1 if is_next else old.number,
+        plan,
         kind=PlanKind.SET,
         created_at_ms=now_ms,
         shape=shape_of_rows(settings),
         ranges=(),
         positions=positions,
-        seen=seen if is_next else {**seen, **old.seen},
-        table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None,
-        previous=old.id if is_next else old.previous,
-        supersedes=None if is_next else old.id,
+        table_id=table_id,
+        table_transaction_version=transaction_version,
+        table_version=table_version,
         reason=reason,
         id="",
-        **_asked_of(stands),
+        **_request_of(stands),
         losses=tuple(_losses(stands, moves, snapshot)),
-        log_starts={
-            **old.log_starts,
-            **{
-                log: extent.log_start_offset
-                for log, extent in snapshot.extents.items()
-                if log in positions
-            },
-        },
-        leader_epochs={
-            **{log: epoch for log, epoch in old.leader_epochs.items() if log not in set_now},
-            **epochs,
-        },
-        record_epochs={
-            log: lineage
-            for log, lineage in sharp.items()
-            if log not in (moved if is_next else set_now)
-        },
-        vanished=() if is_next else old.vanished,
-        took_over=None if is_next else old.took_over,
-        tails=tails_to_record(old, positions, snapshot) if moves else old.tails,
+        log_starts=log_starts,
+        leader_epochs=leader_epochs,
+        tails=tails,
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,
         share=None,
@@ -347,95 +374,102 @@ def plan_set(
     )
 
 
-def _asked_of(stands: Standing) -> dict[str, Any]:
-    """Return the request of the replaced stored plan: its run key continues from the positions to
-    the recorded ends.
+def _without(
+    values: Mapping[BrokerPartition, T], partitions: Collection[BrokerPartition]
+) -> dict[BrokerPartition, T]:
+    """Return a copy of `values` without these partitions."""
+    return {log: value for log, value in values.items() if log not in partitions}
+
+
+def _request_of(stands: Standing) -> dict[str, Any]:
+    """Return the request of the replaced stored plan.
+
+    Its run key continues from the positions to the recorded ends.
     """
-    if isinstance(stands.state, UpToDate) or stands.old.run_key is None:
-        return {"run_key": None, "bounds": NO_BOUNDS, "key_ends": {}}
     old = stands.old
+    if isinstance(stands.state, UpToDate) or old.run_key is None:
+        return {"run_key": None, "bounds": NO_BOUNDS, "key_ends": {}}
     ends = {r.log: old.positions[r.log] for r in old.ranges}
     return {"key_ends": {**ends, **old.key_ends}}
 
 
-def _stays(old: Plan) -> Mapping[BrokerPartition, int]:
-    """Return the positions of partitions that are not set, if a stored plan is replaced: the next
-    plan reads its ranges.
+def _kept_positions(old: Plan) -> Mapping[BrokerPartition, int]:
+    """Return the positions of partitions that are not set, if the stored plan `old` is replaced.
+
+    The next plan reads the ranges of the replaced one.
     """
-    return old.positions if old.kind is PlanKind.SET else starts_of(old)
+    if old.kind is PlanKind.SET:
+        return old.positions
+    return starts_of(old)
 
 
-def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> Iterable[Loss]:
-    """Return the skipped offsets, those that other clients skipped, the losses of a replaced plan,
-    and what it reads that no log holds any more.
+def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> list[Loss]:
+    """Return the losses that the plan records.
+
+    They are the skipped offsets, those that other clients skipped, the losses of a replaced plan,
+    and offsets of its ranges that no partition holds any more.
     """
-    old, set_now = stands.old, {move.log for move in moves}
+    old = stands.old
+    set_now = {move.log for move in moves}
+    losses = []
     if isinstance(stands.state, UpToDate):
         for log, offset in sorted(stands.state.followed.items()):
             if log not in set_now:
-                yield Loss(
-                    log, old.positions[log], offset, LossReason.MOVED, old.incarnations.get(log, 0)
-                )
+                incarnation = old.incarnations.get(log, 0)
+                loss = Loss(log, old.positions[log], offset, LossReason.MOVED, incarnation)
+                losses.append(loss)
     else:
         again = losses_to_read_again(old)
-        yield from (
-            loss
-            for loss in old.losses
-            if loss not in again and not (loss.log in set_now and _is_of_the_set(loss, old))
-        )
-        yield from lost_of_stored(stands, moves, snapshot)
-    yield from _skipped(moves, old)
+        for loss in old.losses:
+            is_replaced = loss.log in set_now and _was_skipped_by(old, loss)
+            if loss not in again and not is_replaced:
+                losses.append(loss)
+        losses += lost_of_stored(stands, moves, snapshot)
+    return losses + _skipped(moves, old)
 
 
 def lost_of_stored(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> list[Loss]:
-    """Return what a replaced stored plan reads that no log holds any more and no move skips."""
+    """Return offsets of a replaced stored plan that no partition holds and no move skips."""
     if isinstance(stands.state, UpToDate):
         return []
-    return without_losses(
-        lost_with_logs(stands.old, partitions_missing_offsets(stands.old, snapshot)),
-        _skipped(moves, stands.old),
-    )
+    missing = partitions_missing_offsets(stands.old, snapshot)
+    return without_losses(lost_with_logs(stands.old, missing), _skipped(moves, stands.old))
 
 
 def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
-    return [
-        Loss(
-            move.log,
-            move.from_offset,
-            move.to_offset,
-            LossReason.SKIPPED,
-            old.incarnations.get(move.log, 0),
-        )
-        for move in sorted(moves)
-        if move.skipped
-    ]
+    """Return the losses by moves forward."""
+    losses = []
+    for move in sorted(moves):
+        if move.skipped:
+            incarnation = old.incarnations.get(move.log, 0)
+            loss = Loss(move.log, move.from_offset, move.to_offset, LossReason.SKIPPED, incarnation)
+            losses.append(loss)
+    return losses
 
 
-def _is_of_the_set(loss: Loss, old: Plan) -> bool:
-    """True if a stored plan of this kind gave this up by setting: its replacement computes it anew."""
-    return (
-        old.kind is PlanKind.SET
-        and loss.why not in LOST_WITH_LOG
-        and loss.incarnation == old.incarnations.get(loss.log, 0)
-    )
+def _was_skipped_by(old: Plan, loss: Loss) -> bool:
+    """True if the stored plan `old` sets positions and this loss is a skip of it."""
+    if old.kind is not PlanKind.SET or loss.why in LOST_WITH_LOG:
+        return False
+    return loss.incarnation == old.incarnations.get(loss.log, 0)
 
 
 def describe_moves(moves: Iterable[Move]) -> list[str]:
-    """Describe what setting means: a sentence for each partition."""
+    """Describe the effect of setting the offsets: a sentence per partition."""
     sentences = []
     for move in moves:
-        unit, name = f"{move.log.unit}s", render_log(move.log)
+        unit = f"{move.log.unit}s"
+        name = render_log(move.log)
         if move.skipped:
             sentences.append(
-                f"{name} goes forwards from {move.from_offset} to {move.to_offset}: "
-                f"{move.skipped:,} {unit} are skipped by hand, "
-                "are told lost, and no later run loads them"
+                f"{name} moves forward from {move.from_offset} to {move.to_offset}: "
+                f"{move.skipped:,} {unit} are skipped by hand, are reported as lost, and no later "
+                "run loads them"
             )
         elif move.comes:
             sentences.append(
-                f"{name} goes back from {move.from_offset} to {move.to_offset}: {move.comes:,} "
-                f"{unit} that were never loaded are "
-                "read; nothing comes twice"
+                f"{name} moves back from {move.from_offset} to {move.to_offset}: {move.comes:,} "
+                f"{unit} that were never loaded are read; no row is doubled"
             )
         else:
             sentences.append(f"{name} stays at {move.to_offset}")
@@ -453,14 +487,16 @@ class Changed:
 def paused_logs(
     logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
 ) -> dict[BrokerPartition, Pause]:
-    """Those of the logs that are paused, and why: by a pause of their own, else by that of their
-    topic.
-    """
-    by_name = {(one.topic, one.log): one for one in pauses}
+    """Return the paused partitions among `logs`, each with its own pause or that of its topic."""
+    by_name = {(pause.topic, pause.log): pause for pause in pauses}
     if not by_name:
         return {}
-    found = ((log, by_name.get((log.topic, log)) or by_name.get((log.topic, None))) for log in logs)
-    return {log: why for log, why in found if why}
+    paused = {}
+    for log in logs:
+        pause = by_name.get((log.topic, log)) or by_name.get((log.topic, None))
+        if pause:
+            paused[log] = pause
+    return paused
 
 
 def paused_unread(
@@ -468,58 +504,61 @@ def paused_unread(
     extents: Mapping[BrokerPartition, PartitionOffsets],
     last: Plan | None,
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Return the oldest unread offset and the end of each paused partition with something to read;
-    `last`: the current plan. Partitions without times are left out.
+    """Return the oldest unread offset and the end of each paused partition with unread records.
+
+    `last`: the current plan. Partitions with byte offsets are left out, as they have no timestamps.
     """
-    positions = last.positions if last else {}
-    spans = {
-        log: (max(extents[log].log_start_offset, positions.get(log, 0)), extents[log].end_offset)
-        for log in paused_logs(extents, pauses)
-        if not log.is_physical
-    }
-    return {log: (start, end) for log, (start, end) in spans.items() if start < end}
+    positions: Mapping[BrokerPartition, int] = {}
+    if last:
+        positions = last.positions
+    unread = {}
+    for log in paused_logs(extents, pauses):
+        extent = extents[log]
+        start = max(extent.log_start_offset, positions.get(log, 0))
+        if not log.is_physical and start < extent.end_offset:
+            unread[log] = (start, extent.end_offset)
+    return unread
 
 
 def leave_paused(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without the logs that are paused; its `paused` are these, and why."""
+    """Return the snapshot without paused partitions; its field `paused` has them."""
     paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)
     if not paused:
         return snapshot
+    extents_of_paused = {log: extent for log, extent in snapshot.extents.items() if log in paused}
     return replace(
         snapshot,
-        extents={log: extent for log, extent in snapshot.extents.items() if log not in paused},
-        extents_of_paused={
-            log: extent for log, extent in snapshot.extents.items() if log in paused
-        },
+        extents=_without(snapshot.extents, paused),
+        extents_of_paused=extents_of_paused,
         leaderless=snapshot.leaderless - paused.keys(),
         paused=paused,
     )
 
 
 def with_paused(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with the paused logs among the others again: for who names offsets, and means
-    them.
-    """
+    """Return the snapshot with paused partitions among the others, for requests that name them."""
+    leaderless = snapshot.paused.keys() - snapshot.extents_of_paused.keys()
     return replace(
         snapshot,
         extents={**snapshot.extents, **snapshot.extents_of_paused},
         paused={},
         extents_of_paused={},
-        leaderless=snapshot.leaderless
-        | (snapshot.paused.keys() - snapshot.extents_of_paused.keys()),
+        leaderless=snapshot.leaderless | leaderless,
     )
 
 
 def standing_without_paused(
     snapshot: Snapshot, settings: Settings
 ) -> tuple[Snapshot, PipelineState]:
-    """Return the state without paused partitions, but with those of a stored plan, which is
-    executed whole. Raises as `where_we_stand`.
+    """Return the snapshot and the state without paused partitions.
+
+    A stored plan is executed whole: then both include them. Raises as `where_we_stand`.
     """
-    rested = leave_paused(snapshot)
-    state = where_we_stand(rested, settings)
-    is_left = isinstance(state, Replay) and rested is not snapshot
-    return (snapshot, where_we_stand(snapshot, settings)) if is_left else (rested, state)
+    without_paused = leave_paused(snapshot)
+    state = where_we_stand(without_paused, settings)
+    if isinstance(state, Replay) and without_paused is not snapshot:
+        return snapshot, where_we_stand(snapshot, settings)
+    return without_paused, state
 
 
 def pausing(
@@ -531,51 +570,56 @@ def pausing(
     by: str,
     now_ms: int,
 ) -> Changed:
-    """The pauses with those that are named. Raises SettingsError for a name of which no log is
-    known.
+    """Return the pauses with the named ones added.
+
+    Raises SettingsError for a name that covers no known partition.
     """
-    kept, sentences = [*pauses], []
-    for one in dict.fromkeys(named):
-        before = _before(one, kept)
-        if before:
-            sentences.append(f"{one} is paused already{_as_whole(one, before)}: {before.reason}")
+    all_pauses = [*pauses]
+    sentences = []
+    for name in dict.fromkeys(named):
+        present = _pause_of(name, all_pauses)
+        if present is None:
+            reject_unknown(name, known)
+            all_pauses.append(Pause(name.topic, name.log, reason, by, now_ms))
+            sentences.append(f"{name} is paused: {reason}")
             continue
-        reject_unknown(one, known)
-        kept.append(Pause(one.topic, one.log, reason, by, now_ms))
-        sentences.append(f"{one} is paused: {reason}")
-    return Changed(tuple(kept), tuple(sentences))
+        as_whole = ""
+        if name.log and present.log is None:
+            as_whole = f", with {name.topic} as a whole"
+        sentences.append(f"{name} is paused already{as_whole}: {present.reason}")
+    return Changed(tuple(all_pauses), tuple(sentences))
 
 
 def resuming(
     pauses: Sequence[Pause], named: Iterable[Named], known: Collection[BrokerPartition]
 ) -> Changed:
-    """Return the pauses without the named ones; a topic includes its partitions. Raises
-    SettingsError for a partition of a topic that is paused as a whole, and for an unknown name.
+    """Return the pauses without the named ones; a topic includes its partitions.
+
+    Raises SettingsError for a partition of a topic that is paused as a whole, and for an unknown
+    name.
     """
-    kept, sentences = [*pauses], []
-    for one in dict.fromkeys(named):
-        gone = [
-            pause
-            for pause in kept
-            if pause.topic == one.topic and (one.log is None or pause.log == one.log)
-        ]
-        whole = next(
-            (pause for pause in kept if one.log and pause.topic == one.topic and pause.log is None),
-            None,
-        )
-        if whole:
-            message = (
-                f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: "
-                f"{whole.reason}"
-            )
-            action = f"Resume {one.topic}, and pause those of its partitions that are to rest"
-            raise SettingsError(message, key="--partition", action=action)
-        if not gone:
-            reject_unknown(one, known)
-            sentences.append(f"{one} is not paused: there is nothing to resume")
+    kept = [*pauses]
+    sentences = []
+    for name in dict.fromkeys(named):
+        removed = []
+        for pause in kept:
+            if pause.topic != name.topic:
+                continue
+            if name.log and pause.log is None:
+                message = (
+                    f"{name.topic} is paused as a whole, so {name} cannot be resumed by itself: "
+                    f"{pause.reason}"
+                )
+                action = f"Resume {name.topic}, and pause its partitions that are to stay paused"
+                raise SettingsError(message, key="--partition", action=action)
+            if name.log is None or pause.log == name.log:
+                removed.append(pause)
+        if not removed:
+            reject_unknown(name, known)
+            sentences.append(f"{name} is not paused: there is nothing to resume")
             continue
-        kept = [pause for pause in kept if pause not in gone]
-        sentences.append(f"{one} is resumed: the next plan reads on from its position")
+        kept = [pause for pause in kept if pause not in removed]
+        sentences.append(f"{name} is resumed: the next plan reads on from its position")
     return Changed(tuple(kept), tuple(sentences))
 
 
@@ -583,31 +627,34 @@ def merged(
     ours: Sequence[Pause], theirs: Iterable[Pause], topics: Collection[str]
 ) -> tuple[Pause, ...]:
     """Return our pauses, and those of a predecessor in the inherited topics."""
-    there = {(one.topic, one.log) for one in ours}
-    return (
-        *ours,
-        *(one for one in theirs if one.topic in topics and (one.topic, one.log) not in there),
-    )
+    all_pauses = [*ours]
+    present = {(pause.topic, pause.log) for pause in ours}
+    for pause in theirs:
+        if pause.topic in topics and (pause.topic, pause.log) not in present:
+            all_pauses.append(pause)
+    return tuple(all_pauses)
 
 
 def reject_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
-    """Raises SettingsError where the name covers no log that is known."""
-    if not any(named.covers(log) for log in known):
-        if named.log:
-            message = f"There is no partition {named} among the topics of the conf"
-        else:
-            message = f"{named} is no topic of the conf"
-        raise SettingsError(
-            message,
-            key="--partition",
-            action=f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
-        )
+    """Raise SettingsError if the name covers no known partition."""
+    if any(named.covers(log) for log in known):
+        return
+    if named.log:
+        message = f"There is no partition {named} among the topics of the conf"
+    else:
+        message = f"{named} is no topic of the conf"
+    action = f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
+    raise SettingsError(message, key="--partition", action=action)
 
 
-def _before(named: Named, pauses: Iterable[Pause]) -> Pause | None:
-    found = [one for one in pauses if one.topic == named.topic and one.log in (None, named.log)]
-    return max(found, key=lambda one: one.log is not None, default=None)
-
-
-def _as_whole(named: Named, before: Pause) -> str:
-    return f", with {named.topic} as a whole" if named.log and before.log is None else ""
+def _pause_of(named: Named, pauses: Iterable[Pause]) -> Pause | None:
+    """Return the pause that covers the name: its own, else that of its topic."""
+    of_topic = None
+    for pause in pauses:
+        if pause.topic != named.topic:
+            continue
+        if pause.log == named.log:
+            return pause
+        if pause.log is None:
+            of_topic = pause
+    return of_topic

@@ -34,19 +34,26 @@ from etl.settings.choices import OnRowsRemoved
 
 
 def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
-    """True if the operator's decision is about this plan and table, or a missing table at this
-    place, which holds as much of ours as then. A later result of the plan, and an older copy of the
-    table, need a decision of their own.
+    """True if the operator's decision covers this plan and table, or the missing table at `place`.
+
+    The table must hold as many of the pipeline's plans as at the decision. A later result of the
+    plan, and an older copy of the table, each need another decision.
     """
     acknowledgement = ledger.acknowledged
     if acknowledgement is None or not _is_of(acknowledgement, table, place):
         return False
-    if acknowledgement.number != plan.number or acknowledgement.plan_id not in (None, plan.id):
+    if acknowledgement.number != plan.number:
         return False
-    in_table, version = (table.transaction_version or 0, table.version) if table else (0, 0)
-    if in_table < (acknowledgement.transaction_version or 0) or version < (
-        acknowledgement.delta_version or 0
-    ):
+    if acknowledgement.plan_id not in (None, plan.id):
+        return False
+    in_table = 0
+    version = 0
+    if table:
+        in_table = table.transaction_version or 0
+        version = table.version
+    if in_table < (acknowledgement.transaction_version or 0):
+        return False
+    if version < (acknowledgement.delta_version or 0):
         return False
     return not _is_after_acknowledgement(ledger.applied, acknowledgement)
 
@@ -54,21 +61,22 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
 def accepted_with_backfills(live: Ledger, name: str) -> Acknowledgement | None:
     """Return the operator's decision as it applies to that backfill. `live`: the pipeline's ledger.
 
-    That the table is missing holds while the pipeline has not planned since, and creates none: a
-    table that is absent later may only be unmounted, and a backfill begun in it must not take it
-    for the earlier one.
+    A decision that the table is missing applies until the pipeline plans again or creates a table.
+    A table that is absent later may only be unmounted, and a backfill that began in it must not
+    take it for the earlier one.
     """
-    acknowledged, newest = live.acknowledged, live.newest
-    if acknowledged and acknowledged.table_id is None:
-        if (
-            newest is None
-            or newest.number != acknowledged.number
-            or acknowledged.plan_id not in (None, newest.id)
-        ):
+    acknowledged = live.acknowledged
+    if acknowledged is None:
+        return None
+    newest = live.newest
+    if acknowledged.table_id is None:
+        if newest is None or newest.number != acknowledged.number:
+            return None
+        if acknowledged.plan_id not in (None, newest.id):
             return None
         if acknowledged.was_recorded is False and newest.table_id is None:
             return None
-    return acknowledged.of_backfill(name) if acknowledged else None
+    return acknowledged.of_backfill(name)
 
 
 def acknowledging(
@@ -83,19 +91,26 @@ def acknowledging(
     place: str,
     of_backfills: Mapping[str, Acknowledgement] = MappingProxyType({}),
 ) -> Acknowledgement:
-    """The decision that this table, or none at this place, is right.
+    """Return the decision that this table, or a missing table at this place, is right.
 
     `lacks_plan`: no row of the newest `plan` is in it. `commit`: the hash of the version's commit.
     """
+    table_id = None
+    delta_version = None
+    transaction_version = 0
+    if table:
+        table_id = table.id
+        delta_version = table.version
+        transaction_version = table.transaction_version or 0
     return Acknowledgement(
-        table.id if table else None,
-        table.version if table else None,
+        table_id,
+        delta_version,
         plan.number,
         reason,
         at_ms,
         lacks_plan,
         plan_id=plan.id,
-        transaction_version=(table.transaction_version or 0) if table else 0,
+        transaction_version=transaction_version,
         was_recorded=ledger.applied is not None,
         commit=commit,
         place=place,
@@ -104,38 +119,37 @@ def acknowledging(
 
 
 def accepted_version(acknowledgement: Acknowledgement | None, table: Table) -> int | None:
-    """Return the table version that the decision covers; None if it is about another table. Version
-    numbers repeat after a restored copy, so the commit itself must be the one that was seen.
+    """Return the table version that the decision covers; None if it is about another table.
+
+    Version numbers repeat after a restored copy, so the hash of the commit is compared too.
     """
-    if (
-        acknowledgement is None
-        or acknowledgement.table_id != table.id
-        or acknowledgement.commit not in (None, table.commit_in_log)
-    ):
+    if acknowledgement is None or acknowledgement.table_id != table.id:
+        return None
+    if acknowledgement.commit not in (None, table.commit_in_log):
         return None
     return acknowledgement.delta_version
 
 
 def is_told(ledger: Ledger, table: Table | None) -> bool:
-    """True if the ledgers tell whether the newest plan is in this table; else only its rows can."""
-    plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
-    if plan is None or table is None or in_table == plan.number or is_recorded(ledger, plan):
+    """True if it is known without the table's rows whether the newest plan is in this table."""
+    plan = ledger.newest
+    if plan is None or table is None:
+        return True
+    in_table = table.transaction_version or 0
+    if in_table == plan.number or is_recorded(ledger, plan):
         return True
     return in_table == plan.table_transaction_version and plan.table_id == table.id
 
 
 def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
-    """True if the newest plan is stored, was made without a table, has no known commit, and a table
-    exists now. A plan that accepts other partitions does not wait, since its replacement would not
-    say so.
+    """True if the newest plan was made without a table, has no known commit, and a table exists now.
+
+    False for a plan that accepts other partitions, since its replacement would not record that.
     """
     plan = ledger.newest
-    if (
-        plan is None
-        or plan.table_id is not None
-        or plan.table_transaction_version
-        or plan.kind not in (PlanKind.INGEST, PlanKind.START)
-    ):
+    if plan is None or plan.table_id is not None or plan.table_transaction_version:
+        return False
+    if plan.kind not in (PlanKind.INGEST, PlanKind.START):
         return False
     return table.transaction_version is None and not is_recorded(ledger, plan)
 
@@ -146,22 +160,25 @@ def is_recorded(ledger: Ledger, plan: Plan) -> bool:
 
 
 def known_in_table(ledger: Ledger, table: Table) -> int:
-    """The newest plan that has been in this very table, by a ledger that was read before it; 0 for
-    none.
+    """Return the number of the newest plan that has been in this table; 0 if none has.
 
-    Of an older copy of the table that was put back it may be missing.
+    The ledger must be read before the table. A restored older copy of the table may lack the plan.
     """
-    plan, applied = ledger.newest, ledger.applied
+    plan = ledger.newest
+    applied = ledger.applied
     if plan is None:
         return 0
-    is_done = is_recorded(ledger, plan)
-    went_to = applied.table_id if applied and is_done else plan.table_id
-    if went_to != table.id:
+    if applied and is_recorded(ledger, plan):
+        if applied.table_id != table.id:
+            return 0
+        return plan.number
+    if plan.table_id != table.id:
         return 0
-    return plan.number if is_done else plan.table_transaction_version or 0
+    return plan.table_transaction_version or 0
 
 
 def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) -> bool:
+    """True if the decision is about this table, or about a missing table at `place`."""
     if table is None:
         return acknowledgement.table_id is None and acknowledgement.place in (None, place)
     return accepted_version(acknowledgement, table) is not None
@@ -173,68 +190,79 @@ def _is_after_acknowledgement(
     """True if the plan reached a table, or this version of it, after the decision."""
     if applied is None or acknowledgement.was_recorded is not False:
         return False
-    return applied.table_id != acknowledgement.table_id or applied.delta_version > (
-        acknowledgement.delta_version or 0
-    )
+    if applied.table_id != acknowledgement.table_id:
+        return True
+    return applied.delta_version > (acknowledgement.delta_version or 0)
 
 
 def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -> None:
-    """Stop before reading a topic that another pipeline loaded into this table, of whatever group
-    or cluster. Known topics were checked when they were new, unless the table has no commit of
-    ours. Raises LedgersDisagree.
+    """Raise LedgersDisagree if another pipeline loaded one of the topics into this table.
+
+    Its group and cluster do not matter. Known topics were checked when they were new, unless the
+    table has no commit of this pipeline.
     """
-    table, plan = snapshot.table, None if isinstance(state, FirstRun) else plan_of(state)
-    is_known = bool(plan and table and table.transaction_version)
-    known = plan.topics if plan and is_known else frozenset()
-    unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
-    for other in table.others if table else ():
-        taken = plan.topics if plan and is_taken(other, plan) else frozenset[str]()
-        shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
+    table = snapshot.table
+    if table is None:
+        return
+    plan: Plan | None = None
+    if not isinstance(state, FirstRun):
+        plan = plan_of(state)
+    partitions = (*snapshot.extents, *snapshot.leaderless)
+    unknown = {log.topic for log in partitions}
+    if plan and table.transaction_version:
+        unknown -= plan.topics
+    for other in table.others:
+        shared = unknown & topics_loaded_by(other, table)
+        if plan and is_taken(other, plan):
+            shared -= plan.topics
         if shared:
-            raise _loaded_by(
-                other,
-                min(shared),
-                is_physical=any(
-                    log.is_physical for log in (*snapshot.extents, *snapshot.leaderless)
-                ),
-            )
+            is_physical = any(log.is_physical for log in partitions)
+            raise _loaded_by(other, min(shared), is_physical=is_physical)
 
 
 def is_taken(other: OtherPipeline, plan: Plan) -> bool:
-    """True if it was inherited, or is a backfill of an inherited pipeline."""
-    return any(is_same_pipeline(other.app_id, one) for one in plan.taken)
+    """True if the other pipeline was inherited, or is a backfill of an inherited pipeline."""
+    return any(is_same_pipeline(other.app_id, app_id) for app_id in plan.taken)
 
 
 def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
-    """Return the topics that the pipeline loaded into the table; if unknown, each unknown topic
-    with rows there.
+    """Return the topics that the pipeline loaded into the table.
+
+    If they are unknown: all topics with rows in the table of unknown origin.
     """
-    return table.topics_with_rows if other.topics is None else other.topics
+    if other.topics is None:
+        return table.topics_with_rows
+    return other.topics
 
 
 def plan_of(state: Replay | Supersede | RebuildFromTable | UpToDate) -> Plan:
-    """The newest plan, by the pipeline's state."""
-    return state.last if isinstance(state, UpToDate) else state.plan
+    """Return the newest plan of the pipeline's state."""
+    if isinstance(state, UpToDate):
+        return state.last
+    return state.plan
 
 
 def app_id_of(cluster: str, group: str, pipeline: str) -> str:
-    """The table's application id of a pipeline."""
+    """Return the application id of a pipeline in the table's transactions."""
     return f"offset-range-etl/{cluster}/{group}/{pipeline}"
 
 
 def name_of(app_id: str) -> str:
-    """A pipeline's application id for a person."""
-    _, cluster, group, pipeline = (
-        app_id.split("/", 3) if app_id.count("/") >= 3 else ("", "unknown", "unknown", app_id)
-    )
-    live, name = live_and_name(pipeline)
-    return (
-        f"{f'backfill {name} of ' if name else ''}pipeline {live} of group {group} on cluster "
-        f"{cluster}"
-    )
+    """Return the description of a pipeline's application id for a message."""
+    cluster = "unknown"
+    group = "unknown"
+    pipeline = app_id
+    if app_id.count("/") >= 3:
+        _, cluster, group, pipeline = app_id.split("/", 3)
+    live, backfill = live_and_name(pipeline)
+    description = f"pipeline {live} of group {group} on cluster {cluster}"
+    if backfill:
+        return f"backfill {backfill} of {description}"
+    return description
 
 
 def take_over_command(app_id: str) -> str:
+    """Return the advice to stop a pipeline and to inherit its partitions."""
     return (
         f"stop that pipeline for good, then: etl pipelines inherit CONF --predecessor "
         f"{names_in_command(app_id)} --reason ..."
@@ -242,8 +270,10 @@ def take_over_command(app_id: str) -> str:
 
 
 def names_in_command(app_id: str) -> str:
-    """Return the pipeline's name for a command; a backfill's is its live pipeline's."""
-    return "/".join(live_and_name(app_id)[0].split("/")[2:]) or app_id
+    """Return the pipeline's name for a command; of a backfill, the name of its live pipeline."""
+    live, _ = live_and_name(app_id)
+    parts = live.split("/")
+    return "/".join(parts[2:]) or app_id
 
 
 ROWS_DO_NOT_TELL = "rows tell where a message begins and not where it ends"
@@ -252,32 +282,31 @@ BEGIN_ANEW = "begin anew, with another group or pipeline and another table.path"
 
 
 def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> LedgersDisagree:
-    message = f"{name_of(other.app_id)} " + (
-        "has loaded this topic into this table"
-        if other.plan
-        else "may have loaded this topic into this table: it holds rows of it, and its log no "
-        "longer says who loaded them"
-    )
+    """Return the error for a topic that another pipeline has loaded into this table."""
+    if other.plan:
+        message = f"{name_of(other.app_id)} has loaded this topic into this table"
+    else:
+        message = (
+            f"{name_of(other.app_id)} may have loaded this topic into this table: the table holds "
+            "rows of the topic, and its log no longer has the plans that loaded them"
+        )
+    check = "Check that table.path is the intended table: the rows would be in it twice"
     if is_physical and other.plan is None:
         action = (
-            "Check that table.path is the table you mean: its rows would be there twice. Nobody "
-            "can take the other's place, since "
-            f"{ROWS_DO_NOT_TELL}: this pipeline needs another table"
+            f"{check}. The other pipeline cannot be inherited, since {ROWS_DO_NOT_TELL}: this "
+            "pipeline needs another table"
         )
-        return LedgersDisagree(
-            message, topic=topic, table_version=other.delta_version, action=action
+    else:
+        action = (
+            f"{check}. If this pipeline replaces the other one, {take_over_command(other.app_id)}; "
+            "if both continue, or the clusters differ, this pipeline needs another table"
         )
-    action = (
-        "Check that table.path is the table you mean: its rows would be there twice. Where this "
-        "pipeline takes the other's place, "
-        f"{take_over_command(other.app_id)}; where both stay, or the clusters are two, this one "
-        f"needs another table"
-    )
     return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
 
 
-DELETE, RESTORE = "DELETE", "RESTORE"
-"""Delta's names for them in a commit, Spark's and delta-rs's alike."""
+DELETE = "DELETE"
+RESTORE = "RESTORE"
+"""Operations in Delta commits; Spark and delta-rs use the same names."""
 
 
 def reject_changes_by_others(
@@ -285,67 +314,67 @@ def reject_changes_by_others(
     acknowledged: Acknowledgement | None = None,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
 ) -> None:
-    """Stop if others removed rows or redefined the table since our last commit. Raises
-    LedgersDisagree.
-    """
-    stopping = [
-        found
-        for found in unacknowledged(table, acknowledged)
-        if not is_let_pass(found, on_rows_removed)
-    ]
-    if stopping:
-        raise error_of(stopping, table.version if table else None)
+    """Raise LedgersDisagree if others removed rows or redefined the table since our last commit."""
+    if table is None:
+        return
+    blocking = []
+    for change in unacknowledged(table, acknowledged):
+        if not is_let_pass(change, on_rows_removed):
+            blocking.append(change)
+    if blocking:
+        raise error_of(blocking, table.version)
 
 
-def error_of(done: Sequence[ForeignCommit], newest_version: int | None) -> LedgersDisagree:
-    """Return the error for changes by others, oldest first, whose newest version an operator may
-    accept, unless rows are doubled.
+def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> LedgersDisagree:
+    """Return the error for changes by other writers, oldest first.
+
+    Its advice names the newest version of the table for an operator to accept, unless the changes
+    double rows.
     """
-    found, later = done[0], [one for one in done[1:] if one.operation == RESTORE]
-    if found.by:
-        message = f"Since our last commit {name_of(found.by.app_id)} {found.why} in this table"
+    first = changes[0]
+    if first.by:
+        message = f"Since our last commit {name_of(first.by.app_id)} {first.why} in this table"
         action = (
-            "Check whether it took the place of this pipeline: then run that one, and this one "
-            "never again. To continue with this one instead, "
-            f"{take_over_command(found.by.app_id)}; `etl verify CONF` names rows that are there "
-            f"twice"
+            "Check whether it replaces this pipeline: then run that one, and this one never again. "
+            f"To continue with this one instead, {take_over_command(first.by.app_id)}; `etl verify "
+            "CONF` names doubled rows"
         )
-        return LedgersDisagree(message, table_version=found.delta_version, action=action)
-    message = f"Since our last commit somebody else's {found.operation} {found.why}"
-    accept = (
-        f"etl table accept-changes CONF "
-        f"{found.delta_version if newest_version is None else newest_version} --reason ..."
-    )
+        return LedgersDisagree(message, table_version=first.delta_version, action=action)
+    message = f"Since our last commit the {first.operation} of another writer {first.why}"
+    if newest_version is None:
+        newest_version = first.delta_version
+    accept = f"etl table accept-changes CONF {newest_version} --reason ..."
     action = (
-        "Check who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version "
-        "before it, or accept it, and what is gone stays "
-        f"gone: {accept}"
+        "Check its author and reason (DESCRIBE HISTORY); then RESTORE the table to the version "
+        f"before it, or accept the change, and the removed rows stay removed: {accept}"
     )
-    if later:
-        message += f", and a RESTORE came after it, at version {later[-1].delta_version}"
+    restores = [change for change in changes[1:] if change.operation == RESTORE]
+    if restores:
+        message += f", and a RESTORE came after it, at version {restores[-1].delta_version}"
         action = (
-            f"Check whether that RESTORE put the rows back (`etl verify CONF` counts them); "
+            "Check whether that RESTORE put the rows back (`etl verify CONF` counts them); "
             f"then accept the table as it is now: {accept}"
         )
-    return LedgersDisagree(message, table_version=found.delta_version, action=action)
+    return LedgersDisagree(message, table_version=first.delta_version, action=action)
 
 
 def unacknowledged(
     table: Table | None, acknowledged: Acknowledgement | None
 ) -> tuple[ForeignCommit, ...]:
-    """Return changes by others since our last commit and the last operator decision. No decision
-    accepts that another pipeline loads the same topics.
+    """Return changes by others since our last commit and the last operator decision.
+
+    No decision accepts that another pipeline loads the same topics.
     """
-    if not table:
+    if table is None:
         return ()
     accepted = accepted_version(acknowledged, table)
-    return tuple(
-        found
-        for found in table.foreign
-        if found.by or accepted is None or found.delta_version > accepted
-    )
+    changes = []
+    for change in table.foreign:
+        if change.by or accepted is None or change.delta_version > accepted:
+            changes.append(change)
+    return tuple(changes)
 
 
-def is_let_pass(found: ForeignCommit, on_rows_removed: OnRowsRemoved) -> bool:
-    """True if policy permits the change without an operator's decision."""
-    return on_rows_removed is OnRowsRemoved.RECORD and found.operation == DELETE
+def is_let_pass(change: ForeignCommit, on_rows_removed: OnRowsRemoved) -> bool:
+    """True if table.on_rows_removed permits the change without an operator's decision."""
+    return on_rows_removed is OnRowsRemoved.RECORD and change.operation == DELETE

@@ -70,7 +70,7 @@ def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], CaseRe
         after = held(pipeline)
         pipeline.produce(80)
         result = stopped(
-            pipeline.run(), 5, "Since our last commit somebody else's", "table accept-changes"
+            pipeline.run(), 5, "Since our last commit the RESTORE of another writer", "table accept-changes"
         )
         sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
         _acknowledge(pipeline, str(table_of(pipeline).version()))
@@ -273,7 +273,7 @@ def _put_back(stage: Stage, pipeline: Pipeline, result: CommandResult, after: st
     """The append is in the table, the rows of the plan before are not: the run stops, and a person
     puts them back.
     """
-    stopped(result, 5, "Since our last commit somebody else's")
+    stopped(result, 5, "Since our last commit the")
     first = DeltaTable(str(pipeline.table), version=0).to_pyarrow_table()
     here = {
         (row["partition"], row["offset"])

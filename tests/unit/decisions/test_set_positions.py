@@ -100,7 +100,7 @@ def test_what_was_skipped_by_hand_is_loaded_once_the_position_goes_back() -> Non
 def test_a_position_does_not_go_back_over_rows_and_replay_is_named(to: int) -> None:
     outside = loaded()
     before = dict(outside.plans)
-    with pytest.raises(NeedsDecision, match="rows would be there twice") as refused:
+    with pytest.raises(NeedsDecision, match="would double their rows") as refused:
         set_to(outside, a=to)
     assert f"`etl replay CONF -p clicks:0 --from {to} --until 15`" in (refused.value.action or "")
     assert outside.plans == before
@@ -110,10 +110,14 @@ def test_what_plans_have_loaded_is_refused_though_its_rows_are_gone_and_the_next
     None
 ):
     moves = (Move(A, 30, 5),)
-    with pytest.raises(NeedsDecision, match="given offsets before 15 already") as refused:
+    with pytest.raises(
+        NeedsDecision, match="Offsets before 15 were loaded into the table already"
+    ) as refused:
         reject_loaded(moves, {A: [(0, 15)]}, {})
     assert "--to 15" in (refused.value.action or "")
-    with pytest.raises(NeedsDecision, match="given offsets before 30 already") as refused:
+    with pytest.raises(
+        NeedsDecision, match="Offsets before 30 were loaded into the table already"
+    ) as refused:
         reject_loaded(moves, {A: [(0, 30)]}, {})
     assert "--to " not in (refused.value.action or "")
     reject_loaded(moves, {A: [(0, 5), (30, 40)], B: [(0, 30)]}, {A: 0})
@@ -211,7 +215,8 @@ def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before
     )
     with pytest.raises(
         NeedsDecision,
-        match=r"Plan 2 is stored, .* they were before that the table's plan does not tell\.",
+        match=r"Plan 2 is stored and sets positions in place of a plan that .*the table's plan does "
+        r"not have the positions before that one\.",
     ) as refused:
         set_to(outside, a=20)
     assert "etl run CONF" in (refused.value.action or "") and outside.newest_plan() == plan
@@ -230,7 +235,7 @@ def test_a_position_that_was_set_in_the_place_of_a_plan_that_begins_a_log_is_not
         run(outside, at=crash_at("store plan", When.AFTER))
     plan = set_to(outside, c=2)
     assert plan and plan.losses == (Loss(C, 0, 2, LossReason.SKIPPED),)
-    with pytest.raises(NeedsDecision, match="before that the table's plan does not tell"):
+    with pytest.raises(NeedsDecision, match="plan does not have the positions before that one"):
         set_to(outside, c=1)
     run(outside)
     assert rows_of(outside, C) == [2] and [loss for _, loss in outside.losses] == [

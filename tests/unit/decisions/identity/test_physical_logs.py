@@ -311,7 +311,7 @@ def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ende
     ) as refused:
         where_we_stand(seen, PHYSICAL_SETTINGS)
     assert (
-        "Nobody can take the other's place" in refused.value.action
+        "The other pipeline cannot be inherited" in refused.value.action
         and "pipelines inherit" not in refused.value.action
     )
 

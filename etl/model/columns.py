@@ -61,7 +61,9 @@ COLUMNS: tuple[str, ...] = tuple(SPARK_TYPES)
 
 def types_of(*, physical: bool) -> dict[str, str]:
     """Return the Spark SQL type of each column, in the table's order."""
-    return PHYSICAL_TYPES if physical else SPARK_TYPES
+    if physical:
+        return PHYSICAL_TYPES
+    return SPARK_TYPES
 
 
 def raw_columns(names: Sequence[str] | None = None, *, physical: bool = False) -> tuple[str, ...]:
@@ -96,14 +98,9 @@ def row_key(*, physical: bool) -> tuple[str, ...]:
 
     `misfit` names those that may be missing.
     """
-    return (
-        "topic",
-        *(("broker_id",) if physical else ()),
-        "partition",
-        "offset",
-        *(("message_index",) if physical else ()),
-        "incarnation",
-    )
+    if physical:
+        return ("topic", "broker_id", "partition", "offset", "message_index", "incarnation")
+    return ("topic", "partition", "offset", "incarnation")
 
 
 def names_of_key(*, physical: bool) -> str:
@@ -121,13 +118,15 @@ def misfit(types: Iterable[tuple[str, str]], *, physical: bool = False) -> str |
     `types`: pairs of column name and Spark SQL type. Counting and verifying need the columns of
     `row_key` with their original types; only `incarnation` may be missing.
     """
-    found = dict(types)
+    present = dict(types)
     for name in row_key(physical=physical):
-        fitting = ("string",) if name == "topic" else _NUMBERS
-        if name not in found and name != "incarnation":
+        fitting: tuple[str, ...] = _NUMBERS
+        if name == "topic":
+            fitting = ("string",)
+        if name not in present and name != "incarnation":
             return f"there is no column {name}"
-        if name in found and found[name] not in fitting:
-            return f"the column {name} is {found[name]}"
+        if name in present and present[name] not in fitting:
+            return f"the column {name} is {present[name]}"
     return None
 
 

@@ -82,7 +82,9 @@ class BrokerPartition(
     @property
     def unit(self) -> str:
         """Return the unit of a difference of two offsets."""
-        return "byte" if self.is_physical else "offset"
+        if self.is_physical:
+            return "byte"
+        return "offset"
 
     @property
     def unled(self) -> str:
@@ -111,7 +113,9 @@ class BrokerPartition(
     def place(self) -> dict[str, Any]:
         """Return topic, partition and, on Jafka, broker_id, for errors and JSON documents."""
         place: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
-        return place if self.broker_id is None else {**place, "broker_id": self.broker_id}
+        if self.broker_id is not None:
+            place["broker_id"] = self.broker_id
+        return place
 
     def __str__(self) -> str:
         """Return the partition for a message: `clicks 3`, on Jafka `clicks 0-3`."""
@@ -120,12 +124,17 @@ class BrokerPartition(
 
 def in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
     """Sort by topic, broker and partition, as documents and reports do."""
-    found = list(logs)
-    return sorted(found, key=_order if any(log.broker_id is not None for log in found) else None)
+    partitions = list(logs)
+    if any(log.broker_id is not None for log in partitions):
+        return sorted(partitions, key=_order)
+    return sorted(partitions)
 
 
 def _order(log: BrokerPartition) -> tuple[str, int, int]:
-    return log.topic, -1 if log.broker_id is None else log.broker_id, log.partition
+    broker_id = -1
+    if log.broker_id is not None:
+        broker_id = log.broker_id
+    return log.topic, broker_id, log.partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,24 +367,30 @@ def render_intervals(stretches: Iterable[Stretch]) -> str:
 
 
 def parse_interval(text: str) -> Stretch | None:
-    """Parse one interval that `render_intervals` wrote; None for any other text and for an empty
-    interval.
-    """
-    found = _STRETCH.fullmatch(text)
-    log = parse_log(found["log"]) if found else None
-    if not found or log is None or int(found["start"]) >= int(found["until"]):
+    """Parse one interval that `render_intervals` wrote; None for another text or an empty interval."""
+    match = _STRETCH.fullmatch(text)
+    if match is None:
         return None
-    return log, int(found["start"]), int(found["until"])
+    log = parse_log(match["log"])
+    start = int(match["start"])
+    until = int(match["until"])
+    if log is None or start >= until:
+        return None
+    return log, start, until
 
 
 def parse_intervals(text: str) -> tuple[Stretch, ...]:
-    """Parse what `render_intervals` wrote, for topics without spaces. Raises ValueError for
-    anything else.
+    """Parse intervals that `render_intervals` wrote, for topics without spaces.
+
+    Raises ValueError for another text.
     """
-    found = [parse_interval(one) for one in text.split()]
-    if None in found:
-        raise ValueError(f"{text!r} names no offset intervals")
-    return tuple(one for one in found if one is not None)
+    intervals = []
+    for word in text.split():
+        interval = parse_interval(word)
+        if interval is None:
+            raise ValueError(f"{text!r} names no offset intervals")
+        intervals.append(interval)
+    return tuple(intervals)
 
 
 class OffsetsStorage(str, Enum):
@@ -406,19 +421,29 @@ class Committed:
     @property
     def in_zookeeper(self) -> Committed:
         """Return the part in ZooKeeper."""
-        return Committed(self.apart[0] if self.apart else self.offset, self.version)
+        offset = self.offset
+        if self.apart:
+            offset, _ = self.apart
+        return Committed(offset, self.version)
 
     @property
     def in_kafka(self) -> Committed:
         """Return the part in Kafka."""
-        return Committed(self.apart[1] if self.apart else self.offset, None, self.word)
+        offset = self.offset
+        if self.apart:
+            _, offset = self.apart
+        return Committed(offset, None, self.word)
 
     def moved(self, to: int, word: str, storage: OffsetsStorage) -> Committed:
-        """Return the committed offset after a plan with that metadata moved it: one write more, in
-        each place that differed.
+        """Return the committed offset after a plan with that metadata committed `to`.
+
+        It is one write later in each storage that had another offset.
         """
         if storage is OffsetsStorage.ZOOKEEPER:
-            return Committed(to, 0 if self.version is None else self.version + 1)
+            version = 0
+            if self.version is not None:
+                version = self.version + 1
+            return Committed(to, version)
         if storage is OffsetsStorage.KAFKA:
             return Committed(to, None, word)
         zookeeper, kafka = self.in_zookeeper, self.in_kafka
@@ -517,8 +542,10 @@ def cleanup_of(retention: Retention | None, *, said_to_be_compacted: bool) -> Cl
     """Return what missing offsets of a topic mean, by its brokers' settings (None: unknown) and by
     the conf.
     """
+    if retention is None and said_to_be_compacted:
+        return Cleanup(True)
     if retention is None:
-        return Cleanup(True if said_to_be_compacted else None)
+        return Cleanup(None)
     return Cleanup(retention.is_compacted or said_to_be_compacted, retention.is_tiered)
 
 
@@ -535,7 +562,9 @@ class Named:
     """None: all of the topic's."""
 
     def __str__(self) -> str:
-        return self.topic if self.log is None else render_log(self.log)
+        if self.log is None:
+            return self.topic
+        return render_log(self.log)
 
     def covers(self, log: BrokerPartition) -> bool:
         """True if the name includes the partition."""

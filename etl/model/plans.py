@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One bound of what is read. Runs set `at_ms`; `back`, or neither, is in plans that an earlier
-    form of the command stored.
-    """
+    """One bound of a plan's ranges. Runs set `at_ms`; older stored plans may have `back`, or neither."""
 
     said: str
     """Its text: a UTC time, or a relative form as requested (`-1h`, `-10000`,
@@ -42,7 +40,7 @@ class Bound:
     at_ms: int | None = None
     """The first record at or after this moment, in milliseconds since the epoch."""
     back: int | None = None
-    """So many offsets before the end of each log."""
+    """Number of offsets before the end of each partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +364,9 @@ class Plan:
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:
         """Return the ranges that advance positions: all, or none of a replay."""
-        return () if self.kind is PlanKind.REPLAY else self.ranges
+        if self.kind is PlanKind.REPLAY:
+            return ()
+        return self.ranges
 
     @property
     def topics(self) -> frozenset[str]:
@@ -380,11 +380,16 @@ class Plan:
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
-        """Return the partitions to commit after the append, sorted: those whose position differs
-        from the seen offset; of a member, those of its assignment.
+        """Return the partitions to commit after the append, sorted.
+
+        Their position differs from the committed offset that the plan saw; of a group member, only
+        those of its assignment.
         """
-        logs = self.share.logs if self.share else self.positions
-        return self._apart(logs) if self.moves_offsets and self.handed_over is None else ()
+        if not self.moves_offsets or self.handed_over is not None:
+            return ()
+        if self.share:
+            return self._uncommitted(self.share.logs)
+        return self._uncommitted(self.positions)
 
     @property
     def is_of_member(self) -> bool:
@@ -393,19 +398,19 @@ class Plan:
 
     @property
     def is_executed_as_it_is(self) -> bool:
-        """True if it is never replaced by a plan that reads anything else, except for offsets that
-        are gone.
-        """
+        """True if only a plan that leaves out offsets without records may replace it."""
         return bool(self.handed_over) or self.is_of_member
 
     @property
     def offsets_to_commit(self) -> tuple[BrokerPartition, ...]:
-        """Return the partitions to commit when the plan is stored: the same, of those that the run
-        owned.
+        """Return the partitions to commit when the plan is stored, sorted: those that the run owned,
+        with a position that differs from the committed offset that the plan saw.
         """
-        return self._apart(self.share.logs) if self.share and self.handed_over is not None else ()
+        if self.share is None or self.handed_over is None:
+            return ()
+        return self._uncommitted(self.share.logs)
 
-    def _apart(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
+    def _uncommitted(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
         return tuple(sorted(log for log in logs if not self.seen[log].is_at(self.positions[log])))
 
     @property
@@ -419,20 +424,23 @@ class Plan:
         return f"{self.number}:{self.id}"
 
     def moved(self, log: BrokerPartition) -> Committed:
-        """Return the committed offset after this plan moved it: one write after the seen one."""
+        """Return the committed offset after this plan committed: one write after the seen one."""
         return self.seen[log].moved(self.positions[log], self.word, self.offsets_in)
 
     def left(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan, whether or not the plan had to move it."""
-        return self.seen[log] if self.seen[log].is_at(self.positions[log]) else self.moved(log)
+        seen = self.seen[log]
+        if seen.is_at(self.positions[log]):
+            return seen
+        return self.moved(log)
 
     @property
     def taken(self) -> dict[str, int]:
         """Return the application id and last number of each predecessor."""
-        return {
-            one.app_id: one.number
-            for one in (*((self.took_over,) if self.took_over else ()), *self.heir_of)
-        }
+        predecessors = [*self.heir_of]
+        if self.took_over:
+            predecessors.insert(0, self.took_over)
+        return {predecessor.app_id: predecessor.number for predecessor in predecessors}
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,14 +541,17 @@ class RangeResult:
     @property
     def is_doubtful(self) -> bool:
         """True if records may be lost that this result cannot prove."""
-        return self.rows is None or (
-            self.behind_transform and (self.missing_offsets > 0 or not self.gaps_complete)
-        )
+        if self.rows is None:
+            return True
+        has_gaps = self.missing_offsets > 0 or not self.gaps_complete
+        return self.behind_transform and has_gaps
 
     @property
     def compacted(self) -> int:
         """Return the number of offsets known to be compacted; none of a recounted result."""
-        return 0 if self.fetched_bytes is None else self.missing_offsets
+        if self.fetched_bytes is None:
+            return 0
+        return self.missing_offsets
 
 
 NOT_COUNTED = RangeResult(rows=None, gaps_complete=False)
@@ -567,8 +578,12 @@ class CommitResult:
     @property
     def rows(self) -> int | None:
         """Return the rows of all ranges; None if they could not be counted."""
-        counts = [r.rows for r in self.receipts if r.rows is not None]
-        return sum(counts) if len(counts) == len(self.receipts) else None
+        total = 0
+        for receipt in self.receipts:
+            if receipt.rows is None:
+                return None
+            total += receipt.rows
+        return total
 
     def is_of(self, plan: Plan) -> bool:
         """True if this is the result of that plan: a ledger restored from a copy may hold another

@@ -60,9 +60,14 @@ class SecretRef:
 
 
 def parse_reference(text: str, folder: str | None = None) -> SecretRef | None:
-    """`${env:NAME}` or `${file:/path}`, and nothing else around it; None for any other text."""
-    found = _REFERENCE.fullmatch(text.strip())
-    return SecretRef(found[1], found[2], folder if found[1] == "file" else None) if found else None
+    """Parse `${env:NAME}` or `${file:/path}`; None for any other text."""
+    match = _REFERENCE.fullmatch(text.strip())
+    if match is None:
+        return None
+    kind, name = match[1], match[2]
+    if kind == "file":
+        return SecretRef(kind, name, folder)
+    return SecretRef(kind, name, None)
 
 
 class SecurityProtocol(str, Enum):
@@ -110,10 +115,10 @@ class Mechanism(str, Enum):
 
 
 def _shown(value: Any) -> Any:
-    """Return a placeholder if the value is not a reference: a caller may have put the secret itself
-    there.
-    """
-    return value if value is None or isinstance(value, SecretRef) else "***"
+    """Return the value if it is a reference, else a placeholder: it may be the secret itself."""
+    if value is None or isinstance(value, SecretRef):
+        return value
+    return "***"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -181,9 +186,9 @@ class Scheme(str, Enum):
     """Authentication scheme (ZooKeeper Programmer's Guide, "Builtin ACL Schemes"; SASL)."""
 
     SASL = "sasl"
-    """DIGEST-MD5: a wrong login is refused at once."""
+    """DIGEST-MD5: a wrong login is rejected at once."""
     DIGEST = "digest"
-    """ZooKeeper refuses no wrong password: what it opens is found closed."""
+    """ZooKeeper rejects no wrong password; reading a znode with an ACL then fails."""
     X509 = "x509"
     """By the certificate that the connection shows."""
 

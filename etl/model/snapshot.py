@@ -80,7 +80,10 @@ class Reservation:
     @property
     def offsets(self) -> int:
         """Return the number of reserved offsets; of Jafka, bytes."""
-        return sum(until - start for found in self.stretches.values() for start, until in found)
+        total = 0
+        for intervals in self.stretches.values():
+            total += sum(until - start for start, until in intervals)
+        return total
 
     def incarnation_of(self, log: BrokerPartition) -> int:
         """Return the incarnation of the partition that the reserved offsets belong to."""
@@ -90,15 +93,15 @@ class Reservation:
         self, positions: Mapping[BrokerPartition, int]
     ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
         """Return the intervals at or above these offsets, without empty partitions."""
-        found = {
-            log: tuple(
-                (max(start, positions.get(log, 0)), until)
-                for start, until in parts
-                if positions.get(log, 0) < until
-            )
-            for log, parts in self.stretches.items()
-        }
-        return {log: parts for log, parts in found.items() if parts}
+        left = {}
+        for log, intervals in self.stretches.items():
+            position = positions.get(log, 0)
+            above = [
+                (max(start, position), until) for start, until in intervals if position < until
+            ]
+            if above:
+                left[log] = tuple(above)
+        return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +202,15 @@ class OtherPipeline:
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """Return the topics that it loaded or decided a start of; None: unknown. Empty if it was
-        closed before its first plan was in the table.
+        """The topics that it loaded or decided a start of; None: unknown.
+
+        Empty if it was closed before its first plan was in the table.
         """
-        if self.plan and self.plan.closes and self.plan.previous is None and not self.plan.heir_of:
+        if self.plan is None:
+            return None
+        if self.plan.closes and self.plan.previous is None and not self.plan.heir_of:
             return frozenset()
-        return self.plan.topics if self.plan else None
+        return self.plan.topics
 
 
 @dataclass(frozen=True, slots=True)

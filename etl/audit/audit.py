@@ -222,18 +222,22 @@ def without_reloaded(expected: Expected, audited: AuditedLog) -> Expected:
     The rest of such a range is missing as before. If its rows are not known one by one, it may have
     rows, and none is required.
     """
-    reloaded = [(loaded.from_offset, loaded.until_offset) for loaded in expected.coverage]
-    reloaded += [(applied.from_offset, applied.until_offset) for applied, _ in expected.applied]
+    reloaded = []
+    for interval in expected.coverage:
+        reloaded.append((interval.from_offset, interval.until_offset))
+    for applied, _ in expected.applied:
+        reloaded.append((applied.from_offset, applied.until_offset))
     elsewhere: list[tuple[OffsetRange, RangeResult]] = []
     given_up = list(expected.given_up)
     for offset_range, receipt in expected.elsewhere:
         whole = (offset_range.from_offset, offset_range.until_offset)
-        if subtract_intervals(whole, reloaded) == [whole] or is_exact(offset_range, receipt):
-            parts = split_around_spans(offset_range, receipt, reloaded)
-            elsewhere += parts
-            reloaded += [(part.from_offset, part.until_offset) for part, _ in parts]
-        else:
+        is_untouched = subtract_intervals(whole, reloaded) == [whole]
+        if not is_untouched and not is_exact(offset_range, receipt):
             given_up.append(interval_of(offset_range, receipt, audited.incarnation))
+            continue
+        for part, part_receipt in split_around_spans(offset_range, receipt, reloaded):
+            elsewhere.append((part, part_receipt))
+            reloaded.append((part.from_offset, part.until_offset))
     return replace(expected, elsewhere=tuple(elsewhere), given_up=tuple(given_up))
 
 
@@ -247,26 +251,34 @@ def _pieces_of_range(applied: OffsetRange, receipt: RangeResult) -> list[Piece]:
         return [Piece(*interval, None, interval, is_open=True)]
     if applied.log.is_physical:
         return [Piece(*interval, receipt.rows, interval)]
-    known = applied.size - sum(until - start for start, until in receipt.gaps)
-    if not receipt.gaps_complete or known != receipt.rows:
+    outside_gaps = applied.size
+    pieces = []
+    start = applied.from_offset
+    for gap_start, gap_until in receipt.gaps:
+        outside_gaps -= gap_until - gap_start
+        pieces.append(Piece(start, gap_start, None, interval))
+        start = gap_until
+    pieces.append(Piece(start, applied.until_offset, None, interval))
+    if not receipt.gaps_complete or outside_gaps != receipt.rows:
         return [Piece(*interval, receipt.rows, interval)]
-    starts = [applied.from_offset, *(until for _, until in receipt.gaps)]
-    ends = [*(start for start, _ in receipt.gaps), applied.until_offset]
-    return [Piece(start, end, None, interval) for start, end in zip(starts, ends, strict=True)]
+    return pieces
 
 
 def is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
     """Return True if one of these intervals contains the whole range."""
-    return any(
-        start <= applied.from_offset and applied.until_offset <= end for start, end in covered
-    )
+    for start, end in covered:
+        if start <= applied.from_offset and applied.until_offset <= end:
+            return True
+    return False
 
 
 def rows_of(piece: Piece) -> int:
     """Return the number of expected rows; of an open piece, the number of found ones."""
     if piece.is_open:
         return piece.found
-    return piece.until_offset - piece.from_offset if piece.rows is None else piece.rows
+    if piece.rows is None:
+        return piece.until_offset - piece.from_offset
+    return piece.rows
 
 
 def unequal_of(pieces: Iterable[Piece]) -> tuple[Unequal, ...]:
@@ -287,9 +299,10 @@ def short_of(pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
             missing = max(0, piece.rows - piece.found)
         if missing:
             by_interval[piece.interval] = by_interval.get(piece.interval, 0) + missing
-    return tuple(
-        IncompleteInterval(*interval, missing) for interval, missing in by_interval.items()
-    )
+    short = []
+    for interval, missing in by_interval.items():
+        short.append(IncompleteInterval(*interval, missing))
+    return tuple(short)
 
 
 def unproven_of(
@@ -310,13 +323,15 @@ def unproven_of(
             unproven[interval] = interval_of(offset_range, receipt).unproven
     for piece in pieces:
         if piece.is_open:
-            found = 0 if log.is_physical else piece.found
-            unproven[piece.interval] = piece.until_offset - piece.from_offset - found
-    return tuple(
-        IncompleteInterval(*interval, offsets)
-        for interval, offsets in sorted(unproven.items())
-        if offsets
-    )
+            without_row = piece.until_offset - piece.from_offset
+            if not log.is_physical:
+                without_row -= piece.found
+            unproven[piece.interval] = without_row
+    incomplete = []
+    for interval, offsets in sorted(unproven.items()):
+        if offsets:
+            incomplete.append(IncompleteInterval(*interval, offsets))
+    return tuple(incomplete)
 
 
 BUCKET_OFFSETS = 32_768
@@ -345,16 +360,20 @@ class _CountedOffsets:
 
     def add_interval(self, from_offset: int, until_offset: int) -> None:
         self.count += until_offset - from_offset
-        self.first.extend(
-            range(from_offset, min(until_offset, from_offset + SHOWN - len(self.first)))
-        )
+        shown_until = from_offset + SHOWN - len(self.first)
+        self.first.extend(range(from_offset, min(until_offset, shown_until)))
 
     def add_flags(self, flags: NDArray[numpy.bool_], at: int) -> int:
-        """Add the offsets that are set in `flags`, of which the first is `at`; return their number."""
+        """Add the offsets that are set in `flags`; return their number.
+
+        `at` is the offset of the first flag.
+        """
         count = int(numpy.count_nonzero(flags))
         self.count += count
-        if len(self.first) < SHOWN:
-            self.first.extend((numpy.flatnonzero(flags)[: SHOWN - len(self.first)] + at).tolist())
+        left = SHOWN - len(self.first)
+        if left > 0:
+            indices = numpy.flatnonzero(flags)[:left]
+            self.first.extend((indices + at).tolist())
         return count
 
 
@@ -368,7 +387,8 @@ def audit(
     """
     unseen = dict(expected)
     for audited, pairs in groupby(found, key=lambda pair: pair[0]):
-        yield audit_log(audited, unseen.pop(audited, Expected()), (bucket for _, bucket in pairs))
+        buckets = (bucket for _, bucket in pairs)
+        yield audit_log(audited, unseen.pop(audited, Expected()), buckets)
     for audited, rest in sorted(unseen.items(), key=lambda item: item[0]):
         yield audit_log(audited, rest, ())
 
@@ -404,27 +424,34 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     _add_absent(pieces, first, compared_until, None, missing)
     unequal = unequal_of(pieces)
     short = short_of(pieces)
-    unexpected.count += _surplus(unequal)
     return LogFindings(
         audited,
-        sum(rows_of(piece) for piece in pieces),
-        found_rows,
-        sum(interval.missing for interval in short),
-        tuple(missing.first),
-        double_rows,
-        tuple(double_places),
-        unexpected.count,
-        tuple(unexpected.first),
-        unequal,
-        short,
-        given_up_rows,
-        unproven_of(audited.log, expected, pieces),
+        expected_rows=sum(map(rows_of, pieces)),
+        found_rows=found_rows,
+        missing=_missing(short),
+        missing_first=tuple(missing.first),
+        double_rows=double_rows,
+        double_places=tuple(double_places),
+        unexpected=unexpected.count + _surplus(unequal),
+        unexpected_first=tuple(unexpected.first),
+        unequal=unequal,
+        short=short,
+        given_up_rows=given_up_rows,
+        unproven=unproven_of(audited.log, expected, pieces),
     )
+
+
+def _missing(short: Iterable[IncompleteInterval]) -> int:
+    """Return the number of offsets, on Jafka of messages, that these intervals lack."""
+    return sum(interval.missing for interval in short)
 
 
 def _surplus(unequal: Iterable[Unequal]) -> int:
     """Return the number of rows above the row counts of these intervals."""
-    return sum(max(0, interval.found_rows - interval.expected_rows) for interval in unequal)
+    surplus = 0
+    for interval in unequal:
+        surplus += max(0, interval.found_rows - interval.expected_rows)
+    return surplus
 
 
 def _flags(bucket: Bucket) -> NDArray[numpy.bool_]:
@@ -450,7 +477,9 @@ def _add_absent(
         if end is not None and piece.from_offset >= end:
             return
         absent_from = max(piece.from_offset, start)
-        absent_until = piece.until_offset if end is None else min(piece.until_offset, end)
+        absent_until = piece.until_offset
+        if end is not None:
+            absent_until = min(absent_until, end)
         if piece.rows is None and not piece.is_open and absent_from < absent_until:
             missing.add_interval(absent_from, absent_until)
             piece.missing += absent_until - absent_from
@@ -483,7 +512,8 @@ def _clear(intervals: Iterable[Interval], flags: NDArray[numpy.bool_], start: in
     before = int(numpy.count_nonzero(flags))
     for interval in intervals:
         if interval.from_offset < start + BUCKET_OFFSETS and interval.until_offset > start:
-            flags[max(0, interval.from_offset - start) : interval.until_offset - start] = False
+            first = max(0, interval.from_offset - start)
+            flags[first : interval.until_offset - start] = False
     return before - int(numpy.count_nonzero(flags))
 
 
@@ -545,9 +575,13 @@ def audit_log_of_entries(
     edges = edges_of(audited, expected)
     starts = [piece.from_offset for piece in pieces]
     inside: list[tuple[Piece, EntryInterval]] = []
-    given_up: list[EntryInterval] = []
     unexpected: list[EntryInterval] = []
+    found_rows = 0
+    double_rows = 0
+    given_up_rows = 0
     for interval in intervals:
+        found_rows += interval.rows
+        double_rows += interval.rows - interval.messages
         if not interval.number:
             unexpected.append(interval)
             continue
@@ -557,50 +591,55 @@ def audit_log_of_entries(
             pieces[at].found += interval.messages
             inside.append((pieces[at], interval))
         elif _is_given_up(edge, expected):
-            given_up.append(interval)
+            given_up_rows += interval.messages
         else:
             unexpected.append(interval)
 
     # A hole in a piece with too few messages is a missing message, already counted as such.
     missing_first = []
-    with_holes = []
+    holes = 0
+    holes_first = []
     for piece, interval in inside:
         if interval.first_hole is None or piece.rows is None:
             continue
         if piece.found < piece.rows:
             missing_first.append(interval.first_hole)
         else:
-            with_holes.append(interval)
+            holes += interval.holes
+            holes_first.append(interval.first_hole)
     short = short_of(pieces)
     unequal = unequal_of(pieces)
     unexpected_messages = sum(interval.messages for interval in unexpected)
     return LogFindings(
         audited,
-        sum(rows_of(piece) for piece in pieces),
-        sum(interval.rows for interval in intervals),
-        missing=sum(interval.missing for interval in short),
+        expected_rows=sum(map(rows_of, pieces)),
+        found_rows=found_rows,
+        missing=_missing(short),
         missing_first=_first(missing_first),
-        double_rows=sum(interval.rows - interval.messages for interval in intervals),
+        double_rows=double_rows,
         double_places=_first(interval.first_double for interval in intervals),
         unexpected=unexpected_messages + _surplus(unequal),
         unexpected_first=_first(interval.first for interval in unexpected),
         unequal=unequal,
         short=short,
-        given_up_rows=sum(interval.messages for interval in given_up),
+        given_up_rows=given_up_rows,
         unproven=unproven_of(audited.log, expected, pieces),
-        entries_with_holes=sum(interval.holes for interval in with_holes),
-        entries_with_holes_first=_first(interval.first_hole for interval in with_holes),
+        entries_with_holes=holes,
+        entries_with_holes_first=_first(holes_first),
     )
 
 
 def _is_given_up(edge: int, expected: Expected) -> bool:
-    return any(
-        interval.from_offset <= edge < interval.until_offset for interval in expected.given_up
-    )
+    for interval in expected.given_up:
+        if interval.from_offset <= edge < interval.until_offset:
+            return True
+    return False
 
 
 def _first(entries: Iterable[int | None]) -> tuple[int, ...]:
-    return tuple([entry for entry in entries if entry is not None][:SHOWN])
+    """Return the first entries to show, without None."""
+    known = [entry for entry in entries if entry is not None]
+    return tuple(known[:SHOWN])
 
 
 _Pair = tuple[OffsetRange, RangeResult]
@@ -623,9 +662,11 @@ def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Exp
         elif span.holds(start, until):
             rows_inside.append(receipt.rows)
         elif is_exact(offset_range, receipt):
-            parts = split_around(offset_range, receipt, span)
-            applied += parts
-            rows_inside.append((receipt.rows or 0) - sum(part.rows or 0 for _, part in parts))
+            rows = receipt.rows or 0
+            for part, part_receipt in split_around(offset_range, receipt, span):
+                applied.append((part, part_receipt))
+                rows -= part_receipt.rows or 0
+            rows_inside.append(rows)
         else:
             counted.append(interval_of(offset_range, receipt, span.incarnation))
     known_inside = None
@@ -634,10 +675,11 @@ def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Exp
     left = subtract_span(counted, span, known_inside=known_inside)
     if not left.crossing:
         return replace(known, applied=(*applied, *came), coverage=left.outside)
-    replayed = merge(interval_of(r, receipt, span.incarnation) for r, receipt in came)
-    return replace(
-        known, applied=tuple(applied), coverage=(*left.outside, left.counted_with(replayed, span))
+    replayed = merge(
+        interval_of(offset_range, receipt, span.incarnation) for offset_range, receipt in came
     )
+    coverage = (*left.outside, left.counted_with(replayed, span))
+    return replace(known, applied=tuple(applied), coverage=coverage)
 
 
 Offsets = NDArray[numpy.int64]
@@ -751,15 +793,20 @@ def rows_before_of(
 
     Offsets that were loaded since are left out.
     """
-    before = newest.rows_before if newest else None
-    if before is None or before.table_id != table.id:
+    if newest is None or newest.rows_before is None:
+        return {}
+    before = newest.rows_before
+    if before.table_id != table.id:
         return {}
     found: dict[AuditedLog, Parts] = {}
     for held in before.held:
         audited = AuditedLog(held.log, held.incarnation)
         known = expected.get(audited, Expected())
-        loaded = [(r.from_offset, r.until_offset) for r, _ in known.ranges]
-        loaded += [(interval.from_offset, interval.until_offset) for interval in known.coverage]
+        loaded = []
+        for offset_range, _ in known.ranges:
+            loaded.append((offset_range.from_offset, offset_range.until_offset))
+        for interval in known.coverage:
+            loaded.append((interval.from_offset, interval.until_offset))
         parts = subtract_intervals((held.from_offset, held.until_offset), loaded)
         if parts:
             found[audited] = parts
@@ -773,12 +820,13 @@ def more_than_before(
 
     Other writers wrote them since.
     """
-    before = newest.rows_before if newest else None
     known = {}
-    if before:
-        known = {AuditedLog(held.log, held.incarnation): held.rows for held in before.held}
-    return tuple(
-        (audited, rows - known[audited])
-        for audited, rows in sorted(counted.items())
-        if rows > known[audited]
-    )
+    if newest and newest.rows_before:
+        for held in newest.rows_before.held:
+            known[AuditedLog(held.log, held.incarnation)] = held.rows
+    more = []
+    for audited, rows in sorted(counted.items()):
+        surplus = rows - known[audited]
+        if surplus > 0:
+            more.append((audited, surplus))
+    return tuple(more)

@@ -14,8 +14,8 @@ Values are written and read by their types:
     a plan and its result         as stored, without addresses, broker types and gaps
 
 A report keeps the first and the last snapshot of its run and the settings that decisions use, so
-that the decisions can be computed again. Snapshots above `SNAPSHOT_MAX_BYTES` are left out, with a note
-in the report. No addresses are written. The reader trusts its input.
+that the decisions can be computed again. Snapshots above `SNAPSHOT_MAX_BYTES` are left out, with a
+note in the report. No addresses are written. The reader trusts its input.
 """
 
 from __future__ import annotations
@@ -55,17 +55,28 @@ from etl.settings.sections import Settings
 
 def describe_done_before(key: RunKeyRecord) -> str:
     """Describe a run whose key is done."""
-    bounds = f" ({key.said})" if key.said else ""
+    bounds = _bounds_of(key)
     if not key.is_empty:
         return f"Run key {key.key} was loaded by plan {key.number}{bounds}"
-    since = f"after plan {key.number}" if key.number else "before the first plan"
+    since = "before the first plan"
+    if key.number:
+        since = f"after plan {key.number}"
     return f"Run key {key.key} is done: it had no records, {since}{bounds}"
 
 
 def describe_empty_key(key: RunKeyRecord) -> str:
     """Describe the first run of a key that has nothing to read."""
-    bounds = f" ({key.said})" if key.said else ""
-    return f"No new records{bounds}. Run key {key.key} is done: a later run with it loads nothing"
+    return (
+        f"No new records{_bounds_of(key)}. Run key {key.key} is done: a later run with it loads "
+        "nothing"
+    )
+
+
+def _bounds_of(key: RunKeyRecord) -> str:
+    """Return the bounds of a key's run in parentheses, after a space; empty without bounds."""
+    if not key.said:
+        return ""
+    return f" ({key.said})"
 
 
 def describe_without_plan(
@@ -84,10 +95,13 @@ _LATER_RUN = "Older records that arrive later are loaded by a later run"
 
 def describe_open_end(plan: Plan) -> str:
     """Describe that partitions without a record at the end may still get older ones."""
-    until = plan.bounds.until.said if plan.bounds.until else ""
+    until = ""
+    if plan.bounds.until:
+        until = plan.bounds.until.said
+    partitions = _have(plan.bounds.open_logs)
     return (
-        f"Plan {plan.number}: {_have(plan.bounds.open_logs)} no record at or after {until} and was "
-        f"read to the log end. {_LATER_RUN}"
+        f"Plan {plan.number}: {partitions} no record at or after {until} and was read to the log "
+        f"end. {_LATER_RUN}"
     )
 
 
@@ -111,7 +125,9 @@ def describe_beyond_bound(beyond: Mapping[BrokerPartition, int], until: str) -> 
 
 
 def _have(count: int) -> str:
-    return "1 partition has" if count == 1 else f"Each of {count:,} partitions has"
+    if count == 1:
+        return "1 partition has"
+    return f"Each of {count:,} partitions has"
 
 
 def _first_of(logs: Collection[BrokerPartition]) -> str:
@@ -159,20 +175,20 @@ def _(value: Enum) -> Any:
 
 @write_value.register(tuple)
 def _(value: tuple[Any, ...]) -> Any:
-    return [write_value(one) for one in value]
+    return list(map(write_value, value))
 
 
 @write_value.register(frozenset)
 def _(value: frozenset[Any]) -> Any:
-    if not any(isinstance(one, BrokerPartition) for one in value):
+    if not _has_partition(value):
         return sorted(value)
     return _keys_of(in_order(value))
 
 
 @write_value.register(Mapping)
 def _(value: Mapping[Any, Any]) -> Any:
-    if not any(isinstance(key, BrokerPartition) for key in value):
-        return {key: write_value(one) for key, one in value.items()}
+    if not _has_partition(value):
+        return {name: write_value(content) for name, content in value.items()}
     logs = in_order(value)
     values = [value[log] for log in logs]
     kind, *others = set(map(type, values))
@@ -183,6 +199,10 @@ def _(value: Mapping[Any, Any]) -> Any:
     for topic, keys in _keys_of(logs).items():
         by_topic[topic] = {key: next(written) for key in keys}
     return by_topic
+
+
+def _has_partition(values: Iterable[Any]) -> bool:
+    return any(isinstance(value, BrokerPartition) for value in values)
 
 
 @write_value.register(BrokerPartition)
@@ -199,7 +219,8 @@ def _(value: Broker) -> Any:
 def _(value: Plan) -> Any:
     content = plan_content(value)
     content.pop("generations", None)
-    return {**content, "leaders": [[broker, "", 0] for broker, _, _ in content["leaders"]]}
+    without_addresses = [[broker, "", 0] for broker, _, _ in content["leaders"]]
+    return {**content, "leaders": without_addresses}
 
 
 @write_value.register(CommitResult)
@@ -271,7 +292,8 @@ def read_value(kind: type[T], found: Any) -> T:
 
 
 def _read(kind: Any, found: Any) -> Any:
-    shape, inside = get_origin(kind), get_args(kind)
+    shape = get_origin(kind)
+    inside = get_args(kind)
     if shape in (Union, types.UnionType):
         if found is None:
             return None
@@ -298,7 +320,8 @@ def _read(kind: Any, found: Any) -> Any:
 
 
 def _read_fields(kind: Any, found: Mapping[str, Any]) -> Any:
-    return kind(**{name: _read(_types(kind)[name], value) for name, value in found.items()})
+    kinds = _types(kind)
+    return kind(**{name: _read(kinds[name], value) for name, value in found.items()})
 
 
 @cache
@@ -311,8 +334,11 @@ def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
         return {name: _read(value, content) for name, content in found.items()}
     if _LOGS in found:
         return dict(zip(_logs(found[_LOGS]), _rows(value, found), strict=True))
-    values = [content for keys in found.values() for content in keys.values()]
-    return {log: _read(value, content) for log, content in zip(_logs(found), values, strict=True)}
+    values: list[Any] = []
+    for by_key in found.values():
+        for content in by_key.values():
+            values.append(_read(value, content))
+    return dict(zip(_logs(found), values, strict=True))
 
 
 def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
@@ -323,10 +349,14 @@ def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _logs(found: Mapping[str, Iterable[str]]) -> list[BrokerPartition]:
-    logs = [parse_partition_key(topic, key) for topic, keys in found.items() for key in keys]
-    if None in logs:
-        raise ValueError("a key is not that of a partition")
-    return cast(list[BrokerPartition], logs)
+    logs = []
+    for topic, keys in found.items():
+        for key in keys:
+            log = parse_partition_key(topic, key)
+            if log is None:
+                raise ValueError("a key is not that of a partition")
+            logs.append(log)
+    return logs
 
 
 def _metadata(found: dict[str, Any]) -> CommitMetadata:
@@ -394,15 +424,13 @@ def write_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     """Return a snapshot as JSON; the table's plan is left out if the ledger has it."""
     newest = snapshot.ledger.newest
     table = snapshot.table
-    metadata = table.metadata if table else None
-    is_known = bool(
-        newest and metadata and metadata.document is not None and metadata.plan_id == newest.id
-    )
-    if table and metadata:
-        kept = replace(metadata, receipts=None)  # decisions do not use range results
-        if is_known:
-            kept = replace(kept, document=None)
-        snapshot = replace(snapshot, table=replace(table, metadata=kept))
+    is_known = False
+    if table and table.metadata:
+        metadata = replace(table.metadata, receipts=None)  # decisions do not use range results
+        if newest and metadata.document is not None and metadata.plan_id == newest.id:
+            is_known = True
+            metadata = replace(metadata, document=None)
+        snapshot = replace(snapshot, table=replace(table, metadata=metadata))
     found: dict[str, Any] = write_value(snapshot)
     if is_known:
         found["table"]["metadata"]["document"] = _AS_IN_LEDGER
@@ -449,6 +477,21 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
             "table_version": applied.delta_version,
             "uncounted": applied.uncounted,
         }
+    took_over = None
+    if plan.took_over:
+        took_over = plan.took_over.app_id
+    left_of_run_key = []
+    for log, until in sorted(plan.key_ends.items()):
+        left_of_run_key.append({**log.place, "until": until})
+    ranges = []
+    for planned, result in zip(plan.ranges, results, strict=True):
+        ranges.append(_describe_range(planned, result))
+    incarnations = []
+    for log, incarnation in sorted(plan.incarnations.items()):
+        incarnations.append({**log.place, "incarnation": incarnation})
+    undecided = []
+    for log, topic_id in sorted(plan.log_topic_ids.items()):
+        undecided.append({**log.place, "topic_id": topic_id})
     document = {
         "number": plan.number,
         "id": plan.id,
@@ -457,44 +500,24 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "created_at": format_time(plan.created_at_ms),
         **describe_request(Request(plan.run_key, plan.bounds)),
         "open_logs": plan.bounds.open_logs,
-        "left_of_run_key": [
-            {**log.place, "until": until} for log, until in sorted(plan.key_ends.items())
-        ],
+        "left_of_run_key": left_of_run_key,
         "cluster": plan.cluster,
         "cluster_id": plan.cluster_id,
         "table_id": plan.table_id,
-        "took_over": plan.took_over.app_id if plan.took_over else None,
+        "took_over": took_over,
         "previous": plan.previous,
         "supersedes": plan.supersedes,
         "reason": plan.reason,
         "shape": plan.shape,
         "time_zone": plan.time_zone,
         **commit,
-        "ranges": [
-            _describe_range(r, result) for r, result in zip(plan.ranges, results, strict=True)
-        ],
+        "ranges": ranges,
         "partitions": _describe_loaded_until(plan),
-        "pending_starts": [
-            {**log.place, "first_record_at": format_time(moment), **_pending_offset(plan, log)}
-            for log, moment in sorted(plan.pending_starts.items())
-        ],
+        "pending_starts": _describe_pending_starts(plan),
         "losses": describe_losses(plan.losses),
-        "incarnations": [
-            {**log.place, "incarnation": n} for log, n in sorted(plan.incarnations.items())
-        ],
-        "undecided": [
-            {**log.place, "topic_id": topic_id}
-            for log, topic_id in sorted(plan.log_topic_ids.items())
-        ],
-        "vanished": [
-            {
-                **v.log.place,
-                "from": v.from_offset,
-                "until": v.until_offset,
-                "incarnation": v.incarnation,
-            }
-            for v in plan.vanished
-        ],
+        "incarnations": incarnations,
+        "undecided": undecided,
+        "vanished": _describe_vanished(plan),
     }
     if plan.rows_before:
         document.update(_describe_rows_before(plan.rows_before))
@@ -503,14 +526,16 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
 
 
 def _describe_range(planned: OffsetRange, result: RangeResult | None) -> dict[str, Any]:
-    leader = planned.leader
     document = {
         **planned.log.place,
         "from": planned.from_offset,
         "until": planned.until_offset,
-        "leader": str(leader.broker) if leader else None,
-        "leader_epoch": leader.epoch if leader else None,
+        "leader": None,
+        "leader_epoch": None,
     }
+    if planned.leader:
+        document["leader"] = str(planned.leader.broker)
+        document["leader_epoch"] = planned.leader.epoch
     if result:
         document.update(_describe_range_result(result))
     return document
@@ -531,40 +556,60 @@ def _describe_loaded_until(plan: Plan) -> list[dict[str, Any]]:
     return partitions
 
 
-def _pending_offset(plan: Plan, log: BrokerPartition) -> dict[str, Any]:
-    if log not in plan.pending_offsets:
-        return {}
-    return {"first_offset": plan.pending_offsets[log]}
+def _describe_pending_starts(plan: Plan) -> list[dict[str, Any]]:
+    starts = []
+    for log, time_ms in sorted(plan.pending_starts.items()):
+        start = {**log.place, "first_record_at": format_time(time_ms)}
+        if log in plan.pending_offsets:
+            start["first_offset"] = plan.pending_offsets[log]
+        starts.append(start)
+    return starts
+
+
+def _describe_vanished(plan: Plan) -> list[dict[str, Any]]:
+    vanished = []
+    for interval in plan.vanished:
+        vanished.append(
+            {
+                **interval.log.place,
+                "from": interval.from_offset,
+                "until": interval.until_offset,
+                "incarnation": interval.incarnation,
+            }
+        )
+    return vanished
 
 
 def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:
     """Return losses as JSON objects."""
-    return [
-        {
-            **loss.log.place,
-            "from": loss.from_offset,
-            "until": loss.until_offset,
-            "reason": loss.why.value,
-            "incarnation": loss.incarnation,
-        }
-        for loss in losses
-    ]
+    described = []
+    for loss in losses:
+        described.append(
+            {
+                **loss.log.place,
+                "from": loss.from_offset,
+                "until": loss.until_offset,
+                "reason": loss.why.value,
+                "incarnation": loss.incarnation,
+            }
+        )
+    return described
 
 
 def _describe_rows_before(before: RowsBefore) -> dict[str, Any]:
-    return {
-        "rows_before": [
+    described = []
+    for held in before.held:
+        described.append(
             {
-                **one.log.place,
-                "incarnation": one.incarnation,
-                "from": one.from_offset,
-                "until": one.until_offset,
-                "rows": one.rows,
-                "of_another_log": one.is_accepted,
+                **held.log.place,
+                "incarnation": held.incarnation,
+                "from": held.from_offset,
+                "until": held.until_offset,
+                "rows": held.rows,
+                "of_another_log": held.is_accepted,
             }
-            for one in before.held
-        ]
-    }
+        )
+    return {"rows_before": described}
 
 
 def _describe_assignment(plan: Plan) -> dict[str, Any]:
@@ -601,8 +646,8 @@ def _describe_range_result(receipt: RangeResult) -> dict[str, Any]:
         "control_records": receipt.control_records,
         "aborted_records": receipt.aborted_records,
         "missing_offsets": receipt.missing_offsets,
-        "leader_epochs": [list(one) for one in receipt.epochs],
-        "gaps": [list(gap) for gap in receipt.gaps],
+        "leader_epochs": list(map(list, receipt.epochs)),
+        "gaps": list(map(list, receipt.gaps)),
         "gaps_complete": receipt.gaps_complete,
         "behind_transform": receipt.behind_transform,
     }
@@ -651,7 +696,9 @@ def snapshots_as_json(
 
 def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
     """Return a report as text: a line for each range and partition, and one for each snapshot."""
-    parts = {name: _lines(value, "  ") for name, value in report.items()}
+    parts = {}
+    for name, value in report.items():
+        parts[name] = _lines(value, "  ")
     if saw is not None:
         snapshots = {}
         for name, value in saw.items():
@@ -666,7 +713,10 @@ def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
 def _lines(value: Any, pad: str) -> str:
     """Format a value in one line, or in a line per element if elements have elements."""
     if isinstance(value, dict) and any(map(_has_parts, value.values())):
-        return _object({name: _lines(part, pad + "  ") for name, part in value.items()}, pad)
+        parts = {}
+        for name, part in value.items():
+            parts[name] = _lines(part, pad + "  ")
+        return _object(parts, pad)
     if not isinstance(value, list) or not _has_parts(value):
         return _encode(value)
     inner = f",\n{pad}  "
@@ -684,13 +734,15 @@ def _rows_as_text(values: list[Any], between: str) -> str:
 
 
 def _has_parts(value: Any) -> bool:
-    return isinstance(value, dict) or (
-        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-    )
+    if isinstance(value, list) and value:
+        return isinstance(value[0], dict)
+    return isinstance(value, dict)
 
 
 def _object(parts: Mapping[str, str], pad: str) -> str:
-    members = [f"{_encode(name)}: {text}" for name, text in parts.items()]
+    members = []
+    for name, text in parts.items():
+        members.append(f"{_encode(name)}: {text}")
     inner = f",\n{pad}  ".join(members)
     return f"{{\n{pad}  {inner}\n{pad}}}"
 
@@ -719,13 +771,17 @@ def read_incident(report: Mapping[str, Any]) -> Incident:
     for name in _LOOKS:
         if name in saw and "left_out" not in saw[name]:
             looks.append(read_snapshot(saw[name]))
-    plans = list(report["previous_plans"])
+    documents = list(report["previous_plans"])
     if report["plan"]:
-        plans.append(report["plan"])
+        documents.append(report["plan"])
+    plans = []
+    for document in documents:
+        created_at_ms = _ms(document["created_at"])
+        plans.append(Planned(document["id"], document["pipeline_id"], created_at_ms))
     return Incident(
         read_settings(saw["settings"]),
         tuple(looks),
-        tuple(Planned(plan["id"], plan["pipeline_id"], _ms(plan["created_at"])) for plan in plans),
+        tuple(plans),
         _ms(report["started_at"]),
         report["error"],
     )

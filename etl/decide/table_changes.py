@@ -142,7 +142,8 @@ def is_told(ledger: Ledger, table: Table | None) -> bool:
 
 
 def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
-    """True if the newest plan was made without a table, has no known commit, and a table exists now.
+    """True if the newest plan was made without a table, has no known commit, and a table exists
+    now.
 
     False for a plan that accepts other partitions, since its replacement would not record that.
     """

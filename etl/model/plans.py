@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One bound of a plan's ranges. Runs set `at_ms`; older stored plans may have `back`, or neither."""
+    """One bound of a plan's ranges. Runs set `at_ms`; older stored plans may have `back`, or
+    neither.
+    """
 
     said: str
     """Its text: a UTC time, or a relative form as requested (`-1h`, `-10000`,
@@ -403,8 +405,8 @@ class Plan:
 
     @property
     def offsets_to_commit(self) -> tuple[BrokerPartition, ...]:
-        """Return the partitions to commit when the plan is stored, sorted: those that the run owned,
-        with a position that differs from the committed offset that the plan saw.
+        """Return the partitions to commit when the plan is stored, sorted: those that the run
+        owned, with a position that differs from the committed offset that the plan saw.
         """
         if self.share is None or self.handed_over is None:
             return ()

@@ -371,8 +371,9 @@ def requested_partitions(
     for name in request.named:
         if not any(name.covers(log) for log in existing):
             message = f"The brokers have no {name}, or the conf does not select its topic"
-            key = "--topic" if name.log is None else "--partition"
-            raise SettingsError(message, key=key, action="Check with `etl offsets show CONF`")
+            raise SettingsError(
+                message, key="--partition", action="Check with `etl offsets show CONF`"
+            )
     logs = sorted(log for log in existing if request.covers(log))
     for log in logs:
         if log not in live.positions:

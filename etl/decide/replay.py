@@ -100,10 +100,9 @@ def requested_partitions(
     for name in wanted.named:
         if not any(name.covers(log) for log in last.positions):
             known_topics = ", ".join(sorted(last.topics)) or "none"
-            key = "--topic" if name.log is None else "--partition"
             raise SettingsError(
                 f"This pipeline has loaded nothing of {name}",
-                key=key,
+                key="--partition",
                 action=f"Check its topics and partitions: {known_topics}",
             )
     logs = sorted(log for log in last.positions if wanted.covers(log))
@@ -115,7 +114,7 @@ def requested_partitions(
             if log not in snapshot.leaderless:
                 raise SettingsError(
                     "The partition does not exist, or the conf does not select its topic",
-                    key="--topic",
+                    key="--partition",
                     **log.place,
                     action="Check source.topics, and whether the topic was deleted",
                 )

@@ -110,7 +110,7 @@ def _loaded(stage: Stage) -> Pipeline:
 
 
 def _door(pipeline: Pipeline) -> tuple[str, ...]:
-    return (_DOOR[0], "--topic", pipeline.topic, *_DOOR[1:])
+    return (_DOOR[0], "--partition", pipeline.topic, *_DOOR[1:])
 
 
 def _are_all_or_none(pipeline: Pipeline) -> bool:

@@ -70,7 +70,10 @@ def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], CaseRe
         after = held(pipeline)
         pipeline.produce(80)
         result = stopped(
-            pipeline.run(), 5, "Since our last commit the RESTORE of another writer", "table accept-changes"
+            pipeline.run(),
+            5,
+            "Since our last commit the RESTORE of another writer",
+            "table accept-changes",
         )
         sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
         _acknowledge(pipeline, str(table_of(pipeline).version()))

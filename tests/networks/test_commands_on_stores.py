@@ -91,7 +91,15 @@ def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(
     command_with(pipeline, ("backfills", "run"), "old", "--from", "0", "--until", "100")
     assert pipeline.is_whole()
     command_with(
-        pipeline, ("replay",), "--topic", pipeline.topic, "--from", "100", "--until", "130", "--yes"
+        pipeline,
+        ("replay",),
+        "--partition",
+        pipeline.topic,
+        "--from",
+        "100",
+        "--until",
+        "130",
+        "--yes",
     )
     assert pipeline.is_whole()
     command(pipeline, "verify")

@@ -132,7 +132,7 @@ def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(
 ) -> None:
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
-    rows = "--topic", pipeline.topic, "--from", "0", "--until", "20"
+    rows = "--partition", pipeline.topic, "--from", "0", "--until", "20"
     command_with(pipeline, ("replay",), *rows, "--yes", "--reason", "seen")
     command_with(pipeline, ("replay",), *rows, "--into", f"{pipeline.folder}/apart")
     command_with(pipeline, ("table", "maintain"), "--yes")

@@ -88,7 +88,7 @@ def test_rows_of_a_local_table_are_replayed_into_one_on_s3_by_the_log_that_keeps
                 "etl",
                 "replay",
                 str(pipeline.conf),
-                "--topic",
+                "--partition",
                 pipeline.topic,
                 "--from",
                 "0",

@@ -576,8 +576,9 @@ def accept_partitions(
     """Accept truncated or recreated partitions, each `TOPIC` or `TOPIC:PARTITION`; the next run
     continues with them.
 
-    `format_time`: the truncation offset of one partition, if brokers cannot report it. `is_same_log`: only
-    the topic's znode was recreated, or this partition's broker kept its records.
+    `format_time`: the truncation offset of one partition, if brokers cannot report it.
+    `is_same_log`: only the topic's znode was recreated, or this partition's broker kept its
+    records.
 
     Raises SettingsError for an unchanged partition and for options that contradict what is known;
     NeedsDecision if a run must first restore the table's plan, or a backfill has still to load the

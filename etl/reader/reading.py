@@ -311,7 +311,8 @@ def ranges_of(
     late. A time is looked up after the partition's end was observed, so a record that arrived in
     between lies above the end and is not read.
 
-    Raises SettingsError for impossible bounds, and the errors of `clip_to_partition` for missing offsets.
+    Raises SettingsError for impossible bounds, and the errors of `clip_to_partition` for missing
+    offsets.
     """
     for bounds in (reading.starting, reading.ending):
         _reject_unread(bounds.option, bounds.by_log, extents)

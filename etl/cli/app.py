@@ -196,8 +196,7 @@ app.command()(replay)
 
 @app.command()
 def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Prove that each planned record is in the table once. Exit 9: rows are missing or duplicated.
-    """
+    """Prove that each planned record is in the table once. Exit 9: rows are missing or duplicated."""
     from etl.cli.screens import show_proof
     from etl.commands import verify as verify_command
 

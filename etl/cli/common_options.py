@@ -211,8 +211,7 @@ def _write_whole(text: str, path: str) -> None:
 
 
 def begin_document() -> None:
-    """Note that the document is being printed: an error is printed inside it, not as another one.
-    """
+    """Note that the document is being printed: an error is printed inside it, not as another one."""
     _printed.append(None)
 
 

@@ -576,7 +576,7 @@ def accept_partitions(
     """Accept truncated or recreated partitions, each `TOPIC` or `TOPIC:PARTITION`; the next run
     continues with them.
 
-    `format_time`: the truncation offset of one partition, if brokers cannot report it.
+    `at`: the truncation offset of one partition, if brokers cannot report it.
     `is_same_log`: only the topic's znode was recreated, or this partition's broker kept its
     records.
 

@@ -562,8 +562,7 @@ def duplicate_reads(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice
 def duplicate_reads_after_commit(
     plan: Plan, moved: Collection[BrokerPartition]
 ) -> tuple[ReadTwice, ...]:
-    """Return what others read, or will, of a plan in the table with offsets committed for `moved`.
-    """
+    """Return what others read, or will, of a plan in the table with offsets committed for `moved`."""
     if not plan.is_of_member:
         return ()
     starts = _starts_for_others(plan)

@@ -327,7 +327,7 @@ class BrokerProtocol(Protocol):
     def _cannot(self, operation: str) -> NoReturn:
         raise SettingsError(
             f"Brokers of this type cannot {operation}",
-            action="Check source.broker_type, and which keys of the conf need this",
+            action="Check the type of the brokers, and which settings need this",
             broker=self.introduction(),
         )
 

@@ -220,8 +220,7 @@ class TookOver:
 
 @dataclass(frozen=True, slots=True, order=True)
 class HeldRows:
-    """Rows of one partition and incarnation that the table holds and that no plan of ours loaded.
-    """
+    """Rows of one partition and incarnation that the table holds and that no plan of ours loaded."""
 
     log: BrokerPartition
     incarnation: int
@@ -491,8 +490,7 @@ def together(several: Iterable[ByBroker]) -> dict[str, Requests]:
 
 
 def since(before: ByBroker, now: ByBroker) -> dict[str, Requests]:
-    """Return the difference of two readings of one counter; brokers without requests are left out.
-    """
+    """Return the difference of two readings of one counter; brokers without requests are left out."""
     return {
         broker: more
         for broker, requests in now.items()

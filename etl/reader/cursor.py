@@ -378,7 +378,7 @@ class Cursor:
             return BrokerError(
                 "The offset is out of range, and this broker does not report on which side",
                 action="Check log start and end of the partition."
-                " After a leader change the old leader answers so, too",
+                " After a leader change a new leader can answer so, too",
                 **place,
             )
         if self.position < log_start:

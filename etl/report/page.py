@@ -618,8 +618,7 @@ def _places(rows: Sequence[tuple[str, object]]) -> Html:
 
 
 def _said(report: Mapping[str, Any]) -> Html | None:
-    """Return the outcomes, loud ones first, and why offsets gave no row; the error is shown above.
-    """
+    """Return the outcomes, loud ones first, and why offsets gave no row; the error is shown above."""
     shown = [
         one
         for one in report["outcomes"]

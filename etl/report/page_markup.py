@@ -214,8 +214,7 @@ def columns(of: Sequence[Column], label: str) -> Html:
 
 
 def _column(one: Column, left: float, step: float, top: float) -> Html:
-    """Return one run's column: its value, a stump if it failed, and a title over its whole place.
-    """
+    """Return one run's column: its value, a stump if it failed, and a title over its whole place."""
     width, own = step * 0.72, "fail" if one.has_failed else "now" if one.is_now else "past"
     x = left + (step - width) / 2
     parts: list[Html] = list(

@@ -139,8 +139,7 @@ class EmbeddedCluster:
 
     @property
     def zookeeper_connect(self) -> str:
-        """ZooKeeper's address with the cluster's path, as the conf's `zookeeper.connect` wants it.
-        """
+        """ZooKeeper's address with the cluster's path, as the conf's `zookeeper.connect` wants it."""
         return self.zookeeper.connect + self._chroot
 
     @property

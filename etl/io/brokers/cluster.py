@@ -5,7 +5,7 @@ one DescribeLogDirs per broker, one DescribeConfigs; never a request per partiti
 decides what follows from a partition without a leader or from a missing topic.
 
 Lives here: requests that take more than one broker, and the verification of byte offsets.
-Not here: connections and leaders (`Brokers`), offsets (`LogOffsets`), times (`OffsetsByTime`).
+Not here: connections and leaders (`Brokers`), offsets (`OffsetsOfLeaders`), times (`OffsetsByTime`).
 
 On Jafka an unverified byte offset is verified in two steps:
 
@@ -79,7 +79,7 @@ Fact = TypeVar("Fact")
 class Cluster(OffsetsByTime):
     """Every question that takes more than one broker.
 
-    `Brokers` has its connections, `LogOffsets` and `OffsetsByTime` the offsets.
+    `Brokers` has its connections, `OffsetsOfLeaders` and `OffsetsByTime` the offsets.
     """
 
     def describe_when_known(

@@ -147,8 +147,7 @@ def _connected(host: str, port: int, access: Access, timeout_s: float) -> socket
 
 @contextlib.contextmanager
 def _telling(address: str) -> Iterator[None]:
-    """Context manager: from TLS 1.3 on a server rejects a client certificate after the handshake.
-    """
+    """Context manager: from TLS 1.3 on a server rejects a client certificate after the handshake."""
     try:
         yield
     except ssl.SSLError as error:

@@ -430,7 +430,8 @@ def describe_accepted_partitions(old: Plan, plan: Plan, snapshot: Snapshot) -> l
         ),
         (
             named(unavailable),
-            "stays undecided: its broker is unreachable, and a run decides once it is available",
+            "stays undecided: its broker is unreachable, and once it is available runs stop until "
+            "it is decided",
         ),
         (named(still_undecided), "is not decided yet, and runs stop until it is"),
         (

@@ -708,17 +708,19 @@ def _as_planned(newest: Plan, reported: str | None, assumed: str | None) -> Clus
             f"and these brokers are of cluster {reported or assumed}"
         )
         action = f"{_CHECK_CLUSTER}; {name_put_back(name)}"
-        raise NeedsDecision(message, key="cluster", action=action)
+        raise NeedsDecision(message, key="source.assume_cluster_id", action=action)
     if reported and known_id and reported != known_id:
         message = (
             f"The newest plan is of cluster {name}, that of id {known_id}, "
             f"and these brokers report {reported}"
         )
-        raise NeedsDecision(message, key="cluster", action=_CHECK_CLUSTER)
+        raise NeedsDecision(message, key="source.assume_cluster_id", action=_CHECK_CLUSTER)
     return ClusterName(name, reported or known_id)
 
 
 def _assumed_name(assumed: str | None, action: str) -> str:
     if not assumed:
-        raise SettingsError("The brokers report no cluster id", key="cluster", action=action)
+        raise SettingsError(
+            "The brokers report no cluster id", key="source.assume_cluster_id", action=action
+        )
     return assumed

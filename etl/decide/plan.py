@@ -482,7 +482,7 @@ def reading_of(
     extent = snapshot.extents[log]
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
         message = (
-            f"The loaded-until offset is above the last stable offset {extent.end_offset}: "
+            f"The start offset is above the last stable offset {extent.end_offset}: "
             "a transaction is open there"
         )
         action = (

@@ -51,7 +51,7 @@ def test_brokers_without_an_id_are_called_what_the_conf_says() -> None:
     assert called(said="old") == called(plan_of("old"), said="old") == ClusterName("old")
     with pytest.raises(SettingsError, match="The brokers report no cluster id") as caught:
         called()
-    assert caught.value.where["key"] == "cluster"
+    assert caught.value.where["key"] == "source.assume_cluster_id"
 
 
 def test_a_pipeline_goes_on_under_its_name_when_its_brokers_begin_to_tell_an_id() -> None:
@@ -73,7 +73,7 @@ def test_a_conf_that_lost_the_name_is_told_which_name_to_put_back() -> None:
         NeedsDecision, match=f"is of cluster old, and these brokers are of cluster {ID}"
     ) as caught:
         called(plan_of("old"), told=ID)
-    assert (caught.value.exit_code, caught.value.where["key"]) == (5, "cluster")
+    assert (caught.value.exit_code, caught.value.where["key"]) == (5, "source.assume_cluster_id")
     assert "`source.assume_cluster_id: old`" in caught.value.action
     assert "only if" in caught.value.action
 

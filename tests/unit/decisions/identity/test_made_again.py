@@ -674,8 +674,8 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
     away(outside, TWO)
     newer, snapshot = plan, FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     assert describe_accepted_partitions(newer, replace(newer, reason="another"), snapshot) == [
-        "clicks:2-0: stays undecided: its broker is unreachable, and a run decides once it is "
-        "available"
+        "clicks:2-0: stays undecided: its broker is unreachable, and once it is available runs "
+        "stop until it is decided"
     ]
 
 

@@ -36,7 +36,7 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
             server.handle_error(None, ("127.0.0.1", 1))  # type: ignore[arg-type]
 
     hang_up()
-    assert "hung up" in caplog.text and "half a number" in caplog.text
+    assert "closed its connection" in caplog.text and "half a number" in caplog.text
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             logging.getLogger(), "handlers", []
@@ -46,7 +46,7 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
     reported = capfd.readouterr()
     assert "this one is seen" in reported.err, "the terminal is watched"
     assert (
-        "hung up" not in reported.out + reported.err
+        "closed its connection" not in reported.out + reported.err
         and "half a number" not in reported.out + reported.err
     )
 

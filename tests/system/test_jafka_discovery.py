@@ -268,7 +268,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     zookeeper.replace(znode, str(third).encode(), version=0)
     with pytest.raises(MisalignedOffset, match="Plan 1 is stored") as refused:
         preview(settings)
-    assert f"it is {third} by now" in refused.value.action
+    assert f"it is {third} now" in refused.value.action
     supersede(settings, 1, "put right", ())
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == third
     conf = tmp_path / "conf.yaml"

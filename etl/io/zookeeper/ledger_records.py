@@ -56,7 +56,7 @@ def read_all_loaded_intervals(
 
     Plans and intervals are merged by `loaded_intervals.fold_all`. `claim`: the reservation of a
     backfill that was deleted. It may have released loaded intervals, which are then left out by
-    `reservations.loaded_as_claimed`.
+    `reservations.ledger_without_released`.
     """
     # Plans are read before the intervals: pruning moves them in this direction.
     recorded = []

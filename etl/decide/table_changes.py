@@ -347,7 +347,7 @@ def error_of(changes: Sequence[ForeignCommit], newest_version: int | None) -> Le
     accept = f"etl table accept-changes CONF {newest_version} --reason ..."
     action = (
         "Check its author and reason (DESCRIBE HISTORY); then RESTORE the table to the version "
-        f"before it, or accept the change, and the removed rows stay removed: {accept}"
+        f"before it, or accept the change, and rows that it removed stay removed: {accept}"
     )
     restores = [change for change in changes[1:] if change.operation == RESTORE]
     if restores:

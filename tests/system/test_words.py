@@ -39,13 +39,13 @@ def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(
     copy = pipeline.folder / "copy"
     shutil.copytree(pipeline.table, copy)
     DeltaTable(str(pipeline.table)).delete("offset = 0")
-    refused(pipeline.run(), 5, "DELETE removed rows", "accept-changes CONF 1")
+    refused(pipeline.run(), 5, "DELETE of another writer removed rows", "accept-changes CONF 1")
     assert acknowledge(pipeline, "1").code == 0
     assert pipeline.ran().outcomes == ["up_to_date"]
     put_back(pipeline, copy)
     assert pipeline.ran().outcomes == ["up_to_date"]
     DeltaTable(str(pipeline.table)).delete("offset = 1")
-    refused(pipeline.run(), 5, "DELETE removed rows", "accept-changes CONF 1")
+    refused(pipeline.run(), 5, "DELETE of another writer removed rows", "accept-changes CONF 1")
     DeltaTable(str(pipeline.table)).restore(0)
     refused(
         pipeline.run(),

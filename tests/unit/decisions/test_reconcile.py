@@ -487,7 +487,7 @@ def test_a_restore_that_came_after_the_rows_were_removed_is_told_and_not_asked_f
     error = disagreement(
         ledger_of(2),
         table_of(2, version=9, foreign=done),
-        "DELETE removed rows, and a RESTORE came .*, at version 9",
+        "DELETE of another writer removed rows, and a RESTORE came .*, at version 9",
     )
     assert "then accept the table as it is now: etl table accept-changes CONF 9" in error.action
     assert "RESTORE the table" not in error.action
@@ -514,7 +514,7 @@ def test_a_table_that_somebody_else_changed_is_refused_with_the_version(
     table = table_of(
         2, foreign=(ForeignCommit(8, "RESTORE", why), ForeignCommit(9, "DELETE", "removed rows"))
     )
-    error = disagreement(ledger, table, f"RESTORE {why}")
+    error = disagreement(ledger, table, f"RESTORE of another writer {why}")
     assert error.where["table_version"] == 8
 
 
@@ -583,7 +583,9 @@ def test_what_came_after_the_acknowledged_version_or_was_said_of_another_table_s
         ),
     )
     disagreement(
-        replace(ledger_of(2), acknowledged=acknowledgement), table, "(RESTORE|WRITE) removed rows"
+        replace(ledger_of(2), acknowledged=acknowledgement),
+        table,
+        "(RESTORE|WRITE) of another writer removed rows",
     )
 
 
@@ -682,7 +684,7 @@ def test_what_others_did_in_a_commit_of_an_acknowledged_number_that_is_another_o
     result = replace(
         ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9, commit="the first one")
     )
-    disagreement(result, table, "DELETE removed rows")
+    disagreement(result, table, "DELETE of another writer removed rows")
     assert stand(result, replace(table, commit_in_log="the first one")) == UpToDate(
         plan_of(2), POSITIONS
     )

@@ -54,6 +54,6 @@ def test_rows_that_somebody_removes_during_the_append_stop_the_run_before_an_off
         if (reached, side) == ("append", When.AFTER):
             outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
 
-    with pytest.raises(LedgersDisagree, match="DELETE removed rows"):
+    with pytest.raises(LedgersDisagree, match="DELETE of another writer removed rows"):
         run(outside, at=at)
     assert not outside.offsets

@@ -766,15 +766,15 @@ def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | Non
             str(found["uid"]),
             int(found["number"]),
             str(found["plan_id"]),
-            document=_decompress(found.get("plan_zlib")),
+            document=_decode_text(found.get("plan_zlib")),
             run_id=str(run_id) if run_id else None,
-            receipts=_decompress(found.get("receipts_zlib")),
+            receipts=_decode_text(found.get("receipts_zlib")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
-def _decompress(text: str | None) -> bytes | None:
+def _decode_text(text: str | None) -> bytes | None:
     if not text:
         return None
     return base64.b85decode(text)

@@ -33,6 +33,7 @@ from etl.decide.partition_identity import (
     creations_to_record,
     is_creation_id,
     is_what_was_read,
+    leader_epochs_to_record,
     named,
     record_epochs,
     recreated_topics,
@@ -45,6 +46,7 @@ from etl.decide.partition_identity import (
 )
 from etl.decide.plan import shape_of_rows
 from etl.decide.replacement import losses_to_read_again, lost_with_logs, partitions_missing_offsets
+from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
@@ -492,7 +494,7 @@ def _reset(
     now_ms: int,
 ) -> Plan:
     moved = accepted.moved
-    table = snapshot.table
+    table = table_to_record(snapshot.table)
     positions = {**before, **moved}
     decided = accepted.same.union(moved)
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
@@ -538,20 +540,10 @@ def _reset(
     for log, extent in snapshot.extents.items():
         if log in positions:
             log_starts[log] = extent.log_start_offset
-    leader_epochs = {log: epoch for log, epoch in old.leader_epochs.items() if log not in moved}
-    for log, epoch in snapshot.leader_epochs.items():
-        if log in moved:
-            leader_epochs[log] = epoch
+    leader_epochs = leader_epochs_to_record(old, snapshot, moved)
     incarnations = dict(old.incarnations)
     for log in moved:
         incarnations[log] = old.incarnations.get(log, 0) + 1
-    table_id = None
-    table_version = None
-    table_transaction_version = 0
-    if table:
-        table_id = table.id
-        table_version = table.version
-        table_transaction_version = table.transaction_version or 0
     return Plan(
         number=number,
         uid=old.uid,
@@ -563,8 +555,8 @@ def _reset(
         ranges=(),
         positions=positions,
         seen=seen,
-        table_id=table_id,
-        table_transaction_version=table_transaction_version,
+        table_id=table.id,
+        table_transaction_version=table.transaction_version,
         topic_ids=topic_ids,
         creation_ids=creations_to_record(topic_ids, creations),
         previous=previous,
@@ -579,7 +571,7 @@ def _reset(
         incarnations=incarnations,
         took_over=took_over,
         heir_of=old.heir_of,
-        table_version=table_version,
+        table_version=table.version,
         vanished=_gone(records_left, before, old, vanished),
         tails=_tails(old, accepted, snapshot),
         log_topic_ids=topic_ids_to_record(old, decided, positions, topic_ids),

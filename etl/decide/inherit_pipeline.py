@@ -35,7 +35,7 @@ from etl.decide.partition_identity import (
 )
 from etl.decide.plan import shape_of_rows
 from etl.decide.reconcile import compare, is_of_another_era
-from etl.decide.table_changes import app_id_of, name_of
+from etl.decide.table_changes import app_id_of, name_of, table_to_record
 from etl.decide.table_rules import inherited_rows
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.partitions import (
@@ -340,14 +340,7 @@ def plan_inheritance(
     starts = _pending_starts(other.plan, last, positions, snapshot, settings, now_ms)
     start_offsets = _pending_offsets(other.plan, last, positions, settings)
 
-    table = snapshot.table
-    table_id = None
-    table_version = None
-    table_transaction_version = 0
-    if table:
-        table_id = table.id
-        table_version = table.version
-        table_transaction_version = table.transaction_version or 0
+    table = table_to_record(snapshot.table)
     # The inheriting plan has no rows of its own, so it keeps the time zone of the newest ones.
     time_zone = None
     newest_known = other.plan or last
@@ -364,8 +357,8 @@ def plan_inheritance(
         ranges=(),
         positions=positions,
         seen=seen,
-        table_id=table_id,
-        table_transaction_version=table_transaction_version,
+        table_id=table.id,
+        table_transaction_version=table.transaction_version,
         topic_ids=topic_ids,
         creation_ids=creation_ids,
         log_topic_ids=log_topic_ids,
@@ -375,7 +368,7 @@ def plan_inheritance(
         reason=reason,
         took_over=TookOver(other.app_id, other.number),
         heir_of=_all_predecessors(last, other, own_app_id),
-        table_version=table_version,
+        table_version=table.version,
         losses=losses,
         vanished=vanished,
         pending_starts=starts,

@@ -25,7 +25,7 @@ accepting a change (etl/decide/accept_partitions.py).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.errors import NeedsDecision, PartitionTruncated, SettingsError, TopicRecreated
@@ -74,6 +74,17 @@ def known_places(
         if extent.log_start_offset <= start and tail.until_offset <= extent.end_offset:
             places[log] = (tail.until_offset, tail.size)
     return places
+
+
+def leader_epochs_to_record(
+    old: Plan, snapshot: Snapshot, moved: Collection[BrokerPartition]
+) -> dict[BrokerPartition, int]:
+    """Return the leader epochs of a plan after `old`: the observed ones of moved partitions."""
+    epochs = {log: epoch for log, epoch in old.leader_epochs.items() if log not in moved}
+    for log, epoch in snapshot.leader_epochs.items():
+        if log in moved:
+            epochs[log] = epoch
+    return epochs
 
 
 def tails_to_record(

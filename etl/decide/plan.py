@@ -33,6 +33,7 @@ from etl.decide.run_requests import (
     left_of_key,
     plan_request,
 )
+from etl.decide.table_changes import table_to_record
 from etl.decide.table_rules import incarnations_begun, rows_before
 from etl.decide.tasks import (
     NONE_KNOWN,
@@ -274,14 +275,7 @@ def plan_from(
     ranges = _ranges(readings, stops, snapshot, settings)
     positions = {**known, **stops}
 
-    table = snapshot.table
-    table_id = None
-    table_version = None
-    transaction_version = 0
-    if table:
-        table_id = table.id
-        table_version = table.version
-        transaction_version = table.transaction_version or 0
+    table = table_to_record(snapshot.table)
     kind = PlanKind.START
     if ranges:
         kind = PlanKind.INGEST
@@ -317,9 +311,9 @@ def plan_from(
         ranges=ranges,
         positions=positions,
         seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
-        table_id=table_id,
-        table_transaction_version=transaction_version,
-        table_version=table_version,
+        table_id=table.id,
+        table_transaction_version=table.transaction_version,
+        table_version=table.version,
         heir_of=heir_of,
         topic_ids=topic_ids,
         creation_ids=creation_ids,

@@ -37,6 +37,7 @@ from etl.decide.plan import plan_from, reading_of, shape_of_rows
 from etl.decide.replay import GIVEN_UP
 from etl.decide.reservations import reject_other_incarnation
 from etl.decide.run_requests import request_of_replacement
+from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
 from etl.model.partitions import BrokerPartition, uncounted
 from etl.model.plans import LOST_WITH_LOG, Loss, LossReason, OffsetRange, Plan, PlanKind
@@ -204,7 +205,7 @@ def committed_replacement_plan(
     not skipped, SettingsError for a skip outside of its ranges.
     """
     old = state.plan
-    table = snapshot.table
+    table = table_to_record(snapshot.table)
     ended = permanently_missing_topics(old, snapshot)
     missing = {}
     for log, gone_from in partitions_missing_offsets(old, snapshot).items():
@@ -220,13 +221,6 @@ def committed_replacement_plan(
     ranges = []
     for r in exclude_skipped(left, expired):
         ranges.append(replace(r, leader=snapshot.leaders.get(r.log, r.leader)))
-    table_id = None
-    table_version = None
-    table_transaction_version = 0
-    if table:
-        table_id = table.id
-        table_version = table.version
-        table_transaction_version = table.transaction_version or 0
     return replace(
         old,
         ranges=tuple(ranges),
@@ -236,9 +230,9 @@ def committed_replacement_plan(
         supersedes=old.id,
         reason=state.reason,
         losses=(*old.losses, *by_operator, *expired),
-        table_id=table_id,
-        table_transaction_version=table_transaction_version,
-        table_version=table_version,
+        table_id=table.id,
+        table_transaction_version=table.transaction_version,
+        table_version=table.version,
         time_zone=snapshot.time_zone,
         id="",
     )

@@ -33,6 +33,7 @@ from etl.decide.group_commits import metadata_named_by_command, reject_replacing
 from etl.decide.group_ownership import owned_error
 from etl.decide.offsets import starts_of
 from etl.decide.partition_identity import (
+    leader_epochs_to_record,
     record_epochs,
     reject_recreated_or_truncated,
     tails_to_record,
@@ -45,6 +46,7 @@ from etl.decide.replacement import (
     partitions_missing_offsets,
     without_losses,
 )
+from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
@@ -298,13 +300,7 @@ def plan_set(
     """
     old = stands.old
     set_now = {move.log: move.to_offset for move in moves}
-    table_id = None
-    table_version = None
-    transaction_version = 0
-    if snapshot.table:
-        table_id = snapshot.table.id
-        table_version = snapshot.table.version
-        transaction_version = snapshot.table.transaction_version or 0
+    table = table_to_record(snapshot.table)
 
     if isinstance(stands.state, UpToDate):
         positions = {**stands.state.positions, **set_now}
@@ -341,10 +337,6 @@ def plan_set(
     for log, extent in snapshot.extents.items():
         if log in positions:
             log_starts[log] = extent.log_start_offset
-    leader_epochs = _without(old.leader_epochs, set_now)
-    for log, epoch in snapshot.leader_epochs.items():
-        if log in set_now:
-            leader_epochs[log] = epoch
     tails = old.tails
     if moves:
         tails = tails_to_record(old, positions, snapshot)
@@ -355,15 +347,15 @@ def plan_set(
         shape=shape_of_rows(settings),
         ranges=(),
         positions=positions,
-        table_id=table_id,
-        table_transaction_version=transaction_version,
-        table_version=table_version,
+        table_id=table.id,
+        table_transaction_version=table.transaction_version,
+        table_version=table.version,
         reason=reason,
         id="",
         **_request_of(stands),
         losses=tuple(_losses(stands, moves, snapshot)),
         log_starts=log_starts,
-        leader_epochs=leader_epochs,
+        leader_epochs=leader_epochs_to_record(old, snapshot, set_now),
         tails=tails,
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from etl.errors import LedgersDisagree
 from etl.model.plans import CommitResult, Plan, PlanKind
@@ -33,6 +34,24 @@ from etl.model.snapshot import (
 from etl.settings.choices import OnRowsRemoved
 
 
+class RecordedTable(NamedTuple):
+    """The table's state that a plan or an operator's decision records."""
+
+    id: str | None
+    """None: there is no table."""
+    version: int | None
+    """The newest version; None without a table."""
+    transaction_version: int
+    """Number of the pipeline's newest plan in the table; 0 if it has none."""
+
+
+def table_to_record(table: Table | None) -> RecordedTable:
+    """Return the state of the table, or of a missing one, to record."""
+    if table is None:
+        return RecordedTable(None, None, 0)
+    return RecordedTable(table.id, table.version, table.transaction_version or 0)
+
+
 def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
     """True if the operator's decision covers this plan and table, or the missing table at `place`.
 
@@ -46,14 +65,10 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
         return False
     if acknowledgement.plan_id not in (None, plan.id):
         return False
-    in_table = 0
-    version = 0
-    if table:
-        in_table = table.transaction_version or 0
-        version = table.version
-    if in_table < (acknowledgement.transaction_version or 0):
+    now = table_to_record(table)
+    if now.transaction_version < (acknowledgement.transaction_version or 0):
         return False
-    if version < (acknowledgement.delta_version or 0):
+    if (now.version or 0) < (acknowledgement.delta_version or 0):
         return False
     return not _is_after_acknowledgement(ledger.applied, acknowledgement)
 
@@ -95,22 +110,16 @@ def acknowledging(
 
     `lacks_plan`: no row of the newest `plan` is in it. `commit`: the hash of the version's commit.
     """
-    table_id = None
-    delta_version = None
-    transaction_version = 0
-    if table:
-        table_id = table.id
-        delta_version = table.version
-        transaction_version = table.transaction_version or 0
+    accepted = table_to_record(table)
     return Acknowledgement(
-        table_id,
-        delta_version,
+        accepted.id,
+        accepted.version,
         plan.number,
         reason,
         at_ms,
         lacks_plan,
         plan_id=plan.id,
-        transaction_version=transaction_version,
+        transaction_version=accepted.transaction_version,
         was_recorded=ledger.applied is not None,
         commit=commit,
         place=place,

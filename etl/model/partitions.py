@@ -583,13 +583,3 @@ def parse_named(text: str) -> Named:
             action=f"Write it in the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}",
         )
     return Named(text)
-
-
-def parse_partition(topic: str, text: str) -> Named:
-    """A partition of a topic. Raises SettingsError."""
-    log = parse_partition_key(topic, text)
-    if log is None:
-        raise SettingsError(
-            f"{text!r} names no partition", key="--partition", action=FORM_OF_PARTITION
-        )
-    return Named(topic, log)

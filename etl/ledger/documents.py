@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from etl.errors import LedgersDisagree, NeedsDecision
@@ -138,6 +138,28 @@ def sorted_items(by_log: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartit
     return [(log, by_log[log]) for log in in_order(by_log)]
 
 
+def render_columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    """Return rows by column, `{name: [value of each row]}`: similar values compress better."""
+    columns = {}
+    for i, name in enumerate(names):
+        columns[name] = [row[i] for row in rows]
+    return columns
+
+
+def parse_columns(names: Sequence[str], document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Return the rows that `render_columns` wrote.
+
+    Raises KeyError if a column is missing, and ValueError if one is shorter than the others.
+    """
+    columns = [document[name] for name in names]
+    return zip(*columns, strict=True)
+
+
+def parse_rows(build: Callable[..., T], rows: Iterable[Sequence[Any]]) -> tuple[T, ...]:
+    """Return one value for each row; its columns are the arguments of `build`."""
+    return tuple(build(*columns) for columns in rows)
+
+
 def flat(found: Iterable[tuple[int, int]]) -> list[int]:
     """Flatten pairs into one list, which is shorter as JSON."""
     numbers: list[int] = []
@@ -183,9 +205,22 @@ def render_keys(keys: Iterable[RunKeyRecord]) -> list[list[Any]]:
 
 def parse_keys(found: Iterable[Sequence[Any]]) -> tuple[RunKeyRecord, ...]:
     """Return the records that `render_keys` wrote."""
-    return tuple(RunKeyRecord(*record) for record in found)
+    return parse_rows(RunKeyRecord, found)
 
 
+_RESULT_COLUMNS = (
+    "rows",
+    "fetched_bytes",
+    "control_records",
+    "aborted_records",
+    "missing_offsets",
+    "gaps",
+    "gaps_complete",
+    "last_epoch",
+    "behind_transform",
+    "epochs",
+)
+"""The columns of a plan's result: one row for each range."""
 _GAP_BYTES = 40
 """Largest size of one gap: two offsets of 19 digits, each with a comma."""
 
@@ -223,27 +258,31 @@ def _gaps_that_fit(
 def _applied_content(
     applied: CommitResult, gaps: Sequence[tuple[tuple[int, int], ...]]
 ) -> dict[str, Any]:
-    receipts = applied.receipts
-    gaps_complete = []
-    for receipt, written in zip(receipts, gaps, strict=True):
-        gaps_complete.append(receipt.gaps_complete and len(written) == len(receipt.gaps))
+    rows = []
+    for receipt, written in zip(applied.receipts, gaps, strict=True):
+        gaps_complete = receipt.gaps_complete and len(written) == len(receipt.gaps)
+        rows.append(
+            (
+                receipt.rows,
+                receipt.fetched_bytes,
+                receipt.control_records,
+                receipt.aborted_records,
+                receipt.missing_offsets,
+                flat(written),
+                gaps_complete,
+                receipt.last_epoch,
+                receipt.behind_transform,
+                flat(receipt.epochs),
+            )
+        )
     return {
         "format": FORMAT,
         "number": applied.number,
         "plan_id": applied.plan_id,
         "delta_version": applied.delta_version,
         "table_id": applied.table_id,
-        "rows": [r.rows for r in receipts],
-        "fetched_bytes": [r.fetched_bytes for r in receipts],
-        "control_records": [r.control_records for r in receipts],
-        "aborted_records": [r.aborted_records for r in receipts],
-        "missing_offsets": [r.missing_offsets for r in receipts],
-        "gaps": [flat(written) for written in gaps],
-        "gaps_complete": gaps_complete,
+        **render_columns(_RESULT_COLUMNS, rows),
         "run_id": applied.run_id,
-        "last_epoch": [r.last_epoch for r in receipts],
-        "epochs": [flat(r.epochs) for r in receipts],
-        "behind_transform": [r.behind_transform for r in receipts],
         "uncounted": applied.uncounted,
     }
 
@@ -255,21 +294,9 @@ def parse_applied(payload: bytes, *, path: str) -> CommitResult:
 
 def applied_of(document: dict[str, Any]) -> CommitResult:
     """Return a plan's result from its document."""
-    columns = zip(
-        document["rows"],
-        document["fetched_bytes"],
-        document["control_records"],
-        document["aborted_records"],
-        document["missing_offsets"],
-        document["gaps"],
-        document["gaps_complete"],
-        document["last_epoch"],
-        document["behind_transform"],
-        document["epochs"],
-        strict=True,
-    )
     receipts = []
-    for *counts, gaps, gaps_complete, last_epoch, behind_transform, epochs in columns:
+    rows_of_ranges = parse_columns(_RESULT_COLUMNS, document)
+    for *counts, gaps, gaps_complete, last_epoch, behind_transform, epochs in rows_of_ranges:
         rows, fetched_bytes, control_records, aborted_records, missing_offsets = counts
         receipts.append(
             RangeResult(
@@ -298,33 +325,33 @@ def applied_of(document: dict[str, Any]) -> CommitResult:
 
 def render_loaded_intervals(coverage: LoadedIntervals) -> bytes:
     """Render the loaded intervals of pruned plans."""
+    removals = []
+    for commit in coverage.removals:
+        removals.append([commit.delta_version, commit.operation, commit.why])
     document = {
         "format": FORMAT,
         "through": coverage.through,
         **_intervals_content(coverage.intervals),
-        "removals": [
-            [commit.delta_version, commit.operation, commit.why] for commit in coverage.removals
-        ],
+        "removals": removals,
         "table_id": coverage.table_id,
-        "vanished": [_offsets_row(vanished) for vanished in coverage.vanished],
+        "vanished": _render_offsets(coverage.vanished),
         "given_up": _intervals_content(coverage.given_up),
         "held_through": coverage.held_through,
         "unproven_through": coverage.unproven_through,
         "keys": render_keys(coverage.keys),
     }
     if coverage.read_by_others:
-        document["read_by_others"] = [_offsets_row(read) for read in coverage.read_by_others]
+        document["read_by_others"] = _render_offsets(coverage.read_by_others)
     return zlib.compress(canonical(document), 6)
 
 
-def _offsets_row(found: Vanished | ReadByOthers) -> list[Any]:
-    return [
-        found.log.topic,
-        found.log.key,
-        found.from_offset,
-        found.until_offset,
-        found.incarnation,
-    ]
+def _render_offsets(intervals: Iterable[Vanished | ReadByOthers]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for interval in intervals:
+        log = interval.log
+        offsets = [interval.from_offset, interval.until_offset]
+        rows.append([log.topic, log.key, *offsets, interval.incarnation])
+    return rows
 
 
 def _intervals_content(
@@ -338,19 +365,21 @@ def _intervals_content(
 
 
 def _render_intervals(found: Iterable[Interval]) -> list[list[int | None]]:
-    return [
-        [
-            i.from_offset,
-            i.until_offset,
-            i.rows,
-            i.control_records,
-            i.aborted_records,
-            i.compacted,
-            i.incarnation,
-            i.unproven,
-        ]
-        for i in found
-    ]
+    rows: list[list[int | None]] = []
+    for interval in found:
+        rows.append(
+            [
+                interval.from_offset,
+                interval.until_offset,
+                interval.rows,
+                interval.control_records,
+                interval.aborted_records,
+                interval.compacted,
+                interval.incarnation,
+                interval.unproven,
+            ]
+        )
+    return rows
 
 
 def parse_loaded_intervals(payload: bytes, *, path: str) -> LoadedIntervals:
@@ -359,14 +388,9 @@ def parse_loaded_intervals(payload: bytes, *, path: str) -> LoadedIntervals:
 
 
 def _loaded_intervals(document: dict[str, Any]) -> LoadedIntervals:
-    removals = tuple(ForeignCommit(*found) for found in document["removals"])
-    vanished = tuple(
-        Vanished(log_of(topic, key), *found) for topic, key, *found in document["vanished"]
-    )
-    read_by_others = tuple(
-        ReadByOthers(log_of(topic, key), *found)
-        for topic, key, *found in document.get("read_by_others", ())
-    )
+    removals = parse_rows(ForeignCommit, document["removals"])
+    vanished = parse_rows(_vanished, document["vanished"])
+    read_by_others = parse_rows(_read_by_others, document.get("read_by_others", ()))
     return LoadedIntervals(
         document["through"],
         _parse_intervals(document),
@@ -381,11 +405,19 @@ def _loaded_intervals(document: dict[str, Any]) -> LoadedIntervals:
     )
 
 
+def _vanished(topic: str, key: str, *offsets: int) -> Vanished:
+    return Vanished(log_of(topic, key), *offsets)
+
+
+def _read_by_others(topic: str, key: str, *offsets: int) -> ReadByOthers:
+    return ReadByOthers(log_of(topic, key), *offsets)
+
+
 def _parse_intervals(document: dict[str, Any]) -> dict[BrokerPartition, tuple[Interval, ...]]:
     logs = parse_logs(document["logs"])
     intervals = {}
     for log, found in zip(logs, document["intervals"], strict=True):
-        intervals[log] = tuple(Interval(*columns) for columns in found)
+        intervals[log] = parse_rows(Interval, found)
     return intervals
 
 
@@ -410,10 +442,10 @@ def _acknowledgement_content(acknowledgement: Acknowledgement) -> dict[str, Any]
         "place": acknowledgement.place,
     }
     if acknowledgement.beside:
-        content["beside"] = {
-            backfill: _acknowledgement_content(decision)
-            for backfill, decision in acknowledgement.beside.items()
-        }
+        decisions = {}
+        for backfill, decision in acknowledgement.beside.items():
+            decisions[backfill] = _acknowledgement_content(decision)
+        content["beside"] = decisions
     if acknowledgement.rows_of:
         content["rows_of"] = list(acknowledgement.rows_of)
     return content
@@ -425,10 +457,9 @@ def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
 
 
 def _parse_acknowledgement(found: dict[str, Any]) -> Acknowledgement:
-    of_backfills = {
-        str(backfill): _parse_acknowledgement(decision)
-        for backfill, decision in found.get("beside", {}).items()
-    }
+    of_backfills = {}
+    for backfill, decision in found.get("beside", {}).items():
+        of_backfills[str(backfill)] = _parse_acknowledgement(decision)
     return Acknowledgement(
         found["table_id"],
         found["delta_version"],
@@ -463,12 +494,10 @@ def parse_retirement(payload: bytes, *, path: str) -> Retirement:
 
 
 def _retirement(found: dict[str, Any]) -> Retirement:
-    successor = found["taken_over_by"]
-    return Retirement(
-        str(found["reason"]),
-        int(found["at_ms"]),
-        str(successor) if successor else None,
-    )
+    successor = None
+    if found["taken_over_by"]:
+        successor = str(found["taken_over_by"])
+    return Retirement(str(found["reason"]), int(found["at_ms"]), successor)
 
 
 def render_claim(claim: Reservation) -> bytes:
@@ -499,7 +528,7 @@ def _reservation(found: dict[str, Any]) -> Reservation:
     logs = parse_logs(found["logs"])
     intervals = {}
     for log, parts in zip(logs, found["stretches"], strict=True):
-        intervals[log] = tuple(_offset_interval(start, until) for start, until in parts)
+        intervals[log] = parse_rows(_offset_interval, parts)
     incarnations = {}
     for log, incarnation in zip(logs, found["incarnations"], strict=True):
         if incarnation:
@@ -507,7 +536,9 @@ def _reservation(found: dict[str, Any]) -> Reservation:
     reason = found["reason"]
     if reason is not None:
         reason = str(reason)
-    table_id = found.get("table_id")
+    table_id = None
+    if found.get("table_id"):
+        table_id = str(found["table_id"])
     return Reservation(
         str(found["name"]),
         intervals,
@@ -516,7 +547,7 @@ def _reservation(found: dict[str, Any]) -> Reservation:
         int(found["made_at_ms"]),
         ReservationState(found["state"]),
         reason,
-        str(table_id) if table_id else None,
+        table_id,
     )
 
 
@@ -586,7 +617,11 @@ def parse_pauses(payload: bytes, *, path: str) -> tuple[Pause, ...]:
 
     Raises LedgersDisagree if they are invalid, NeedsDecision if a newer version wrote them.
     """
-    return parsed(payload, path, lambda found: tuple(_pause(*row) for row in found["pauses"]))
+    return parsed(payload, path, _pauses)
+
+
+def _pauses(found: dict[str, Any]) -> tuple[Pause, ...]:
+    return parse_rows(_pause, found["pauses"])
 
 
 def _pause(topic: Any, key: Any, reason: Any, by: Any, since_ms: Any) -> Pause:

@@ -18,9 +18,9 @@ import functools
 import hashlib
 import json
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from etl.errors import EtlError, SettingsError
 from etl.ledger import documents
@@ -31,10 +31,13 @@ from etl.ledger.documents import (
     pairs,
     parse_applied,
     parse_bounds,
+    parse_columns,
     parse_logs,
+    parse_rows,
     parsed,
     render_applied,
     render_bounds,
+    render_columns,
     render_logs,
     sorted_items,
 )
@@ -67,6 +70,14 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import CommitMetadata
 
+V = TypeVar("V")
+_PARTITION_COLUMNS = ("positions", "behind", "seen_version", "kept")
+"""Columns of a plan that have one row for each partition."""
+_EPOCH_COLUMNS = ("leader", "record", "log")
+"""Columns of the leader epochs and the incarnation of each partition."""
+_RANGE_COLUMNS = ("log", "size", "before", "leader", "epoch")
+"""Columns of the ranges of a plan."""
+
 
 def content_of(plan: Plan) -> dict[str, Any]:
     """Return the content of the plan without its id.
@@ -74,8 +85,11 @@ def content_of(plan: Plan) -> dict[str, Any]:
     Rare fields are left out if unset.
     """
     logs = in_order(plan.positions)
-    index = {log: i for i, log in enumerate(logs)}
+    index = _indexes(logs)
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
+    leaders = []
+    for broker in brokers:
+        leaders.append([broker.id, broker.host, broker.port])
     content: dict[str, Any] = {
         "format": FORMAT,
         "number": plan.number,
@@ -93,19 +107,13 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "moves_offsets": plan.moves_offsets,
         "run_key": plan.run_key,
         "logs": render_logs(logs),
-        "positions": [plan.positions[log] for log in logs],
-        "behind": [_distance(plan, log, plan.seen[log].offset) for log in logs],
-        "seen_version": [plan.seen[log].version for log in logs],
-        "leaders": [[broker.id, broker.host, broker.port] for broker in brokers],
+        **_offset_columns(plan, logs),
+        "leaders": leaders,
         "ranges": _ranges_content(plan, index, brokers),
         "losses": _losses_content(plan, index),
         "table_bit": plan.table_transaction_version,
-        "kept": [_distance(plan, log, plan.log_starts.get(log)) for log in logs],
         "epochs": _epochs_content(plan, logs),
-        "vanished": [
-            [index[vanished.log], vanished.from_offset, vanished.until_offset, vanished.incarnation]
-            for vanished in plan.vanished
-        ],
+        "vanished": _intervals_content(plan.vanished, index),
     }
     rare = {
         "table_version": plan.table_version,
@@ -133,6 +141,22 @@ def content_of(plan: Plan) -> dict[str, Any]:
     return content
 
 
+def _indexes(values: Sequence[V]) -> dict[V, int]:
+    """Return the index of each value, by which rows refer to it."""
+    return {value: i for i, value in enumerate(values)}
+
+
+def _offset_columns(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
+    """Return the offsets of each partition."""
+    rows = []
+    for log in logs:
+        seen = plan.seen[log]
+        distance = _distance(plan, log, seen.offset)
+        distance_of_start = _distance(plan, log, plan.log_starts.get(log))
+        rows.append((plan.positions[log], distance, seen.version, distance_of_start))
+    return render_columns(_PARTITION_COLUMNS, rows)
+
+
 def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | None:
     """Return how far the offset is below the loaded-until offset; None: unknown offset."""
     if offset is None:
@@ -143,7 +167,8 @@ def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | Non
 def _ranges_content(
     plan: Plan, index: Mapping[BrokerPartition, int], brokers: Sequence[Broker]
 ) -> dict[str, Any]:
-    broker_index = {broker: i for i, broker in enumerate(brokers)}
+    broker_index = _indexes(brokers)
+    # Without `render_columns`: a plan may have half a million ranges.
     leaders: list[int | None] = []
     leader_epochs: list[int | None] = []
     for offset_range in plan.ranges:
@@ -172,11 +197,22 @@ def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> list[li
 
 
 def _epochs_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
-    return {
-        "leader": [plan.leader_epochs.get(log) for log in logs],
-        "record": [flat(plan.record_epochs.get(log) or ()) for log in logs],
-        "log": [plan.incarnations.get(log) or 0 for log in logs],
-    }
+    rows = []
+    for log in logs:
+        lineage = flat(plan.record_epochs.get(log) or ())
+        incarnation = plan.incarnations.get(log) or 0
+        rows.append((plan.leader_epochs.get(log), lineage, incarnation))
+    return render_columns(_EPOCH_COLUMNS, rows)
+
+
+def _intervals_content(
+    intervals: Iterable[Vanished | ReadByOthers], index: Mapping[BrokerPartition, int]
+) -> list[list[int]]:
+    rows = []
+    for interval in intervals:
+        offsets = [interval.from_offset, interval.until_offset]
+        rows.append([index[interval.log], *offsets, interval.incarnation])
+    return rows
 
 
 def _generations_content(plan: Plan, brokers: Sequence[Broker]) -> list[Any] | None:
@@ -193,9 +229,10 @@ def _generations_content(plan: Plan, brokers: Sequence[Broker]) -> list[Any] | N
 
 def _inheritance_content(plan: Plan) -> dict[str, Any]:
     """Return the predecessors whose place this pipeline took."""
-    content: dict[str, Any] = {
-        "heir_of": [[inherited.app_id, inherited.number] for inherited in plan.heir_of] or None
-    }
+    inherited = []
+    for predecessor in plan.heir_of:
+        inherited.append([predecessor.app_id, predecessor.number])
+    content: dict[str, Any] = {"heir_of": inherited or None}
     if plan.took_over:
         content["took_over"] = [plan.took_over.app_id, plan.took_over.number]
     return content
@@ -203,22 +240,22 @@ def _inheritance_content(plan: Plan) -> dict[str, Any]:
 
 def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
     """Return values that are known for few partitions."""
-    tails = [
-        [index[log], plan.positions[log] - tail.until_offset, tail.size, tail.digest]
-        for log, tail in sorted_items(plan.tails)
-    ]
-    topic_ids = [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)]
-    rows_replaced = [[index[log], rows] for log, rows in sorted_items(plan.stood)]
-    read_by_others = [
-        [index[read.log], read.from_offset, read.until_offset, read.incarnation]
-        for read in plan.read_by_others
-    ]
+    tails = []
+    for log, tail in sorted_items(plan.tails):
+        distance = plan.positions[log] - tail.until_offset
+        tails.append([index[log], distance, tail.size, tail.digest])
     return {
         "tails": tails or None,
-        "log_topic_ids": topic_ids or None,
-        "stood": rows_replaced or None,
-        "read_by_others": read_by_others or None,
+        "log_topic_ids": _render_known(plan.log_topic_ids, index) or None,
+        "stood": _render_known(plan.stood, index) or None,
+        "read_by_others": _intervals_content(plan.read_by_others, index) or None,
     }
+
+
+def _render_known(
+    values: Mapping[BrokerPartition, Any], index: Mapping[BrokerPartition, int]
+) -> list[list[Any]]:
+    return [[index[log], value] for log, value in sorted_items(values)]
 
 
 def _key_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
@@ -246,15 +283,20 @@ def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, A
         return {}
     seen = [plan.seen[log] for log in logs]
     metadata = sorted({committed.word for committed in seen if committed.word is not None})
-    number: dict[str | None, int] = {word: i for i, word in enumerate(metadata)}
+    index = _indexes(metadata)
+    metadata_indexes: list[int | None] = []
     apart = []
     for i, committed in enumerate(seen):
+        metadata_index = None
+        if committed.word is not None:
+            metadata_index = index[committed.word]
+        metadata_indexes.append(metadata_index)
         if committed.apart:
             apart.append([i, *committed.apart])
     return {
         "offsets_in": plan.offsets_in.value,
         "words": metadata,
-        "word": [number.get(committed.word) for committed in seen],
+        "word": metadata_indexes,
         "apart": apart or None,
     }
 
@@ -265,21 +307,19 @@ def plan_of(document: dict[str, Any]) -> Plan:
     positions: list[int] = document["positions"]
     epochs = document["epochs"]
     pending = document.get("pending_starts")
-    losses = tuple(
-        Loss(logs[i], start, stop, LossReason(reason), incarnation)
-        for i, start, stop, reason, incarnation in document["losses"]
-    )
+    losses = []
+    for i, start, stop, reason, incarnation in document["losses"]:
+        losses.append(Loss(logs[i], start, stop, LossReason(reason), incarnation))
     incarnations = {}
     for log, incarnation in zip(logs, epochs["log"], strict=True):
         if incarnation:
             incarnations[log] = incarnation
-    vanished = tuple(
-        Vanished(logs[i], start, stop, incarnation)
-        for i, start, stop, incarnation in document["vanished"]
-    )
-    read_by_others = tuple(
-        ReadByOthers(logs[i], *columns) for i, *columns in document.get("read_by_others", ())
-    )
+    vanished = []
+    for i, start, stop, incarnation in document["vanished"]:
+        vanished.append(Vanished(logs[i], start, stop, incarnation))
+    read_by_others = []
+    for i, *offsets in document.get("read_by_others", ()):
+        read_by_others.append(ReadByOthers(logs[i], *offsets))
     return Plan(
         number=document["number"],
         uid=document["uid"],
@@ -299,7 +339,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         positions=dict(zip(logs, positions, strict=True)),
         seen=_committed_offsets(document, logs, positions),
         id=document["id"],
-        losses=losses,
+        losses=tuple(losses),
         table_transaction_version=document["table_bit"],
         log_starts=_log_starts(document, logs, positions),
         leader_epochs=_known_of(logs, epochs["leader"]),
@@ -307,26 +347,33 @@ def plan_of(document: dict[str, Any]) -> Plan:
         incarnations=incarnations,
         pending_starts=_pending(pending, "at_ms"),
         pending_offsets=_pending_offsets(pending),
-        vanished=vanished,
+        vanished=tuple(vanished),
         took_over=_took_over(document.get("took_over")),
-        heir_of=tuple(TookOver(*inherited) for inherited in document.get("heir_of", ())),
+        heir_of=parse_rows(TookOver, document.get("heir_of", ())),
         table_version=document.get("table_version"),
         tails=_tails(document, logs, positions),
-        log_topic_ids={logs[i]: topic_id for i, topic_id in document.get("log_topic_ids", ())},
+        log_topic_ids=_parse_known(document.get("log_topic_ids", ()), logs),
         creation_ids=document.get("creation_ids", {}),
         cluster_id=document.get("cluster_id"),
         bounds=parse_bounds(document.get("bounds")),
         key_ends=_key_ends(document, logs, positions),
-        stood={logs[i]: rows for i, rows in document.get("stood", ())},
+        stood=_parse_known(document.get("stood", ()), logs),
         closes=bool(document.get("closes")),
         offsets_in=OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER)),
         share=_assignment(document.get("share"), logs),
         handed_over=document.get("handed_over"),
         is_void=bool(document.get("void")),
-        read_by_others=read_by_others,
+        read_by_others=tuple(read_by_others),
         time_zone=document.get("time_zone"),
         rows_before=_rows_before(document.get("rows_before")),
     )
+
+
+def _parse_known(
+    rows: Iterable[Sequence[Any]], logs: Sequence[BrokerPartition]
+) -> dict[BrokerPartition, Any]:
+    """Return the values that `_render_known` wrote."""
+    return {logs[i]: value for i, value in rows}
 
 
 def _took_over(found: Sequence[Any] | None) -> TookOver | None:
@@ -342,17 +389,8 @@ def _ranges(
     brokers = []
     for (number, host, port), generation in zip(document["leaders"], generations, strict=True):
         brokers.append(Broker(number, host, port, generation))
-    columns = document["ranges"]
-    rows = zip(
-        columns["log"],
-        columns["size"],
-        columns["before"],
-        columns["leader"],
-        columns["epoch"],
-        strict=True,
-    )
     ranges = []
-    for i, size, before, broker, epoch in rows:
+    for i, size, before, broker, epoch in parse_columns(_RANGE_COLUMNS, document["ranges"]):
         leader = None
         if broker is not None:
             leader = Leader(brokers[broker], epoch)
@@ -366,7 +404,9 @@ def _committed_offsets(
 ) -> dict[BrokerPartition, Committed]:
     words = document.get("words") or ()
     word_numbers = document.get("word") or [None] * len(logs)
-    apart = {i: (first, second) for i, first, second in document.get("apart") or ()}
+    apart = {}
+    for i, first, second in document.get("apart") or ():
+        apart[i] = first, second
     rows = zip(
         logs, positions, document["behind"], document["seen_version"], word_numbers, strict=True
     )
@@ -418,7 +458,7 @@ def _rows_before_content(before: RowsBefore) -> dict[str, Any]:
     Their partitions may be missing in the plan, so they have an index of their own.
     """
     logs = in_order({held.log for held in before.held})
-    index = {log: i for i, log in enumerate(logs)}
+    index = _indexes(logs)
     rows = []
     for held in before.held:
         size = held.until_offset - held.from_offset
@@ -457,13 +497,13 @@ def _assignment(
 ) -> MemberAssignment | None:
     if not found:
         return None
-    assigned = frozenset(logs[i] for i in found["logs"])
+    assigned = [logs[i] for i in found["logs"]]
     return MemberAssignment(
         found["member_id"],
         Membership(found["membership"]),
         found["strategy"],
         found["generation"],
-        assigned,
+        frozenset(assigned),
         found["instance_id"],
     )
 
@@ -479,13 +519,16 @@ def _record_epochs(
 
 
 def _pending_content(plan: Plan) -> dict[str, Any]:
-    pending = sorted_items(plan.pending_starts)
-    content: dict[str, Any] = {
-        "logs": render_logs(log for log, _ in pending),
-        "at_ms": [at_ms for _, at_ms in pending],
-    }
+    logs = []
+    moments = []
+    offsets = []
+    for log, at_ms in sorted_items(plan.pending_starts):
+        logs.append(log)
+        moments.append(at_ms)
+        offsets.append(plan.pending_offsets.get(log))
+    content: dict[str, Any] = {"logs": render_logs(logs), "at_ms": moments}
     if plan.pending_offsets:
-        content["offsets"] = [plan.pending_offsets.get(log) for log, _ in pending]
+        content["offsets"] = offsets
     return content
 
 
@@ -602,7 +645,8 @@ def _without(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]
 
 def _joined(parts: Mapping[str, str]) -> str:
     """Return the canonical JSON text of an object with these parts."""
-    return "{" + ",".join(f'"{name}":{parts[name]}' for name in sorted(parts)) + "}"
+    members = [f'"{name}":{parts[name]}' for name in sorted(parts)]
+    return "{" + ",".join(members) + "}"
 
 
 def render_plan(plan: Plan) -> bytes:
@@ -759,7 +803,9 @@ def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | Non
         found = json.loads(text)
         if found.get("app") != "offset-range-etl":
             return None
-        run_id = found.get("run_id")
+        run_id = None
+        if found.get("run_id"):
+            run_id = str(found["run_id"])
         return CommitMetadata(
             delta_version,
             str(found["app_id"]),
@@ -767,7 +813,7 @@ def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | Non
             int(found["number"]),
             str(found["plan_id"]),
             document=_decode_text(found.get("plan_zlib")),
-            run_id=str(run_id) if run_id else None,
+            run_id=run_id,
             receipts=_decode_text(found.get("receipts_zlib")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

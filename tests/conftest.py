@@ -18,8 +18,8 @@ from etl.decide.table_storage import is_ours, packages, settings_for
 from etl.io.spark.log_store import jar_path
 from etl.io.spark.session import build_session
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.java import store_jars
-from etl.testkit.spark import set_spark_environment, spark_settings
+from etl.testkit.java_and_jars import store_jars
+from etl.testkit.spark_launch import set_spark_environment, spark_settings
 from tests.units_of_work import by_units, turn_of, unit_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from etl.io.spark import log_store
-from etl.testkit.java import delta_jars, fetched, find_java, spark_jars
+from etl.testkit.java_and_jars import delta_jars, fetched, find_java, spark_jars
 from tests.brokers.compiling import COMPILER, LANGUAGE, MAIN, path_of
 
 FOLDER = Path(log_store.__file__).parent

@@ -2,7 +2,7 @@
 
 Lives here: explaining missing rows by range results, lost offsets of plans and commits of other
 writers, and deciding whether a table without them is correct nevertheless.
-Not here: which rows are missing (etl/audit/audit.py), commits of others (etl/io/delta/log.py), rows
+Not here: which rows are missing (etl/audit/compare_rows.py), commits of others (etl/io/delta/log.py), rows
 of a plan's own commit (etl/io/delta/recover_results.py).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.audit.audit import Expected, IncompleteInterval, LogFindings, is_covered
+from etl.audit.compare_rows import Expected, IncompleteInterval, LogFindings, is_covered
 from etl.decide.loaded_intervals import interval_of, subtract_intervals
 from etl.model.plans import Loss, RangeResult
 from etl.model.snapshot import ForeignCommit

@@ -1,8 +1,8 @@
 """Which commands exist, and how does a command begin and end?
 
 Lives here: the commands of daily use, the groups of all others, signals, exit codes.
-Not here: arguments of the other commands (`load_commands`, `operator_commands`, `record_commands`,
-`setup_commands`), options that several commands share (`common_options`).
+Not here: arguments of the other commands (`replay_commands`, `operator_commands`, `record_commands`,
+`file_commands`), options that several commands share (`common_options`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from etl.cli.common_options import (
     table_settings_of,
     wants_json_lines,
 )
-from etl.cli.load_commands import backfills, replay
+from etl.cli.file_commands import conf, init, package, report
 from etl.cli.operator_commands import ledger, offsets, pipelines, plans, table, topics
 from etl.cli.record_commands import records
-from etl.cli.setup_commands import conf, init, package, report
+from etl.cli.replay_commands import backfills, replay
 from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerificationFailed
 from etl.model.partitions import BrokerFamily
 

@@ -31,7 +31,7 @@ from etl.errors import EtlError, SettingsError, Stopped
 if TYPE_CHECKING:
     from etl.cli.progress import JsonLines
     from etl.model.plans import Request
-    from etl.run.services import RunContext
+    from etl.run.service_interfaces import RunContext
     from etl.settings.load import Change
     from etl.settings.sections import Settings
 
@@ -332,10 +332,10 @@ def request_of(settings: Settings, until: str | None, run_key: str | None) -> Re
     """Return the request of a run. Raises SettingsError, and NotReady for an end in the
     future.
     """
-    from etl.run.services import now_ms
-    from etl.settings import load
+    from etl.run.service_interfaces import now_ms
+    from etl.settings import run_request
 
-    return load.request_of(settings, run_key=run_key, until=until, now_ms=now_ms())
+    return run_request.request_of(settings, run_key=run_key, until=until, now_ms=now_ms())
 
 
 Changes = Annotated[
@@ -434,15 +434,15 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     from etl.cli.progress import showing
     from etl.decide.table_storage import is_ours, packages
     from etl.io.spark.session import is_submitted
-    from etl.run.services import RunContext
+    from etl.run.service_interfaces import RunContext
 
     def spark_defaults(properties: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():
             return {}
         from etl.io.spark.log_store import jar_path
         from etl.io.spark.session import without_file_options
-        from etl.testkit.java import store_jars
-        from etl.testkit.spark import jar_settings, set_spark_environment
+        from etl.testkit.java_and_jars import store_jars
+        from etl.testkit.spark_launch import jar_settings, set_spark_environment
 
         set_spark_environment()
         jars = list(store_jars(packages(properties)))

@@ -101,8 +101,8 @@ def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | 
 
     Raises SettingsError.
     """
-    from etl.run.services import now_ms
-    from etl.settings.load import parse_bound
+    from etl.run.service_interfaces import now_ms
+    from etl.settings.run_request import parse_bound
     from etl.settings.source import BeforeEnd, timestamp_of
 
     if found := re.fullmatch(r"-([0-9]{1,18})", text.strip(), re.ASCII):
@@ -211,7 +211,7 @@ def topics_ready(
     from etl.cli.screens import show_complete
     from etl.commands import lag as looking
     from etl.decide.run_requests import milliseconds
-    from etl.run.services import now_ms
+    from etl.run.service_interfaces import now_ms
 
     found = looking.check_topics_ready(
         settings_of(conf),
@@ -296,7 +296,7 @@ def table_gaps(
     from etl.cli.screens import show_intervals
     from etl.commands import lag as looking
     from etl.decide.run_requests import interval_between
-    from etl.run.services import now_ms
+    from etl.run.service_interfaces import now_ms
 
     now = now_ms()
     whole = interval_between(

@@ -28,7 +28,7 @@ from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, Setti
 from etl.io.delta.table import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
-from etl.io.zookeeper.ledger_records import ReservationStore
+from etl.io.zookeeper.ledger_side_documents import ReservationStore
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
@@ -37,9 +37,9 @@ from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report, loaded_before, progress_of_backfill
 from etl.report.run_state import Doing, Stopwatch
 from etl.run.backfill import Beginning, abandon, backfill, estimate_backfill, left_of
-from etl.run.live import LiveServices
-from etl.run.services import ALONE, RunContext, Services
-from etl.run.shell import open_services
+from etl.run.lifecycle import open_services
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE, RunContext, Services
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 

@@ -38,14 +38,14 @@ from etl.commands.doctor_machine import (
 )
 from etl.commands.plans import preview_of
 from etl.decide.offsets import starts_of
-from etl.decide.partition_identity import reject_recreated_or_truncated
 from etl.decide.reconcile import plan_in_force
+from etl.decide.recreated_or_truncated import reject_recreated_or_truncated
 from etl.decide.set_offsets import standing_without_paused
 from etl.decide.table_rules import catalog_of, is_recorded_location, reject_temporary
 from etl.decide.table_storage import LOG_STORE, interval, settings_for
 from etl.errors import EtlError, NotOurTable, Owned, ProcessLost, SettingsError, worst_of
 from etl.io.delta.append import error_of_arrow_writer
-from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.losses import open_losses
 from etl.io.delta.table import (
     WRITTEN_BY_SPARK,
@@ -59,7 +59,7 @@ from etl.io.delta.table import (
 )
 from etl.io.spark.session import session_there, translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_records import read_named_table
+from etl.io.zookeeper.ledger_side_documents import read_named_table
 from etl.model.columns import arrow_schema, names_of_key
 from etl.model.snapshot import (
     FirstRun,
@@ -74,11 +74,11 @@ from etl.model.snapshot import (
 from etl.report.describe import describe_open
 from etl.report.lag import describe_paused
 from etl.report.run_state import Stopwatch
-from etl.run.live import LiveServices
+from etl.run.live_services import LiveServices
 from etl.run.observe import reject_unaccounted_rows
-from etl.run.rows import columns_of_tasks, fitting_arrow_transform, try_on_no_rows, unprovable
-from etl.run.services import RunContext, SparkDefaults, now_ms
-from etl.run.spark import RunSpark, entry_of, of_entry, reject_moved_table
+from etl.run.read_rows import columns_of_tasks, fitting_arrow_transform, try_on_no_rows, unprovable
+from etl.run.service_interfaces import RunContext, SparkDefaults, now_ms
+from etl.run.spark_on_demand import RunSpark, entry_of, of_entry, reject_moved_table
 from etl.settings.choices import OnDataLoss, OnOffsetChanged, WriterName
 from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings

@@ -33,7 +33,7 @@ from etl.io.spark.session import WHERE_JARS_ARE, is_submitted
 from etl.io.spark.session import time_zone as session_time_zone
 from etl.reader.batch_transform import load_function
 from etl.settings.sections import Settings
-from etl.testkit.java import DELTA_VERSION, cached_delta_jars, find_java, java_version
+from etl.testkit.java_and_jars import DELTA_VERSION, cached_delta_jars, find_java, java_version
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

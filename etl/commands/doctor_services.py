@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from etl.commands.doctor_machine import Fact, Findings, Line, Verdict, advice, failed, ok
-from etl.decide.group_commits import is_member
 from etl.decide.group_ownership import (
     foreign_consumers,
     foreign_owners,
     members_as_owners,
     owned_policy,
 )
+from etl.decide.member_commits import is_member
 from etl.decide.reconcile import (
     reject_missing_topics,
     reject_null_partition_value,
@@ -38,8 +38,8 @@ from etl.errors import (
     SettingsError,
 )
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster, chosen_topics
-from etl.io.zookeeper.connection import describe_identity, id_of
+from etl.io.brokers.cluster_requests import Cluster, chosen_topics
+from etl.io.zookeeper.client import describe_identity, id_of
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.permissions import (
@@ -63,7 +63,7 @@ from etl.model.plans import Plan
 from etl.model.security import EVERYBODY, Acl
 from etl.model.snapshot import Ledger
 from etl.run.discovery import Discovery, configured_family
-from etl.run.live import unspoken
+from etl.run.live_services import unspoken
 from etl.settings.choices import OnActiveMembers, OnNoLeader, OnOwned, OwnershipMode, split_address
 
 _CONNECT_TIMEOUT_S = 5.0

@@ -14,7 +14,13 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.audit.audit import AuditedLog, Expected, replaced_expected, together, without_reloaded
+from etl.audit.compare_rows import (
+    AuditedLog,
+    Expected,
+    replaced_expected,
+    together,
+    without_reloaded,
+)
 from etl.decide.loaded_intervals import (
     Ancestry,
     ancestry,
@@ -38,8 +44,8 @@ from etl.model.snapshot import (
     Table,
 )
 from etl.report.describe import describe_jafka_proof, describe_vanished
-from etl.run.live import LiveServices
-from etl.run.services import ALONE
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 

@@ -1,7 +1,7 @@
 """How does a pipeline inherit from another pipeline of its table?
 
 `etl pipelines inherit`, under the driver locks of both pipelines:
-1. close the number of the predecessor's stored plan (etl/run/close_plan.py)
+1. close the number of the predecessor's stored plan (etl/run/void_plan_number.py)
 2. read its loaded-until offsets from the table
 3. store the predecessor's pauses, and retire it
 4. merge its loaded intervals into this ledger
@@ -22,7 +22,6 @@ from dataclasses import replace
 from etl.commands.backfill import reject_table_without_backfills, reject_unfinished
 from etl.commands.operator_decisions import DecisionResult, as_member, store_decided
 from etl.commands.run import new_run_id
-from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
     ownership_after_inheritance,
     reject_active_members,
@@ -39,6 +38,7 @@ from etl.decide.inherit_pipeline import (
     state_of_itself,
 )
 from etl.decide.loaded_intervals import with_backfills
+from etl.decide.member_commits import as_left_to_others
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decide.set_offsets import merged
@@ -46,7 +46,7 @@ from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan
 from etl.errors import NeedsDecision, SettingsError
 from etl.io.delta.table_state import loaded_by, other_pipelines
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
-from etl.io.zookeeper.ledger_records import (
+from etl.io.zookeeper.ledger_side_documents import (
     ReservationStore,
     read_all_loaded_intervals,
     read_pauses,
@@ -71,11 +71,11 @@ from etl.model.snapshot import (
 )
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
-from etl.run.close_plan import close_next_number, close_stored_plan
 from etl.run.ingest import finish_repair
-from etl.run.live import LiveServices
-from etl.run.services import ALONE, RunContext, now_ms
-from etl.run.shell import open_services
+from etl.run.lifecycle import open_services
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE, RunContext, now_ms
+from etl.run.void_plan_number import close_next_number, close_stored_plan
 from etl.settings.sections import Settings
 
 

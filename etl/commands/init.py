@@ -22,7 +22,7 @@ from typing import Any
 from etl.decide.reconcile import reject_missing_topics, reject_null_partition_value
 from etl.decide.table_rules import unplanned_rows_error
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
-from etl.io.brokers.cluster import Cluster, chosen_topics
+from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.delta.scan import unaccounted_rows
 from etl.io.delta.table import open_table
 from etl.io.zookeeper.group_offsets import ConsumerGroup

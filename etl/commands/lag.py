@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from etl.audit.audit import AuditedLog, Expected
+from etl.audit.compare_rows import AuditedLog, Expected
 from etl.commands.expected_rows import expected_of_all, loaded_plans, read_both_ledgers
 from etl.decide.lag import Progress, lag_of, progress_of
 from etl.decide.loaded_intervals import ExplainedOffsets, TableGap, explain_missing, find_gaps
@@ -32,7 +32,7 @@ from etl.errors import (
     OffsetMoved,
     SettingsError,
 )
-from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics
+from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics
 from etl.io.brokers.times import read_oldest
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, OldestRecord, in_order
 from etl.model.plans import Loss
@@ -47,9 +47,9 @@ from etl.report.lag import (
     unread_from,
 )
 from etl.run.discovery import Discovery
-from etl.run.live import LiveServices
-from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_discovery, open_services
+from etl.run.lifecycle import open_discovery, open_services
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 

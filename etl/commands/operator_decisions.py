@@ -27,14 +27,6 @@ from etl.commands.backfill import unloaded_by_backfill
 from etl.commands.run import new_run_id
 from etl.decide.accept_partitions import Accepting, describe_accepted_partitions, plan_reset
 from etl.decide.byte_offsets import correct_start_offsets
-from etl.decide.group_commits import (
-    CommitOutcome,
-    commit_outcome,
-    is_left_open,
-    plan_without_uncommitted,
-    uncommitted_partitions,
-    with_commit_settled,
-)
 from etl.decide.group_ownership import (
     command_plan,
     joins_for_commands,
@@ -44,6 +36,14 @@ from etl.decide.group_ownership import (
     reject_partitions_of_other_members,
     reject_unknown_incarnations,
     reject_unrecorded_commit,
+)
+from etl.decide.member_commits import (
+    CommitOutcome,
+    commit_outcome,
+    is_left_open,
+    plan_without_uncommitted,
+    uncommitted_partitions,
+    with_commit_settled,
 )
 from etl.decide.next_step import plan_superseding, repair_of, repaired
 from etl.decide.reconcile import (
@@ -58,7 +58,7 @@ from etl.decide.table_rules import KEY, describe_accepted, topics_accepted
 from etl.errors import NeedsDecision, SettingsError
 from etl.io.delta.log import hash_of_commit, open_log
 from etl.io.delta.table import open_table, rust_path
-from etl.io.zookeeper.ledger_records import read_named_table, write_mark, write_named_table
+from etl.io.zookeeper.ledger_side_documents import read_named_table, write_mark, write_named_table
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     FORM_OF_PARTITION,
@@ -93,10 +93,10 @@ from etl.report.run_report import Report
 from etl.report.run_state import Stopwatch
 from etl.report.verify import foreign_commit_as_json
 from etl.run.ingest import finish_repair
-from etl.run.live import LiveServices
-from etl.run.services import ALONE, RunContext, Services, now_ms
-from etl.run.shell import open_services, place_table
-from etl.run.spark import ask
+from etl.run.lifecycle import open_services, place_table
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
+from etl.run.spark_on_demand import ask
 from etl.settings.choices import place_of
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
@@ -664,7 +664,7 @@ def lookup_path(
 
     The next run compares the table's id with that of the plans. `is_made`: if the catalog has no
     such table, an empty one is created, as by a first run; rows of a dropped table are not
-    restored. Raises SettingsError for a conf with a path, and as `run.spark.ask`.
+    restored. Raises SettingsError for a conf with a path, and as `run.spark_on_demand.ask`.
     """
     if settings.table.name is None:
         raise SettingsError(

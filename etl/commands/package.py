@@ -26,7 +26,7 @@ from etl.model.columns import raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
-from etl.testkit.java import cached_delta_jars
+from etl.testkit.java_and_jars import cached_delta_jars
 
 _BYTES = 1 << 20
 _HEADER_BYTES = 61

@@ -21,9 +21,9 @@ from etl.decide.group_ownership import reject_retiring_unfinished
 from etl.decide.reconcile import reject_shared_topics
 from etl.errors import Owned, SettingsError
 from etl.io.delta.table import open_table
-from etl.io.zookeeper.connection import describe_identity
+from etl.io.zookeeper.client import describe_identity
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
-from etl.io.zookeeper.ledger_records import read_pauses
+from etl.io.zookeeper.ledger_side_documents import read_pauses
 from etl.io.zookeeper.permissions import apply_acls, kept_by
 from etl.ledger.paths import PipelinePaths
 from etl.ledger.registrations import DriverNode
@@ -31,10 +31,10 @@ from etl.model.security import Acl
 from etl.model.snapshot import Ledger, Retirement
 from etl.report.describe import format_time
 from etl.report.lag import pause_as_json
-from etl.run.close_plan import close_stored_plan
-from etl.run.live import LiveServices
-from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_services
+from etl.run.lifecycle import open_services
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE, now_ms
+from etl.run.void_plan_number import close_stored_plan
 from etl.settings.secrets import NAME
 from etl.settings.sections import Settings
 

@@ -36,9 +36,9 @@ from etl.report.describe import (
 )
 from etl.report.lag import describe_paused
 from etl.report.plan_json import describe_done_before, describe_plan
-from etl.run.rows import check_rows, check_without_spark, writer_of
-from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_services
+from etl.run.lifecycle import open_services
+from etl.run.read_rows import check_rows, check_without_spark, writer_of
+from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.sections import Settings
 
 

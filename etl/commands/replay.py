@@ -30,12 +30,12 @@ from etl.model.snapshot import Snapshot
 from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report
 from etl.report.run_state import Stopwatch
+from etl.run.lifecycle import open_services
 from etl.run.loaded_rows import PutInto
 from etl.run.replay import is_left, next_replay, replay, zones_of_replaced
-from etl.run.services import ALONE, RunContext, Services, now_ms
-from etl.run.shell import open_services
+from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.settings.choices import check_place, lies_in, place_of
-from etl.settings.load import parse_bound as parse_relative
+from etl.settings.run_request import parse_bound as parse_relative
 from etl.settings.sections import Settings
 from etl.settings.source import parse_timestamp, timestamp_of
 from etl.settings.table import StoreSettings, TablePath, kind_of

@@ -23,7 +23,6 @@ from etl.commands.operator_decisions import (
     store_decided,
 )
 from etl.commands.run import new_run_id
-from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
     command_plan,
     describe_rewound,
@@ -35,6 +34,7 @@ from etl.decide.group_ownership import (
     reject_rewinding_other_members,
 )
 from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of, state_of_itself
+from etl.decide.member_commits import as_left_to_others
 from etl.decide.next_step import Action, Repair, repaired
 from etl.decide.reconcile import plan_in_force, reject_other_broker_type, reject_retired
 from etl.decide.restore_ledger import (
@@ -60,7 +60,7 @@ from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
 from etl.decide.table_rules import rows_not_begun
 from etl.errors import EtlError, NeedsDecision, OffsetMoved, Owned, Unreachable
 from etl.io.delta.table_state import other_pipelines
-from etl.io.zookeeper.ledger_records import take_in
+from etl.io.zookeeper.ledger_side_documents import take_in
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
@@ -77,10 +77,10 @@ from etl.report.lag import PAUSES_LOST
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
 from etl.run.ingest import finish_repair
-from etl.run.live import LiveServices
+from etl.run.lifecycle import open_services
+from etl.run.live_services import LiveServices
 from etl.run.observe import Observer
-from etl.run.services import ALONE, RunContext, Services, now_ms
-from etl.run.shell import open_services
+from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.settings.sections import Settings
 
 # -- restoring

@@ -24,16 +24,16 @@ from etl.errors import EtlError, SessionLost, SettingsError, Stopped, Unreachabl
 from etl.io.process import REQUEST_METER
 from etl.io.report_files import kept_in, this_process
 from etl.io.spark.session import translating_spark_errors
-from etl.io.zookeeper.ledger_records import write_named_table
+from etl.io.zookeeper.ledger_side_documents import write_named_table
 from etl.model.plans import Request, since
 from etl.report.describe import counted
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.run.ingest import ingest
-from etl.run.live import LiveServices
-from etl.run.services import ALONE, RunContext, Services, now_ms
-from etl.run.shell import compact_when_due, mirror, open_services, place_table
-from etl.run.spark import Making
+from etl.run.lifecycle import compact_when_due, mirror, open_services, place_table
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
+from etl.run.spark_on_demand import Making
 from etl.settings.conf_file import confs_in
 from etl.settings.load import Change, load_settings
 from etl.settings.sections import Settings

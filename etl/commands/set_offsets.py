@@ -21,7 +21,6 @@ from etl.commands.operator_decisions import (
     store_decided,
 )
 from etl.commands.run import new_run_id
-from etl.decide.group_commits import metadata_named_by_command
 from etl.decide.group_ownership import (
     command_plan,
     foreseen_by_command,
@@ -32,6 +31,7 @@ from etl.decide.group_ownership import (
     reject_unrecorded_commit,
 )
 from etl.decide.loaded_intervals import subtract_intervals
+from etl.decide.member_commits import metadata_named_by_command
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.reconcile import reject_retired_or_shared, where_we_stand
 from etl.decide.set_offsets import (
@@ -52,7 +52,7 @@ from etl.decide.set_offsets import (
 )
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.io.process import user_at_host
-from etl.io.zookeeper.ledger_records import read_pauses_at, write_pauses
+from etl.io.zookeeper.ledger_side_documents import read_pauses_at, write_pauses
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
 from etl.model.plans import Loss, OffsetRange, Plan
@@ -63,9 +63,9 @@ from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
 from etl.run.discovery import Discovery
 from etl.run.ingest import finish_repair
-from etl.run.live import LiveServices
-from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_services
+from etl.run.lifecycle import open_services
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import BeforeEnd, Timestamp

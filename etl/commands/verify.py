@@ -6,7 +6,7 @@ but topics that they loaded may stop a run.
 
 Lives here: reading both sides of the proof, leaving out rows of other pipelines, and the reasons
 for missing rows.
-Not here: the comparison (etl/audit/audit.py), the expected rows (etl/commands/expected_rows.py).
+Not here: the comparison (etl/audit/compare_rows.py), the expected rows (etl/commands/expected_rows.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from etl.audit.audit import (
+from etl.audit.compare_rows import (
     AuditedLog,
     Expected,
     IncompleteInterval,
@@ -59,9 +59,9 @@ from etl.model.snapshot import (
 )
 from etl.report.run_state import Stopwatch
 from etl.report.verify import Proof
-from etl.run.live import LiveServices
-from etl.run.services import ALONE, RunContext
-from etl.run.shell import open_services
+from etl.run.lifecycle import open_services
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import ALONE, RunContext
 from etl.settings.sections import Settings
 
 

@@ -25,9 +25,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from etl.decide.byte_offsets import misaligned_partitions, reject_misaligned_offset
-from etl.decide.group_commits import metadata_named_by_command, reject_replacing
+from etl.decide.member_commits import metadata_named_by_command, reject_replacing
 from etl.decide.offsets import starts_anew, starts_of
-from etl.decide.partition_identity import (
+from etl.decide.plan import shape_of_rows
+from etl.decide.plan_replacement import (
+    losses_to_read_again,
+    lost_with_logs,
+    partitions_missing_offsets,
+)
+from etl.decide.recreated_or_truncated import (
     Cut,
     compared_ids,
     creations_to_record,
@@ -44,8 +50,6 @@ from etl.decide.partition_identity import (
     waiting_logs,
     ways_out,
 )
-from etl.decide.plan import shape_of_rows
-from etl.decide.replacement import losses_to_read_again, lost_with_logs, partitions_missing_offsets
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import (

@@ -31,8 +31,8 @@ from typing import TypeVar
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.loaded_intervals import OFFSETS_END, subtract_intervals
 from etl.decide.offsets import starts_of
-from etl.decide.partition_identity import record_epochs, reject_recreated_or_truncated
 from etl.decide.plan import divide_caps, reading_of, shape_of_rows
+from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or_truncated
 from etl.decide.replay import Bound, OffsetsOfTimes, ReplayRequest
 from etl.decide.reservations import Stretches, reject_other_incarnation
 from etl.decide.tasks import boundaries_of, split_ranges

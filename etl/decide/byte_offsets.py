@@ -1,7 +1,7 @@
 """Which byte offsets are unverified or misaligned, and what replaces them?
 
 Lives here: which offsets to verify, rejecting misaligned ones, correcting a stored plan.
-Not here: reading the bytes at an offset (etl/io/brokers/cluster.py).
+Not here: reading the bytes at an offset (etl/io/brokers/cluster_requests.py).
 
 On Jafka and Kafka 0.7 offsets are bytes, and most of them are inside an entry. A range that begins
 there can never be read, and after it is stored each run stops there. So an offset that neither its
@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.decide.offsets import starts_of
-from etl.decide.partition_identity import accept_command
+from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import MisalignedOffset, OffsetMoved, SettingsError
 from etl.model.partitions import (
     NOTHING_COMMITTED,

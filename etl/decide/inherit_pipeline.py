@@ -22,10 +22,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from etl.decide.group_commits import reject_replacing
 from etl.decide.loaded_intervals import first_gap
+from etl.decide.member_commits import reject_replacing
 from etl.decide.offsets import pending_starts, starts_of
-from etl.decide.partition_identity import (
+from etl.decide.plan import shape_of_rows
+from etl.decide.reconcile import compare, is_of_another_era
+from etl.decide.recreated_or_truncated import (
     creations_to_record,
     is_creation_id,
     is_same_cluster,
@@ -33,8 +35,6 @@ from etl.decide.partition_identity import (
     record_epochs,
     topic_ids_to_record,
 )
-from etl.decide.plan import shape_of_rows
-from etl.decide.reconcile import compare, is_of_another_era
 from etl.decide.table_changes import app_id_of, name_of, table_to_record
 from etl.decide.table_rules import inherited_rows
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from etl.decide.offsets import start_of, starts_of
-from etl.decide.partition_identity import other_logs, reject_recreated_or_truncated
+from etl.decide.recreated_or_truncated import other_logs, reject_recreated_or_truncated
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.plans import OffsetRange, Plan

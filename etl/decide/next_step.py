@@ -20,16 +20,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from etl.decide.backfill import next_backfill_plan
-from etl.decide.group_commits import as_if_alone, with_assignment, with_commit_settled
 from etl.decide.group_ownership import leave_to_owners, reject_owned_ranges
 from etl.decide.lag import Expiring, find_expiring
+from etl.decide.member_commits import as_if_alone, with_assignment, with_commit_settled
 from etl.decide.plan import plan_next
-from etl.decide.reconcile import reject_retired_or_shared
-from etl.decide.replacement import (
+from etl.decide.plan_replacement import (
     reject_abandoning_lost_offsets,
     replacement_plan,
     replay_or_supersede,
 )
+from etl.decide.reconcile import reject_retired_or_shared
 from etl.decide.reservations import reject_reserved
 from etl.decide.run_requests import (
     finished_key,

@@ -37,7 +37,7 @@ later records would never be loaded. Offsets of topics that are not read now sta
 the topic is read again.
 
 Lives here: starts, and the comparison of committed offsets. Not here: offsets of group members
-(etl/decide/group_commits.py).
+(etl/decide/member_commits.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from etl.decide.partition_identity import accept_command
+from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import OffsetMoved, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan, PlanKind

@@ -5,7 +5,7 @@ that change the rows of a plan; leaders and tasks of a plan; when a plan is read
 with a short-lived JVM.
 
 Not here: start offsets (etl/decide/offsets.py), splitting ranges (etl/decide/tasks.py), stored
-plans that cannot be finished (etl/decide/replacement.py), table features (etl/io/delta/table.py).
+plans that cannot be finished (etl/decide/plan_replacement.py), table features (etl/io/delta/table.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import reject_misaligned_offsets
-from etl.decide.group_commits import read_by_others
 from etl.decide.lag import find_expiring
+from etl.decide.member_commits import read_by_others
 from etl.decide.offsets import pending_offsets, pending_starts, start_of
-from etl.decide.partition_identity import (
+from etl.decide.recreated_or_truncated import (
     creations_to_record,
     record_epochs,
     reject_recreated_or_truncated,

@@ -41,7 +41,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.decide.group_commits import commits_after_append, member_state, owned_logs
+from etl.decide.member_commits import commits_after_append, member_state, owned_logs
 from etl.decide.offsets import (
     Ends,
     as_if_stored_in,
@@ -164,7 +164,7 @@ def reject_missing_topics(
 
     Raises TopicMissing, with similar topics of the cluster; SettingsError if `exclude_topics`
     excludes a requested topic. `gone`: missing topics of a stored plan, which
-    etl/decide/replacement.py rejects. `read`: topics that this pipeline has read. A name with a dot
+    etl/decide/plan_replacement.py rejects. `read`: topics that this pipeline has read. A name with a dot
     is an expression that must match a topic.
     """
     existing = {*topics, *gone}
@@ -294,7 +294,7 @@ def reconcile(
     """Decide the state of the pipeline; the cases are in the module's docstring.
 
     `place`: the table's location, also before it exists. `ends`: no offset is followed above them.
-    `storage`: the places of committed offsets; `owned`, `moves_behind`: see `group_commits`. Raises
+    `storage`: the places of committed offsets; `owned`, `moves_behind`: see `member_commits`. Raises
     LedgersDisagree or OffsetMoved if an operator must decide, SettingsError for another storage.
     """
     reject_other_ledger(ledger, table)

@@ -3,7 +3,7 @@
 Lives here: the offsets of each side, rejections of plans that overlap them, what a backfill keeps
 of its reservation, and its results without the released offsets.
 Not here: which offsets a new backfill reserves (etl/decide/backfill.py), storing reservations
-(etl/io/zookeeper/ledger_records.py).
+(etl/io/zookeeper/ledger_side_documents.py).
 
     pipeline            reserves
     -----------------   ----------------------------------------------------------------------------

@@ -44,14 +44,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from etl.decide.group_commits import (
+from etl.decide.group_ownership import leave_to_owners
+from etl.decide.member_commits import (
     as_if_alone,
     is_member,
     reject_in_doubt_commit,
     state_after_plan,
     with_commit_settled,
 )
-from etl.decide.group_ownership import leave_to_owners
 from etl.decide.next_step import NextStep, Repair, next_step, repair_of, steps_ahead
 from etl.decide.offsets import (
     apart_from,

@@ -29,22 +29,22 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
-from etl.decide.group_commits import metadata_named_by_command, reject_replacing
 from etl.decide.group_ownership import owned_error
+from etl.decide.member_commits import metadata_named_by_command, reject_replacing
 from etl.decide.offsets import starts_of
-from etl.decide.partition_identity import (
-    leader_epochs_to_record,
-    record_epochs,
-    reject_recreated_or_truncated,
-    tails_to_record,
-)
 from etl.decide.plan import shape_of_rows
-from etl.decide.reconcile import where_we_stand
-from etl.decide.replacement import (
+from etl.decide.plan_replacement import (
     losses_to_read_again,
     lost_with_logs,
     partitions_missing_offsets,
     without_losses,
+)
+from etl.decide.reconcile import where_we_stand
+from etl.decide.recreated_or_truncated import (
+    leader_epochs_to_record,
+    record_epochs,
+    reject_recreated_or_truncated,
+    tails_to_record,
 )
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError

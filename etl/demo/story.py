@@ -31,7 +31,7 @@ from etl.io.brokers.client import SimpleConsumer
 from etl.model.partitions import BrokerFamily
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.spark import SHORT_RUN
+from etl.testkit.spark_launch import SHORT_RUN
 
 RECORDS_PER_BATCH = 500
 _HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.registry import read_brokers, read_physical_brokers, read_physical_cluster
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import Broker, BrokerPartition

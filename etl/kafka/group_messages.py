@@ -27,7 +27,13 @@ from kafka.protocol.consumer.metadata import (
 )
 
 from etl.errors import BrokerRefusal, CorruptData
-from etl.kafka import small_messages
+from etl.kafka import kafka_python_messages
+from etl.kafka.kafka_python_messages import (
+    ConsumerGroupHeartbeatRequest,
+    by_topic,
+    or_minus_one,
+    or_none,
+)
 from etl.kafka.messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
@@ -40,7 +46,6 @@ from etl.kafka.messages import (
     Synced,
     is_of_instance,
 )
-from etl.kafka.small_messages import ConsumerGroupHeartbeatRequest, by_topic, or_minus_one, or_none
 from etl.kafka.versions import error_of
 from etl.model.partitions import BrokerPartition
 
@@ -112,7 +117,7 @@ def _decoded(kind: Any, content: bytes, field: str, place: Mapping[str, Any]) ->
     if written_version < 0:
         raise CorruptData(f"{field} is of version {written_version}", action=_CHECK, **place)
     version = min(written_version, _NEWEST)
-    small_messages.reject_malformed_member_data(kind, version, memoryview(content), **place)
+    kafka_python_messages.reject_malformed_member_data(kind, version, memoryview(content), **place)
     try:
         return kind.decode(content[2:], version=version, header=False)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:

@@ -2,7 +2,7 @@
 
 Lives here: ListOffsets, Metadata, OffsetForLeaderEpoch and DescribeLogDirs by Kafka's own message
 schemas, with partitions as rows of numbers; FindCoordinator, OffsetCommit and OffsetFetch.
-Not here: small requests (small_messages.py), which kafka-python encodes and decodes. It would
+Not here: small requests (kafka_python_messages.py), which kafka-python encodes and decodes. It would
 create an object for each partition.
 
 Flexible versions (KIP-482) have compact lengths and tagged fields; no tagged field of the
@@ -26,6 +26,13 @@ from uuid import UUID
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from etl.errors import BrokerRefusal, CorruptData
+from etl.kafka.kafka_python_messages import (
+    by_topic,
+    isolation_level,
+    or_minus_one,
+    or_none,
+    select_topics,
+)
 from etl.kafka.messages import (
     ClusterMetadata,
     CommittedOffset,
@@ -40,7 +47,6 @@ from etl.kafka.messages import (
     TopicMetadata,
 )
 from etl.kafka.primitives import Reader, Writer
-from etl.kafka.small_messages import by_topic, isolation_level, or_minus_one, or_none, select_topics
 from etl.kafka.versions import UNKNOWN_TOPIC, Api, error_of
 from etl.model.partitions import INTERNAL_TOPICS, Broker, BrokerPartition, Isolation, Leader
 
@@ -48,7 +54,7 @@ Answer = TypeVar("Answer")
 FIRST_LISTED = 1
 """Version 0 of ListOffsets has several offsets per partition, so its rows differ in size."""
 FIRST_CLUSTER = 9
-"""Earlier versions of Metadata are in `small_messages`."""
+"""Earlier versions of Metadata are in `kafka_python_messages`."""
 _FIRST_WITH_TOPIC_IDS = 10
 _LAST_WITH_OPERATIONS = 10
 _FIRST_FLEXIBLE = {
@@ -220,7 +226,7 @@ def parse_cluster(
 ) -> ThrottledAnswer[ClusterMetadata]:
     """Parse a response to Metadata in version `FIRST_CLUSTER` or later. Raises CorruptData.
 
-    `chosen`: as in `small_messages.parse_metadata`.
+    `chosen`: as in `kafka_python_messages.parse_metadata`.
     """
     reader, _ = _answer(Api.METADATA, version, answer, place)
     throttled_ms = reader.int32()

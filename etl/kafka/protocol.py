@@ -5,7 +5,7 @@ A `BrokerType` is a broker type. It performs the handshake with a broker and ret
 holds its bytes and the parser of its response. All types send the size as an int32 first.
 
 Lives here: requests, broker protocols, handshakes and logins (SASL), for all broker types.
-Not here: the broker types (kafka_family.py, jafka_family.py), tokens of login mechanisms
+Not here: the broker types (kafka_requests.py, jafka_requests.py), tokens of login mechanisms
 (etl/io/brokers).
 """
 

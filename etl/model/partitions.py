@@ -45,7 +45,7 @@ class Broker:
     host: str
     port: int
     generation: str | None = field(default=None, compare=False)
-    """Broker type or release, named as in `etl.kafka.families`; None: the broker reports it in the
+    """Broker type or release, named as in `etl.kafka.broker_types`; None: the broker reports it in the
     handshake.
     """
 

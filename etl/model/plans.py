@@ -273,7 +273,7 @@ class Plan:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     creation_ids: Mapping[str, str] = field(default_factory=dict)
     """Ids of the topics' znodes, in addition to their own ids
-    (`etl.decide.partition_identity.compared_ids`).
+    (`etl.decide.recreated_or_truncated.compared_ids`).
     """
     previous: str | None = None
     supersedes: str | None = None
@@ -326,7 +326,7 @@ class Plan:
     """
     log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and
-    that id (`decide.partition_identity`).
+    that id (`decide.recreated_or_truncated`).
     """
     bounds: Bounds = NO_BOUNDS
     """The requested bounds of the run."""
@@ -336,7 +336,7 @@ class Plan:
     """
     cluster_id: str | None = None
     """Cluster id that the brokers report, in addition to the conf's name, which was needed when
-    they reported none (`decide.partition_identity`).
+    they reported none (`decide.recreated_or_truncated`).
     """
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: number of rows of each partition in its ranges when it was planned."""

@@ -439,7 +439,7 @@ class Snapshot:
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
     """Where `committed` was read."""
     cluster_id: str | None = None
-    """The id of a cluster that goes by the conf's name (`etl.decide.partition_identity`)."""
+    """The id of a cluster that goes by the conf's name (`etl.decide.recreated_or_truncated`)."""
     asked: ResolvedRequest | None = None
     """None: nothing in addition to the conf."""
     claims: Reservations = NO_CLAIMS

@@ -37,7 +37,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.decide.partition_identity import EPOCHS_KEPT
+from etl.decide.recreated_or_truncated import EPOCHS_KEPT
 from etl.errors import (
     BrokerError,
     BrokerRefusal,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from etl.decide.partition_identity import Cut
+from etl.decide.recreated_or_truncated import Cut
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -36,7 +36,7 @@ from etl.errors import (
     TopicRecreated,
 )
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.connection import IDLE_CONNECTIONS
 from etl.io.brokers.offsets import read_tails
 from etl.kafka.messages import (

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from etl.decide.partition_identity import accept_command
+from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import (
     DataLoss,
     EtlError,
@@ -658,7 +658,7 @@ def _generation(options: Mapping[str, str]) -> str | None:
     """Return the broker release of `broker_version`. None: ask the brokers."""
     if "broker_version" not in options:
         return None
-    from etl.kafka.families import release_name
+    from etl.kafka.broker_types import release_name
 
     return release_name(options["broker_version"], option="broker_version")
 

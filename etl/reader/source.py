@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from etl.decide.partition_identity import Cut
+from etl.decide.recreated_or_truncated import Cut
 from etl.decide.tasks import (
     Boundaries,
     boundaries_of,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-    from etl.io.brokers.cluster import Cluster
+    from etl.io.brokers.cluster_requests import Cluster
     from etl.io.brokers.offsets import OffsetsAndLeaders
 
 
@@ -134,7 +134,7 @@ def resolve_task(task: QueryTask, reading: ReadOptions) -> Task:
 
 def _cluster_of(task: QueryTask, reading: ReadOptions) -> Cluster:
     """Open the cluster on an executor, which connects to brokers only, not to ZooKeeper."""
-    from etl.io.brokers.cluster import Cluster
+    from etl.io.brokers.cluster_requests import Cluster
     from etl.io.brokers.connection import IDLE_CONNECTIONS
 
     planned = [(broker.host, broker.port) for broker in task.brokers]
@@ -332,7 +332,7 @@ def _cleanups(
 @contextlib.contextmanager
 def _open_cluster(reading: ReadOptions, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
     """Open the cluster on the driver. Only this connects to ZooKeeper."""
-    from etl.io.brokers.cluster import Cluster
+    from etl.io.brokers.cluster_requests import Cluster
     from etl.io.clusters import registered_cluster
     from etl.io.zookeeper.session import ZooKeeper
 

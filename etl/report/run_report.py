@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.decide.group_commits import ReadTwice
 from etl.decide.lag import Progress, lag_of, progress_of
+from etl.decide.member_commits import ReadTwice
 from etl.decide.offsets import starts_of
 from etl.decide.run_requests import loaded_beyond, up_to_bound
 from etl.decide.table_changes import name_of

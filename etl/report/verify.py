@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.audit.audit import AuditedLog
+from etl.audit.compare_rows import AuditedLog
 from etl.audit.explain import Gaps, LogProof
 from etl.decide.table_changes import error_of
 from etl.errors import LedgersDisagree

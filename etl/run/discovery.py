@@ -20,14 +20,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from etl.decide.partition_identity import ClusterName, cluster_name
+from etl.decide.recreated_or_truncated import ClusterName, cluster_name
 from etl.decide.table_changes import app_id_of
 from etl.errors import BrokerUnreachable, Meaning
-from etl.io.brokers.cluster import Cluster, unknown_topics
+from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.io.brokers.offsets import pause
 from etl.io.clusters import CONNECT_WITHIN_S, registered_brokers, registered_cluster
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_records import read_pauses
+from etl.io.zookeeper.ledger_side_documents import read_pauses
 from etl.io.zookeeper.registry import (
     are_registered,
     read_cluster_id,
@@ -36,7 +36,7 @@ from etl.io.zookeeper.registry import (
     read_topics,
 )
 from etl.io.zookeeper.session import ZooKeeper
-from etl.kafka.families import release_name
+from etl.kafka.broker_types import release_name
 from etl.kafka.messages import ClusterMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from etl.model.plans import Plan

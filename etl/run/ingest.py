@@ -9,7 +9,7 @@ Lives here, too: replacing a plan during its execution by one without lost offse
 rows that other writers removed with permission.
 
 Not here: decisions (etl/decide/next_step.py), everything that can block (`Services`), closing the
-number of a stored plan (etl/run/close_plan.py).
+number of a stored plan (etl/run/void_plan_number.py).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from functools import partial
 from typing import Any
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
-from etl.decide.group_commits import duplicate_reads
 from etl.decide.group_ownership import owners_to_wait_for
+from etl.decide.member_commits import duplicate_reads
 from etl.decide.next_step import Action, NextStep, Repair, next_step
-from etl.decide.partition_identity import creations_to_compare, reject_topics_recreated_since
+from etl.decide.plan_replacement import plan_without
 from etl.decide.reconcile import naming_table
-from etl.decide.replacement import plan_without
+from etl.decide.recreated_or_truncated import creations_to_compare, reject_topics_recreated_since
 from etl.decide.replay import give_up_replay
 from etl.decide.table_changes import reject_changes_by_others, unacknowledged
 from etl.decide.table_storage import describe_time_zones, in_time_zone
@@ -46,7 +46,7 @@ from etl.report.lag import PAUSES_LOST, describe_paused_but_executed
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.run.group_member import Joining, commit, joined
-from etl.run.services import Services
+from etl.run.service_interfaces import Services
 from etl.settings.choices import OnDataLoss
 from etl.settings.sections import Settings
 

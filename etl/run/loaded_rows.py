@@ -17,7 +17,7 @@ from etl.errors import TableUnreachable
 from etl.io.delta.recover_results import Recount, rows_in_null_partition
 from etl.io.delta.table import EVENT_DATE, check_shape
 from etl.io.delta.table_state import Outcome, commits_of_ours
-from etl.io.zookeeper import ledger_records
+from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.plan_document import parse_plan, results_of
 from etl.model.columns import arrow_schema
@@ -26,14 +26,14 @@ from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
 from etl.model.snapshot import CommitMetadata, Ledger, LoadedIntervals, Snapshot
 from etl.run.discovery import Discovery
 from etl.run.observe import observe_table
-from etl.run.rows import format_rows, read_rows, translating_transform_errors
-from etl.run.services import now_ms
+from etl.run.read_rows import format_rows, read_rows, translating_transform_errors
+from etl.run.service_interfaces import now_ms
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from etl.run.rows import Following
+    from etl.run.read_rows import Following
 
 
 def applied_in_run(
@@ -167,7 +167,7 @@ class LoadedRows:
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
         """See `services.Services`."""
-        return ledger_records.read_all_loaded_intervals(self.ledger, transaction_version)
+        return ledger_side_documents.read_all_loaded_intervals(self.ledger, transaction_version)
 
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]
@@ -187,7 +187,7 @@ class LoadedRows:
 
     def tidy(self) -> None:
         """See `services.Services`."""
-        ledger_records.prune(self.ledger)
+        ledger_side_documents.prune(self.ledger)
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """See `services.Services`."""
@@ -207,7 +207,7 @@ class LoadedRows:
         Starts Spark. Raises NotOurTable if rows do not fit, and what reading and an append raise.
         """
         from etl.io.delta.append import replace_in
-        from etl.io.delta.exclusive_create import require_exclusive_create
+        from etl.io.delta.exclusive_create_probe import require_exclusive_create
         from etl.io.delta.scan import rows_there
         from etl.io.spark.catalog import enter_store
 

@@ -15,21 +15,21 @@ from dataclasses import dataclass, replace
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
 from etl.decide.group_ownership import members_as_owners
 from etl.decide.offsets import both, in_zookeeper_alone, starts_of, timestamps_to_look_up
-from etl.decide.partition_identity import ClusterName, end_places, epochs_to_ask, known_places
+from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.reconcile import (
     plan_in_force,
     reject_missing_topics,
     reject_null_partition_value,
     reject_other_broker_type,
 )
-from etl.decide.replacement import topics_left_to_read
+from etl.decide.recreated_or_truncated import ClusterName, end_places, epochs_to_ask, known_places
 from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.decide.set_offsets import paused_unread
 from etl.decide.table_changes import accepted_with_backfills, app_id_of, is_waiting_for_a_table
 from etl.decide.table_rules import missing_files_error, topics_to_check, unplanned_rows_error
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
-from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
+from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
 from etl.io.brokers.offsets import OffsetsAndLeaders, read_tails
 from etl.io.brokers.times import read_oldest
@@ -40,7 +40,7 @@ from etl.io.delta.table_state import with_others
 from etl.io.spark.session import parallelism_of, time_zone
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_records import ReservationStore, find_key, read_pauses
+from etl.io.zookeeper.ledger_side_documents import ReservationStore, find_key, read_pauses
 from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.messages import ClusterMetadata
 from etl.model.columns import arrow_schema

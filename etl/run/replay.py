@@ -39,7 +39,7 @@ from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.run.ingest import CONFLICTS_MAX, execute, finish_left, finish_repair, observe_and_decide
-from etl.run.services import Services
+from etl.run.service_interfaces import Services
 from etl.settings.sections import Settings
 
 

@@ -253,7 +253,7 @@ class TableSettings(Section):
     @property
     def path(self) -> str:
         """Return the table's path, which carries `store` (`TablePath`), as `losses_path` does.
-        Raises LookupError for a named table before `run.spark.placed`.
+        Raises LookupError for a named table before `run.spark_on_demand.placed`.
         """
         if self.written_path is None:
             raise LookupError(f"the path of the table {self.name} is not looked up yet")

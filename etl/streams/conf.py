@@ -11,7 +11,7 @@ from typing import Any
 
 from etl.decide.group_assignment import STRATEGIES, Strategy
 from etl.errors import SettingsError
-from etl.kafka.families import release_name
+from etl.kafka.broker_types import release_name
 from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
 from etl.model.partitions import (
     BrokerFamily,

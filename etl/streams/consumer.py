@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
 from etl.settings.choices import FETCH_MAX_BYTES, MAX_BATCH_BYTES, MIB, TIMEOUT_S, StartAt
 from etl.streams.conf import (
@@ -290,7 +290,7 @@ class Consumer:
             BrokerUnreachable    a partition was unreachable for `timeout_s`, and no other one has
                                  records
             NeedsDecision        a partition has no committed offset, and `start` is None
-            and, as a member, as `run.services.Member.join`
+            and, as a member, as `run.service_interfaces.Member.join`
         """
         with self._exclusive(nests=False):
             deadline = time.monotonic() + timeout_s

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from etl.decide.group_assignment import OTHERS_BACKOFF_S, Strategy, Timing
 from etl.errors import BrokerUnreachable, MembershipLost, NotAssigned, SessionLost, SettingsError
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
 from etl.io.clusters import registered_cluster
@@ -63,7 +63,7 @@ class GroupMember(Protocol):
     """One membership. Only its own consumer calls it, one thread at a time."""
 
     def join(self) -> MemberAssignment:
-        """Join and return the assignment; see `run.services.Member.join`."""
+        """Join and return the assignment; see `run.service_interfaces.Member.join`."""
 
     @property
     def needs_rebalance(self) -> bool:

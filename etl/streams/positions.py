@@ -27,7 +27,7 @@ from etl.errors import (
     OffsetMoved,
     PermissionDenied,
 )
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import OUR_VERSION
 from etl.io.zookeeper.session import (

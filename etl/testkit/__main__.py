@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from etl.errors import EtlError
 from etl.testkit.brokers import release_jars
 from etl.testkit.class_archive import make_archive
-from etl.testkit.java import cache_folder, delta_jars, find_java
+from etl.testkit.java_and_jars import cache_folder, delta_jars, find_java
 
 
 def main() -> int:

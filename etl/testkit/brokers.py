@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from etl.errors import SettingsError, Unreachable
-from etl.testkit.java import Artifact, fetched, find_java
+from etl.testkit.java_and_jars import Artifact, fetched, find_java
 from etl.testkit.server_process import HOST, Server, answers, free_port, wait_until
 
 _WITHIN_S = 60.0

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etl.testkit.java import (
+from etl.testkit.java_and_jars import (
     DELTA_VERSION,
     alone,
     cache_folder,

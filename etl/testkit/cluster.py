@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from etl.testkit.brokers import DEFAULT_VERSION, Kafka, NewTopic, make_chroot
-from etl.testkit.java import find_java, spark_jars
+from etl.testkit.java_and_jars import find_java, spark_jars
 from etl.testkit.server_process import HOST, Server
 
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"

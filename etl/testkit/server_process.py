@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from etl.errors import SettingsError, Unreachable
-from etl.testkit.java import java_environment
+from etl.testkit.java_and_jars import java_environment
 
 HOST = "127.0.0.1"
 
@@ -179,7 +179,7 @@ class Server(ABC):
             sys.executable,
             "-I",
             "-S",
-            str(Path(__file__).with_name("watch.py")),
+            str(Path(__file__).with_name("stop_with_parent.py")),
             str(self._process.pid),
         ]
         self._watch = subprocess.Popen(

@@ -40,8 +40,8 @@ from etl.io.brokers.client import SimpleConsumer
 from etl.io.spark.session import build_session
 from etl.testkit.brokers import JAFKA, release_jars
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.java import find_java
-from etl.testkit.spark import jar_settings, set_spark_environment, spark_settings
+from etl.testkit.java_and_jars import find_java
+from etl.testkit.spark_launch import jar_settings, set_spark_environment, spark_settings
 from tests.command_result import run_etl
 
 TOPIC = "clicks"

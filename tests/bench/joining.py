@@ -30,7 +30,7 @@ import yaml
 
 from etl.commands.run import run
 from etl.model.plans import Plan
-from etl.run.services import Member, Services
+from etl.run.service_interfaces import Member, Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import ZooKeeper
 from tests.bench.planning import LOGS_OF_A_TOPIC, RECORDS, NothingRead, many_brokers, register

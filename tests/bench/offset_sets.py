@@ -21,7 +21,14 @@ import numpy
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, ObservedOffsets, audit_log
+from etl.audit.compare_rows import (
+    BUCKET_OFFSETS,
+    AuditedLog,
+    Bucket,
+    Expected,
+    ObservedOffsets,
+    audit_log,
+)
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 

@@ -36,7 +36,7 @@ from etl.commands.run import run
 from etl.ledger.plan_document import render_plan
 from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Table
-from etl.run.services import Services
+from etl.run.service_interfaces import Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import ZooKeeper
 

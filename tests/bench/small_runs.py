@@ -33,8 +33,8 @@ from kafka import KafkaProducer
 from pyarrow import parquet
 
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.java import delta_jars
-from etl.testkit.spark import set_spark_environment
+from etl.testkit.java_and_jars import delta_jars
+from etl.testkit.spark_launch import set_spark_environment
 
 _PR_SET_CHILD_SUBREAPER = 36
 """Of Linux."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.testkit.class_archive import archive_options
-from etl.testkit.spark import set_spark_environment, spark_settings
+from etl.testkit.spark_launch import set_spark_environment, spark_settings
 
 PAIRS = 3
 KINDS = ("with", "without")

@@ -23,7 +23,7 @@ from typing import Any
 import google_crc32c
 
 from etl.io.brokers import connection
-from etl.io.brokers.cluster import Cluster as Brokers
+from etl.io.brokers.cluster_requests import Cluster as Brokers
 from etl.io.delta import data_files
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import BrokerPartition, Isolation

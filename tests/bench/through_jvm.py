@@ -24,8 +24,8 @@ import pyspark.worker  # noqa: F401  # as a worker has it
 
 from etl.model.columns import arrow_schema
 from etl.records import arrow  # noqa: F401  # with the kernels
-from etl.testkit.java import find_java, spark_home
-from etl.testkit.spark import set_spark_environment
+from etl.testkit.java_and_jars import find_java, spark_home
+from etl.testkit.spark_launch import set_spark_environment
 
 SOURCE = Path(__file__).with_name("java") / "ArrowRows.java"
 _BATCHES = (1 << 16, 1 << 14, 1 << 12, 1 << 10, 1 << 8)

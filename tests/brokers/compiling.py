@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etl.testkit.brokers import JAFKA, release_jars
-from etl.testkit.java import Artifact, alone, cache_folder, fetched, find_java
+from etl.testkit.java_and_jars import Artifact, alone, cache_folder, fetched, find_java
 
 IN_THE_GATE = (JAFKA, "0.8.2.2", "3.9.1", "4.1.0")
 """The releases that `make test` runs on: those that differ most."""
@@ -33,7 +33,7 @@ _OF_GROUPS = {
 COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.37.0")
 MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
 LANGUAGE = "-17"
-"""The oldest Java of `etl.testkit.java.VERSIONS`."""
+"""The oldest Java of `etl.testkit.java_and_jars.VERSIONS`."""
 _WITHIN_S = 120
 
 

@@ -19,7 +19,7 @@ from typing import Self
 from etl.model.partitions import BrokerPartition
 from etl.testkit.brokers import JAFKA, Kafka, release_jars
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.java import find_java
+from etl.testkit.java_and_jars import find_java
 from tests.brokers.compiling import SOURCES, compiled
 
 KeyValue = tuple[bytes | None, bytes | None]

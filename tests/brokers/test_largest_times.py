@@ -10,7 +10,7 @@ import pytest
 
 from etl.errors import SettingsError
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.model.partitions import BrokerPartition
 from tests.brokers.stage import KafkaStage
 from tests.fakes.batches import Batch, Rec, encode

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etl.testkit.brokers import release_jars
-from etl.testkit.java import Artifact, fetched, find_java
+from etl.testkit.java_and_jars import Artifact, fetched, find_java
 from tests.brokers.stage import KafkaStage
 
 _WITHIN_S = 120

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from etl.run.live import LiveServices
+from etl.run.live_services import LiveServices
 from tests.chaos.cases_zombie import prepare, wakes_at_verb
 from tests.chaos.cases_zookeeper import creates, end_session, run_disturbed
 from tests.chaos.others import JOIN, PARTITIONS, OtherConsumer, shared

@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Any
 
-from etl.testkit.spark import StandaloneSpark
+from etl.testkit.spark_launch import StandaloneSpark
 from tests.chaos.driver import Driver, send
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.kept import kept

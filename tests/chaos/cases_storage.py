@@ -11,7 +11,7 @@ from pathlib import Path
 from kafka import KafkaProducer
 
 from etl.testkit.brokers import release_jars
-from etl.testkit.java import find_java
+from etl.testkit.java_and_jars import find_java
 from etl.testkit.server_process import wait_until
 from tests.chaos.sources import let_go, log_starts, stopped
 from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of

@@ -20,7 +20,7 @@ from unittest import mock
 
 from etl.commands import run
 from etl.io.zookeeper.session import ZooKeeper as Session
-from etl.run.live import LiveServices
+from etl.run.live_services import LiveServices
 from etl.testkit.cluster import ZooKeeper
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.testkit.brokers import DEFAULT_VERSION
-from etl.testkit.java import spark_jars
+from etl.testkit.java_and_jars import spark_jars
 from tests.chaos.stage import Case, CaseResult
 from tests.chaos.writes import WRITES
 

@@ -11,7 +11,7 @@ import pytest
 from etl.errors import NeedsDecision, Owned
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Claimed, Ledger, Reservation, ReservationState
-from etl.run.services import Services
+from etl.run.service_interfaces import Services
 from tests.fakes.world_stage import Stage, another, append, loaded, plan_for, stored
 
 

@@ -55,7 +55,10 @@ from kafka.protocol.metadata import (
 )
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from etl.kafka.small_messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from etl.kafka.kafka_python_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from tests.fakes.frames import exactly
 
 (

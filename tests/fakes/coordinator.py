@@ -30,8 +30,11 @@ from kafka.protocol.consumer import (
     SyncGroupResponse,
 )
 
+from etl.kafka.kafka_python_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from etl.kafka.messages import LEAVES
-from etl.kafka.small_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.fakes.broker import GROUPS, FakeBroker
 
 JOIN, HEARTBEAT, LEAVE, SYNC, CONSUMER = 11, 12, 13, 14, 68

@@ -81,7 +81,7 @@ def commit_as_owner(
 
 
 def mark(out: Outside, plan: Plan) -> None:
-    """As `ledger_records.write_mark`."""
+    """As `ledger_side_documents.write_mark`."""
     there = plan_document.parse_plan(out.plans[plan.number], path="plans")
     is_same = (there.handed_over, there.is_void) == (plan.handed_over, plan.is_void)
     if there.id != plan.id or not (

@@ -128,7 +128,7 @@ def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
 
 @dataclass
 class ClaimsSeen:
-    """As `etl.run.live.ClaimsOfRun`."""
+    """As `etl.run.live_services.ClaimsOfRun`."""
 
     seen: Reservations = Reservations()
     own: Claimed | None = None

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from etl.decide.loaded_intervals import Span, spans_of
-from etl.decide.partition_identity import Cut
+from etl.decide.recreated_or_truncated import Cut
 from etl.decide.reservations import merge_intervals
 from etl.errors import (
     ExpiredOffsets,

@@ -15,7 +15,7 @@ import pytest
 
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.offsets import read_tails
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.kafka.protocol import Reply, Request

@@ -14,7 +14,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     RebalanceStatistics,
 )
-from etl.run.services import Member
+from etl.run.service_interfaces import Member
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld
 

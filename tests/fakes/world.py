@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
-from etl.decide.group_commits import CommitOutcome, commit_outcome
 from etl.decide.loaded_intervals import Span
+from etl.decide.member_commits import CommitOutcome, commit_outcome
 from etl.decide.offsets import reject_other_offsets_storage, starts_of, timestamps_to_look_up
-from etl.decide.partition_identity import cluster_name, end_places, epochs_to_ask, known_places
+from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.reconcile import plan_in_force
-from etl.decide.replacement import topics_left_to_read
+from etl.decide.recreated_or_truncated import cluster_name, end_places, epochs_to_ask, known_places
 from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.errors import Owned
@@ -45,7 +45,7 @@ from etl.model.snapshot import (
     Snapshot,
     Table,
 )
-from etl.run.services import Member
+from etl.run.service_interfaces import Member
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter

@@ -12,7 +12,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartition
 from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, PlanKind, Request
 from etl.model.snapshot import ForeignCommit, Table
-from etl.run.services import Services
+from etl.run.service_interfaces import Services
 
 GROUP_OWNER = "host-1-0"
 """The suffix of another consumer's id after the group's name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.kafka.jafka_family import JafkaProtocol
+from etl.kafka.jafka_requests import JafkaProtocol
 from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget
 from etl.kafka.protocol import Request
 from etl.model.partitions import BrokerPartition, Isolation

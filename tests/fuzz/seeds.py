@@ -33,10 +33,13 @@ from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse
 from kafka.protocol.producer import ProduceResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
-from etl.kafka.fetch import VERSIONS
+from etl.kafka.fetch_messages import VERSIONS
 from etl.kafka.group_messages import render_assignment, render_subscription
+from etl.kafka.kafka_python_messages import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse,
+)
 from etl.kafka.messages import FetchTarget, Subscription
-from etl.kafka.small_messages import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
 from etl.kafka.versions import Api
 from etl.ledger import plan_document
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader

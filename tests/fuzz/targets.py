@@ -23,14 +23,14 @@ from etl.errors import BrokerRefusal
 from etl.io.delta.log import parse_added, parse_commit, parse_removed, parse_shape
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.kafka import (
-    families,
-    fetch,
+    broker_types,
+    fetch_messages,
     group_messages,
+    kafka_python_messages,
     many_partitions,
-    small_messages,
 )
 from etl.kafka import (
-    jafka_family as jafka_errors,
+    jafka_requests as jafka_errors,
 )
 from etl.kafka.messages import FetchAnswer
 from etl.kafka.primitives import Reader
@@ -78,7 +78,8 @@ from etl.model.security import Security, SecurityProtocol
 from etl.model.snapshot import NamedTable, Pause, Reservation, Retirement
 from etl.reader.options import parse_options, parse_ranges
 from etl.settings.choices import split_address
-from etl.settings.load import load_settings, parse_bound, parse_change, parse_settings
+from etl.settings.load import load_settings, parse_change, parse_settings
+from etl.settings.run_request import parse_bound
 from etl.settings.source import parse_timestamp
 from tests.fakes.batches import Codec, answer, compress
 from tests.fakes.old_logs import OLD_CODECS
@@ -119,31 +120,33 @@ def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], obj
 
     def read(content: bytes) -> object:
         version = lowest + (content[0] - lowest) % (highest - lowest + 1) if content else lowest
-        return parse(small_messages.decode(api, version, memoryview(content[1:]), broker="b:9092"))
+        return parse(
+            kafka_python_messages.decode(api, version, memoryview(content[1:]), broker="b:9092")
+        )
 
     return read
 
 
 _PARSERS: dict[Api, Callable[[Any], object]] = {
-    Api.SASL_HANDSHAKE: families.parse_mechanisms,
-    Api.SASL_AUTHENTICATE: families.parse_token,
-    Api.API_VERSIONS: small_messages.parse_api_versions,
-    Api.METADATA: small_messages.parse_metadata,
+    Api.SASL_HANDSHAKE: broker_types.parse_mechanisms,
+    Api.SASL_AUTHENTICATE: broker_types.parse_token,
+    Api.API_VERSIONS: kafka_python_messages.parse_api_versions,
+    Api.METADATA: kafka_python_messages.parse_metadata,
     Api.LIST_OFFSETS: lambda response: (
-        small_messages.parse_list_offsets(response),
-        small_messages.parse_offsets_before(response, 1),
+        kafka_python_messages.parse_list_offsets(response),
+        kafka_python_messages.parse_offsets_before(response, 1),
     ),
     Api.OFFSET_COMMIT: many_partitions.parse_commit,
     Api.OFFSET_FETCH: lambda response: [
         many_partitions.parse_offset_fetch(response, in_zookeeper=kept) for kept in (False, True)
     ],
-    Api.PRODUCE: fetch.parse_produce,
+    Api.PRODUCE: fetch_messages.parse_produce,
     Api.FIND_COORDINATOR: many_partitions.parse_coordinator,
-    Api.DESCRIBE_CONFIGS: small_messages.parse_retention,
-    Api.DESCRIBE_PRODUCERS: small_messages.parse_open_transactions,
-    Api.LIST_TRANSACTIONS: small_messages.parse_transactional_ids,
-    Api.DESCRIBE_TRANSACTIONS: small_messages.parse_transactions,
-    Api.DESCRIBE_GROUPS: small_messages.parse_group,
+    Api.DESCRIBE_CONFIGS: kafka_python_messages.parse_retention,
+    Api.DESCRIBE_PRODUCERS: kafka_python_messages.parse_open_transactions,
+    Api.LIST_TRANSACTIONS: kafka_python_messages.parse_transactional_ids,
+    Api.DESCRIBE_TRANSACTIONS: kafka_python_messages.parse_transactions,
+    Api.DESCRIBE_GROUPS: kafka_python_messages.parse_group,
     Api.JOIN_GROUP: group_messages.parse_join,
     Api.SYNC_GROUP: group_messages.parse_sync,
     Api.HEARTBEAT: group_messages.parse_heartbeat,
@@ -203,8 +206,8 @@ def _code(error_of: Callable[[int], BrokerRefusal | None]) -> Callable[[bytes], 
 
 
 def _fetch(content: bytes) -> FetchAnswer:
-    version = (content[0] & 0x7F) % len(fetch.VERSIONS) if content else 4
-    return fetch.parse_fetch(
+    version = (content[0] & 0x7F) % len(fetch_messages.VERSIONS) if content else 4
+    return fetch_messages.parse_fetch(
         version, memoryview(bytearray(content[1:])), [seeds.FETCHED], broker="b:9092"
     )
 

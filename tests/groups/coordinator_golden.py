@@ -15,7 +15,7 @@ from unittest import mock
 
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
-from etl.kafka import small_messages
+from etl.kafka import kafka_python_messages
 from etl.kafka.versions import Api
 from etl.model.partitions import GroupProtocol
 from etl.testkit.cluster import EmbeddedCluster
@@ -44,10 +44,10 @@ def take(version: str) -> list[dict[str, Any]]:
             }
         return found
 
-    decode = small_messages.decode
+    decode = kafka_python_messages.decode
     with (
         EmbeddedCluster(version=version) as cluster,
-        mock.patch.object(small_messages, "decode", decoded),
+        mock.patch.object(kafka_python_messages, "decode", decoded),
     ):
         cluster.create_topic("clicks", 4)
         for protocol in GroupProtocol if version >= "4" else [GroupProtocol.CLASSIC]:

@@ -13,8 +13,8 @@ from etl.io.spark.log_store import jar_path
 from etl.io.spark.session import build_session
 from etl.settings.load import load_settings
 from etl.settings.table import TablePath
-from etl.testkit.java import store_jars
-from etl.testkit.spark import jar_settings, set_spark_environment
+from etl.testkit.java_and_jars import store_jars
+from etl.testkit.spark_launch import jar_settings, set_spark_environment
 
 
 def main(conf: str, at: str, *statements: str) -> None:

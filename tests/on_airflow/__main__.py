@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from etl.testkit.java import alone, cache_folder, java_environment
+from etl.testkit.java_and_jars import alone, cache_folder, java_environment
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 VERSIONS = sorted(

@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.spark import SHORT_RUN, jar_settings, set_spark_environment
+from etl.testkit.spark_launch import SHORT_RUN, jar_settings, set_spark_environment
 
 
 class Broker:

@@ -1,7 +1,7 @@
 """The simulated outside of the fast soak: logs in memory in place of the brokers, and a writer on
 delta-rs in place of Spark.
 
-Everything else of a run is the product's own: `live.LiveServices` with its ledger, group, lock, and
+Everything else of a run is the product's own: `live_services.LiveServices` with its ledger, group, lock, and
 the reading of the table. The writer commits as `EmptyCommit` does: application transaction and
 metadata, on the same table object that was read.
 """
@@ -47,8 +47,8 @@ from etl.model.partitions import (
 )
 from etl.model.plans import OffsetRange, Plan, RangeResult, Request
 from etl.model.snapshot import Snapshot
-from etl.run import discovery, live, services
-from etl.run.rows import Following
+from etl.run import discovery, live_services, service_interfaces
+from etl.run.read_rows import Following
 from etl.settings.sections import Settings
 from tests.soak.points import through, wrapped
 
@@ -82,7 +82,7 @@ def value_of(log: BrokerPartition, offset: int) -> bytes:
 
 
 class MemoryCluster:
-    """`io.brokers.cluster.Cluster` on logs in memory."""
+    """`io.brokers.cluster_requests.Cluster` on logs in memory."""
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], **_: Any) -> None:
         self._logs = _places[bootstrap[0][0]]
@@ -94,7 +94,7 @@ class MemoryCluster:
         """Nothing to hang up."""
 
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
-        """See `io.brokers.cluster.Cluster`."""
+        """See `io.brokers.cluster_requests.Cluster`."""
         names = sorted({log.topic for log in self._logs if topics is None or log.topic in topics})
         found = {
             name: TopicMetadata(name, None, f"id-{name}", False, self._partitions(name))
@@ -106,7 +106,7 @@ class MemoryCluster:
         return self.describe(topics)
 
     def extents(self, logs: Collection[BrokerPartition], **_: Any) -> OffsetsAndLeaders:
-        """See `io.brokers.cluster.Cluster`."""
+        """See `io.brokers.cluster_requests.Cluster`."""
 
         def ask() -> OffsetsAndLeaders:
             found = {
@@ -124,7 +124,7 @@ class MemoryCluster:
     def retained_from(
         self, found: OffsetsAndLeaders, since_ms: Mapping[BrokerPartition, int], **_: Any
     ) -> dict[BrokerPartition, int]:
-        """See `io.brokers.cluster.Cluster`."""
+        """See `io.brokers.cluster_requests.Cluster`."""
         return {}
 
     def looked_at(
@@ -151,7 +151,7 @@ class MemoryCluster:
         return KafkaGroup()
 
     def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, float]:
-        """See `io.brokers.cluster.Cluster`."""
+        """See `io.brokers.cluster_requests.Cluster`."""
         return dict.fromkeys(found.extents, 100.0)
 
     def _partitions(self, topic: str) -> tuple[PartitionMetadata, ...]:
@@ -223,7 +223,7 @@ class Rows:
         return log.records(r.from_offset, r.until_offset)
 
 
-class MemoryWorld(live.LiveServices):
+class MemoryWorld(live_services.LiveServices):
     """The real world of a run, with `Rows` in place of Spark's."""
 
     def __init__(
@@ -236,7 +236,9 @@ class MemoryWorld(live.LiveServices):
         now_ms: Callable[[], int],
         request: Request | None = None,
     ) -> None:
-        super().__init__(settings, zookeeper, services.RunContext(), run_id, request=request)
+        super().__init__(
+            settings, zookeeper, service_interfaces.RunContext(), run_id, request=request
+        )
         self._uid, self._clock = uid, now_ms
 
     def new_uid(self) -> str:

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from etl.audit.audit import AuditedLog, Expected, LogFindings, audit
+from etl.audit.compare_rows import AuditedLog, Expected, LogFindings, audit
 from etl.errors import FileLost, SettingsError, TableUnreachable
 from etl.io.delta.recover_results import Recount, recount, recount_commit
 from etl.io.delta.scan import Scan, doubled_offsets

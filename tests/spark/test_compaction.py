@@ -24,7 +24,7 @@ from etl.model.columns import arrow_schema
 from etl.model.plans import CommitResult
 from etl.report.run_report import Report
 from etl.report.run_state import Executed, Outcome
-from etl.run.shell import compact_when_due
+from etl.run.lifecycle import compact_when_due
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings
 

@@ -26,7 +26,7 @@ from etl.reader.reading import NAME, ReadOptions, Task, tasks_of_ranges
 from etl.reader.source import RangesReader
 from etl.reader.spark_tasks import read_tasks
 from etl.reader.task_rows import TaskFailed
-from etl.run.rows import translating_transform_errors
+from etl.run.read_rows import translating_transform_errors
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode

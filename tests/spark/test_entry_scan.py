@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 from deltalake import write_deltalake
 
-from etl.audit.audit import AuditedLog, EntryInterval, Expected, LogFindings
+from etl.audit.compare_rows import AuditedLog, EntryInterval, Expected, LogFindings
 from etl.errors import SettingsError
 from etl.io.delta.scan import EntryScan, rows_in_intervals
 from etl.model.partitions import BrokerPartition

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from etl.io.spark.catalog import enter_store
 from etl.model.security import SecretRef
 from etl.settings.table import StoreSettings, TablePath
-from etl.testkit.spark import set_spark_environment
+from etl.testkit.spark_launch import set_spark_environment
 from tests.stores.servers import SECRET_VARIABLE
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from etl.io.spark.log_store import jar_path
 from etl.io.spark.session import build_session
 from etl.model.security import parse_reference
 from etl.settings.table import StoreSettings, TablePath
-from etl.testkit.java import store_jars
-from etl.testkit.spark import jar_settings, set_spark_environment
+from etl.testkit.java_and_jars import store_jars
+from etl.testkit.spark_launch import jar_settings, set_spark_environment
 
 BY_SPARK, BY_DELTA_RS = "by the log store", "by delta-rs"
 

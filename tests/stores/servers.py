@@ -20,9 +20,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from etl.testkit.java import Artifact, alone, cache_folder, fetched, find_java, java_environment
+from etl.testkit.java_and_jars import (
+    Artifact,
+    alone,
+    cache_folder,
+    fetched,
+    find_java,
+    java_environment,
+)
 from etl.testkit.server_process import HOST, Server, answers
-from etl.testkit.spark import SHORT_RUN
+from etl.testkit.spark_launch import SHORT_RUN
 from tests.stores.way import FaultyWay, RpcWay
 
 if TYPE_CHECKING:

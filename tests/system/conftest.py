@@ -69,7 +69,7 @@ def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Whether the test is marked so. Its rows are then made in this process."""
     is_marked = request.node.get_closest_marker("without_spark") is not None
     if is_marked:
-        monkeypatch.setattr("etl.run.rows.cores", lambda: 1)
+        monkeypatch.setattr("etl.run.read_rows.cores", lambda: 1)
         monkeypatch.setattr("etl.reader.local_workers.Worker", WorkerHere)
     return is_marked
 

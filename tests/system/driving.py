@@ -24,10 +24,10 @@ from etl.commands.backfill import parse_backfill_request, run_backfill
 from etl.commands.run import run
 from etl.demo.crash_run import Dying
 from etl.model.plans import Request
-from etl.run.services import Services
+from etl.run.service_interfaces import Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.spark import SHORT_RUN
+from etl.testkit.spark_launch import SHORT_RUN
 from tests.command_result import CommandResult, refused, run_etl
 from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.java import delta_jars
-from etl.testkit.spark import StandaloneSpark, submit_environment
+from etl.testkit.java_and_jars import delta_jars
+from etl.testkit.spark_launch import StandaloneSpark, submit_environment
 from tests.conftest import TopicFactory
 from tests.pages import lines
 

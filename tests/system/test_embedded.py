@@ -19,7 +19,7 @@ from etl.errors import SettingsError, Unreachable
 from etl.testkit.brokers import Kafka
 from etl.testkit.cluster import EmbeddedCluster, ZooKeeper
 from etl.testkit.server_process import answers, wait_until
-from etl.testkit.spark import StandaloneSpark
+from etl.testkit.spark_launch import StandaloneSpark
 from tests.processes import is_running, that_mention
 
 GONE_WITHIN_S = 20.0

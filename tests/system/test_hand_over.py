@@ -16,7 +16,7 @@ from etl.errors import Owned, SessionLost, SettingsError
 from etl.io.zookeeper import group_offsets
 from etl.io.zookeeper.group_offsets import ConsumerGroup, HandOver, OwnedOffsets
 from etl.io.zookeeper.ledger import Check, DriverLock, PlanLedger
-from etl.io.zookeeper.ledger_records import write_mark
+from etl.io.zookeeper.ledger_side_documents import write_mark
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session import Outcome, ZooKeeper, outcomes
 from etl.ledger.paths import GroupPaths, PipelinePaths
@@ -31,7 +31,7 @@ from etl.model.partitions import (
     RejectedCommit,
 )
 from etl.model.plans import OffsetRange, Plan
-from etl.run.live import PlanStore
+from etl.run.live_services import PlanStore
 from tests.builders import plain_plan, plain_settings
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]

@@ -34,8 +34,8 @@ from etl.model.partitions import BrokerPartition, Isolation
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.records.decode import Messages
-from etl.run.services import ALONE
-from etl.run.shell import open_services
+from etl.run.lifecycle import open_services
+from etl.run.service_interfaces import ALONE
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from etl.testkit.brokers import JAFKA

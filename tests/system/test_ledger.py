@@ -17,7 +17,7 @@ from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachab
 from etl.io.process import new_uid
 from etl.io.zookeeper import ledger as documents
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_records import ReservationStore, note_removals, prune, remember
+from etl.io.zookeeper.ledger_side_documents import ReservationStore, note_removals, prune, remember
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader

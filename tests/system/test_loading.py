@@ -28,8 +28,8 @@ from etl.io.brokers.client import SimpleConsumer
 from etl.model.columns import spark_schema
 from etl.report.run_report import Report
 from etl.report.run_state import Doing, Outcome, Verb
-from etl.run import rows
-from etl.run.services import RunContext
+from etl.run import read_rows
+from etl.run.service_interfaces import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until
@@ -365,7 +365,7 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     )
     (pipeline.folder / "shaping_of_tests.py").write_text(
         "from pyspark.sql import functions as f\n\n"
-        "def shaped(rows):\n    return rows.withColumns({'size': f.length('value'), "
+        "def shaped(rows):\n    return read_rows.withColumns({'size': f.length('value'), "
         "'source': f.lit('web')}).drop('headers')\n"
     )
     monkeypatch.syspath_prepend(str(pipeline.folder))
@@ -462,7 +462,7 @@ def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(
         packed.append(tasks_of_plan(*arguments, **more))
         return packed[-1]
 
-    monkeypatch.setattr(rows, "tasks_of_plan", recorded)
+    monkeypatch.setattr(read_rows, "tasks_of_plan", recorded)
     pipeline.produce(4_000)
     reported = pipeline.door("run", after=["--dry-run"]).document
     pipeline.ran()

@@ -16,7 +16,7 @@ from etl.commands.run import run
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.group_offsets import FencedOffsetCommit
 from etl.model.partitions import MemberAssignment
-from etl.run import live
+from etl.run import live_services
 from etl.settings.load import load_settings
 from tests.command_result import refused
 from tests.system.driving import BrokenOff, Pipeline, break_off, broken_off_before
@@ -177,7 +177,7 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
 ) -> None:
     member.produce(80)
     with monkeypatch.context() as patched, pytest.raises(BrokenOff):
-        patched.setattr(live, "write_mark", lambda *given: break_off())
+        patched.setattr(live_services, "write_mark", lambda *given: break_off())
         run(load_settings(member.conf))
     member.produce(80)
     committed_by_another(member, {partition: 50 for partition in range(4)})

@@ -25,8 +25,8 @@ from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger import paths, registrations
 from etl.model.partitions import BrokerPartition
-from etl.run.live import LiveServices
-from etl.run.services import RunContext
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import RunContext
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from etl.testkit.server_process import wait_until
@@ -518,8 +518,8 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
 DRIVE_AND_CLAIM = """
 import sys, time
 from etl.model.partitions import BrokerPartition
-from etl.run.services import RunContext
-from etl.run.shell import open_services
+from etl.run.service_interfaces import RunContext
+from etl.run.lifecycle import open_services
 from etl.settings.load import load_settings
 from tests.fakes.claim_contract import plan_of
 plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))

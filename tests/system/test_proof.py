@@ -24,7 +24,7 @@ from etl.commands.run import run
 from etl.decide import loaded_intervals
 from etl.io.brokers.client import SimpleConsumer
 from etl.model.columns import arrow_schema
-from etl.run.services import Services
+from etl.run.service_interfaces import Services
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from tests.command_result import refused

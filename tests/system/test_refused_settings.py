@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster as Brokers
+from etl.io.brokers.cluster_requests import Cluster as Brokers
 from etl.model.partitions import BrokerPartition
 from etl.reader.source import OffsetRanges
 from etl.settings.choices import split_address

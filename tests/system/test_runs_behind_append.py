@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.run.live import LiveServices
+from etl.run.live_services import LiveServices
 from tests.system.driving import Pipeline, broken_off_before
 from tests.system.other_members import MEMBER, another_member, at_first
 

@@ -13,8 +13,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from etl.run import live
-from etl.run.services import now_ms
+from etl.run import live_services
+from etl.run.service_interfaces import now_ms
 from tests.command_result import CommandResult, refused
 from tests.conftest import TopicFactory
 from tests.stores.pipeline import StoredPipeline
@@ -215,7 +215,7 @@ def test_the_first_run_of_a_day_finds_that_the_store_ignores_if_none_match_by_no
         pipeline.ran()
         pipeline.produce(50, partitions=2)
     before = pipeline.table_files()
-    monkeypatch.setattr(live, "now_ms", lambda: now_ms() + 86_400_000)
+    monkeypatch.setattr(live_services, "now_ms", lambda: now_ms() + 86_400_000)
     refused_by_name(through(careless, pipeline).run(), careless)
     assert pipeline.table_files() == before
     through(None, pipeline).ran()

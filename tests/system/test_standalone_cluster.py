@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from etl.commands.package import package
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
-from etl.testkit.spark import (
+from etl.testkit.spark_launch import (
     SHORT_RUN,
     StandaloneSpark,
     jar_settings,

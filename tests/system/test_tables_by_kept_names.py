@@ -14,12 +14,12 @@ from etl.commands.operator_decisions import with_table
 from etl.errors import Owned
 from etl.io.delta.table import id_of
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_records import read_named_table, write_named_table
+from etl.io.zookeeper.ledger_side_documents import read_named_table, write_named_table
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
-from etl.run.services import ALONE
-from etl.run.shell import open_services
+from etl.run.lifecycle import open_services
+from etl.run.service_interfaces import ALONE
 from etl.settings.load import load_settings
 from tests.command_result import refused
 from tests.system.driving import Pipeline, take_over
@@ -87,7 +87,7 @@ def test_a_command_that_waited_for_the_driver_does_not_go_by_a_place_that_was_re
 def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(
     named: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("etl.run.spark.RunSpark.session", None)
+    monkeypatch.setattr("etl.run.spark_on_demand.RunSpark.session", None)
     named.settings["source"] = {"starting_offsets": "latest"}
     named.ran()
     named.produce(40, partitions=1)

@@ -20,8 +20,8 @@ from kafka import KafkaProducer
 from etl import __version__
 from etl.settings.schema import conf_schema
 from etl.testkit.cluster import EmbeddedCluster
-from etl.testkit.java import cache_folder, java_environment
-from etl.testkit.spark import StandaloneSpark
+from etl.testkit.java_and_jars import cache_folder, java_environment
+from etl.testkit.spark_launch import StandaloneSpark
 from tests.conftest import TopicFactory
 from tests.pages import lines
 

@@ -23,8 +23,8 @@ from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
-from etl.run.live import LiveServices
-from etl.run.services import RunContext
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import settings_of_backfill
 from etl.testkit.cluster import EmbeddedCluster

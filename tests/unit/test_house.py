@@ -165,7 +165,9 @@ def test_the_package_is_installed_under_the_version_it_says() -> None:
 def test_the_contracts_of_imports_name_every_generation() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
-    there = {f"etl.kafka.{path.stem}" for path in (ROOT / "etl" / "kafka").glob("*_family.py")}
+    there = {
+        f"etl.kafka.{path.stem}" for path in (ROOT / "etl" / "kafka").glob("*[jk]afka_requests.py")
+    }
     apart, hidden = (
         settings["importlinter:contract:generations-apart"],
         settings["importlinter:contract:no-generation-above"],

@@ -11,7 +11,7 @@ import pytest
 
 from etl.decide.group_ownership import members_as_owners
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError, TopicMissing
-from etl.io.brokers.cluster import Cluster, unknown_topics
+from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.model.partitions import (
     Broker,
     BrokerPartition,

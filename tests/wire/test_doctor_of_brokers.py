@@ -9,9 +9,9 @@ import pytest
 
 from etl.commands import doctor_services
 from etl.commands.doctor_machine import Findings, Verdict
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.session import ZooKeeper
-from etl.kafka import kafka_family
+from etl.kafka import kafka_requests
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from tests.builders import plain_settings
@@ -90,7 +90,7 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
 def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_family, "HANDSHAKE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_requests, "HANDSHAKE_PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
         findings = Findings(

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from etl.errors import CommitUnknown, PermissionDenied, SettingsError
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
 from etl.io.brokers.member_state import MemberTerms

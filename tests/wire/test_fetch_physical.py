@@ -21,7 +21,7 @@ from etl.errors import (
     PartitionTruncated,
     RanOutBeforeUntil,
 )
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.offsets import read_tails
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets, Tail

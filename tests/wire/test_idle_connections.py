@@ -16,7 +16,7 @@ import pytest
 
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.connection import IDLE_CONNECTIONS, IdleConnections
 from etl.kafka.messages import LATEST, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader

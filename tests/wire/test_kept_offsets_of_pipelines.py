@@ -11,7 +11,7 @@ import pytest
 
 from etl.errors import CommitUnknown, OffsetMoved, Owned, PermissionDenied, TopicMissing
 from etl.io.brokers import group_offsets
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.group_offsets import StoredOffsets
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker, hang_up

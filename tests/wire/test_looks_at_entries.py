@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.io.brokers import cluster
+from etl.io.brokers import cluster_requests
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster, verify_offsets
+from etl.io.brokers.cluster_requests import Cluster, verify_offsets
 from etl.model.partitions import Broker, BrokerPartition, Leader, LookedAt, UnverifiedOffset
 from tests.fakes.jafka import FETCH, MULTIFETCH, JafkaBroker, entry, wrapped
 
@@ -78,7 +78,7 @@ def test_a_payload_that_holds_messages_does_not_pass_for_the_log(broker: JafkaBr
 def test_what_is_further_from_a_boundary_than_is_walked_has_its_checksum_alone(
     broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "WALKED_BYTES_MAX", 5000)
+    monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
     copy, filler = entry(b"one") + entry(b"two"), entry(b"x" * 6000)
     broker.append("clicks", 0, filler, entry(copy), entry(TEXT))
     inside = len(filler) + 10
@@ -115,7 +115,7 @@ def test_a_message_that_is_larger_than_the_first_look_is_looked_at_whole(
 def test_bytes_that_are_too_few_to_be_a_message_are_none_however_far_the_walk_would_be(
     broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "WALKED_BYTES_MAX", 5000)
+    monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
     end = broker.append("clicks", 0, entry(b"x" * 6000), entry(b"\0" * 30))
     for one in looked(broker, *range(end - 8, end)):
         assert (one.is_entry, one.wrong) == (
@@ -127,7 +127,7 @@ def test_bytes_that_are_too_few_to_be_a_message_are_none_however_far_the_walk_wo
 def test_no_message_reaches_beyond_its_segment(
     broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "WALKED_BYTES_MAX", 5000)
+    monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
     claims_more = (4000).to_bytes(4, "big") + b"\0" * 50
     broker.append("clicks", 0, entry(b"x" * 6000), entry(claims_more))
     broker.logs["clicks", 0].roll()
@@ -149,7 +149,7 @@ def test_no_message_reaches_beyond_its_segment(
 def test_of_a_message_that_would_be_larger_than_what_is_looked_at_nobody_can_tell_unless_it_is_walked_to(
     broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "WALKED_BYTES_MAX", 5000)
+    monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
     large = entry(b"x" * 6000)
     broker.append("clicks", 0, entry(TEXT), large, large)
     at = len(entry(TEXT)), len(entry(TEXT)) + len(large)
@@ -178,7 +178,7 @@ def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_messa
     assert looked(broker, 900 * len(entry(TEXT)), is_kept=True) == [
         LookedAt(900 * len(entry(TEXT)), True)
     ]
-    assert bytes_asked(broker) == cluster.FIRST_REQUEST_BYTES
+    assert bytes_asked(broker) == cluster_requests.FIRST_REQUEST_BYTES
 
 
 def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from etl.errors import BrokerUnreachable
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.offsets import MAX_PARALLEL_BROKERS, OffsetsAndLeaders, max_kept_connections
 from etl.io.process import open_files
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets

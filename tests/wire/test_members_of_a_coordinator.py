@@ -24,7 +24,7 @@ from etl.errors import (
 )
 from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import BrokerPartition, GroupProtocol, RebalanceStatistics
-from etl.run.services import Member
+from etl.run.service_interfaces import Member
 from etl.testkit.server_process import wait_until
 from tests.fakes.broker import FIND_COORDINATOR, GROUPS, World, altered, hang_up, never
 from tests.fakes.coordinator import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from etl.errors import SettingsError
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.model.partitions import BrokerPartition, Isolation
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, FakeLog, as_it_is

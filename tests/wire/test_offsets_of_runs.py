@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from etl.errors import SettingsError
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     BY_COORDINATOR,

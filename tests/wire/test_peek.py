@@ -27,7 +27,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.settings.choices import StartAt

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from etl.errors import BrokerUnreachable
-from etl.io.brokers.cluster import Cluster, chosen_topics
-from etl.kafka import families
+from etl.io.brokers.cluster_requests import Cluster, chosen_topics
+from etl.kafka import broker_types
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets
 from etl.settings.source import TopicFilter
@@ -48,7 +48,7 @@ class Registry:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """Of a configured broker type."""
     monkeypatch.setattr(Pebble, "is_told", True)
-    monkeypatch.setattr(families, "BROKER_TYPES", (*families.BROKER_TYPES, Pebble()))
+    monkeypatch.setattr(broker_types, "BROKER_TYPES", (*broker_types.BROKER_TYPES, Pebble()))
     with PebbleBroker({("stones", 0): 30}).listening() as running:
         yield Broker(7, "127.0.0.1", running.port, "pebble")
 

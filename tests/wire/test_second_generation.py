@@ -10,8 +10,8 @@ import pytest
 
 from etl.errors import Meaning, NotKafka, RanOutBeforeUntil, SettingsError
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster
-from etl.kafka import families
+from etl.io.brokers.cluster_requests import Cluster
+from etl.kafka import broker_types
 from etl.kafka.messages import EARLIEST, LATEST
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange, RangeResult
@@ -25,7 +25,7 @@ LOGS = [BrokerPartition("stones", number) for number in range(2)]
 
 @pytest.fixture(autouse=True)
 def two_generations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "BROKER_TYPES", (*families.BROKER_TYPES, Pebble()))
+    monkeypatch.setattr(broker_types, "BROKER_TYPES", (*broker_types.BROKER_TYPES, Pebble()))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.io.brokers.client import SimpleConsumer
-from etl.kafka.kafka_family import HANDSHAKE_CORRELATION_ID
+from etl.kafka.kafka_requests import HANDSHAKE_CORRELATION_ID
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
 from tests.fakes.batches import Batch, Rec, encode

@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from etl.errors import NoExclusiveCreate, PermissionDenied, TableUnreachable
 from etl.io.delta.append import ArrowWriter, Destination, Load, append
-from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.log import open_log
 from etl.io.delta.losses import read_losses, record_losses
 from etl.io.delta.table import open_table

@@ -27,7 +27,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.kafka.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.streams import consumer as room

@@ -13,7 +13,7 @@ import pytest
 from etl.commands import doctor_services
 from etl.commands.doctor_machine import Findings
 from etl.errors import BrokerUnreachable, PermissionDenied, SettingsError
-from etl.io.brokers.cluster import Cluster, chosen_topics
+from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause

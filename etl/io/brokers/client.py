@@ -16,7 +16,7 @@ which is found first; or ZooKeeper, written by any broker before 4.0 that has on
                                                                      partition
 
 Not here: the connection and its deadlines (etl/io/brokers/exchange.py), bytes (etl/kafka), several
-brokers (etl/io/brokers/cluster.py), reading a range (etl/reader).
+brokers (etl/io/brokers/cluster_requests.py), reading a range (etl/reader).
 """
 
 from __future__ import annotations

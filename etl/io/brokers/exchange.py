@@ -41,7 +41,7 @@ from etl.io.brokers.connection import (
     response_too_large,
 )
 from etl.io.tls import ConnectionBroken
-from etl.kafka.families import choose, is_release_name
+from etl.kafka.broker_types import choose, is_release_name
 from etl.kafka.messages import Fetch, FetchAnswer
 from etl.kafka.protocol import BrokerProtocol, Greeting, OlderBrokers, Request
 from etl.model.partitions import Isolation

@@ -623,7 +623,7 @@ _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol
 
 
 class CoordinatedMember:
-    """Membership of a run in a group with a coordinator (`etl.run.services.Member`).
+    """Membership of a run in a group with a coordinator (`etl.run.service_interfaces.Member`).
 
         bootstrap    brokers that are requested for the coordinator
         terms        how to join

@@ -2,7 +2,7 @@
 
 Lives here: connections to all brokers, offsets, leader epochs and tail fingerprints. Not here:
 offsets by time (etl/io/brokers/times.py), other requests to several brokers
-(etl/io/brokers/cluster.py).
+(etl/io/brokers/cluster_requests.py).
 
 One connection per broker, and one ListOffsets or OffsetForLeaderEpoch request per leader at a time,
 never one per partition. A partition without a leader, or with a leader that moved, is retried until
@@ -35,7 +35,7 @@ from etl.errors import (
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.connection import IdleConnections
 from etl.io.process import open_files
-from etl.kafka.families import returns_uncommitted_records
+from etl.kafka.broker_types import returns_uncommitted_records
 from etl.kafka.messages import (
     EARLIEST,
     LATEST,

@@ -16,7 +16,7 @@ To add a writer:
 1. Add a module here with a `Writer`: `commit` makes ONE Delta commit with the application id, the
    plan's number and the given metadata, and returns nothing.
 2. Add a line to `choose_writer`, which decides by plan, table and settings.
-3. `takes` names the form in which it takes rows; a new form needs a reader in `run.live`.
+3. `takes` names the form in which it takes rows; a new form needs a reader in `run.read_rows`.
 """
 
 from __future__ import annotations

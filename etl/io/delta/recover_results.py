@@ -6,7 +6,7 @@ protocol, "Column Mapping"), and the values of partition columns are in the tabl
 are read without a query engine, so unsupported table features do not matter. Rows that a deletion
 vector marks are counted, too: the plan wrote them.
 
-Not here: the conclusions from the rows (etl/audit/audit.py).
+Not here: the conclusions from the rows (etl/audit/compare_rows.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import numpy
 
-from etl.audit.audit import ObservedMessages, ObservedOffsets
+from etl.audit.compare_rows import ObservedMessages, ObservedOffsets
 from etl.errors import TableUnreachable
 from etl.io.delta.log import Added, open_log, parse_added, parse_removed, read_commit_file
 from etl.io.delta.stores import options_of, public_cause, unreachable

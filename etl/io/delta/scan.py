@@ -1,7 +1,7 @@
 """Which rows are in a table?
 
 Lives here: queries that read rows. File statistics are only claims of a writer, so a proof does not
-use them. Not here: the judgement of the results (etl/audit/audit.py).
+use them. Not here: the judgement of the results (etl/audit/compare_rows.py).
 
 Kafka 0.8 and later: bitmaps of offsets per partition.
 
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from etl.audit.audit import (
+from etl.audit.compare_rows import (
     BUCKET_OFFSETS,
     AuditedLog,
     Bucket,

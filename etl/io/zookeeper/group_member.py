@@ -487,7 +487,7 @@ class Rebalance:
 
 
 class ZooKeeperMember:
-    """A `run.services.Member`. Its process holds the driver lock. Raises as `ZooKeeper`, too."""
+    """A `run.service_interfaces.Member`. Its process holds the driver lock. Raises as `ZooKeeper`, too."""
 
     def __init__(
         self, zookeeper: ZooKeeper, group: str, pipeline: str, run_id: str, options: MemberOptions

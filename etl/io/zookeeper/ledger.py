@@ -6,7 +6,7 @@ znode. It only saves work: correctness rests on the numbered plans, since two dr
 the same plan cannot double a row.
 
 Lives here: documents, plans and their results, retirement, operator decisions, the driver lock.
-Not here: other records of the ledger (ledger_records.py), their format (etl/ledger/).
+Not here: other records of the ledger (ledger_side_documents.py), their format (etl/ledger/).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any
 
 import etl
 from etl.testkit.brokers import DEFAULT_VERSION
-from etl.testkit.java import find_java, spark_jars
+from etl.testkit.java_and_jars import find_java, spark_jars
 from tests.bench.whole.page import rendered
 
 PAGE, KEPT = "BENCHMARK.md", "benchmark.json"

@@ -32,8 +32,8 @@ from pyspark.sql import DataFrame, SparkSession
 from etl.io.spark.session import build_session
 from etl.reader.source import OffsetRanges
 from etl.settings.choices import FETCH_MAX_BYTES
-from etl.testkit.java import Artifact, fetched
-from etl.testkit.spark import jar_settings, set_spark_environment, spark_settings
+from etl.testkit.java_and_jars import Artifact, fetched
+from etl.testkit.spark_launch import jar_settings, set_spark_environment, spark_settings
 from tests.bench.whole.child import serve
 from tests.bench.whole.tables import Clock, written
 from tests.bench.whole.workloads import PARTITIONS

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.audit import (
+from etl.audit.compare_rows import (
     AuditedLog,
     EntryInterval,
     Expected,

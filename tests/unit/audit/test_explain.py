@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.audit.audit import AuditedLog, Expected, IncompleteInterval, LogFindings
+from etl.audit.compare_rows import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.audit.explain import (
     Gaps,
     LogProof,

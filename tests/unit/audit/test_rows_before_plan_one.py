@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.audit.audit import AuditedLog, Expected, more_than_before, rows_before_of
+from etl.audit.compare_rows import AuditedLog, Expected, more_than_before, rows_before_of
 from etl.ledger.documents import parse_acknowledgement, render_acknowledgement
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows, OffsetRange, RangeResult, RowsBefore

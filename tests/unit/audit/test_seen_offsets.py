@@ -8,7 +8,7 @@ import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.audit import ObservedMessages, ObservedOffsets
+from etl.audit.compare_rows import ObservedMessages, ObservedOffsets
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.audit.audit import pieces_of
+from etl.audit.compare_rows import pieces_of
 from etl.commands import inherit_pipeline
 from etl.decide.loaded_intervals import inherit_intervals
 from etl.model.snapshot import Interval, LoadedIntervals, OtherPipeline

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.audit.audit import AuditedLog, Expected, LogFindings, Unequal
+from etl.audit.compare_rows import AuditedLog, Expected, LogFindings, Unequal
 from etl.commands import verify
 from etl.commands.verify import reject_topics_loaded_by_others, stops_a_run, without_others
 from etl.errors import LedgersDisagree

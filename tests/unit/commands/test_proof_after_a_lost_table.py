@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
-from etl.audit.audit import (
+from etl.audit.compare_rows import (
     BUCKET_OFFSETS,
     AuditedLog,
     Bucket,

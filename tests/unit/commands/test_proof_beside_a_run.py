@@ -14,7 +14,7 @@ from etl.errors import Owned
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Ledger, LoadedIntervals, Table
-from etl.run.live import LiveServices
+from etl.run.live_services import LiveServices
 from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)

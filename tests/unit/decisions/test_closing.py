@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decide.replacement import closing_plan_of, needs_closing, next_closing_plan
+from etl.decide.plan_replacement import closing_plan_of, needs_closing, next_closing_plan
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, TookOver

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from etl.decide.offsets import starts_of
 from etl.decide.plan import may_be_transformed, shape_of_rows
+from etl.decide.plan_replacement import plan_without, replacement_plan, replay_or_supersede
 from etl.decide.reconcile import reject_missing_topics, reject_null_partition_value
-from etl.decide.replacement import plan_without, replacement_plan, replay_or_supersede
 from etl.decide.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import (
     BadOffset,

@@ -17,8 +17,8 @@ from etl.decide.inherit_pipeline import (
     state_of_own_ledger,
 )
 from etl.decide.plan import plan_next
+from etl.decide.plan_replacement import replacement_plan
 from etl.decide.reconcile import where_we_stand
-from etl.decide.replacement import replacement_plan
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed

@@ -272,7 +272,7 @@ def test_a_java_of_another_version_is_refused_and_its_place_is_named(
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("etl.testkit.java._bundled_java", lambda: None)
+    monkeypatch.setattr("etl.testkit.java_and_jars._bundled_java", lambda: None)
     (line,) = lines_of(doctor_machine.java)
     assert line.exit_code == 2
     assert "is Java 8" in line.found

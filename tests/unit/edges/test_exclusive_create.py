@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import NoExclusiveCreate, TableUnreachable
-from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.table import PROBE_PREFIX, open_table
 
 Link = Callable[[Path, Path], object]

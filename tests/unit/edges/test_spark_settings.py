@@ -21,7 +21,7 @@ from etl.io.spark.session import (
     settings_of_file,
 )
 from etl.model.plans import Codec
-from etl.testkit.java import java_home
+from etl.testkit.java_and_jars import java_home
 
 
 @pytest.fixture(autouse=True)

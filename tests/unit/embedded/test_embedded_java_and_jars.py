@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from etl.errors import SettingsError, Unreachable
-from etl.testkit import java
-from etl.testkit.java import cache_folder
+from etl.testkit import java_and_jars
+from etl.testkit.java_and_jars import cache_folder
 
-WANTED = [java.Artifact("org.example", "thing", "1.0")]
+WANTED = [java_and_jars.Artifact("org.example", "thing", "1.0")]
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def an_empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setattr(java, "_bundled_java", lambda: None)
+    monkeypatch.setattr(java_and_jars, "_bundled_java", lambda: None)
     (tmp_path / "path").mkdir()
 
 
@@ -41,7 +41,7 @@ def test_java_home_is_asked_before_path(tmp_path: Path, monkeypatch: pytest.Monk
     wanted = install_java(tmp_path / "seventeen", "17")
     (tmp_path / "path" / "java").symlink_to(install_java(tmp_path / "twenty-one", "21"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "seventeen"))
-    assert java.find_java() == wanted
+    assert java_and_jars.find_java() == wanted
 
 
 def test_a_java_of_another_version_is_passed_over(
@@ -51,8 +51,8 @@ def test_a_java_of_another_version_is_passed_over(
     wanted = install_java(tmp_path / "twenty-one", "21")
     (tmp_path / "path" / "java").symlink_to(wanted)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "eleven"))
-    assert java.java_home() == tmp_path / "twenty-one"
-    assert java.java_environment()["JAVA_HOME"] == str(tmp_path / "twenty-one")
+    assert java_and_jars.java_home() == tmp_path / "twenty-one"
+    assert java_and_jars.java_environment()["JAVA_HOME"] == str(tmp_path / "twenty-one")
 
 
 def test_without_a_java_the_error_says_what_was_tried_and_what_to_do(
@@ -61,7 +61,7 @@ def test_without_a_java_the_error_says_what_was_tried_and_what_to_do(
     install_java(tmp_path / "eight", "1.8")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "eight"))
     with pytest.raises(SettingsError, match="is Java 8") as failure:
-        java.find_java()
+        java_and_jars.find_java()
     assert "pip install" in failure.value.action
 
 
@@ -71,7 +71,7 @@ def test_the_script_in_front_drops_one_argument_and_keeps_the_others_as_they_are
     echo = tmp_path / "echo"
     echo.write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
     echo.chmod(0o755)
-    monkeypatch.setattr(java, "_bundled_java", lambda: echo)
+    monkeypatch.setattr(java_and_jars, "_bundled_java", lambda: echo)
     arguments = [
         "-Xmx1g",
         "--add-modules=jdk.incubator.vector",
@@ -80,7 +80,7 @@ def test_the_script_in_front_drops_one_argument_and_keeps_the_others_as_they_are
         "--add-modules=jdk.net",
     ]
     result = subprocess.run(
-        [java.find_java(), *arguments], capture_output=True, text=True, check=True
+        [java_and_jars.find_java(), *arguments], capture_output=True, text=True, check=True
     ).stdout
     assert result == "<-Xmx1g><-Da=b c><><--add-modules=jdk.net>"
 
@@ -95,13 +95,13 @@ def bring(monkeypatch: pytest.MonkeyPatch, *, fails: int = 0) -> list[int]:
         if len(fetches) <= fails:
             raise Unreachable("cut off", log=log)
 
-    monkeypatch.setattr(java, "_run_ivy", run)
+    monkeypatch.setattr(java_and_jars, "_run_ivy", run)
     return fetches
 
 
 def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches = bring(monkeypatch)
-    first, second = java.fetched("thing", WANTED), java.fetched("thing", WANTED)
+    first, second = java_and_jars.fetched("thing", WANTED), java_and_jars.fetched("thing", WANTED)
     assert [jar.read_bytes() for jar in first] == [b"a jar"]
     assert first == second
     assert len(fetches) == 1
@@ -110,9 +110,9 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fetch_that_was_cut_off_does_not_look_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches = bring(monkeypatch, fails=1)
     with pytest.raises(Unreachable):
-        java.fetched("thing", WANTED)
+        java_and_jars.fetched("thing", WANTED)
     assert [path.name for path in (cache_folder() / "jars").iterdir()] == ["thing.lock"]
-    assert len(java.fetched("thing", WANTED)) == 1
+    assert len(java_and_jars.fetched("thing", WANTED)) == 1
     assert len(fetches) == 2
 
 
@@ -124,20 +124,20 @@ def test_a_jar_that_was_lost_or_cut_is_fetched_again(
     monkeypatch: pytest.MonkeyPatch, damage: object
 ) -> None:
     bring(monkeypatch)
-    [jar] = java.fetched("thing", WANTED)
+    [jar] = java_and_jars.fetched("thing", WANTED)
     assert callable(damage)
     damage(jar)
-    assert [jar.read_bytes() for jar in java.fetched("thing", WANTED)] == [b"a jar"]
+    assert [jar.read_bytes() for jar in java_and_jars.fetched("thing", WANTED)] == [b"a jar"]
 
 
 def test_what_spark_brings_is_not_fetched_again() -> None:
-    names = java._names_in_spark()
+    names = java_and_jars._names_in_spark()
     assert {"hadoop-client-api", "parquet-hadoop", "snappy-java", "spark-sql_2.13"} <= set(names)
     assert not [name for name in names if name.startswith("delta-")]
 
 
 def test_a_key_store_is_a_head_its_certificates_and_a_digest() -> None:
-    store = java.render_key_store([b"DER"])  # three bytes in place of a certificate
+    store = java_and_jars.render_key_store([b"DER"])  # three bytes in place of a certificate
     assert store[:12] == bytes.fromhex("feedfeed 00000002 00000001")
     assert store[12:-20] == b"\0\0\0\2\0\4ca-0\0\0\0\0\0\0\0\0\0\5X.509\0\0\0\3DER"
     assert (

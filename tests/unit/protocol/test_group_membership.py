@@ -22,8 +22,8 @@ from kafka.protocol.consumer.metadata import (
 )
 
 from etl.errors import CorruptData, SettingsError
-from etl.kafka import group_messages, small_messages
-from etl.kafka.kafka_family import KafkaProtocol
+from etl.kafka import group_messages, kafka_python_messages
+from etl.kafka.kafka_requests import KafkaProtocol
 from etl.kafka.messages import LEAVES, ConsumerHeartbeat, JoinRequest, MemberIdentity, Subscription
 from etl.kafka.protocol import BrokerProtocol
 from etl.kafka.versions import Api
@@ -141,7 +141,7 @@ def test_a_heartbeat_of_the_consumer_protocol_says_everything_when_it_joins_and_
             Api.CONSUMER_GROUP_HEARTBEAT,
             version,
             dialect.consumer_heartbeat(beat),
-            small_messages.ConsumerGroupHeartbeatRequest,
+            kafka_python_messages.ConsumerGroupHeartbeatRequest,
         )
 
     first = plain_answer(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
@@ -180,17 +180,17 @@ def test_any_part_of_an_answer_that_is_cut_off_is_an_error_and_so_is_what_follow
 ) -> None:
     for seed in seeds.responses(api):
         version, answer = seed[0], seed[1:]
-        small_messages.decode(api, version, memoryview(answer))
+        kafka_python_messages.decode(api, version, memoryview(answer))
         for wrong in (*(answer[:end] for end in range(len(answer))), answer + b"x"):
             with pytest.raises(CorruptData):
-                small_messages.decode(api, version, memoryview(wrong))
+                kafka_python_messages.decode(api, version, memoryview(wrong))
 
 
 def test_the_leader_alone_is_told_of_all_members_and_not_where_the_group_is_divided_already() -> (
     None
 ):
     answer = {
-        seed[0]: small_messages.decode(Api.JOIN_GROUP, seed[0], memoryview(seed[1:]))
+        seed[0]: kafka_python_messages.decode(Api.JOIN_GROUP, seed[0], memoryview(seed[1:]))
         for seed in seeds.responses(Api.JOIN_GROUP)
     }
     for version, response in answer.items():
@@ -225,7 +225,7 @@ def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id
     leader: str, is_back: bool
 ) -> None:
     [seed] = [seed for seed in seeds.responses(Api.JOIN_GROUP) if seed[0] == 8]
-    response = small_messages.decode(Api.JOIN_GROUP, 8, memoryview(seed[1:]))
+    response = kafka_python_messages.decode(Api.JOIN_GROUP, 8, memoryview(seed[1:]))
     response.leader, response.members = leader, []
     for instance_id, expected in (("driver", is_back), (None, False)):
         joined = group_messages.parse_join(response, instance_id)
@@ -323,7 +323,7 @@ def test_what_real_coordinators_answered_is_read(path: Path) -> None:
         assert (
             plain_answer(
                 api,
-                small_messages.decode(
+                kafka_python_messages.decode(
                     api, each["version"], memoryview(bytes.fromhex(each["answer"]))
                 ),
             )

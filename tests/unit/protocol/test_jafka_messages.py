@@ -20,9 +20,9 @@ from etl.errors import (
     PermissionDenied,
     SettingsError,
 )
-from etl.kafka import jafka_family
-from etl.kafka.families import BROKER_TYPES
-from etl.kafka.jafka_family import Jafka, JafkaProtocol
+from etl.kafka import jafka_requests
+from etl.kafka.broker_types import BROKER_TYPES
+from etl.kafka.jafka_requests import Jafka, JafkaProtocol
 from etl.kafka.messages import (
     EARLIEST,
     LATEST,
@@ -167,7 +167,7 @@ def test_the_earliest_offset_is_the_start_of_the_oldest_segment() -> None:
 def test_a_topic_is_made_byte_for_byte() -> None:
     request = DIALECT.create_topic("t2", 3)
     assert request.frame(1) == bytes.fromhex("0000000b 0005 0002 7432 00000003 01")
-    assert jafka_family.encode_create("t2", 3, enlarges=False) == bytes.fromhex(
+    assert jafka_requests.encode_create("t2", 3, enlarges=False) == bytes.fromhex(
         "0000000b 0005 0002 7432 00000003 00"
     )
     assert answer_of(request, "0000000a 0000 00000001 00000003") == 3
@@ -314,14 +314,14 @@ def test_a_fetch_of_no_bytes_proves_nothing() -> None:
 def test_each_code_says_what_it_is_and_whether_asking_again_may_help(
     code: int, kind: type[EtlError], is_retriable: bool
 ) -> None:
-    refusal = jafka_family.error_of(code)
+    refusal = jafka_requests.error_of(code)
     assert refusal is not None and (refusal.code, refusal.is_retriable, refusal.kind) == (
         code,
         is_retriable,
         kind,
     )
     assert refusal.action and (refusal.meaning is Meaning.OUT_OF_RANGE) == (code == 1)
-    assert jafka_family.error_of(0) is None
+    assert jafka_requests.error_of(0) is None
 
 
 def test_names_are_as_long_as_their_bytes() -> None:

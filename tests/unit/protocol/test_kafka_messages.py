@@ -12,7 +12,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import MetadataRequest
 
 from etl.errors import BrokerError, CorruptData, PermissionDenied, SettingsError
-from etl.kafka import fetch, small_messages, versions
+from etl.kafka import fetch_messages, kafka_python_messages, versions
 from etl.kafka.messages import LATEST, FetchTarget, in_serving_order
 from etl.kafka.primitives import Reader
 from etl.kafka.versions import Api
@@ -26,7 +26,7 @@ PLACE: dict[str, Any] = {"broker": "b:9092"}
 def fetch_bytes(
     version: int, wanted: list[FetchTarget], isolation: Isolation = Isolation.READ_UNCOMMITTED
 ) -> bytes:
-    return fetch.encode_fetch(
+    return fetch_messages.encode_fetch(
         version,
         wanted,
         correlation_id=1,
@@ -79,12 +79,14 @@ def test_a_fetch_v4_is_encoded_byte_for_byte() -> None:
 
 
 def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
-    fields = small_messages.list_offsets_fields({DEMO: LATEST}, Isolation.READ_UNCOMMITTED, {})
+    fields = kafka_python_messages.list_offsets_fields(
+        {DEMO: LATEST}, Isolation.READ_UNCOMMITTED, {}
+    )
     expected = (
         "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
         "ffffffffffffffff"
     )
-    assert small_messages.encode(
+    assert kafka_python_messages.encode(
         Api.LIST_OFFSETS, 1, correlation_id=2, client_id="t", fields=fields
     ) == bytes.fromhex(expected)
 
@@ -155,12 +157,12 @@ def test_logs_of_one_topic_are_served_together() -> None:
 
 
 def test_metadata_never_creates_a_topic() -> None:
-    frame = small_messages.encode(
+    frame = kafka_python_messages.encode(
         Api.METADATA,
         4,
         correlation_id=1,
         client_id="t",
-        fields=small_messages.metadata_fields(["demo"]),
+        fields=kafka_python_messages.metadata_fields(["demo"]),
     )
     assert (
         MetadataRequest.decode(frame[4:], version=4, header=True).allow_auto_topic_creation is False
@@ -169,12 +171,12 @@ def test_metadata_never_creates_a_topic() -> None:
 
 def test_no_topics_and_all_topics_are_not_the_same_question() -> None:
     def topics(asked: list[str] | None) -> bytes:
-        return small_messages.encode(
+        return kafka_python_messages.encode(
             Api.METADATA,
             4,
             correlation_id=1,
             client_id="",
-            fields=small_messages.metadata_fields(asked),
+            fields=kafka_python_messages.metadata_fields(asked),
         )[14:]
 
     assert topics(None) == bytes.fromhex("ffffffff 00")
@@ -202,7 +204,7 @@ def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) ->
         ],
         throttle_ms=250,
     )
-    answer = fetch.parse_fetch(version, body, ASKED, **PLACE)
+    answer = fetch_messages.parse_fetch(version, body, ASKED, **PLACE)
     first, second = answer.partitions
     assert (answer.throttle_ms, answer.refusal) == (250 if version >= 1 else 0, None)
     assert (
@@ -222,7 +224,7 @@ def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) ->
 
 def test_records_are_slices_of_the_buffer_and_not_copies() -> None:
     buffer = bytearray(response(11, [{"partition_index": 0, "records": b"abc"}]))
-    records = fetch.parse_fetch(11, memoryview(buffer), **PLACE).partitions[0].records
+    records = fetch_messages.parse_fetch(11, memoryview(buffer), **PLACE).partitions[0].records
     buffer[-3:] = b"xyz"
     assert bytes(records) == b"xyz"
 
@@ -230,7 +232,9 @@ def test_records_are_slices_of_the_buffer_and_not_copies() -> None:
 def test_null_records_are_empty() -> None:
     assert (
         len(
-            fetch.parse_fetch(4, response(4, [{"partition_index": 0, "records": None}]), **PLACE)
+            fetch_messages.parse_fetch(
+                4, response(4, [{"partition_index": 0, "records": None}]), **PLACE
+            )
             .partitions[0]
             .records
         )
@@ -243,12 +247,14 @@ def test_an_empty_log_behind_one_with_records_proves_nothing() -> None:
         11,
         [{"partition_index": 0}, {"partition_index": 1, "records": b"x"}, {"partition_index": 2}],
     )
-    answer = fetch.parse_fetch(11, body, **PLACE)
+    answer = fetch_messages.parse_fetch(11, body, **PLACE)
     assert [each.proves_empty for each in answer.partitions] == [True, True, False]
 
 
 def test_an_empty_log_of_a_throttled_answer_proves_nothing() -> None:
-    answer = fetch.parse_fetch(11, response(11, [{"partition_index": 0}], throttle_ms=1), **PLACE)
+    answer = fetch_messages.parse_fetch(
+        11, response(11, [{"partition_index": 0}], throttle_ms=1), **PLACE
+    )
     assert [each.proves_empty for each in answer.partitions] == [False]
 
 
@@ -256,7 +262,7 @@ def test_every_truncation_of_a_fetch_response_is_corrupt_data() -> None:
     whole = response(11, [{"partition_index": 3, "records": b"abcdef"}])
     for length in range(len(whole)):
         with pytest.raises(CorruptData) as raised:
-            fetch.parse_fetch(11, whole[:length], **PLACE)
+            fetch_messages.parse_fetch(11, whole[:length], **PLACE)
         assert raised.value.where["broker"] == "b:9092"
 
 
@@ -264,7 +270,7 @@ def test_an_absurd_length_of_records_names_topic_and_partition() -> None:
     body = bytearray(response(4, [{"partition_index": 3, "records": b"abcdef"}]))
     body[-10:-6] = (0x7FFFFFFF).to_bytes(4, "big")
     with pytest.raises(CorruptData, match="claims 2147483647 bytes where 6 are left") as raised:
-        fetch.parse_fetch(4, memoryview(body), **PLACE)
+        fetch_messages.parse_fetch(4, memoryview(body), **PLACE)
     assert (raised.value.where["topic"], raised.value.where["partition"]) == ("demo", 3)
 
 
@@ -272,12 +278,12 @@ def test_an_absurd_count_of_aborted_transactions_is_refused_before_any_is_read()
     body = bytearray(response(4, [{"partition_index": 3}]))
     body[-8:-4] = (0x7FFFFFFF).to_bytes(4, "big")
     with pytest.raises(CorruptData, match="aborted transactions claims 2147483647 items"):
-        fetch.parse_fetch(4, memoryview(body), **PLACE)
+        fetch_messages.parse_fetch(4, memoryview(body), **PLACE)
 
 
 def test_bytes_behind_the_end_of_a_fetch_response_are_corrupt_data() -> None:
     with pytest.raises(CorruptData, match="1 bytes follow"):
-        fetch.parse_fetch(
+        fetch_messages.parse_fetch(
             4, memoryview(bytes(response(4, [{"partition_index": 3}])) + b"\0"), **PLACE
         )
 
@@ -287,7 +293,7 @@ def test_random_bytes_are_an_answer_or_corrupt_data_and_nothing_else(
     content: bytes, version: int
 ) -> None:
     try:
-        fetch.parse_fetch(version, memoryview(content), ASKED)
+        fetch_messages.parse_fetch(version, memoryview(content), ASKED)
     except CorruptData:
         pass
 
@@ -307,7 +313,7 @@ def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(
     )
     body[at % len(body)] = byte
     try:
-        fetch.parse_fetch(version, memoryview(body), ASKED)
+        fetch_messages.parse_fetch(version, memoryview(body), ASKED)
     except CorruptData:
         pass
 
@@ -322,7 +328,7 @@ def test_random_bytes_of_any_small_response_are_corrupt_data_or_read(
     content: bytes, what: tuple[Api, int]
 ) -> None:
     try:
-        small_messages.decode(what[0], what[1], memoryview(content))
+        kafka_python_messages.decode(what[0], what[1], memoryview(content))
     except CorruptData:
         pass
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerRefusal, CorruptData, Meaning, SettingsError
-from etl.kafka import fetch, versions
-from etl.kafka.families import BROKER_TYPES, release_name
-from etl.kafka.fetch import limit_targets, parse_fetch
-from etl.kafka.kafka_family import Kafka, KafkaProtocol
+from etl.kafka import fetch_messages, versions
+from etl.kafka.broker_types import BROKER_TYPES, release_name
+from etl.kafka.fetch_messages import limit_targets, parse_fetch
+from etl.kafka.kafka_requests import Kafka, KafkaProtocol
 from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget, OffsetsCommit, OffsetsQuery
 from etl.model.partitions import Broker, BrokerPartition, Isolation
 
@@ -345,7 +345,7 @@ def test_records_are_written_in_the_newest_format_that_the_broker_takes(
         .append(DEMO, [(None, b"hello")], timestamp_ms=5, timeout_ms=100)
         .frame(1)
     )
-    encoded = fetch.encode_records([(None, b"hello")], timestamp_ms=5, magic=magic)
+    encoded = fetch_messages.encode_records([(None, b"hello")], timestamp_ms=5, magic=magic)
     assert encoded in frame and encoded[16] == magic
 
 
@@ -464,7 +464,7 @@ def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken()
             )
         ]
     )
-    refused = fetch.parse_produce(answer)[DEMO]
+    refused = fetch_messages.parse_produce(answer)[DEMO]
     assert isinstance(refused, BrokerRefusal)
     error = refused.error("append", topic="demo")
     assert "nothing was appended" in error.message and "NONE" not in error.message

@@ -21,7 +21,7 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import MetadataResponse
 
 from etl.errors import CorruptData
-from etl.kafka import many_partitions, small_messages
+from etl.kafka import kafka_python_messages, many_partitions
 from etl.kafka.messages import EpochEndResponse, ListedOffset
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition, Isolation
@@ -306,10 +306,12 @@ def test_metadata_is_what_kafka_python_reads_of_it(
         ],
     )
     answer = answered(reported, version)
-    theirs = small_messages.parse_metadata(small_messages.decode(Api.METADATA, version, answer))
+    theirs = kafka_python_messages.parse_metadata(
+        kafka_python_messages.decode(Api.METADATA, version, answer)
+    )
     assert many_partitions.parse_cluster(version, answer) == (theirs, 9)
     chosen = ["clicks", "none"]
-    theirs = small_messages.parse_metadata(
-        small_messages.decode(Api.METADATA, version, answer), chosen
+    theirs = kafka_python_messages.parse_metadata(
+        kafka_python_messages.decode(Api.METADATA, version, answer), chosen
     )
     assert many_partitions.parse_cluster(version, answer, chosen).answer == theirs

@@ -13,7 +13,6 @@ import pytest
 from etl.commands.operator_decisions import as_member
 from etl.commands.restore_ledger import compare_sources, restore_from_commits
 from etl.decide.backfill import BackfillRequest
-from etl.decide.group_commits import as_left_to_others, reject_replacing
 from etl.decide.group_ownership import (
     describe_rewound,
     ownership_after_inheritance,
@@ -24,6 +23,7 @@ from etl.decide.group_ownership import (
     reject_unfinished_predecessor,
 )
 from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of
+from etl.decide.member_commits import as_left_to_others, reject_replacing
 from etl.decide.next_step import plan_superseding, repair_of, repaired
 from etl.decide.reconcile import where_we_stand
 from etl.decide.replay import plan_replay

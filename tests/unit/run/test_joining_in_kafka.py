@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.restore_ledger import restore_from_commits
-from etl.decide.group_commits import (
+from etl.decide.member_commits import (
     as_left_to_others,
     plan_without_uncommitted,
     state_after_plan,

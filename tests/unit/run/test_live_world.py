@@ -16,10 +16,10 @@ from etl.ledger import plan_document
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import CommitMetadata, Ledger, Table
-from etl.run import live
-from etl.run.live import LiveServices
-from etl.run.rows import Following
-from etl.run.services import RunContext
+from etl.run import live_services
+from etl.run.live_services import LiveServices
+from etl.run.read_rows import Following
+from etl.run.service_interfaces import RunContext
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 READ, COUNTED = RangeResult(9, 100), RangeResult(8, None, missing_offsets=2)
@@ -76,9 +76,11 @@ LOSING = replace(TODAY, losses=LOST)
 def probed(world: LiveServices, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The last part of each path that was probed."""
     found: list[str] = []
-    monkeypatch.setattr(live, "now_ms", lambda: 2 * DAY_MS + 2)
+    monkeypatch.setattr(live_services, "now_ms", lambda: 2 * DAY_MS + 2)
     monkeypatch.setattr(
-        live, "require_exclusive_create", lambda path: found.append(path.rpartition("/")[2])
+        live_services,
+        "require_exclusive_create",
+        lambda path: found.append(path.rpartition("/")[2]),
     )
     return found
 

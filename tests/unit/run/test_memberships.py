@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from etl.kafka.kafka_family import KafkaProtocol
+from etl.kafka.kafka_requests import KafkaProtocol
 from etl.kafka.messages import SupportedMembership
 from etl.model.partitions import GroupProtocol, OffsetsStorage
-from etl.run.live import session_of, unspoken
+from etl.run.live_services import session_of, unspoken
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import GroupSettings, JoinSettings
 from tests.builders import with_keys

@@ -18,7 +18,7 @@ from etl.model.plans import CommitResult, TookOver
 from etl.model.snapshot import Ledger
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.run import shell
+from etl.run import lifecycle
 from tests.builders import plain_plan, plain_settings
 
 A, B = (BrokerPartition("clicks", partition) for partition in (0, 1))
@@ -99,10 +99,14 @@ def mirrored(
     def open_cluster() -> Iterator[Any]:
         yield group
 
-    monkeypatch.setattr(shell, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger))
-    monkeypatch.setattr(shell, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster))
+    monkeypatch.setattr(
+        lifecycle, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger)
+    )
+    monkeypatch.setattr(
+        lifecycle, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster)
+    )
     report = Report("run-1", "clicks", "group", "clicks", 0)
-    shell.mirror(settings, None, report)  # type: ignore[arg-type]
+    lifecycle.mirror(settings, None, report)  # type: ignore[arg-type]
     return report
 
 

@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 
-from etl.decide.replacement import replacement_plan
+from etl.decide.plan_replacement import replacement_plan
 from etl.errors import DataLoss, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Loss, LossReason

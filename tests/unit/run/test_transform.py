@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StringType, StructType
 from etl.errors import NotOurTable, SettingsError
 from etl.io.spark.session import raised_on_a_row
 from etl.model.columns import arrow_schema
-from etl.run.rows import apply_transform, fitting_rows, load_transform, unprovable
+from etl.run.read_rows import apply_transform, fitting_rows, load_transform, unprovable
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
 
@@ -130,7 +130,7 @@ def made(monkeypatch: pytest.MonkeyPatch, **changed: str | None) -> Any:
         schema=schema,
         dtypes=[(field.name, field.dataType.simpleString()) for field in schema.fields],
     )
-    monkeypatch.setattr("etl.run.rows.apply_transform", lambda name, rows: frame)
+    monkeypatch.setattr("etl.run.read_rows.apply_transform", lambda name, rows: frame)
     return frame
 
 

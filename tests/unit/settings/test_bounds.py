@@ -6,7 +6,7 @@ import pytest
 
 from etl.errors import EtlError, NotReady, SettingsError
 from etl.model.plans import Bound, Request
-from etl.settings.load import parse_bound, request_of
+from etl.settings.run_request import parse_bound, request_of
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
 

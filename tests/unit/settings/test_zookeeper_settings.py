@@ -17,7 +17,7 @@ from kazoo.protocol.serialization import Auth as AuthRequest
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.errors import SettingsError
-from etl.io.zookeeper.connection import CREATOR_WRITES
+from etl.io.zookeeper.client import CREATOR_WRITES
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import is_of_a_pipeline
 from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls

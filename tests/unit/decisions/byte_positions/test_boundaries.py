@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.decide.plan import divide_caps
-from etl.decide.replacement import replacement_plan
+from etl.decide.plan_replacement import replacement_plan
 from etl.decide.tasks import (
     boundaries_of,
     end_at_or_above,

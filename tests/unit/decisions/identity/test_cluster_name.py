@@ -10,7 +10,7 @@ import pytest
 
 from etl.commands.plans import preview_of
 from etl.decide.inherit_pipeline import predecessor_of
-from etl.decide.partition_identity import ClusterName, cluster_name
+from etl.decide.recreated_or_truncated import ClusterName, cluster_name
 from etl.errors import NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.plans import Plan

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decide.partition_identity import compared_ids, creations_to_record
+from etl.decide.recreated_or_truncated import compared_ids, creations_to_record
 from etl.errors import NeedsDecision, SettingsError
 from tests.builders import plain_plan, plain_snapshot
 from tests.fakes.outside import Outside

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etl.decide.partition_identity import TAIL_BYTES, end_places
+from etl.decide.recreated_or_truncated import TAIL_BYTES, end_places
 from etl.model.partitions import BrokerPartition, PartitionOffsets
 
 ONE, LOGICAL = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from etl.decide.partition_identity import (
+from etl.decide.plan import plan_next
+from etl.decide.recreated_or_truncated import (
     EPOCHS_KEPT,
     Cut,
     epochs_to_ask,
@@ -17,7 +18,6 @@ from etl.decide.partition_identity import (
     reject_recreated_or_truncated,
     truncated_partitions,
 )
-from etl.decide.plan import plan_next
 from etl.errors import NeedsDecision, NotYetReadable, PartitionTruncated
 from etl.model.partitions import BrokerPartition, EpochEnd
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult

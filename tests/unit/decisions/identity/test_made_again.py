@@ -13,7 +13,7 @@ import pytest
 from etl.commands.lag import offsets_of
 from etl.commands.plans import preview_of
 from etl.decide.accept_partitions import describe_accepted_partitions
-from etl.decide.partition_identity import topic_ids_to_record
+from etl.decide.recreated_or_truncated import topic_ids_to_record
 from etl.errors import (
     BrokerUnreachable,
     MisalignedOffset,

@@ -15,7 +15,7 @@ import pytest
 from etl.commands.backfill import parse_backfill_request
 from etl.commands.replay import parse_wanted
 from etl.decide.accept_partitions import describe_accepted_partitions
-from etl.decide.partition_identity import accept_command
+from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import NeedsDecision, OffsetMoved, Owned, PartitionTruncated, SettingsError
 from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import PlanKind, Vanished

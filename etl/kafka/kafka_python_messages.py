@@ -4,7 +4,7 @@
 
 Lives here: metadata, DescribeGroups, DescribeConfigs (retention and cleanup), open transactions
 (KIP-664), and the check of responses against their schemas.
-Not here: Fetch (fetch.py) and requests about many partitions (many_partitions.py), because
+Not here: Fetch (fetch_messages.py) and requests about many partitions (many_partitions.py), because
 kafka-python copies records and creates an object for each partition.
 
 The bytes of a response are first checked against its schema: kafka-python accepts a null array or

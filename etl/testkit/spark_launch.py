@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from etl.errors import Unreachable
 from etl.testkit.class_archive import archive_options, spark_class_path
-from etl.testkit.java import delta_jars, java_environment, set_java_home, spark_home
+from etl.testkit.java_and_jars import delta_jars, java_environment, set_java_home, spark_home
 from etl.testkit.server_process import HOST, Server, answers, free_port, wait_until
 
 

@@ -1,7 +1,7 @@
 """The requests of Kafka 0.8 to 4.x.
 
 Lives here: the handshake, and for each operation the request, its version and its parser.
-Not here: the bytes (small_messages.py, many_partitions.py, group_messages.py, fetch.py) and the
+Not here: the bytes (kafka_python_messages.py, many_partitions.py, group_messages.py, fetch_messages.py) and the
 tables of versions and errors (versions.py).
 
 Versions are those that the broker reported in the handshake, else those of its release. Brokers
@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from etl.errors import BrokerRefusal, OtherRelease, SettingsError
-from etl.kafka import fetch as produce
-from etl.kafka import group_messages, many_partitions, small_messages, versions
-from etl.kafka.fetch import (
+from etl.kafka import fetch_messages as produce
+from etl.kafka import group_messages, kafka_python_messages, many_partitions, versions
+from etl.kafka.fetch_messages import (
     FIRST_WITH_A_LIMIT,
     FIRST_WITH_TOPIC_IDS,
     encode_fetch,
@@ -105,10 +105,12 @@ class Kafka(BrokerType):
             return _handshake_of_release(release, client_id, address)
 
         def parse_versions(answer: memoryview) -> BrokerProtocol:
-            response = small_messages.decode(Api.API_VERSIONS, 0, answer, broker=address)
-            return KafkaProtocol(small_messages.parse_api_versions(response), client_id, address)
+            response = kafka_python_messages.decode(Api.API_VERSIONS, 0, answer, broker=address)
+            return KafkaProtocol(
+                kafka_python_messages.parse_api_versions(response), client_id, address
+            )
 
-        frame = small_messages.encode(
+        frame = kafka_python_messages.encode(
             Api.API_VERSIONS,
             0,
             correlation_id=HANDSHAKE_CORRELATION_ID,
@@ -164,18 +166,18 @@ def _handshake_of_release(release: str, client_id: str, address: str) -> Greetin
 
 
 def _empty_list_offsets(version: int, client_id: str) -> bytes:
-    return small_messages.encode(
+    return kafka_python_messages.encode(
         Api.LIST_OFFSETS,
         version,
         correlation_id=_OLDER_CORRELATION_ID,
         client_id=client_id,
-        fields=small_messages.list_offsets_fields({}, Isolation.READ_UNCOMMITTED, {}),
+        fields=kafka_python_messages.list_offsets_fields({}, Isolation.READ_UNCOMMITTED, {}),
     )
 
 
 def _empty_describe_groups(client_id: str) -> bytes:
     """Return a request that brokers before 0.9 do not support."""
-    return small_messages.encode(
+    return kafka_python_messages.encode(
         Api.DESCRIBE_GROUPS,
         0,
         correlation_id=_OLDER_CORRELATION_ID,
@@ -264,22 +266,22 @@ class KafkaProtocol(BrokerProtocol):
         # request says about creating topics (seen on 1.1).
         version = self.version_of(Api.METADATA)
         is_internal = not INTERNAL_TOPICS.isdisjoint(topics or ())
-        if version >= small_messages.METADATA_CREATES_NOTHING and not is_internal:
-            fields = small_messages.metadata_fields(topics)
+        if version >= kafka_python_messages.METADATA_CREATES_NOTHING and not is_internal:
+            fields = kafka_python_messages.metadata_fields(topics)
             chosen = None
         else:
-            fields = small_messages.metadata_fields(None)
+            fields = kafka_python_messages.metadata_fields(None)
             chosen = topics
 
         if version < many_partitions.FIRST_CLUSTER:
             return self._request(
                 Api.METADATA,
                 fields,
-                lambda response: small_messages.parse_metadata(response, chosen),
+                lambda response: kafka_python_messages.parse_metadata(response, chosen),
             )
         return self._request_by_partition(
             version,
-            partial(small_messages.encode, Api.METADATA, fields=fields),
+            partial(kafka_python_messages.encode, Api.METADATA, fields=fields),
             partial(many_partitions.parse_cluster, chosen=chosen),
         )
 
@@ -301,8 +303,8 @@ class KafkaProtocol(BrokerProtocol):
                 broker=self._address,
             )
         if version < many_partitions.FIRST_LISTED:
-            fields = small_messages.list_offsets_fields(times, isolation, epochs)
-            return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets)
+            fields = kafka_python_messages.list_offsets_fields(times, isolation, epochs)
+            return self._request(Api.LIST_OFFSETS, fields, kafka_python_messages.parse_list_offsets)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
         return self._request_by_partition(
             version,
@@ -321,7 +323,7 @@ class KafkaProtocol(BrokerProtocol):
         logs: Collection[BrokerPartition],
         epochs: Mapping[BrokerPartition, int | None],
     ) -> Request[dict[BrokerPartition, ListedOffset]]:
-        times = dict.fromkeys(logs, small_messages.MAX_TIMESTAMP)
+        times = dict.fromkeys(logs, kafka_python_messages.MAX_TIMESTAMP)
         return self._request_by_partition(
             self.version_of(Api.LIST_OFFSETS, least=_FIRST_WITH_LARGEST_TIMES),
             partial(
@@ -337,11 +339,13 @@ class KafkaProtocol(BrokerProtocol):
         self, log: BrokerPartition, time_ms: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
         # Version 0, which brokers before 4.0 support, finds segments only.
-        fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
+        fields = kafka_python_messages.list_offsets_fields(
+            {log: time_ms}, Isolation.READ_UNCOMMITTED, {}
+        )
         return self._request(
             Api.LIST_OFFSETS,
             fields,
-            lambda response: small_messages.parse_offsets_before(response, 1),
+            lambda response: kafka_python_messages.parse_offsets_before(response, 1),
             most=0,
         )
 
@@ -349,13 +353,13 @@ class KafkaProtocol(BrokerProtocol):
         self, log: BrokerPartition, time_ms: int, most: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
         # All versions answer this; version 0 finds the segments of a time, later ones a record.
-        fields = small_messages.list_offsets_fields(
+        fields = kafka_python_messages.list_offsets_fields(
             {log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most
         )
         return self._request(
             Api.LIST_OFFSETS,
             fields,
-            lambda response: small_messages.parse_offsets_before(response, most),
+            lambda response: kafka_python_messages.parse_offsets_before(response, most),
         )
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
@@ -435,8 +439,8 @@ class KafkaProtocol(BrokerProtocol):
     def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:
         return self._request(
             Api.DESCRIBE_CONFIGS,
-            small_messages.configs_fields(topics),
-            small_messages.parse_retention,
+            kafka_python_messages.configs_fields(topics),
+            kafka_python_messages.parse_retention,
         )
 
     def open_transactions(
@@ -444,19 +448,23 @@ class KafkaProtocol(BrokerProtocol):
     ) -> Request[dict[BrokerPartition, OpenTransaction]]:
         return self._request(
             Api.DESCRIBE_PRODUCERS,
-            small_messages.producers_fields(logs),
-            small_messages.parse_open_transactions,
+            kafka_python_messages.producers_fields(logs),
+            kafka_python_messages.parse_open_transactions,
         )
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Request[list[str]]:
-        fields = small_messages.list_transactions_fields(producer_ids)
-        return self._request(Api.LIST_TRANSACTIONS, fields, small_messages.parse_transactional_ids)
+        fields = kafka_python_messages.list_transactions_fields(producer_ids)
+        return self._request(
+            Api.LIST_TRANSACTIONS, fields, kafka_python_messages.parse_transactional_ids
+        )
 
     def transactions(
         self, transactional_ids: Collection[str]
     ) -> Request[dict[int, tuple[str, int | None]]]:
-        fields = small_messages.describe_transactions_fields(transactional_ids)
-        return self._request(Api.DESCRIBE_TRANSACTIONS, fields, small_messages.parse_transactions)
+        fields = kafka_python_messages.describe_transactions_fields(transactional_ids)
+        return self._request(
+            Api.DESCRIBE_TRANSACTIONS, fields, kafka_python_messages.parse_transactions
+        )
 
     def coordinator(self, group: str) -> Request[CoordinatorResponse]:
         return self._request(
@@ -468,8 +476,8 @@ class KafkaProtocol(BrokerProtocol):
     def members_of(self, group: str) -> Request[MembersResponse]:
         return self._request(
             Api.DESCRIBE_GROUPS,
-            small_messages.groups_fields(group),
-            lambda response: small_messages.parse_group(
+            kafka_python_messages.groups_fields(group),
+            lambda response: kafka_python_messages.parse_group(
                 response, broker=self._address, group=group
             ),
         )
@@ -611,12 +619,12 @@ class KafkaProtocol(BrokerProtocol):
         version = self.version_of(api, least=least, most=most)
 
         def frame(number: int) -> bytes:
-            return small_messages.encode(
+            return kafka_python_messages.encode(
                 api, version, correlation_id=number, client_id=self._client_id, fields=fields
             )
 
         def read(answer: memoryview) -> Reply[Answer]:
-            response = small_messages.decode(api, version, answer, broker=self._address)
+            response = kafka_python_messages.decode(api, version, answer, broker=self._address)
             return Reply(parse(response), getattr(response, "throttle_time_ms", 0) or 0)
 
         return Request(frame, read)

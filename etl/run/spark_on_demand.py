@@ -31,12 +31,12 @@ from etl.errors import EtlError, NotOurTable
 from etl.io.delta.table import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_records import read_named_table
+from etl.io.zookeeper.ledger_side_documents import read_named_table
 from etl.model.columns import spark_schema
 from etl.model.snapshot import CatalogEntry, NamedTable
 from etl.report.run_state import Phases, Verb
-from etl.run.rows import columns_of_tasks, fitting_arrow_transform, format_rows
-from etl.run.services import RunContext, SparkDefaults, now_ms
+from etl.run.read_rows import columns_of_tasks, fitting_arrow_transform, format_rows
+from etl.run.service_interfaces import RunContext, SparkDefaults, now_ms
 from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings
 

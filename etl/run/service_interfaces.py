@@ -3,7 +3,7 @@
 `Services` is everything that `ingest` can touch, with its guarantees. `Member` is the same for a
 membership, in ZooKeeper or in Kafka. `RunContext` is what the caller of a run provides.
 
-Not here: implementations (`LiveServices` in etl/run/live.py, fakes in the tests).
+Not here: implementations (`LiveServices` in etl/run/live_services.py, fakes in the tests).
 """
 
 from __future__ import annotations

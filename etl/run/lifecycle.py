@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from etl.decide.table_storage import is_compaction_due, small_files
 from etl.errors import EtlError
-from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.group_offsets import Writer, commit_to_mirror_group
-from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.maintenance import Compacted, compact, data_files, may_have_deletion_vectors
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
@@ -25,9 +25,9 @@ from etl.report.describe import counted
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Phases, Stopwatch, Verb, size_in_words
 from etl.run.discovery import Discovery
-from etl.run.live import LiveServices
-from etl.run.services import RunContext
-from etl.run.spark import Making, Placed, placed
+from etl.run.live_services import LiveServices
+from etl.run.service_interfaces import RunContext
+from etl.run.spark_on_demand import Making, Placed, placed
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def place_table(
     making: Making | None = None,
 ) -> Placed:
     """Return the settings with a named table's location, from the ledger or Spark; unchanged for a
-    path. `name`, `making`: see `run.spark.placed`, which raises for it.
+    path. `name`, `making`: see `run.spark_on_demand.placed`, which raises for it.
     """
     if settings.table.is_placed:
         return Placed(settings)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from etl.decide.replay import ReplayRequest
     from etl.model.plans import Plan
     from etl.report.run_report import Report
-    from etl.run.services import RunContext
+    from etl.run.service_interfaces import RunContext
     from etl.settings.sections import Settings
 
 

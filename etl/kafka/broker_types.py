@@ -3,7 +3,7 @@
 Lives here: the list of all broker types, the choice among them, and the requests of a login:
 ApiVersions, which brokers answer before a login, SaslHandshake v1 and SaslAuthenticate (KIP-43,
 KIP-152, KIP-368).
-Not here: requests of one broker type (kafka_family.py, jafka_family.py).
+Not here: requests of one broker type (kafka_requests.py, jafka_requests.py).
 
 Before Kafka 1.0 SASL tokens were sent without a request header, and a rejected login closed the
 connection. Logins to such brokers are not supported.
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from etl.errors import NotKafka, SettingsError
-from etl.kafka import small_messages, versions
-from etl.kafka.jafka_family import Jafka
-from etl.kafka.kafka_family import Kafka
+from etl.kafka import kafka_python_messages, versions
+from etl.kafka.jafka_requests import Jafka
+from etl.kafka.kafka_requests import Kafka
 from etl.kafka.protocol import (
     BrokerType,
     Greeting,
@@ -108,7 +108,7 @@ def login_request(client_id: str, address: str) -> Request[LoginProtocol]:
     """
 
     def choose_login(response: Any) -> LoginProtocol:
-        spoken = small_messages.parse_api_versions(response)
+        spoken = kafka_python_messages.parse_api_versions(response)
         has_handshake = versions.newest_of(Api.SASL_HANDSHAKE, spoken) >= _HANDSHAKE
         if not has_handshake or not versions.is_supported(Api.SASL_AUTHENTICATE, spoken):
             raise SettingsError(
@@ -184,11 +184,11 @@ def _request(
     address: str,
 ) -> Request[Answer]:
     def frame(number: int) -> bytes:
-        return small_messages.encode(
+        return kafka_python_messages.encode(
             api, version, correlation_id=number, client_id=client_id, fields=fields
         )
 
     def read(answer: memoryview) -> Reply[Answer]:
-        return Reply(parse(small_messages.decode(api, version, answer, broker=address)))
+        return Reply(parse(kafka_python_messages.decode(api, version, answer, broker=address)))
 
     return Request(frame, read)

@@ -19,8 +19,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etl.decide.partition_identity import is_creation_id
 from etl.decide.plan import PlanTasks, is_small, tasks_of_plan
+from etl.decide.recreated_or_truncated import is_creation_id
 from etl.errors import EtlError, SettingsError, unmark, whole_text
 from etl.io.delta.append import Chosen, Takes, Writer, choose_writer
 from etl.io.delta.table import check_columns, check_partitioning, open_table

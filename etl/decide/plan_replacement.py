@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from etl.decide.backfill import backfill_replacement_plan
 from etl.decide.byte_offsets import reject_misaligned_offset, reject_misaligned_offsets
-from etl.decide.group_commits import (
+from etl.decide.member_commits import (
     commits_after_append,
     is_never_committed,
     plan_before,
@@ -24,7 +24,8 @@ from etl.decide.group_commits import (
     with_assignment,
 )
 from etl.decide.offsets import ends_of, starts_of
-from etl.decide.partition_identity import (
+from etl.decide.plan import plan_from, reading_of, shape_of_rows
+from etl.decide.recreated_or_truncated import (
     is_what_was_read,
     permanently_missing_topics,
     recreated_topics,
@@ -33,7 +34,6 @@ from etl.decide.partition_identity import (
     truncated_partitions,
     waiting_logs,
 )
-from etl.decide.plan import plan_from, reading_of, shape_of_rows
 from etl.decide.replay import GIVEN_UP
 from etl.decide.reservations import reject_other_incarnation
 from etl.decide.run_requests import request_of_replacement

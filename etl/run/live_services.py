@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
 from etl.decide.group_assignment import Strategy, Timing
-from etl.decide.group_commits import CommitOutcome, commit_outcome, commits_after_append
+from etl.decide.member_commits import CommitOutcome, commit_outcome, commits_after_append
 from etl.decide.offsets import reject_other_offsets_storage
 from etl.decide.plan import is_short
 from etl.decide.reconcile import reject_missing_topics
@@ -28,20 +28,20 @@ from etl.decide.table_changes import app_id_of
 from etl.decide.table_rules import catalog_of, reject_relocated_table
 from etl.decide.table_storage import is_probe_due
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
-from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics
+from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
 from etl.io.delta import losses
 from etl.io.delta.append import Destination, Load, Takes, append
-from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.table import check_writable, open_table
 from etl.io.delta.table_state import Outcome, Result, read_back
 from etl.io.process import new_uid
-from etl.io.zookeeper import ledger_records
+from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import HandOver
 from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger, Write
-from etl.io.zookeeper.ledger_records import ReservationStore, read_named_table, write_mark
+from etl.io.zookeeper.ledger_side_documents import ReservationStore, read_named_table, write_mark
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.registry import read_topics
 from etl.io.zookeeper.session import ZooKeeper
@@ -74,7 +74,7 @@ from etl.report.run_state import Phases, Stopwatch, Verb
 from etl.run.discovery import Discovery, configured_family
 from etl.run.loaded_rows import LoadedRows, adopt_commits, applied_in_run
 from etl.run.observe import GroupOffsets, ObservedState, Observer, observe_table
-from etl.run.rows import (
+from etl.run.read_rows import (
     Following,
     check_rows,
     format_rows,
@@ -86,8 +86,8 @@ from etl.run.rows import (
     writer_in_words,
     writer_of,
 )
-from etl.run.services import Member, RunContext, now_ms
-from etl.run.spark import RunSpark
+from etl.run.service_interfaces import Member, RunContext, now_ms
+from etl.run.spark_on_demand import RunSpark
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import GroupSettings, Settings
 
@@ -550,7 +550,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
 
     def remember(self, key: RunKeyRecord, *, after: int) -> None:
         """See `services.Services`."""
-        ledger_records.remember(self.ledger, key, after=after)
+        ledger_side_documents.remember(self.ledger, key, after=after)
 
     def adopt(self, plan: Plan) -> Ledger:
         """See `services.Services`."""
@@ -563,7 +563,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See `services.Services`."""
-        ledger_records.note_removals(self.ledger, tuple(removals))
+        ledger_side_documents.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
         """See `services.Services`; with `group.mode: observe` nothing is claimed, and a member

@@ -12,7 +12,7 @@ Not here: who may be retired or inherited (`etl.commands.pipelines`,
 
 from __future__ import annotations
 
-from etl.decide.replacement import closing_plan_of, needs_closing, next_closing_plan
+from etl.decide.plan_replacement import closing_plan_of, needs_closing, next_closing_plan
 from etl.decide.table_changes import app_id_of
 from etl.errors import Owned
 from etl.io.delta.append import Destination, Load, Takes, append
@@ -21,8 +21,8 @@ from etl.io.delta.table_state import Result, read_table
 from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.plans import Plan
 from etl.model.snapshot import OtherPipeline
-from etl.run.live import LiveServices
-from etl.run.rows import writer_of
+from etl.run.live_services import LiveServices
+from etl.run.read_rows import writer_of
 
 _TRIES = 3
 

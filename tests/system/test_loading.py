@@ -365,7 +365,7 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     )
     (pipeline.folder / "shaping_of_tests.py").write_text(
         "from pyspark.sql import functions as f\n\n"
-        "def shaped(rows):\n    return read_rows.withColumns({'size': f.length('value'), "
+        "def shaped(rows):\n    return rows.withColumns({'size': f.length('value'), "
         "'source': f.lit('web')}).drop('headers')\n"
     )
     monkeypatch.syspath_prepend(str(pipeline.folder))

@@ -57,7 +57,7 @@ def _ended(pipeline: Pipeline, driver: Driver) -> tuple[str, str]:
     """The table's state after the run had stopped, and the results of that run and the next."""
     result = driver.wait()
     assert result.code == _STOPPED, f"{summary_of(result)}\n{result.err}"
-    assert "Traceback" not in result.err and "nothing is lost" in result.err, result.err
+    assert "Traceback" not in result.err and "Nothing is lost" in result.err, result.err
     driver.wait_until_gone()
     after = held(pipeline)
     return after, f"exit {_STOPPED}; the next run: {summary_of(pipeline.ran())}"

@@ -38,7 +38,7 @@ test: ## lint beside every test that is not marked long: unit, wire, spark, brok
 
 # Each worker has a cluster and a Spark of its own. Files come in the order of testpaths, but for the longest (tests/units_of_work.py).
 gate: setup
-	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=40
 
 # What tests on other releases and on stores need is fetched and compiled once, while those run that need none of it.
 gate-releases: setup

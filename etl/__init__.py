@@ -18,12 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etl.io.brokers.client import SimpleConsumer
+    from etl.io.brokers.simple_consumer import SimpleConsumer
     from etl.reader.source import OffsetRanges
     from etl.records.decode import Messages
     from etl.streams.conf import ConsumerConfig, Group, RebalanceListener
-    from etl.streams.connector import ConsumerConnector, ConsumerTimeout, MessageStream
     from etl.streams.consumer import Consumer
+    from etl.streams.consumer_connector import ConsumerConnector, ConsumerTimeout, MessageStream
     from etl.streams.records import Record
     from etl.testkit.cluster import EmbeddedCluster
 
@@ -47,16 +47,16 @@ __all__ = [
 _HOMES = {
     "Consumer": "etl.streams.consumer",
     "ConsumerConfig": "etl.streams.conf",
-    "ConsumerConnector": "etl.streams.connector",
-    "ConsumerTimeout": "etl.streams.connector",
+    "ConsumerConnector": "etl.streams.consumer_connector",
+    "ConsumerTimeout": "etl.streams.consumer_connector",
     "EmbeddedCluster": "etl.testkit.cluster",
     "Group": "etl.streams.conf",
-    "MessageStream": "etl.streams.connector",
+    "MessageStream": "etl.streams.consumer_connector",
     "Messages": "etl.records.decode",
     "OffsetRanges": "etl.reader.source",
     "RebalanceListener": "etl.streams.conf",
     "Record": "etl.streams.records",
-    "SimpleConsumer": "etl.io.brokers.client",
+    "SimpleConsumer": "etl.io.brokers.simple_consumer",
 }
 
 

@@ -14,8 +14,8 @@ from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import FirstRun, Ledger
 from etl.report.page import PastRun
+from etl.report.run_progress import Process, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Process, Verb
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 BEGAN_MS = 1_700_000_000_000

@@ -1,6 +1,6 @@
 """Whether each loaded offset is in the table once, and no other offset.
 
-Compares the offsets in the table (bitmaps that Spark computes, etl/io/delta/scan.py) with the
+Compares the offsets in the table (bitmaps that Spark computes, etl/io/delta/offsets_of_rows.py) with the
 expected ones: range results of applied plans, and row counts of the loaded intervals of pruned
 plans. One partition is in memory at a time, and one bucket of 32,768 offsets of it. The bitmaps are
 compared as they are: converting them to Roaring bitmaps takes many times as long
@@ -16,7 +16,7 @@ A replay's rows replace those of earlier plans. A row that was in the table befo
 recognised by its offset and incarnation; such offsets are compared by number of rows only.
 
 Lives here: expected offsets, the audit of both broker types, results computed from rows.
-Not here: why rows are missing (explain.py).
+Not here: why rows are missing (causes_of_missing_rows.py).
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from rich.text import Text
 
 from etl.errors import EtlError
 from etl.report.describe import format_time
+from etl.report.run_progress import Doing, Pace, Verb, format_progress, time_in_words
 from etl.report.run_report import Report
-from etl.report.run_state import Doing, Pace, Verb, format_progress, time_in_words
 
 FIRST_LINE_S = 10.0
 MAX_BETWEEN_LINES_S = 60.0

@@ -14,7 +14,7 @@ from rich.console import Console
 from etl.commands.doctor_machine import Verdict
 from etl.model.partitions import BrokerPartition
 from etl.report.describe import counted, describe_by_topic
-from etl.report.run_state import Verb, size_in_words, time_in_words
+from etl.report.run_progress import Verb, size_in_words, time_in_words
 
 if TYPE_CHECKING:
     from etl.commands.backfill import BackfillPreview

@@ -34,10 +34,10 @@ from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
 from etl.report.describe import counted, describe_also_loaded, format_time
 from etl.report.lag import describe_paused_but_loaded
+from etl.report.run_progress import Doing, Stopwatch
 from etl.report.run_report import Report, loaded_before, progress_of_backfill
-from etl.report.run_state import Doing, Stopwatch
 from etl.run.backfill import Beginning, abandon, backfill, estimate_backfill, left_of
-from etl.run.lifecycle import open_services
+from etl.run.before_and_after import open_services
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, RunContext, Services
 from etl.settings.load import settings_of_backfill

@@ -73,7 +73,7 @@ from etl.model.snapshot import (
 )
 from etl.report.describe import describe_open
 from etl.report.lag import describe_paused
-from etl.report.run_state import Stopwatch
+from etl.report.run_progress import Stopwatch
 from etl.run.live_services import LiveServices
 from etl.run.observe import reject_unaccounted_rows
 from etl.run.read_rows import columns_of_tasks, fitting_arrow_transform, try_on_no_rows, unprovable

@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from etl.commands.doctor_machine import Fact, Findings, Line, Verdict, advice, failed, ok
-from etl.decide.group_ownership import (
+from etl.decide.member_offsets import is_member
+from etl.decide.partition_owners import (
     foreign_consumers,
     foreign_owners,
     members_as_owners,
     owned_policy,
 )
-from etl.decide.member_commits import is_member
 from etl.decide.reconcile import (
     reject_missing_topics,
     reject_null_partition_value,
@@ -37,11 +37,12 @@ from etl.errors import (
     PermissionDenied,
     SettingsError,
 )
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
-from etl.io.zookeeper.client import describe_identity, id_of
+from etl.io.brokers.simple_consumer import SimpleConsumer
+from etl.io.zookeeper.broker_registrations import read_partition_states, read_replicas
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.login_and_acl import describe_identity, id_of
 from etl.io.zookeeper.permissions import (
     ServerAnswer,
     ask_server,
@@ -54,10 +55,9 @@ from etl.io.zookeeper.permissions import (
     takes_request,
     writers_of,
 )
-from etl.io.zookeeper.registry import read_partition_states, read_replicas
-from etl.io.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
-from etl.ledger import paths, registrations
-from etl.ledger.paths import PipelinePaths
+from etl.io.zookeeper.requests import NODE_MAX_BYTES, ZooKeeper
+from etl.ledger import registrations, znode_paths
+from etl.ledger.znode_paths import PipelinePaths
 from etl.model.partitions import Broker, BrokerPartition, KafkaGroup, Membership, uncounted
 from etl.model.plans import Plan
 from etl.model.security import EVERYBODY, Acl
@@ -175,7 +175,7 @@ def chroot(name: str, findings: Findings) -> Iterator[Line]:
         )
         return
     brokers = Discovery(findings.settings, zookeeper).registered()
-    registered = len(zookeeper.children(paths.BROKER_IDS) or brokers)
+    registered = len(zookeeper.children(znode_paths.BROKER_IDS) or brokers)
     if len(brokers) < registered:
         listener = f"{source.way_in.protocol.value} listener"
         if source.way_in.listener:
@@ -237,7 +237,7 @@ def _accessed_znodes(findings: Findings, root: ZooKeeper) -> Iterator[tuple[str,
     """Yield the full path of each znode that a run uses, and how: _CHILDREN or _WRITE."""
     settings = findings.settings
     prefix = findings.zookeeper.chroot
-    group_paths = paths.GroupPaths(settings.group.id)
+    group_paths = znode_paths.GroupPaths(settings.group.id)
     pipeline_paths = PipelinePaths(settings.group.id, settings.pipeline)
     parents = [
         pipeline_paths.plans,

@@ -22,13 +22,6 @@ from dataclasses import replace
 from etl.commands.backfill import reject_table_without_backfills, reject_unfinished
 from etl.commands.operator_decisions import DecisionResult, as_member, store_decided
 from etl.commands.run import new_run_id
-from etl.decide.group_ownership import (
-    ownership_after_inheritance,
-    reject_active_members,
-    reject_partitions_of_other_members,
-    reject_rewinding_other_members,
-    reject_unfinished_predecessor,
-)
 from etl.decide.inherit_pipeline import (
     Loaded,
     Predecessor,
@@ -38,8 +31,15 @@ from etl.decide.inherit_pipeline import (
     state_of_itself,
 )
 from etl.decide.loaded_intervals import with_backfills
-from etl.decide.member_commits import as_left_to_others
+from etl.decide.member_offsets import as_left_to_others
 from etl.decide.next_step import repair_of, repaired
+from etl.decide.partition_owners import (
+    ownership_after_inheritance,
+    reject_active_members,
+    reject_partitions_of_other_members,
+    reject_rewinding_other_members,
+    reject_unfinished_predecessor,
+)
 from etl.decide.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decide.set_offsets import merged
 from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
@@ -71,8 +71,8 @@ from etl.model.snapshot import (
 )
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
+from etl.run.before_and_after import open_services
 from etl.run.ingest import finish_repair
-from etl.run.lifecycle import open_services
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, RunContext, now_ms
 from etl.run.void_plan_number import close_next_number, close_stored_plan
@@ -434,7 +434,7 @@ def _rows_until(services: LiveServices) -> Mapping[BrokerPartition, tuple[int, i
 
     Raises NeedsDecision for Jafka: the offset after a row's message is unknown.
     """
-    from etl.io.delta.scan import rows_until
+    from etl.io.delta.offsets_of_rows import rows_until
 
     if services.settings.source.is_physical:
         raise NeedsDecision(

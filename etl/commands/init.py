@@ -23,15 +23,15 @@ from etl.decide.reconcile import reject_missing_topics, reject_null_partition_va
 from etl.decide.table_rules import unplanned_rows_error
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
-from etl.io.delta.scan import unaccounted_rows
+from etl.io.delta.offsets_of_rows import unaccounted_rows
 from etl.io.delta.table import open_table
+from etl.io.zookeeper.broker_registrations import read_cluster_id, read_registrations
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.registry import read_cluster_id, read_registrations
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.kafka.messages import ClusterMetadata
-from etl.ledger.paths import BROKER_IDS
 from etl.ledger.registrations import parse_endpoints
+from etl.ledger.znode_paths import BROKER_IDS
 from etl.model.partitions import BrokerFamily
 from etl.model.security import parse_reference
 from etl.report.describe import counted

@@ -46,8 +46,8 @@ from etl.report.lag import (
     paused_partitions,
     unread_from,
 )
+from etl.run.before_and_after import open_discovery, open_services
 from etl.run.discovery import Discovery
-from etl.run.lifecycle import open_discovery, open_services
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.choices import OnNoLeader

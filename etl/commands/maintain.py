@@ -35,8 +35,8 @@ from etl.io.delta.table import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.model.snapshot import ForeignCommit, Ledger, Table
 from etl.report.describe import counted
-from etl.report.run_state import Stopwatch
-from etl.run.lifecycle import became, compaction_of, open_services, waiting, would_become
+from etl.report.run_progress import Stopwatch
+from etl.run.before_and_after import became, compaction_of, open_services, waiting, would_become
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, RunContext
 from etl.settings.sections import Settings

@@ -27,7 +27,16 @@ from etl.commands.backfill import unloaded_by_backfill
 from etl.commands.run import new_run_id
 from etl.decide.accept_partitions import Accepting, describe_accepted_partitions, plan_reset
 from etl.decide.byte_offsets import correct_start_offsets
-from etl.decide.group_ownership import (
+from etl.decide.member_offsets import (
+    CommitOutcome,
+    commit_outcome,
+    is_left_open,
+    plan_without_uncommitted,
+    uncommitted_partitions,
+    with_commit_settled,
+)
+from etl.decide.next_step import plan_superseding, repair_of, repaired
+from etl.decide.partition_owners import (
     command_plan,
     joins_for_commands,
     leave_to_owners,
@@ -37,15 +46,6 @@ from etl.decide.group_ownership import (
     reject_unknown_incarnations,
     reject_unrecorded_commit,
 )
-from etl.decide.member_commits import (
-    CommitOutcome,
-    commit_outcome,
-    is_left_open,
-    plan_without_uncommitted,
-    uncommitted_partitions,
-    with_commit_settled,
-)
-from etl.decide.next_step import plan_superseding, repair_of, repaired
 from etl.decide.reconcile import (
     is_of_another_era,
     naming_table,
@@ -89,11 +89,11 @@ from etl.report.describe import (
     format_time,
 )
 from etl.report.plan_json import describe_losses, describe_plan
+from etl.report.run_progress import Stopwatch
 from etl.report.run_report import Report
-from etl.report.run_state import Stopwatch
 from etl.report.verify import foreign_commit_as_json
+from etl.run.before_and_after import open_services, place_table
 from etl.run.ingest import finish_repair
-from etl.run.lifecycle import open_services, place_table
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.run.spark_on_demand import ask

@@ -17,21 +17,21 @@ from typing import Any
 from etl.commands.backfill import backfills_of_pipeline, reject_unfinished
 from etl.commands.operator_decisions import DecisionResult
 from etl.commands.run import new_run_id
-from etl.decide.group_ownership import reject_retiring_unfinished
+from etl.decide.partition_owners import reject_retiring_unfinished
 from etl.decide.reconcile import reject_shared_topics
 from etl.errors import Owned, SettingsError
 from etl.io.delta.table import open_table
-from etl.io.zookeeper.client import describe_identity
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_pauses
+from etl.io.zookeeper.login_and_acl import describe_identity
 from etl.io.zookeeper.permissions import apply_acls, kept_by
-from etl.ledger.paths import PipelinePaths
 from etl.ledger.registrations import DriverNode
+from etl.ledger.znode_paths import PipelinePaths
 from etl.model.security import Acl
 from etl.model.snapshot import Ledger, Retirement
 from etl.report.describe import format_time
 from etl.report.lag import pause_as_json
-from etl.run.lifecycle import open_services
+from etl.run.before_and_after import open_services
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, now_ms
 from etl.run.void_plan_number import close_stored_plan

@@ -36,7 +36,7 @@ from etl.report.describe import (
 )
 from etl.report.lag import describe_paused
 from etl.report.plan_json import describe_done_before, describe_plan
-from etl.run.lifecycle import open_services
+from etl.run.before_and_after import open_services
 from etl.run.read_rows import check_rows, check_without_spark, writer_of
 from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.sections import Settings

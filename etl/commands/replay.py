@@ -28,9 +28,9 @@ from etl.model.partitions import cleanup_of, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.report.lag import describe_paused_but_loaded
+from etl.report.run_progress import Stopwatch
 from etl.report.run_report import Report
-from etl.report.run_state import Stopwatch
-from etl.run.lifecycle import open_services
+from etl.run.before_and_after import open_services
 from etl.run.loaded_rows import PutInto
 from etl.run.replay import is_left, next_replay, replay, zones_of_replaced
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms

@@ -23,7 +23,10 @@ from etl.commands.operator_decisions import (
     store_decided,
 )
 from etl.commands.run import new_run_id
-from etl.decide.group_ownership import (
+from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of, state_of_itself
+from etl.decide.member_offsets import as_left_to_others
+from etl.decide.next_step import Action, Repair, repaired
+from etl.decide.partition_owners import (
     command_plan,
     describe_rewound,
     foreseen_by_command,
@@ -33,9 +36,6 @@ from etl.decide.group_ownership import (
     reject_partitions_of_other_members,
     reject_rewinding_other_members,
 )
-from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of, state_of_itself
-from etl.decide.member_commits import as_left_to_others
-from etl.decide.next_step import Action, Repair, repaired
 from etl.decide.reconcile import plan_in_force, reject_other_broker_type, reject_retired
 from etl.decide.restore_ledger import (
     Difference,
@@ -76,8 +76,8 @@ from etl.model.snapshot import (
 from etl.report.lag import PAUSES_LOST
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
+from etl.run.before_and_after import open_services
 from etl.run.ingest import finish_repair
-from etl.run.lifecycle import open_services
 from etl.run.live_services import LiveServices
 from etl.run.observe import Observer
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
@@ -217,7 +217,7 @@ def _describe_lost_pauses(snapshot: Snapshot) -> list[str]:
 
 def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restorable:
     """Return what the table's rows restore. Raises NeedsDecision if they restore nothing."""
-    from etl.io.delta.scan import rows_until
+    from etl.io.delta.offsets_of_rows import rows_until
 
     settings = services.settings
     if settings.source.is_physical:

@@ -27,10 +27,10 @@ from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger_side_documents import write_named_table
 from etl.model.plans import Request, since
 from etl.report.describe import counted
+from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Verb
+from etl.run.before_and_after import compact_when_due, mirror, open_services, place_table
 from etl.run.ingest import ingest
-from etl.run.lifecycle import compact_when_due, mirror, open_services, place_table
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.run.spark_on_demand import Making

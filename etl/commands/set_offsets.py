@@ -21,7 +21,10 @@ from etl.commands.operator_decisions import (
     store_decided,
 )
 from etl.commands.run import new_run_id
-from etl.decide.group_ownership import (
+from etl.decide.loaded_intervals import subtract_intervals
+from etl.decide.member_offsets import metadata_named_by_command
+from etl.decide.next_step import repair_of, repaired
+from etl.decide.partition_owners import (
     command_plan,
     foreseen_by_command,
     leave_to_owners,
@@ -30,9 +33,6 @@ from etl.decide.group_ownership import (
     reject_partitions_of_other_members,
     reject_unrecorded_commit,
 )
-from etl.decide.loaded_intervals import subtract_intervals
-from etl.decide.member_commits import metadata_named_by_command
-from etl.decide.next_step import repair_of, repaired
 from etl.decide.reconcile import reject_retired_or_shared, where_we_stand
 from etl.decide.set_offsets import (
     Changed,
@@ -61,9 +61,9 @@ from etl.report.describe import describe_given_up
 from etl.report.lag import pause_as_json
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
+from etl.run.before_and_after import open_services
 from etl.run.discovery import Discovery
 from etl.run.ingest import finish_repair
-from etl.run.lifecycle import open_services
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.choices import StartAt

@@ -14,6 +14,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from etl.audit.causes_of_missing_rows import (
+    LogProof,
+    Origin,
+    UnprovenOffsets,
+    blame,
+    doubt_of,
+    gaps_of,
+    origin_of,
+)
 from etl.audit.compare_rows import (
     AuditedLog,
     Expected,
@@ -22,7 +31,6 @@ from etl.audit.compare_rows import (
     more_than_before,
     rows_before_of,
 )
-from etl.audit.explain import LogProof, Origin, UnprovenOffsets, blame, doubt_of, gaps_of, origin_of
 from etl.commands.expected_rows import (
     BothLedgers,
     ExpectedOfAll,
@@ -57,9 +65,9 @@ from etl.model.snapshot import (
     Replay,
     Table,
 )
-from etl.report.run_state import Stopwatch
+from etl.report.run_progress import Stopwatch
 from etl.report.verify import Proof
-from etl.run.lifecycle import open_services
+from etl.run.before_and_after import open_services
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import ALONE, RunContext
 from etl.settings.sections import Settings
@@ -202,7 +210,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
 
 def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
     """Return the proof of a table with plans of this pipeline."""
-    from etl.io.delta.scan import EntryScan, Scan, rows_in_intervals
+    from etl.io.delta.offsets_of_rows import EntryScan, Scan, rows_in_intervals
 
     settings = services.settings
     path = settings.table.path

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from etl.decide.byte_offsets import misaligned_partitions, reject_misaligned_offset
-from etl.decide.member_commits import metadata_named_by_command, reject_replacing
+from etl.decide.member_offsets import metadata_named_by_command, reject_replacing
 from etl.decide.offsets import starts_anew, starts_of
 from etl.decide.plan import shape_of_rows
 from etl.decide.plan_replacement import (

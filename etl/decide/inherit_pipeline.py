@@ -13,7 +13,7 @@ the other facts of the partition come from the same pipeline: tail fingerprint, 
 
 Lives here: the predecessor's state, the inheriting plan, and its rejections. Not here: the steps of
 the commands (etl/commands/inherit_pipeline.py, etl/commands/restore_ledger.py), group members and
-owners (etl/decide/group_ownership.py).
+owners (etl/decide/partition_owners.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from etl.decide.loaded_intervals import first_gap
-from etl.decide.member_commits import reject_replacing
+from etl.decide.member_offsets import reject_replacing
 from etl.decide.offsets import pending_starts, starts_of
 from etl.decide.plan import shape_of_rows
 from etl.decide.reconcile import compare, is_of_another_era

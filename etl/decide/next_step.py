@@ -3,7 +3,7 @@
 A pure function of the snapshot. Commands that describe the next run use it too, so that they cannot
 differ from the run:
 
-    ownership   partitions that others own, or that are paused     group_ownership, set_offsets
+    ownership   partitions that others own, or that are paused     partition_owners, set_offsets
     reconcile   where the pipeline stands                          reconcile
     repair      the unfinished work of an earlier run              here
     plan        the stored plan, its replacement, or a new plan    plan, replacement
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from etl.decide.backfill import next_backfill_plan
-from etl.decide.group_ownership import leave_to_owners, reject_owned_ranges
 from etl.decide.lag import Expiring, find_expiring
-from etl.decide.member_commits import as_if_alone, with_assignment, with_commit_settled
+from etl.decide.member_offsets import as_if_alone, with_assignment, with_commit_settled
+from etl.decide.partition_owners import leave_to_owners, reject_owned_ranges
 from etl.decide.plan import plan_next
 from etl.decide.plan_replacement import (
     reject_abandoning_lost_offsets,

@@ -37,7 +37,7 @@ later records would never be loaded. Offsets of topics that are not read now sta
 the topic is read again.
 
 Lives here: starts, and the comparison of committed offsets. Not here: offsets of group members
-(etl/decide/member_commits.py).
+(etl/decide/member_offsets.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import reject_misaligned_offsets
 from etl.decide.lag import find_expiring
-from etl.decide.member_commits import read_by_others
+from etl.decide.member_offsets import read_by_others
 from etl.decide.offsets import pending_offsets, pending_starts, start_of
 from etl.decide.recreated_or_truncated import (
     creations_to_record,

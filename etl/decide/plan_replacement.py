@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from etl.decide.backfill import backfill_replacement_plan
 from etl.decide.byte_offsets import reject_misaligned_offset, reject_misaligned_offsets
-from etl.decide.member_commits import (
+from etl.decide.member_offsets import (
     commits_after_append,
     is_never_committed,
     plan_before,

@@ -41,7 +41,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.decide.member_commits import commits_after_append, member_state, owned_logs
+from etl.decide.member_offsets import commits_after_append, member_state, owned_logs
 from etl.decide.offsets import (
     Ends,
     as_if_stored_in,
@@ -294,7 +294,7 @@ def reconcile(
     """Decide the state of the pipeline; the cases are in the module's docstring.
 
     `place`: the table's location, also before it exists. `ends`: no offset is followed above them.
-    `storage`: the places of committed offsets; `owned`, `moves_behind`: see `member_commits`. Raises
+    `storage`: the places of committed offsets; `owned`, `moves_behind`: see `member_offsets`. Raises
     LedgersDisagree or OffsetMoved if an operator must decide, SettingsError for another storage.
     """
     reject_other_ledger(ledger, table)

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import reject_misaligned_offset
-from etl.decide.group_ownership import owned_error
 from etl.decide.loaded_intervals import first_gap
+from etl.decide.partition_owners import owned_error
 from etl.decide.plan import shape_of_rows
 from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or_truncated
 from etl.decide.tasks import boundaries_of, split_ranges

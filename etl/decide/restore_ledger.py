@@ -44,8 +44,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from etl.decide.group_ownership import leave_to_owners
-from etl.decide.member_commits import (
+from etl.decide.member_offsets import (
     as_if_alone,
     is_member,
     reject_in_doubt_commit,
@@ -62,6 +61,7 @@ from etl.decide.offsets import (
     place_moved,
     up_to_date,
 )
+from etl.decide.partition_owners import leave_to_owners
 from etl.decide.reconcile import (
     compare,
     naming_table,

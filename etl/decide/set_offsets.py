@@ -29,9 +29,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
-from etl.decide.group_ownership import owned_error
-from etl.decide.member_commits import metadata_named_by_command, reject_replacing
+from etl.decide.member_offsets import metadata_named_by_command, reject_replacing
 from etl.decide.offsets import starts_of
+from etl.decide.partition_owners import owned_error
 from etl.decide.plan import shape_of_rows
 from etl.decide.plan_replacement import (
     losses_to_read_again,

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from etl.cli.screens import show_offsets
 from etl.errors import EtlError
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import BrokerFamily
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from etl.report.run_state import AttemptProgress
+from etl.report.run_progress import AttemptProgress
 
 _FORM = struct.Struct(">16sIIQQQ")
 """Token, task, attempt, offsets, records, bytes."""

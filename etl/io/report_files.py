@@ -26,8 +26,8 @@ from etl.report.describe import format_time
 from etl.report.metrics import LAST_SUCCESS, PREFIX, format_labels, lineage_of, metrics_of
 from etl.report.page import PastRun, outdated, page_of, past_run, run_ids
 from etl.report.plan_json import as_text
+from etl.report.run_progress import Outcome, Process, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Process, Verb
 from etl.settings.load import Change, describe_overrides
 from etl.settings.sections import Settings, name_in_files
 

@@ -4,7 +4,7 @@
 
 Lives here: metadata, DescribeGroups, DescribeConfigs (retention and cleanup), open transactions
 (KIP-664), and the check of responses against their schemas.
-Not here: Fetch (fetch_messages.py) and requests about many partitions (many_partitions.py), because
+Not here: Fetch (fetch_messages.py) and requests about many partitions (many_partition_messages.py), because
 kafka-python copies records and creates an object for each partition.
 
 The bytes of a response are first checked against its schema: kafka-python accepts a null array or
@@ -511,7 +511,7 @@ def list_offsets_fields(
     epochs: Mapping[BrokerPartition, int | None],
     most: int = 1,
 ) -> dict[str, Any]:
-    """Return the fields of ListOffsets; `many_partitions` encodes versions 1 and later.
+    """Return the fields of ListOffsets; `many_partition_messages` encodes versions 1 and later.
 
     `times` holds LATEST, EARLIEST or milliseconds since 1970. The response to version 0 has up to
     `most` offsets per partition.

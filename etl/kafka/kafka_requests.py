@@ -1,7 +1,7 @@
 """The requests of Kafka 0.8 to 4.x.
 
 Lives here: the handshake, and for each operation the request, its version and its parser.
-Not here: the bytes (kafka_python_messages.py, many_partitions.py, group_messages.py, fetch_messages.py) and the
+Not here: the bytes (kafka_python_messages.py, many_partition_messages.py, group_messages.py, fetch_messages.py) and the
 tables of versions and errors (versions.py).
 
 Versions are those that the broker reported in the handshake, else those of its release. Brokers
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from etl.errors import BrokerRefusal, OtherRelease, SettingsError
 from etl.kafka import fetch_messages as produce
-from etl.kafka import group_messages, kafka_python_messages, many_partitions, versions
+from etl.kafka import group_messages, kafka_python_messages, many_partition_messages, versions
 from etl.kafka.fetch_messages import (
     FIRST_WITH_A_LIMIT,
     FIRST_WITH_TOPIC_IDS,
@@ -273,7 +273,7 @@ class KafkaProtocol(BrokerProtocol):
             fields = kafka_python_messages.metadata_fields(None)
             chosen = topics
 
-        if version < many_partitions.FIRST_CLUSTER:
+        if version < many_partition_messages.FIRST_CLUSTER:
             return self._request(
                 Api.METADATA,
                 fields,
@@ -282,7 +282,7 @@ class KafkaProtocol(BrokerProtocol):
         return self._request_by_partition(
             version,
             partial(kafka_python_messages.encode, Api.METADATA, fields=fields),
-            partial(many_partitions.parse_cluster, chosen=chosen),
+            partial(many_partition_messages.parse_cluster, chosen=chosen),
         )
 
     def list_offsets(
@@ -302,16 +302,19 @@ class KafkaProtocol(BrokerProtocol):
                 ),
                 broker=self._address,
             )
-        if version < many_partitions.FIRST_LISTED:
+        if version < many_partition_messages.FIRST_LISTED:
             fields = kafka_python_messages.list_offsets_fields(times, isolation, epochs)
             return self._request(Api.LIST_OFFSETS, fields, kafka_python_messages.parse_list_offsets)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
         return self._request_by_partition(
             version,
             partial(
-                many_partitions.encode_list_offsets, times=times, isolation=isolation, epochs=epochs
+                many_partition_messages.encode_list_offsets,
+                times=times,
+                isolation=isolation,
+                epochs=epochs,
             ),
-            partial(many_partitions.parse_offsets, is_last_stable=is_stable),
+            partial(many_partition_messages.parse_offsets, is_last_stable=is_stable),
         )
 
     @property
@@ -327,12 +330,12 @@ class KafkaProtocol(BrokerProtocol):
         return self._request_by_partition(
             self.version_of(Api.LIST_OFFSETS, least=_FIRST_WITH_LARGEST_TIMES),
             partial(
-                many_partitions.encode_list_offsets,
+                many_partition_messages.encode_list_offsets,
                 times=times,
                 isolation=Isolation.READ_UNCOMMITTED,
                 epochs=epochs,
             ),
-            many_partitions.parse_offsets,
+            many_partition_messages.parse_offsets,
         )
 
     def segment_start_before(
@@ -424,16 +427,16 @@ class KafkaProtocol(BrokerProtocol):
     ) -> Request[EpochEndsResponse]:
         return self._request_by_partition(
             self.version_of(Api.OFFSET_FOR_LEADER_EPOCH),
-            partial(many_partitions.encode_epoch_ends, epochs=epochs, current=current),
-            many_partitions.parse_epoch_ends,
+            partial(many_partition_messages.encode_epoch_ends, epochs=epochs, current=current),
+            many_partition_messages.parse_epoch_ends,
         )
 
     def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
         version = self.version_of(Api.DESCRIBE_LOG_DIRS)
         return self._request_by_partition(
             version,
-            partial(many_partitions.encode_log_dirs, logs=logs),
-            many_partitions.parse_log_dirs,
+            partial(many_partition_messages.encode_log_dirs, logs=logs),
+            many_partition_messages.parse_log_dirs,
         )
 
     def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:
@@ -469,8 +472,8 @@ class KafkaProtocol(BrokerProtocol):
     def coordinator(self, group: str) -> Request[CoordinatorResponse]:
         return self._request(
             Api.FIND_COORDINATOR,
-            many_partitions.coordinator_fields(group),
-            many_partitions.parse_coordinator,
+            many_partition_messages.coordinator_fields(group),
+            many_partition_messages.parse_coordinator,
         )
 
     def members_of(self, group: str) -> Request[MembersResponse]:
@@ -552,11 +555,11 @@ class KafkaProtocol(BrokerProtocol):
     ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
         bounds = _version_bounds(in_zookeeper, commit.offsets, commit.topic_ids)
         if commit.member and commit.member.instance_id is not None:
-            bounds["least"] = many_partitions.FIRST_STATIC
+            bounds["least"] = many_partition_messages.FIRST_STATIC
         return self._request(
             Api.OFFSET_COMMIT,
-            many_partitions.commit_fields(commit),
-            lambda response: many_partitions.parse_commit(response, commit),
+            many_partition_messages.commit_fields(commit),
+            lambda response: many_partition_messages.parse_commit(response, commit),
             **bounds,
         )
 
@@ -565,8 +568,8 @@ class KafkaProtocol(BrokerProtocol):
     ) -> Request[CommittedOffsets]:
         return self._request(
             Api.OFFSET_FETCH,
-            many_partitions.offset_fetch_fields(question),
-            lambda response: many_partitions.parse_offset_fetch(
+            many_partition_messages.offset_fetch_fields(question),
+            lambda response: many_partition_messages.parse_offset_fetch(
                 response, in_zookeeper=in_zookeeper, question=question
             ),
             **_version_bounds(in_zookeeper, question.logs, question.topic_ids),
@@ -597,7 +600,7 @@ class KafkaProtocol(BrokerProtocol):
         self,
         version: int,
         encode: Callable[..., bytes],
-        parse: Callable[..., many_partitions.ThrottledAnswer[Answer]],
+        parse: Callable[..., many_partition_messages.ThrottledAnswer[Answer]],
     ) -> Request[Answer]:
         def frame(number: int) -> bytes:
             return encode(version, correlation_id=number, client_id=self._client_id)
@@ -648,7 +651,7 @@ def _version_bounds(
     topics = {log.topic for log in logs}
     if topics <= topic_ids.keys():
         return {"least": 1}
-    return {"least": 1, "most": many_partitions.FIRST_BY_ID - 1}
+    return {"least": 1, "most": many_partition_messages.FIRST_BY_ID - 1}
 
 
 def _number(answer: memoryview) -> int:

@@ -5,7 +5,7 @@ used: a reader raises `CorruptData` with its place (topic, partition, broker), n
 struct.error or MemoryError.
 
 Lives here: `Reader` and `Writer`. Not here: arrays and structs of requests (kafka_python_messages.py,
-many_partitions.py, fetch_messages.py).
+many_partition_messages.py, fetch_messages.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Lives here: the common frame of all documents (format number, size limit, compression, partitions),
 commit results, loaded intervals, operator decisions, retirement, reservations of backfills,
 locations of named tables, pauses, bounds and run keys.
-Not here: plans (plan_document.py), znode paths (paths.py), reading and writing znodes
+Not here: plans (plan_document.py), znode paths (znode_paths.py), reading and writing znodes
 (etl/io/zookeeper/).
 
 There is one format. A document of a newer one is rejected, so that an old driver never misreads

@@ -8,7 +8,7 @@ distances from it: compressed, that takes a tenth of the plain form. The broker 
 a leader's address, so that it is detected once.
 
 Lives here: plans, their ids, and the `userMetadata` of this program's Delta commits.
-Not here: other documents and the common frame (documents.py), znode paths (paths.py).
+Not here: other documents and the common frame (documents.py), znode paths (znode_paths.py).
 """
 
 from __future__ import annotations

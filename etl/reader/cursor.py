@@ -64,7 +64,7 @@ from etl.records.entries import (
     misaligned,
 )
 from etl.records.kernel_cache import MAX_HOLES, Tally
-from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES
+from etl.records.message_set_kernel import PHYSICAL_ENTRY_BYTES
 from etl.settings.choices import MAX_RECORD_BYTES
 
 MISSING_MAX = MAX_HOLES

@@ -35,10 +35,10 @@ from etl.errors import (
     TopicMissing,
     TopicRecreated,
 )
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.connection import IDLE_CONNECTIONS
 from etl.io.brokers.offsets import read_tails
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import (
     EARLIEST,
     LATEST,

@@ -30,8 +30,8 @@ from etl.decide.table_storage import local_zone
 from etl.errors import CorruptData, ProcessLost
 from etl.io.progress_port import ProgressAddress
 from etl.model.plans import FileOptions, RangeResult, Written
-from etl.reader.reading import ReadOptions, Task
-from etl.reader.task_rows import TaskFailed, write_task
+from etl.reader.query_ranges import ReadOptions, Task
+from etl.reader.run_task import TaskFailed, write_task
 
 
 class Order(NamedTuple):

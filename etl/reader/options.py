@@ -4,7 +4,7 @@ Options are those of this source and those of Spark's Kafka source, compared wit
 case. In JSON, a partition is `"clicks": 0`, on Jafka `"clicks": "1-0"` (partition 0 of broker 1).
 
 Lives here: parsing option texts to values, without I/O; rewording errors for data source options.
-Not here: what options mean for the partitions that exist (etl/reader/reading.py).
+Not here: what options mean for the partitions that exist (etl/reader/query_ranges.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from etl.model.columns import raw_columns, types_of
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, parse_partition_key
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
-from etl.reader.reading import Bound, Bounds, FirstAt, LogEnd, ReadOptions, TopicSelection
+from etl.reader.query_ranges import Bound, Bounds, FirstAt, LogEnd, ReadOptions, TopicSelection
 from etl.settings import choices
 from etl.settings.choices import split_address, split_connect
 

@@ -17,7 +17,7 @@ Spark 4.2 calls `reader` and `partitions` once for a DataFrame and all its queri
 (`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` fixes the number of tasks, and `read`
 resolves bounds that are not offsets, each time a query runs.
 
-Not here: options (etl/reader/options.py), ranges (etl/reader/reading.py), tasks of a run
+Not here: options (etl/reader/options.py), ranges (etl/reader/query_ranges.py), tasks of a run
 (etl/reader/spark_tasks.py).
 """
 
@@ -46,7 +46,7 @@ from etl.model.columns import raw_columns, spark_schema
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, cleanup_of, uncounted
 from etl.model.plans import OffsetRange
 from etl.reader.options import columns_of_schema, for_options, in_options, parse_options
-from etl.reader.reading import (
+from etl.reader.query_ranges import (
     NAME,
     QueryTask,
     ReadOptions,
@@ -57,7 +57,7 @@ from etl.reader.reading import (
     reject_missing_partitions,
     select_topics,
 )
-from etl.reader.task_rows import attempt_number, begin_task, failed, rows_of_task
+from etl.reader.run_task import attempt_number, begin_task, failed, rows_of_task
 
 if TYPE_CHECKING:
     import pyarrow
@@ -334,7 +334,7 @@ def _open_cluster(reading: ReadOptions, named: Sequence[BrokerPartition]) -> Ite
     """Open the cluster on the driver. Only this connects to ZooKeeper."""
     from etl.io.brokers.cluster_requests import Cluster
     from etl.io.clusters import registered_cluster
-    from etl.io.zookeeper.session import ZooKeeper
+    from etl.io.zookeeper.requests import ZooKeeper
 
     if reading.zookeeper is None:
         with Cluster(

@@ -5,7 +5,7 @@ source is not used: Spark would start one Python process for its schema and anot
 partitions, and a run knows both. Results return by an accumulator: `Observation.get` would wait for
 ever if Delta skips the write.
 
-Not here: the work of a task (etl/reader/task_rows.py), the data source (etl/reader/source.py).
+Not here: the work of a task (etl/reader/run_task.py), the data source (etl/reader/source.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from etl.io.progress_port import ProgressAddress
 from etl.model.columns import spark_schema
 from etl.model.plans import FileOptions, RangeResult, Written
 from etl.reader.options import for_a_pipeline
-from etl.reader.reading import ReadOptions, Task
-from etl.reader.task_rows import attempt_number, begin_task, rows_of_task, write_task
+from etl.reader.query_ranges import ReadOptions, Task
+from etl.reader.run_task import attempt_number, begin_task, rows_of_task, write_task
 
 if TYPE_CHECKING:
     import pyarrow

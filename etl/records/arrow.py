@@ -4,7 +4,7 @@ The entries of one response are decompressed one by one, then decoded by a singl
 compiled kernel into the buffers of one Arrow batch.
 
 Lives here: buffers of Arrow batches, groups of entries, memory for decompression.
-Not here: the kernels (batch_kernel.py, message_kernel.py), codecs (codecs.py).
+Not here: the kernels (batch_kernel.py, message_set_kernel.py), codecs (codecs.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from etl.errors import CorruptData, RecordTooLarge
 from etl.kafka.messages import FetchedPartition
-from etl.records import batch_kernel, codecs, message_kernel
+from etl.records import batch_kernel, codecs, message_set_kernel
 from etl.records.batch_kernel import MAX_RECORD_HEADERS
 from etl.records.entries import Selection, corrupt, misaligned, place_of
 from etl.records.kernel_cache import (
@@ -379,8 +379,8 @@ class MessageBuffers(ColumnBuffers):
         until_offset: int,
         tally: Tally,
     ) -> int:
-        self._is_physical = bool(table[0, message_kernel.LAYOUT] >= message_kernel.PHYSICAL)
-        return message_kernel.fill_messages(
+        self._is_physical = bool(table[0, message_set_kernel.LAYOUT] >= message_set_kernel.PHYSICAL)
+        return message_set_kernel.fill_messages(
             (
                 plain,
                 unpacked,
@@ -409,9 +409,9 @@ class MessageBuffers(ColumnBuffers):
         )
 
     def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
-        message = message_kernel.WRONG[code]
+        message = message_set_kernel.WRONG[code]
         offset = int(self._state[OFFSET])
-        if table[self._state[BATCH], message_kernel.LAYOUT] == message_kernel.PHYSICAL:
+        if table[self._state[BATCH], message_set_kernel.LAYOUT] == message_set_kernel.PHYSICAL:
             return misaligned(fetched, offset, message)
         return corrupt(fetched, offset, message)
 

@@ -8,7 +8,7 @@ itself compares source, versions, Python and CPU, and recompiles on any differen
 writable, kernels are compiled in each process.
 
 Lives here: the cache, helpers and constants of the kernels, and the counters of a range.
-Not here: the kernels (batch_kernel.py, message_kernel.py).
+Not here: the kernels (batch_kernel.py, message_set_kernel.py).
 
 The helpers check no bounds: their callers do.
 """

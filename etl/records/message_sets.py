@@ -1,7 +1,7 @@
 """How are message sets read: formats v0 and v1, and those of Jafka with byte offsets?
 
 Lives here: entries, wrappers and nested compression.
-Not here: rows of messages (message_kernel.py), record batches v2 (batch_v2.py).
+Not here: rows of messages (message_set_kernel.py), record batches v2 (batch_v2.py).
 
 Formats v0 and v1 (Kafka 0.8 to 0.10, and older segments of newer brokers; Kafka protocol, message
 sets; KIP-31, KIP-32; classes of Kafka 0.8.2 to 3.9):
@@ -45,7 +45,7 @@ from etl.records import codecs
 from etl.records.arrow import Group, MessageBuffers, decompress
 from etl.records.entries import MessagesHeader, Selection, Walk, corrupt, misaligned
 from etl.records.kernel_cache import Bytes, Tally, read_only_view
-from etl.records.message_kernel import (
+from etl.records.message_set_kernel import (
     ENTRY_BYTES,
     LOGICAL,
     LOGICAL_INSIDE,

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, TypeVar
 
-from etl.decide.group_ownership import UNASSIGNED
-from etl.decide.member_commits import ReadTwice
+from etl.decide.member_offsets import ReadTwice
 from etl.decide.offsets import starts_of
+from etl.decide.partition_owners import UNASSIGNED
 from etl.model.partitions import BrokerPartition, OpenTransaction, uncounted
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, ReadByOthers, Vanished
 from etl.model.snapshot import Snapshot

@@ -26,7 +26,7 @@ from etl.report.describe import (
     logs_of,
     named_keys,
 )
-from etl.report.run_state import time_in_words
+from etl.report.run_progress import time_in_words
 from etl.settings.sections import Settings
 
 PAUSES_LOST = (

@@ -2,7 +2,7 @@
 
 Lives here: names, help texts and values of metrics; the content of a lineage event.
 Not here: writing the metrics file and sending events (etl/io/), counts of a run
-(etl/report/run_state.py).
+(etl/report/run_progress.py).
 
 Prometheus: gauges of the last run in the text exposition format. Unknown values have no sample. At
 most `MOST_SERIES` topics or partitions have a series; the others are added up in one series, so
@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from etl.errors import Stopped
-from etl.report import run_state
+from etl.report import run_progress
 from etl.report.describe import aggregate_known
 from etl.report.lag import Lags, PartitionLag, PausedPartitions
+from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Verb
 from etl.settings.choices import folder_of
 from etl.settings.sections import Settings
 
@@ -64,7 +64,7 @@ HELP: Mapping[str, str] = {
     "of paused partitions.",
     "retention_headroom_bytes": "About how many bytes may be written before retention by size "
     "may delete the first record that is not in the table.",
-    **run_state.HELP,
+    **run_progress.HELP,
 }
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]

@@ -34,7 +34,7 @@ from etl.report.page_markup import (
     tag,
     time_by_verb,
 )
-from etl.report.run_state import Outcome, State
+from etl.report.run_progress import Outcome, State
 
 MOST_PARTITIONS, MOST_TOPICS, MOST_UNFOLDED = 200, 50, 24
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from etl.report.run_state import size_in_words, time_in_words
+from etl.report.run_progress import size_in_words, time_in_words
 
 _NEVER_CLOSED = ("meta", "link", "rect", "line", "br")
 _NO_TEXT = re.compile(

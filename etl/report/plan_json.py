@@ -49,7 +49,7 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import CommitMetadata, Snapshot, live_and_name
 from etl.report.describe import format_time
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.settings.sections import Settings
 
 

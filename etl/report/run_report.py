@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.decide.lag import Progress, lag_of, progress_of
-from etl.decide.member_commits import ReadTwice
+from etl.decide.member_offsets import ReadTwice
 from etl.decide.offsets import starts_of
 from etl.decide.run_requests import loaded_beyond, up_to_bound
 from etl.decide.table_changes import name_of
@@ -60,7 +60,7 @@ from etl.report.plan_json import (
     describe_without_plan,
     snapshots_as_json,
 )
-from etl.report.run_state import (
+from etl.report.run_progress import (
     Doing,
     Executed,
     Outcome,

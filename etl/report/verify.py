@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from etl.audit.causes_of_missing_rows import Gaps, LogProof
 from etl.audit.compare_rows import AuditedLog
-from etl.audit.explain import Gaps, LogProof
 from etl.decide.table_changes import error_of
 from etl.errors import LedgersDisagree
 from etl.model.columns import names_of_key

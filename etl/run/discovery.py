@@ -26,16 +26,16 @@ from etl.errors import BrokerUnreachable, Meaning
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.io.brokers.offsets import pause
 from etl.io.clusters import CONNECT_WITHIN_S, registered_brokers, registered_cluster
-from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_side_documents import read_pauses
-from etl.io.zookeeper.registry import (
+from etl.io.zookeeper.broker_registrations import (
     are_registered,
     read_cluster_id,
     read_compacted,
     read_creation_ids,
     read_topics,
 )
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_side_documents import read_pauses
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.kafka.broker_types import release_name
 from etl.kafka.messages import ClusterMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition

@@ -15,15 +15,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from etl.decide.member_commits import duplicate_reads_after_commit, is_left_open, is_left_to_execute
+from etl.decide.member_offsets import duplicate_reads_after_commit, is_left_open, is_left_to_execute
 from etl.decide.next_step import Action, NextStep
 from etl.errors import Owned
 from etl.model.partitions import MemberAssignment, Membership, RejectedCommit
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Snapshot
 from etl.report.describe import describe_read_by_others
+from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Verb
 from etl.run.service_interfaces import Member, Services
 from etl.settings.choices import LeaveAfter
 from etl.settings.sections import Settings

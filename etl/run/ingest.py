@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
-from etl.decide.group_ownership import owners_to_wait_for
-from etl.decide.member_commits import duplicate_reads
+from etl.decide.member_offsets import duplicate_reads
 from etl.decide.next_step import Action, NextStep, Repair, next_step
+from etl.decide.partition_owners import owners_to_wait_for
 from etl.decide.plan_replacement import plan_without
 from etl.decide.reconcile import naming_table
 from etl.decide.recreated_or_truncated import creations_to_compare, reject_topics_recreated_since
@@ -43,8 +43,8 @@ from etl.model.snapshot import (
 )
 from etl.report.describe import counted, describe_uncounted
 from etl.report.lag import PAUSES_LOST, describe_paused_but_executed
+from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Verb
 from etl.run.group_member import Joining, commit, joined
 from etl.run.service_interfaces import Services
 from etl.settings.choices import OnDataLoss

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
 from etl.decide.group_assignment import Strategy, Timing
-from etl.decide.member_commits import CommitOutcome, commit_outcome, commits_after_append
+from etl.decide.member_offsets import CommitOutcome, commit_outcome, commits_after_append
 from etl.decide.offsets import reject_other_offsets_storage
 from etl.decide.plan import is_short
 from etl.decide.reconcile import reject_missing_topics
@@ -38,13 +38,13 @@ from etl.io.delta.table import check_writable, open_table
 from etl.io.delta.table_state import Outcome, Result, read_back
 from etl.io.process import new_uid
 from etl.io.zookeeper import ledger_side_documents
+from etl.io.zookeeper.broker_registrations import read_topics
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import HandOver
 from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger, Write
 from etl.io.zookeeper.ledger_side_documents import ReservationStore, read_named_table, write_mark
 from etl.io.zookeeper.owners import Owners
-from etl.io.zookeeper.registry import read_topics
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.kafka.messages import SupportedMembership
 from etl.ledger.plan_document import render_commit_metadata
 from etl.model.partitions import (
@@ -70,7 +70,7 @@ from etl.model.snapshot import (
     backfill_pipeline,
     live_and_name,
 )
-from etl.report.run_state import Phases, Stopwatch, Verb
+from etl.report.run_progress import Phases, Stopwatch, Verb
 from etl.run.discovery import Discovery, configured_family
 from etl.run.loaded_rows import LoadedRows, adopt_commits, applied_in_run
 from etl.run.observe import GroupOffsets, ObservedState, Observer, observe_table

@@ -195,7 +195,7 @@ class LoadedRows:
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
         """See `services.Services`. Starts Spark."""
-        from etl.io.delta.scan import replaceable, rows_there
+        from etl.io.delta.offsets_of_rows import replaceable, rows_there
 
         replaceable(self.settings.table.path)
         return rows_there(self.spark(), self.settings.table.path, spans)
@@ -208,7 +208,7 @@ class LoadedRows:
         """
         from etl.io.delta.append import replace_in
         from etl.io.delta.exclusive_create_probe import require_exclusive_create
-        from etl.io.delta.scan import rows_there
+        from etl.io.delta.offsets_of_rows import rows_there
         from etl.io.spark.catalog import enter_store
 
         require_exclusive_create(into.table.path)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
-from etl.decide.group_ownership import members_as_owners
 from etl.decide.offsets import both, in_zookeeper_alone, starts_of, timestamps_to_look_up
+from etl.decide.partition_owners import members_as_owners
 from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.reconcile import (
     plan_in_force,
@@ -34,14 +34,14 @@ from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
 from etl.io.brokers.offsets import OffsetsAndLeaders, read_tails
 from etl.io.brokers.times import read_oldest
 from etl.io.delta import table_state
-from etl.io.delta.scan import unaccounted_rows
+from etl.io.delta.offsets_of_rows import unaccounted_rows
 from etl.io.delta.table import check_shape, columns_to_add, open_table
 from etl.io.delta.table_state import with_others
 from etl.io.spark.session import parallelism_of, time_zone
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import ReservationStore, find_key, read_pauses
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.kafka.messages import ClusterMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import (

@@ -32,8 +32,8 @@ from etl.model.partitions import Cleanup, cleanup_of
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Snapshot
 from etl.reader.batch_transform import OF_KEYS, describe_failure_of, line_of, load_function
-from etl.reader.reading import ReadOptions
-from etl.report.run_state import Doing, TaskProgress, Verb
+from etl.reader.query_ranges import ReadOptions
+from etl.report.run_progress import Doing, TaskProgress, Verb
 from etl.run.discovery import configured_family
 from etl.settings.sections import Settings
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from etl.reader.batch_transform import ArrowTransform
     from etl.reader.local_workers import FilesOfWorkers
-    from etl.reader.reading import Task
+    from etl.reader.query_ranges import Task
     from etl.reader.spark_tasks import PlannedFiles
 
 
@@ -437,7 +437,7 @@ def _to_read(
     settings: Settings,
     bootstrap: Sequence[tuple[str, int]],
 ) -> tuple[list[Task], ReadOptions]:
-    from etl.reader.reading import tasks_of_ranges
+    from etl.reader.query_ranges import tasks_of_ranges
 
     source = settings.source
     options = ReadOptions(

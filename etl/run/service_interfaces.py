@@ -34,8 +34,8 @@ from etl.model.snapshot import (
     Snapshot,
     Table,
 )
+from etl.report.run_progress import Doing
 from etl.report.run_report import Report
-from etl.report.run_state import Doing
 from etl.settings.load import Change
 
 

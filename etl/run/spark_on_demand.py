@@ -34,7 +34,7 @@ from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_named_table
 from etl.model.columns import spark_schema
 from etl.model.snapshot import CatalogEntry, NamedTable
-from etl.report.run_state import Phases, Verb
+from etl.report.run_progress import Phases, Verb
 from etl.run.read_rows import columns_of_tasks, fitting_arrow_transform, format_rows
 from etl.run.service_interfaces import RunContext, SparkDefaults, now_ms
 from etl.settings.load import placed_by_name

@@ -20,8 +20,8 @@ from etl.errors import (
     Meaning,
     RanOutBeforeUntil,
 )
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.model.columns import raw_columns
 from etl.model.partitions import Broker, Isolation

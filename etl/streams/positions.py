@@ -30,7 +30,7 @@ from etl.errors import (
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import OUR_VERSION
-from etl.io.zookeeper.session import (
+from etl.io.zookeeper.requests import (
     OPERATION_BYTES,
     Changes,
     Outcome,
@@ -40,8 +40,8 @@ from etl.io.zookeeper.session import (
     outcomes,
 )
 from etl.kafka.messages import CommittedOffset
-from etl.ledger.paths import GroupPaths
 from etl.ledger.registrations import render_offset
+from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,

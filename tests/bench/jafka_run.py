@@ -36,7 +36,7 @@ from pathlib import Path
 
 import yaml
 
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.spark.session import build_session
 from etl.testkit.brokers import JAFKA, release_jars
 from etl.testkit.cluster import EmbeddedCluster

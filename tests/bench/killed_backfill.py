@@ -17,7 +17,7 @@ import pyarrow.compute
 from deltalake import DeltaTable
 
 from etl.demo.story import click_batches
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.settings.choices import split_address
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.cases_backfill import PARTITIONS, begun_late, killed_at_random

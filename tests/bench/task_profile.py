@@ -28,8 +28,8 @@ from etl.io.delta import data_files
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import Codec, FileOptions, OffsetRange
-from etl.reader.reading import ReadOptions, Task
-from etl.reader.task_rows import write_task
+from etl.reader.query_ranges import ReadOptions, Task
+from etl.reader.run_task import write_task
 from etl.records import arrow
 from etl.settings.choices import (
     FETCH_MAX_BYTES,

@@ -6,7 +6,7 @@ of Arrow batches, and by column.
 In one thread, by Spark's own classes: an Arrow stream is read, and its rows become Spark's
 (`java/ArrowRows.java`). Printed are microseconds of CPU for a row, warm, of the fastest round. The
 cost of pyspark's garbage collection after each task of a worker is printed, too, before loaded
-objects are frozen and after (`etl/reader/task_rows.py`).
+objects are frozen and after (`etl/reader/run_task.py`).
 """
 
 from __future__ import annotations

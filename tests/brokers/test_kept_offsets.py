@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import MembershipLost, SettingsError
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import BrokerPartition
 from tests.brokers.compiling import number_of
 from tests.brokers.stage import JafkaStage, KafkaStage

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from etl.errors import SettingsError
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import BrokerPartition
 from tests.brokers.stage import KafkaStage
 from tests.fakes.batches import Batch, Rec, encode

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.io.brokers.client import SimpleConsumer
-from etl.io.zookeeper.session import ZooKeeper
-from etl.ledger.paths import GroupPaths
+from etl.io.brokers.simple_consumer import SimpleConsumer
+from etl.io.zookeeper.requests import ZooKeeper
+from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerPartition
 from etl.run.discovery import Discovery
 from etl.run.observe import GroupOffsets

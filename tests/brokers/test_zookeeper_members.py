@@ -18,7 +18,7 @@ import pytest
 from etl.decide.group_assignment import Timing
 from etl.errors import Owned
 from etl.io.zookeeper.owners import GroupMembers, Owners
-from etl.ledger.paths import GroupPaths
+from etl.ledger.znode_paths import GroupPaths
 from etl.testkit.server_process import wait_until
 from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.brokers.zookeeper_groups import BACKOFF_MS, SETTLES_S, Group, of_both_families

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.testkit.brokers import Kafka
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.cases_zombie import prepare

@@ -17,7 +17,7 @@ from typing import Any, Self
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from etl.ledger.paths import GroupPaths
+from etl.ledger.znode_paths import GroupPaths
 from etl.testkit.server_process import wait_until
 from tests.chaos.sources import between
 from tests.chaos.stage import CaseResult, Stage, summary_of

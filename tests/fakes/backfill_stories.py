@@ -11,8 +11,8 @@ from etl.decide.table_changes import acknowledging, is_told
 from etl.model.partitions import parse_named
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Acknowledgement, Reservation
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.backfill import abandon, backfill
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings

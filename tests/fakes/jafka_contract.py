@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import pytest
 
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.offsets import read_tails
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.kafka.protocol import Reply, Request
 from etl.model.partitions import Broker, BrokerPartition, Leader, Tail

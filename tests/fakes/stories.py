@@ -13,7 +13,8 @@ import pytest
 
 from etl.commands.operator_decisions import as_member
 from etl.decide.accept_partitions import Accepting, plan_reset
-from etl.decide.group_ownership import (
+from etl.decide.next_step import repair_of, repaired
+from etl.decide.partition_owners import (
     command_plan,
     leave_to_owners,
     reject_fenced_plan,
@@ -21,7 +22,6 @@ from etl.decide.group_ownership import (
     reject_unknown_incarnations,
     reject_unrecorded_commit,
 )
-from etl.decide.next_step import repair_of, repaired
 from etl.decide.reconcile import where_we_stand
 from etl.decide.reservations import reject_restart_of_reserved_partition
 from etl.decide.set_offsets import intervals_to_look_up, moves_to, plan_set, reject_loaded, standing
@@ -29,8 +29,8 @@ from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Replay, ReservationState, Snapshot, UpToDate
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.backfill import left_of
 from etl.run.ingest import finish_repair, ingest
 from etl.settings.sections import Settings

@@ -17,7 +17,7 @@ from typing import Any
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
 from etl.decide.loaded_intervals import Span
-from etl.decide.member_commits import CommitOutcome, commit_outcome
+from etl.decide.member_offsets import CommitOutcome, commit_outcome
 from etl.decide.offsets import reject_other_offsets_storage, starts_of, timestamps_to_look_up
 from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.reconcile import plan_in_force

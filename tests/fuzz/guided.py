@@ -23,7 +23,7 @@ with (
     atheris.instrument_imports(
         include=["etl", "yaml"],
         exclude=[
-            f"etl.records.{name}" for name in ("compiled", "crc32", "kernel", "message_kernel")
+            f"etl.records.{name}" for name in ("compiled", "crc32", "kernel", "message_set_kernel")
         ],
     ),
 ):

@@ -27,7 +27,7 @@ from etl.kafka import (
     fetch_messages,
     group_messages,
     kafka_python_messages,
-    many_partitions,
+    many_partition_messages,
 )
 from etl.kafka import (
     jafka_requests as jafka_errors,
@@ -136,12 +136,13 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
         kafka_python_messages.parse_list_offsets(response),
         kafka_python_messages.parse_offsets_before(response, 1),
     ),
-    Api.OFFSET_COMMIT: many_partitions.parse_commit,
+    Api.OFFSET_COMMIT: many_partition_messages.parse_commit,
     Api.OFFSET_FETCH: lambda response: [
-        many_partitions.parse_offset_fetch(response, in_zookeeper=kept) for kept in (False, True)
+        many_partition_messages.parse_offset_fetch(response, in_zookeeper=kept)
+        for kept in (False, True)
     ],
     Api.PRODUCE: fetch_messages.parse_produce,
-    Api.FIND_COORDINATOR: many_partitions.parse_coordinator,
+    Api.FIND_COORDINATOR: many_partition_messages.parse_coordinator,
     Api.DESCRIBE_CONFIGS: kafka_python_messages.parse_retention,
     Api.DESCRIBE_PRODUCERS: kafka_python_messages.parse_open_transactions,
     Api.LIST_TRANSACTIONS: kafka_python_messages.parse_transactional_ids,
@@ -154,20 +155,20 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.CONSUMER_GROUP_HEARTBEAT: group_messages.parse_consumer_heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: group_messages.parse_consumer_group,
 }
-_PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_partitions.ThrottledAnswer[Any]]] = {
-    Api.LIST_OFFSETS: many_partitions.parse_offsets,
-    Api.OFFSET_FOR_LEADER_EPOCH: many_partitions.parse_epoch_ends,
-    Api.DESCRIBE_LOG_DIRS: many_partitions.parse_log_dirs,
-    Api.METADATA: many_partitions.parse_cluster,
+_PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_partition_messages.ThrottledAnswer[Any]]] = {
+    Api.LIST_OFFSETS: many_partition_messages.parse_offsets,
+    Api.OFFSET_FOR_LEADER_EPOCH: many_partition_messages.parse_epoch_ends,
+    Api.DESCRIBE_LOG_DIRS: many_partition_messages.parse_log_dirs,
+    Api.METADATA: many_partition_messages.parse_cluster,
 }
 _FIRST_OF_MANY_LOGS = {
-    Api.LIST_OFFSETS: many_partitions.FIRST_LISTED,
-    Api.METADATA: many_partitions.FIRST_CLUSTER,
+    Api.LIST_OFFSETS: many_partition_messages.FIRST_LISTED,
+    Api.METADATA: many_partition_messages.FIRST_CLUSTER,
 }
 
 
 def _about_logs(
-    api: Api, parse: Callable[..., many_partitions.ThrottledAnswer[Any]]
+    api: Api, parse: Callable[..., many_partition_messages.ThrottledAnswer[Any]]
 ) -> Callable[[bytes], object]:
     lowest, highest = max(api.value[1], _FIRST_OF_MANY_LOGS.get(api, 0)), api.value[2]
 

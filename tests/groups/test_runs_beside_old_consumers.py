@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from etl.io.zookeeper.owners import GroupMembers
-from etl.io.zookeeper.session import ZooKeeper
-from etl.ledger.paths import GroupPaths
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
+from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.testkit.server_process import wait_until
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage

@@ -8,8 +8,8 @@ owner of the partition reads on from there, and overwrites the offset without re
     python -m tests.model.commanding
 
 A command joins the group, reads the offset as the owner, and stores its plan in one step with the
-offset (`etl.decide.group_ownership`). The steps of a run between its ownership and its offset
-commit, and the crashes of drivers, are `member_commits`'s; here a run is two steps.
+offset (`etl.decide.partition_owners`). The steps of a run between its ownership and its offset
+commit, and the crashes of drivers, are `member_offsets`'s; here a run is two steps.
 
 Laws: the table has no record that others read, and others read none twice; records reported as lost
 are in neither; and every record before the group's offset is in the table, or others read it, or a

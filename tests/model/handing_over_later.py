@@ -2,7 +2,7 @@
 offset once its plan is in the table.
 
 One partition, one table, two drivers of one pipeline, and the group's other members, as in
-`member_commits`. The plan is stored without a check, and any driver executes it; then one commit of
+`member_offsets`. The plan is stored without a check, and any driver executes it; then one commit of
 the plan's membership moves the offset, or is rejected: another member has the partition then, and
 reads the same records again. The next plan begins at the larger of our position and the group's
 offset. A membership is the same as long as it released nothing: with KIP-848 its epoch changes

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import PermissionDenied
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.settings.load import security_of
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import free_port

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etl.errors import EtlError, PermissionDenied
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.settings.load import security_of
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured import ODD_USER, PASSWORD, REAUTH_MS, Secured

@@ -30,7 +30,7 @@ from etl.io.delta import append, losses
 from etl.io.delta import log as delta_log
 from etl.io.delta.append import Destination, Load, Takes
 from etl.io.delta.table import open_table
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import (

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from etl.audit.compare_rows import AuditedLog, Expected, LogFindings, audit
 from etl.errors import FileLost, SettingsError, TableUnreachable
+from etl.io.delta.offsets_of_rows import Scan, doubled_offsets
 from etl.io.delta.recover_results import Recount, recount, recount_commit
-from etl.io.delta.scan import Scan, doubled_offsets
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Interval

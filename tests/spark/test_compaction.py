@@ -22,9 +22,9 @@ from etl.errors import TableUnreachable
 from etl.io.delta.maintenance import Compacted, compact, data_files, unneeded, write_checkpoint
 from etl.model.columns import arrow_schema
 from etl.model.plans import CommitResult
+from etl.report.run_progress import Executed, Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Executed, Outcome
-from etl.run.lifecycle import compact_when_due
+from etl.run.before_and_after import compact_when_due
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings
 

@@ -22,10 +22,10 @@ from etl.model.columns import arrow_schema, raw_columns, spark_schema
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.reader.batch_transform import load_arrow_transform
-from etl.reader.reading import NAME, ReadOptions, Task, tasks_of_ranges
+from etl.reader.query_ranges import NAME, ReadOptions, Task, tasks_of_ranges
+from etl.reader.run_task import TaskFailed
 from etl.reader.source import RangesReader
 from etl.reader.spark_tasks import read_tasks
-from etl.reader.task_rows import TaskFailed
 from etl.run.read_rows import translating_transform_errors
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from etl.testkit.server_process import wait_until

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from etl.audit.compare_rows import AuditedLog, EntryInterval, Expected, LogFindings
 from etl.errors import SettingsError
-from etl.io.delta.scan import EntryScan, rows_in_intervals
+from etl.io.delta.offsets_of_rows import EntryScan, rows_in_intervals
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.snapshot import Interval

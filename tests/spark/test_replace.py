@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from etl.decide.loaded_intervals import Span, spans_of
 from etl.errors import LedgersDisagree, SettingsError, TableUnreachable
 from etl.io.delta import table_state
+from etl.io.delta.offsets_of_rows import condition, rows_there
 from etl.io.delta.recover_results import recount
-from etl.io.delta.scan import condition, rows_there
 from etl.io.delta.table_state import Outcome, Result
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition

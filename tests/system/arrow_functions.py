@@ -9,7 +9,7 @@ import tempfile
 import pyarrow as pa
 from pyarrow import compute
 
-from etl.reader import task_rows
+from etl.reader import run_task
 
 UNLUCKY = os.path.join(tempfile.gettempdir(), f"unlucky-of-tests-{os.getuid()}")
 """While this file is there; every worker knows its name."""
@@ -46,7 +46,7 @@ def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the task of each row, for tasks of this process that reported their start; lists and
     maps of it, too.
     """
-    task = pa.array([task_rows._tasks] * batch.num_rows, pa.int64())
+    task = pa.array([run_task._tasks] * batch.num_rows, pa.int64())
     more = {
         "task": task,
         "all": pa.array([[n] for n in task.to_pylist()], pa.list_(pa.int64())),

@@ -27,14 +27,14 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.io.brokers.client import SimpleConsumer
-from etl.io.zookeeper.registry import read_creation_ids
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.brokers.simple_consumer import SimpleConsumer
+from etl.io.zookeeper.broker_registrations import read_creation_ids
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.records.decode import Messages
-from etl.run.lifecycle import open_services
+from etl.run.before_and_after import open_services
 from etl.run.service_interfaces import ALONE
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings

@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 import etl
 from etl.commands.run import run
 from etl.decide.plan import PlanTasks, tasks_of_plan
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.columns import spark_schema
+from etl.report.run_progress import Doing, Outcome, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Doing, Outcome, Verb
 from etl.run import read_rows
 from etl.run.service_interfaces import RunContext
 from etl.settings.choices import split_address

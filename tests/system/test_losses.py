@@ -24,7 +24,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.settings.load import load_settings
 from tests.builders import plain_plan
 from tests.chaos.lives import Lives, second_life

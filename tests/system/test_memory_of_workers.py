@@ -16,7 +16,7 @@ from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.local_workers import Order, Worker
-from etl.reader.reading import ReadOptions, tasks_of_ranges
+from etl.reader.query_ranges import ReadOptions, tasks_of_ranges
 from etl.settings.choices import (
     FETCH_MAX_BYTES,
     MAX_BATCH_BYTES,

@@ -16,7 +16,7 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.settings.choices import split_address
 from etl.testkit.server_process import wait_until
 from tests.command_result import refused

@@ -22,8 +22,8 @@ from etl.commands import run
 from etl.errors import Owned, PermissionDenied, SessionLost
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import Owners
-from etl.io.zookeeper.session import ZooKeeper
-from etl.ledger import paths, registrations
+from etl.io.zookeeper.requests import ZooKeeper
+from etl.ledger import registrations, znode_paths
 from etl.model.partitions import BrokerPartition
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext
@@ -50,7 +50,7 @@ def owners_in(session: ZooKeeper) -> dict[BrokerPartition, str]:
 def own(session: ZooKeeper, log: BrokerPartition, owner: str = FOREIGN) -> None:
     """As an old consumer does it."""
     session.client.create(
-        paths.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True
+        znode_paths.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True
     )
 
 
@@ -164,7 +164,7 @@ def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(
     with ZooKeeper(connect) as consumer:
         with owners_of(zookeeper).claiming(LOGS, "run-1"):
             for log in LOGS[:2]:
-                consumer.client.delete(paths.GroupPaths(GROUP).owner(log))
+                consumer.client.delete(znode_paths.GroupPaths(GROUP).owner(log))
             own(consumer, LOGS[0])
         assert owners_in(zookeeper) == {LOGS[0]: FOREIGN}
 
@@ -174,7 +174,7 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path, owners = paths.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
+    path, owners = znode_paths.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
     send_deletes = owners._send_deletes
     with ZooKeeper(connect) as consumer:
 
@@ -195,7 +195,7 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
 CLAIM_FOR_EVER = """
 import sys, time
 from etl.io.zookeeper.owners import Owners
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
 logs = [BrokerPartition("clicks", p) for p in range(3)]
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "group", sys.argv[2]).claiming(logs, "run-1"):
@@ -273,7 +273,7 @@ def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
         def read_then_too_late(logs: Any) -> Any:
             monkeypatch.undo()
             found = owners._read(logs)
-            consumer.client.delete(paths.GroupPaths(GROUP).owner(LOGS[1]))
+            consumer.client.delete(znode_paths.GroupPaths(GROUP).owner(LOGS[1]))
             own(consumer, LOGS[1])
             return found
 
@@ -375,7 +375,7 @@ def test_who_waits_goes_on_when_the_last_owner_goes(
         first.close()
         assert looks.get(timeout=60) == {LOGS[1]}, "it looks again, and waits on"
         assert waiting.is_alive()
-        last.client.delete(paths.GroupPaths(GROUP).owner(LOGS[1]))
+        last.client.delete(znode_paths.GroupPaths(GROUP).owner(LOGS[1]))
         assert looks.get(timeout=60) == set()
         waiting.join(60)
     assert not waiting.is_alive()
@@ -519,7 +519,7 @@ DRIVE_AND_CLAIM = """
 import sys, time
 from etl.model.partitions import BrokerPartition
 from etl.run.service_interfaces import RunContext
-from etl.run.lifecycle import open_services
+from etl.run.before_and_after import open_services
 from etl.settings.load import load_settings
 from tests.fakes.claim_contract import plan_of
 plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))

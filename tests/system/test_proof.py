@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from etl.commands import operator_decisions
 from etl.commands.run import run
 from etl.decide import loaded_intervals
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.columns import arrow_schema
 from etl.run.service_interfaces import Services
 from etl.settings.choices import split_address

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerUnreachable, SettingsError, TopicMissing, WrongChroot
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
-from etl.reader.reading import Task
+from etl.reader.query_ranges import Task
+from etl.reader.run_task import TaskFailed
 from etl.reader.source import OffsetRanges, RangesReader
-from etl.reader.task_rows import TaskFailed
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.jafka import JafkaBroker, entry

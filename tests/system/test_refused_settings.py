@@ -20,8 +20,8 @@ from deltalake import write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster as Brokers
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import BrokerPartition
 from etl.reader.source import OffsetRanges
 from etl.settings.choices import split_address

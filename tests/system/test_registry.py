@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
-from etl.io.zookeeper.registry import (
+from etl.io.zookeeper.broker_registrations import (
     read_brokers,
     read_compacted,
     read_creation_ids,
@@ -19,7 +19,7 @@ from etl.io.zookeeper.registry import (
     read_physical_cluster,
     read_replicas,
 )
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.ledger.registrations import PartitionState
 from etl.model.partitions import Broker, BrokerPartition
 from tests.system.sessions import session_at

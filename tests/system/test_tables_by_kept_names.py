@@ -15,10 +15,10 @@ from etl.errors import Owned
 from etl.io.delta.table import id_of
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_named_table, write_named_table
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
-from etl.run.lifecycle import open_services
+from etl.run.before_and_after import open_services
 from etl.run.service_interfaces import ALONE
 from etl.settings.load import load_settings
 from tests.command_result import refused

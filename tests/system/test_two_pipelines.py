@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from etl.commands import run
 from etl.errors import LedgersDisagree, NeedsDecision, Owned
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.settings.load import load_settings
 from tests.command_result import refused
 from tests.system.driving import (

@@ -14,11 +14,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.delta.losses import read_losses
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.session import ZooKeeper
-from etl.ledger.paths import GroupPaths, PipelinePaths
+from etl.io.zookeeper.requests import ZooKeeper
+from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, Request

@@ -20,9 +20,9 @@ from etl.errors import Owned, SessionLost, SettingsError
 from etl.io.zookeeper.group_member import Bell, MemberOptions, WatchedGroup, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import GroupMembers, Owners
-from etl.io.zookeeper.session import ZooKeeper
-from etl.ledger.paths import GroupPaths
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.ledger.topic_filters import FilterKind, TopicFilter
+from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.testkit.server_process import wait_until
 from tests.groups.golden import golden, key

@@ -14,8 +14,8 @@ from kafka.admin import KafkaAdminClient
 
 from etl.demo.story import click_batches
 from etl.errors import BrokerError, TopicMissing
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster as Brokers
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import Broker
 from etl.settings.choices import split_address
 from etl.testkit.cluster import EmbeddedCluster

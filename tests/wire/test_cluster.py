@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.decide.group_ownership import members_as_owners
+from etl.decide.partition_owners import members_as_owners
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError, TopicMissing
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.model.partitions import (

@@ -23,7 +23,7 @@ from etl import (
 )
 from etl.errors import ConsumerInUse, CorruptData, MembershipLost, SettingsError
 from etl.model.partitions import BrokerPartition, MemberAssignment
-from etl.streams.connector import StreamQueue
+from etl.streams.consumer_connector import StreamQueue
 from etl.streams.fetches import Fetches
 from etl.streams.positions import KafkaOffsetStore
 from etl.streams.records import records_of

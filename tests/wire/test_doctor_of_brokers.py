@@ -10,7 +10,7 @@ import pytest
 from etl.commands import doctor_services
 from etl.commands.doctor_machine import Findings, Verdict
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.kafka import kafka_requests
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader

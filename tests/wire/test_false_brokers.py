@@ -18,8 +18,8 @@ import pytest
 
 from etl.errors import BrokerUnreachable, PermissionDenied, SettingsError
 from etl.io import tls
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.connection import Connection
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.tls import ConnectionBroken
 from etl.model.security import LocalFile, Security, SecurityProtocol, Tls
 from etl.settings.load import security_of

@@ -31,7 +31,7 @@ from etl.errors import (
     RanOutBeforeUntil,
     TopicMissing,
 )
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import versions
 from etl.kafka.messages import FetchTarget
 from etl.model.partitions import (

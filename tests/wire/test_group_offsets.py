@@ -21,7 +21,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from tests.fakes.broker import (

@@ -12,8 +12,8 @@ import pytest
 
 from etl.errors import BrokerUnreachable, NotKafka
 from etl.io.brokers import exchange
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.connection import Connection
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import kafka_requests
 from tests.fakes.broker import API_VERSIONS, LIST_OFFSETS, FakeBroker, hang_up, never
 from tests.fakes.old_broker import OldBroker

@@ -15,9 +15,9 @@ from typing import Any, cast
 import pytest
 
 from etl.errors import BrokerUnreachable, CorruptData
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.connection import IDLE_CONNECTIONS, IdleConnections
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import LATEST, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange

@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, NotKafka
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
 from tests.fakes.broker import FakeBroker, hang_up, never, reset_after

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from etl.io.brokers import cluster_requests
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster, verify_offsets
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import Broker, BrokerPartition, Leader, LookedAt, UnverifiedOffset
 from tests.fakes.jafka import FETCH, MULTIFETCH, JafkaBroker, entry, wrapped
 

@@ -18,8 +18,8 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.io.brokers import exchange
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import kafka_requests
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import (

@@ -26,9 +26,9 @@ from etl.errors import (
 )
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
-from etl.reader.reading import QueryTask, Task, pieces_of
+from etl.reader.query_ranges import QueryTask, Task, pieces_of
+from etl.reader.run_task import TaskFailed
 from etl.reader.source import OffsetRanges, RangesReader
-from etl.reader.task_rows import TaskFailed
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.old_broker import OldBroker

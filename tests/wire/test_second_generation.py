@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from etl.errors import Meaning, NotKafka, RanOutBeforeUntil, SettingsError
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import broker_types
 from etl.kafka.messages import EARLIEST, LATEST
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, Owned, SettingsError
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import EARLIEST, LATEST, CommittedOffset, FetchTarget
 from etl.kafka.protocol import Reply, Request
 from etl.model.partitions import BrokerPartition, Isolation

@@ -20,7 +20,7 @@ from etl.errors import (
     NotKafka,
     SettingsError,
 )
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.kafka_requests import HANDSHAKE_CORRELATION_ID
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition

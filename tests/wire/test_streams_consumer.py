@@ -26,8 +26,8 @@ from etl.errors import (
     RanOutBeforeUntil,
     SettingsError,
 )
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.streams import consumer as room

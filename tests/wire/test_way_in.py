@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionDenied, SettingsError
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.connection import IdleConnections
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange

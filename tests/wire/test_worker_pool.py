@@ -24,8 +24,8 @@ from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader import local_workers
 from etl.reader.batch_transform import ArrowTransform
 from etl.reader.local_workers import Failed, FilesOfWorkers, Order, Worker
-from etl.reader.reading import ReadOptions, Task, tasks_of_ranges
-from etl.reader.task_rows import TaskFailed
+from etl.reader.query_ranges import ReadOptions, Task, tasks_of_ranges
+from etl.reader.run_task import TaskFailed
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode

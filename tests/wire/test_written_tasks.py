@@ -20,8 +20,8 @@ from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.batch_transform import load_arrow_transform
-from etl.reader.reading import ReadOptions, tasks_of_ranges
-from etl.reader.task_rows import TaskFailed, write_task
+from etl.reader.query_ranges import ReadOptions, tasks_of_ranges
+from etl.reader.run_task import TaskFailed, write_task
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker

@@ -34,8 +34,8 @@ from etl.errors import (
     PermissionDenied,
     SettingsError,
 )
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.offsets import OffsetsAndLeaders, pause
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.brokers.times import OffsetsByTime
 from etl.kafka.messages import (
     ClusterMetadata,
@@ -438,7 +438,7 @@ def _verify_entry(
     unverified: UnverifiedOffset, fetched: FetchedPartition | None, requested_bytes: int
 ) -> tuple[LookedAt, int]:
     """Return what the bytes show, and how many bytes are needed if these are too few, else 0."""
-    from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
+    from etl.records.message_set_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
 
     offset = unverified.offset
     left = unverified.until_offset - offset

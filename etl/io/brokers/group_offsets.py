@@ -1,8 +1,8 @@
 """How are a group's offsets read from Kafka and committed to it?
 
 Lives here: commits from outside the group, a member's commits, and the mirror group. Not here: the
-requests (etl/io/brokers/client.py), offsets in ZooKeeper (etl/io/zookeeper/group_offsets.py), the
-result of an in-doubt commit (etl/decide/member_commits.py).
+requests (etl/io/brokers/simple_consumer.py), offsets in ZooKeeper (etl/io/zookeeper/group_offsets.py), the
+result of an in-doubt commit (etl/decide/member_offsets.py).
 
 A coordinator has no compare-and-set, so offsets are read before they are overwritten; an offset
 that another client committed is reported and left. A commit between the two requests is lost, as
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from etl.decide.member_commits import CommitOutcome, commit_outcome
+from etl.decide.member_offsets import CommitOutcome, commit_outcome
 from etl.decide.offsets import is_anothers
 from etl.decide.tasks import in_parts
 from etl.errors import (
@@ -37,8 +37,8 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster_requests import Cluster
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import (
     NOTHING_COMMITTED,

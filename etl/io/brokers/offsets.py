@@ -32,8 +32,8 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.connection import IdleConnections
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.process import open_files
 from etl.kafka.broker_types import returns_uncommitted_records
 from etl.kafka.messages import (

@@ -20,8 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.errors import BrokerUnreachable, EtlError, Meaning, OtherRelease, SettingsError
-from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.offsets import LEADER_WAIT_S, Brokers, ListedOffsets, OffsetsOfLeaders
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import (
     LATEST,
     FetchAnswer,

@@ -35,7 +35,7 @@ from etl.decide.table_rules import reject_other_columns
 from etl.decide.table_storage import names_of_write
 from etl.errors import EtlError, NotOurTable, SettingsError, TableUnreachable
 from etl.io.delta.log import parse_shape
-from etl.io.delta.scan import condition_of, replaceable
+from etl.io.delta.offsets_of_rows import condition_of, replaceable
 from etl.io.delta.stores import options_of, public_cause, table_folder, translate, unreachable
 from etl.io.delta.table import (
     EVENT_DATE,

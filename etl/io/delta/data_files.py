@@ -35,7 +35,7 @@ from etl.decide.table_storage import (
     rows_at_a_time,
 )
 from etl.errors import SettingsError
-from etl.io.delta.file_statistics import CountedValues, footer_keeps, render_stats
+from etl.io.delta.statistics_to_write import CountedValues, footer_keeps, render_stats
 from etl.io.delta.stores import FOLDER_BYTES, TableFolder, invalid_directory_name, table_folder
 from etl.model.columns import arrow_schema, raw_columns
 from etl.model.plans import Codec, DataFile, FileOptions

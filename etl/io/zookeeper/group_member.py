@@ -39,11 +39,10 @@ from etl.decide.group_assignment import (
 )
 from etl.errors import Owned, PermissionDenied, SessionLost, SettingsError, Unreachable
 from etl.io.process import this_driver
+from etl.io.zookeeper.broker_registrations import unknown_registration
 from etl.io.zookeeper.ledger import Check
 from etl.io.zookeeper.owners import OUR_VERSION, GroupMembers, Owners
-from etl.io.zookeeper.registry import unknown_registration
-from etl.io.zookeeper.session import ZooKeeper
-from etl.ledger.paths import BROKER_IDS, BROKER_TOPICS, GroupPaths
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
@@ -57,6 +56,7 @@ from etl.ledger.registrations import (
     render_registration,
 )
 from etl.ledger.topic_filters import TopicFilter
+from etl.ledger.znode_paths import BROKER_IDS, BROKER_TOPICS, GroupPaths
 from etl.model.partitions import (
     BrokerFamily,
     BrokerPartition,

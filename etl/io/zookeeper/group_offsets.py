@@ -33,7 +33,7 @@ from etl.errors import (
 )
 from etl.io.zookeeper.ledger import REQUEST_MAX_BYTES, Check, DriverLock, Part, Write, size_of
 from etl.io.zookeeper.owners import OUR_VERSION
-from etl.io.zookeeper.session import (
+from etl.io.zookeeper.requests import (
     OPERATION_BYTES,
     Changes,
     Outcome,
@@ -43,8 +43,8 @@ from etl.io.zookeeper.session import (
     in_requests,
     outcomes,
 )
-from etl.ledger.paths import GroupPaths
 from etl.ledger.registrations import parse_offset, render_offset
+from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,

@@ -35,10 +35,10 @@ from etl.errors import (
     ZooKeeperUnreachable,
 )
 from etl.io.process import is_dead, this_driver
-from etl.io.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
+from etl.io.zookeeper.requests import NODE_MAX_BYTES, ZooKeeper
 from etl.ledger import documents as ledger_documents
-from etl.ledger import paths, plan_document, registrations
-from etl.ledger.paths import CONSUMERS, GroupPaths, PipelinePaths
+from etl.ledger import plan_document, registrations, znode_paths
+from etl.ledger.znode_paths import CONSUMERS, GroupPaths, PipelinePaths
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import (
     MARK,
@@ -624,8 +624,8 @@ class DriverLock:
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
-        self._paths = paths.PipelinePaths(group, pipeline)
-        self._pipelines = paths.GroupPaths(group).pipelines
+        self._paths = znode_paths.PipelinePaths(group, pipeline)
+        self._pipelines = znode_paths.GroupPaths(group).pipelines
 
     @contextlib.contextmanager
     def driving(self, run_id: str, *, wait_s: float) -> Iterator[None]:

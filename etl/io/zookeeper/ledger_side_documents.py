@@ -18,7 +18,7 @@ from etl.decide.reservations import ledger_without_released
 from etl.decide.run_requests import with_key
 from etl.errors import Owned
 from etl.io.zookeeper.ledger import PlanLedger, Write
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.ledger.documents import (
     parse_claim,
     parse_named_table,
@@ -28,8 +28,8 @@ from etl.ledger.documents import (
     render_named_table,
     render_pauses,
 )
-from etl.ledger.paths import GroupPaths, PipelinePaths
 from etl.ledger.plan_document import parse_plan, render_plan
+from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, RunKeyRecord
 from etl.model.snapshot import (

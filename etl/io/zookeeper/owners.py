@@ -11,7 +11,7 @@ Any change below `ids` makes original consumers release everything and rebalance
 failed too often owns nothing until the next change.
 
 Lives here: registrations of members, owner nodes.
-Not here: what owners mean for a run (etl/decide/group_ownership.py), formats
+Not here: what owners mean for a run (etl/decide/partition_owners.py), formats
 (etl/ledger/registrations.py).
 """
 
@@ -35,10 +35,10 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from etl.decide.group_ownership import owned_error
+from etl.decide.partition_owners import owned_error
 from etl.errors import Owned, PermissionDenied, SettingsError, Unreachable, ZooKeeperUnreachable
 from etl.io.process import is_dead, this_driver
-from etl.io.zookeeper.session import (
+from etl.io.zookeeper.requests import (
     OPERATION_BYTES,
     Changes,
     Outcome,
@@ -48,8 +48,8 @@ from etl.io.zookeeper.session import (
     outcomes,
 )
 from etl.ledger import registrations
-from etl.ledger.paths import GroupPaths
 from etl.ledger.registrations import OwnerNode, parse_owner, parse_registration, thread_id
+from etl.ledger.znode_paths import GroupPaths
 from etl.model import partitions
 from etl.model.partitions import BrokerPartition
 

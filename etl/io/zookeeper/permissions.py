@@ -1,7 +1,7 @@
 """What a ZooKeeper server and its ACLs permit.
 
 Lives here: reading and setting ACLs, the probes of `etl doctor`.
-Not here: which ACL a new znode gets (client.py).
+Not here: which ACL a new znode gets (login_and_acl.py).
 
 An ACL stays as its znode was created and holds for that znode only; deletion is permitted by the
 parent's ACL (ZooKeeper Programmer's Guide, "ZooKeeper access control using ACLs").
@@ -25,9 +25,9 @@ from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmpty
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
 
 from etl.errors import PermissionDenied, ZooKeeperUnreachable
-from etl.io.zookeeper import client
-from etl.io.zookeeper.session import NO_ANSWER, ZooKeeper, children_of_each
-from etl.ledger.paths import GroupPaths, PipelinePaths
+from etl.io.zookeeper import login_and_acl
+from etl.io.zookeeper.requests import NO_ANSWER, ZooKeeper, children_of_each
+from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.security import EVERYBODY, OPEN_ZOOKEEPER, Access
 from etl.model.snapshot import backfill_pipeline
 
@@ -129,12 +129,12 @@ def ask_server(
     """
     address = f"{host}:{port}"
     try:
-        status = client.srvr(host, port, access, timeout_s)
-        granted_ms = client.granted_ms(
+        status = login_and_acl.srvr(host, port, access, timeout_s)
+        granted_ms = login_and_acl.granted_ms(
             host, port, access, asked_ms=round(session_timeout_s * 1000), timeout_s=timeout_s
         )
-    except (OSError, client.NoHandshake) as error:
-        encryption_error = client.of_encryption(error, host, port, access, timeout_s)
+    except (OSError, login_and_acl.NoHandshake) as error:
+        encryption_error = login_and_acl.of_encryption(error, host, port, access, timeout_s)
         if encryption_error is not None:
             raise encryption_error from None
         reason = str(error)

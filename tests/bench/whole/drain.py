@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import FetchTarget
 from etl.model.partitions import BrokerPartition
 from etl.settings.choices import FETCH_MAX_BYTES, split_address

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.audit.causes_of_missing_rows import Gaps, LogProof, UnprovenOffsets, doubt_of, gaps_of
 from etl.audit.compare_rows import (
     AuditedLog,
     EntryInterval,
@@ -24,9 +25,8 @@ from etl.audit.compare_rows import (
     audit_log_of_entries,
     edges_of,
 )
-from etl.audit.explain import Gaps, LogProof, UnprovenOffsets, doubt_of, gaps_of
 from etl.errors import LedgersDisagree
-from etl.io.delta.scan import Numbering
+from etl.io.delta.offsets_of_rows import Numbering
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import NOT_COUNTED, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import Interval

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.audit.compare_rows import AuditedLog, Expected, IncompleteInterval, LogFindings
-from etl.audit.explain import (
+from etl.audit.causes_of_missing_rows import (
     Gaps,
     LogProof,
     Missing,
@@ -16,6 +15,7 @@ from etl.audit.explain import (
     gaps_of,
     origin_of,
 )
+from etl.audit.compare_rows import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import ForeignCommit, Interval

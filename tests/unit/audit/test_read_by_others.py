@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from etl.audit.causes_of_missing_rows import Gaps, LogProof, gaps_of
 from etl.audit.compare_rows import AuditedLog, Bucket, Expected, audit_log
-from etl.audit.explain import Gaps, LogProof, gaps_of
 from etl.decide.loaded_intervals import fold, merged_holes
 from etl.ledger.documents import parse_loaded_intervals, render_loaded_intervals
 from etl.ledger.plan_document import parse_plan, plan_id, render_plan, with_id

@@ -20,8 +20,8 @@ from etl.cli.common_options import output_session, print_note, show
 from etl.commands import pipelines
 from etl.errors import SettingsError, TableUnreachable
 from etl.io.report_files import kept_in
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from tests.builders import plain_settings
 
 ETL = [sys.executable, "-m", "etl"]

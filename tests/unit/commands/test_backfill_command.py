@@ -21,8 +21,8 @@ from etl.model.snapshot import (
     is_same_pipeline,
     live_and_name,
 )
+from etl.report.run_progress import Doing, ReadSoFar, Verb
 from etl.report.run_report import progress_of_backfill
-from etl.report.run_state import Doing, ReadSoFar, Verb
 from etl.run.backfill import estimate_backfill
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OwnershipMode
 from etl.settings.load import settings_of_backfill

@@ -15,7 +15,7 @@ from etl.commands.plans import Preview, preview_of, with_transform_checked
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
 from etl.io.spark.session import session_there
 from etl.model.columns import arrow_schema
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import WriterName
 from etl.settings.sections import Settings

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from etl.cli.progress import Lines, Picture, showing
-from etl.report.run_state import Doing, ReadSoFar, Stopwatch, Verb
+from etl.report.run_progress import Doing, ReadSoFar, Stopwatch, Verb
 from etl.testkit.server_process import wait_until
 
 HALF = ReadSoFar(3, 6, 500, 1000, 490, 45_000_000)

@@ -20,7 +20,7 @@ from etl.cli import progress as json_lines
 from etl.cli.app import app
 from etl.cli.progress import FIRST_LINE_S, JsonLines
 from etl.errors import TableUnreachable
-from etl.report.run_state import Doing, Outcome, ReadSoFar, Verb
+from etl.report.run_progress import Doing, Outcome, ReadSoFar, Verb
 from tests.command_result import run_etl
 from tests.reports import failed, loaded, new_report
 

@@ -20,8 +20,8 @@ from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Snapshot, Table
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.commands.plans import Preview
-from etl.decide.group_ownership import (
+from etl.decide.partition_owners import (
     UNASSIGNED,
     foreign_consumers,
     leave_to_owners,
@@ -24,8 +24,8 @@ from etl.ledger.registrations import DriverNode, OwnerNode, parse_owner, render_
 from etl.model.partitions import BrokerPartition, MemberAssignment, Membership
 from etl.model.snapshot import Snapshot
 from etl.report.describe import describe_by_owner
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
 from tests.builders import plain_settings, plain_snapshot

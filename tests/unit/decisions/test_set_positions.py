@@ -16,7 +16,7 @@ from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, Setting
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, PlanKind
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

@@ -15,7 +15,7 @@ from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, PartitionOffsets
 from etl.model.plans import Plan
 from etl.report.plan_json import describe_plan
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog, offset_of

@@ -35,7 +35,7 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
 from tests.fakes.stories import (

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from etl.errors import SettingsError
 from etl.io.delta.data_files import DataFiles
-from etl.io.delta.file_statistics import INDEXED_COLUMNS, decimal_bounds
+from etl.io.delta.statistics_to_write import INDEXED_COLUMNS, decimal_bounds
 from etl.model.plans import FileOptions
 
 DEEP = pa.struct([("text", pa.string()), ("real", pa.float64())])

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from etl.decide import table_storage
 from etl.io.delta.data_files import DataFiles, as_dictionary
-from etl.io.delta.file_statistics import TEXT_KEPT, text_bounds
+from etl.io.delta.statistics_to_write import TEXT_KEPT, text_bounds
 from etl.model.columns import arrow_schema
 from etl.model.plans import Codec, DataFile, FileOptions
 

@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.errors import NeedsDecision
-from etl.io.delta.scan import held_rows, unaccounted_rows
+from etl.io.delta.offsets_of_rows import held_rows, unaccounted_rows
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows
 

@@ -12,8 +12,8 @@ import pytest
 from etl.errors import TableUnreachable
 from etl.io import report_files
 from etl.io.report_files import kept_in
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
 from tests.reports import new_report

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.io.progress_port import ProgressAddress, ProgressPort, ProgressSender
-from etl.report.run_state import AttemptProgress
+from etl.report.run_progress import AttemptProgress
 from etl.testkit.server_process import wait_until
 
 PLANNED = {0: 100, 7: 50}

@@ -14,8 +14,8 @@ from etl.errors import EtlError, SettingsError, TableUnreachable
 from etl.io import report_files
 from etl.io.report_files import kept_in, newest_report, past_runs, report_path, write_page
 from etl.report.plan_json import as_text
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from tests.reports import document_of, loaded, new_report
 
 RUN = "2023111{}T221320-0a1b2c"

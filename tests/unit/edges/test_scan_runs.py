@@ -11,7 +11,7 @@ import pyarrow
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.io.delta.scan import LOG, Runs
+from etl.io.delta.offsets_of_rows import LOG, Runs
 
 Key = tuple[str | None, int | None, int | None, int | None, int | None, int | None]
 """Topic, broker, partition, life, entry and index."""

@@ -21,7 +21,7 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import MetadataResponse
 
 from etl.errors import CorruptData
-from etl.kafka import kafka_python_messages, many_partitions
+from etl.kafka import kafka_python_messages, many_partition_messages
 from etl.kafka.messages import EpochEndResponse, ListedOffset
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition, Isolation
@@ -86,7 +86,7 @@ def test_a_question_for_offsets_is_the_bytes_that_kafka_python_writes(
             for topic, logs in by_topic(times).items()
         ],
     )
-    ours = many_partitions.encode_list_offsets(
+    ours = many_partition_messages.encode_list_offsets(
         version, times, Isolation.READ_COMMITTED, dict.fromkeys(times, epoch), **NAMED
     )
     assert ours == framed(theirs)
@@ -112,7 +112,7 @@ def test_a_question_for_ends_of_epochs_is_the_bytes_that_kafka_python_writes(
             for topic, logs in by_topic(epochs).items()
         ],
     )
-    assert many_partitions.encode_epoch_ends(version, epochs, {}, **NAMED) == framed(theirs)
+    assert many_partition_messages.encode_epoch_ends(version, epochs, {}, **NAMED) == framed(theirs)
 
 
 @given(logs=st.frozensets(LOGS), version=st.integers(0, 4))
@@ -126,7 +126,7 @@ def test_a_question_for_sizes_is_the_bytes_that_kafka_python_writes(
             for topic, some in by_topic(dict.fromkeys(logs)).items()
         ]
     )
-    assert many_partitions.encode_log_dirs(version, logs, **NAMED) == framed(theirs)
+    assert many_partition_messages.encode_log_dirs(version, logs, **NAMED) == framed(theirs)
 
 
 @given(offsets=st.dictionaries(LOGS, st.integers(-1, 2**63 - 1)), version=st.integers(1, 7))
@@ -154,7 +154,7 @@ def test_offsets_are_read_as_they_were_written(
             for topic, logs in by_topic(offsets).items()
         ],
     )
-    reported = many_partitions.parse_offsets(version, answered(theirs, version))
+    reported = many_partition_messages.parse_offsets(version, answered(theirs, version))
     epoch = 3 if version >= 4 else None
     assert reported.throttled_ms == (9 if version >= 2 else 0)
     assert reported.answer == {
@@ -183,7 +183,7 @@ def test_ends_of_epochs_are_read_as_they_were_written(
             for topic, logs in by_topic(ends).items()
         ],
     )
-    assert many_partitions.parse_epoch_ends(version, answered(theirs, version)) == (
+    assert many_partition_messages.parse_epoch_ends(version, answered(theirs, version)) == (
         {log: EpochEndResponse(None, 2, end) for log, end in ends.items()},
         9,
     )
@@ -228,7 +228,7 @@ def test_sizes_are_those_of_folders_that_work_and_of_copies_that_stay(
             )
         ],
     )
-    assert many_partitions.parse_log_dirs(version, answered(theirs, version)) == (sizes, 9)
+    assert many_partition_messages.parse_log_dirs(version, answered(theirs, version)) == (sizes, 9)
 
 
 def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
@@ -239,7 +239,7 @@ def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
     answer = bytes.fromhex(
         f"00000007 00 00000000 02 07 636c69636b73 03 {first} 01 05 02 abcd {second} 00 00 00"
     )
-    reported = many_partitions.parse_offsets(7, memoryview(answer)).answer
+    reported = many_partition_messages.parse_offsets(7, memoryview(answer)).answer
     assert {log.partition: one.offset for log, one in reported.items()} == {3: 17, 4: 18}
 
 
@@ -262,7 +262,7 @@ def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
 )
 def test_bytes_that_are_no_answer_are_refused_with_what_is_wrong(answer: str, message: str) -> None:
     with pytest.raises(CorruptData, match=message):
-        many_partitions.parse_offsets(7, memoryview(bytes.fromhex(answer)), broker="b:9092")
+        many_partition_messages.parse_offsets(7, memoryview(bytes.fromhex(answer)), broker="b:9092")
 
 
 @given(
@@ -309,9 +309,9 @@ def test_metadata_is_what_kafka_python_reads_of_it(
     theirs = kafka_python_messages.parse_metadata(
         kafka_python_messages.decode(Api.METADATA, version, answer)
     )
-    assert many_partitions.parse_cluster(version, answer) == (theirs, 9)
+    assert many_partition_messages.parse_cluster(version, answer) == (theirs, 9)
     chosen = ["clicks", "none"]
     theirs = kafka_python_messages.parse_metadata(
         kafka_python_messages.decode(Api.METADATA, version, answer), chosen
     )
-    assert many_partitions.parse_cluster(version, answer, chosen).answer == theirs
+    assert many_partition_messages.parse_cluster(version, answer, chosen).answer == theirs

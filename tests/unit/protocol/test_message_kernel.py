@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from etl.model.plans import GAPS_KEPT
 from etl.reader.cursor import Cursor
-from etl.records import arrow, message_kernel
+from etl.records import arrow, message_set_kernel
 from etl.records.kernel_cache import MAX_HOLES, MOST_ROWS, kernel, read_only_view
-from etl.records.message_kernel import crc32
+from etl.records.message_set_kernel import crc32
 from tests.fakes.batches import Codec, answer
 from tests.fakes.logs import cursor_of, rows_in
 from tests.fakes.message_sets import (
@@ -64,8 +64,8 @@ def test_the_compiled_crc_of_the_check_value() -> None:
 
 def test_the_kernels_of_older_messages_can_be_kept() -> None:
     assert rows_in(cursor_of(0, 1), encode_logical([Msg(0)], 0))
-    cached = Path(message_kernel.__file__).parent / "__pycache__"
-    assert list(cached.glob("message_kernel._fill*.nbi")) or not os.access(cached, os.W_OK)
+    cached = Path(message_set_kernel.__file__).parent / "__pycache__"
+    assert list(cached.glob("message_set_kernel._fill*.nbi")) or not os.access(cached, os.W_OK)
 
 
 each_bound = pytest.mark.parametrize("bound", ["MOST_ROWS", "MOST_BYTES"])

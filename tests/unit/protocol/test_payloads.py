@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.ledger.paths import GroupPaths, PipelinePaths
 from etl.ledger.registrations import (
     MAX_OFFSET,
     DriverNode,
@@ -21,6 +20,7 @@ from etl.ledger.registrations import (
     render_driver,
     render_offset,
 )
+from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import BrokerPartition, parse_partition_key
 
 LOG = BrokerPartition("clicks", 3)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
-from etl.report.run_state import AttemptProgress, Verb
+from etl.report.run_progress import AttemptProgress, Verb
 from etl.run.read_rows import Following
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 10) for p in range(2)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from etl.reader import task_rows
+from etl.reader import run_task
 from etl.reader.source import OffsetRanges
 
 
@@ -23,7 +23,7 @@ class Node:
 @pytest.fixture
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As one in which no task of Spark's has begun."""
-    monkeypatch.setattr(task_rows, "_tasks", 0)
+    monkeypatch.setattr(run_task, "_tasks", 0)
     gc.unfreeze()
     yield
     gc.unfreeze()
@@ -33,20 +33,20 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_from_its_second_task_on_a_worker_leaves_what_the_first_one_loaded_out_of_the_collectors_work() -> (
     None
 ):
-    task_rows.begin_task()
+    run_task.begin_task()
     assert gc.get_freeze_count() == 0
     alive = len(gc.get_objects())
-    task_rows.begin_task()
+    run_task.begin_task()
     assert gc.get_freeze_count() > alive * 0.9 and len(gc.get_objects()) < alive * 0.1
 
 
 @pytest.mark.usefixtures("new_process")
 def test_garbage_of_later_tasks_is_collected_as_ever() -> None:
-    task_rows.begin_task()
-    task_rows.begin_task()
+    run_task.begin_task()
+    run_task.begin_task()
     node = Node()
     seen = weakref.ref(node)
-    task_rows.begin_task()
+    run_task.begin_task()
     del node
     gc.collect()
     assert seen() is None

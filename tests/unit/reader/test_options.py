@@ -43,7 +43,7 @@ from etl.reader.options import (
     parse_options,
     parse_ranges,
 )
-from etl.reader.reading import (
+from etl.reader.query_ranges import (
     Bounds,
     FirstAt,
     LogEnd,

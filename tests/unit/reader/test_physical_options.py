@@ -12,7 +12,7 @@ from etl.errors import SettingsError, TopicMissing
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange
 from etl.reader.options import PHYSICAL_REFUSED, parse_options, parse_ranges
-from etl.reader.reading import ranges_of, reject_missing_partitions
+from etl.reader.query_ranges import ranges_of, reject_missing_partitions
 
 LEAST = {"dialect": "jafka", "zookeeper": "a:2181,b:2181/old", "topics": "clicks"}
 LOGS = [BrokerPartition("clicks", number, broker) for broker in (1, 10) for number in range(2)]

@@ -15,8 +15,8 @@ import pytest
 from etl.errors import CorruptData, Stopped
 from etl.io.report_files import kept_in
 from etl.report.metrics import lineage_of
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from tests.builders import plain_settings
 from tests.reports import loaded
 

@@ -14,8 +14,8 @@ from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
 from etl.report.lag import PausedPartitions
 from etl.report.metrics import HELP, PREFIX, metrics_of
+from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Verb
 from tests.builders import plain_settings, plain_snapshot
 from tests.reports import BEGAN_MS, SECONDS, failed, loaded, new_report
 

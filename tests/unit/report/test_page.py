@@ -17,8 +17,8 @@ from etl.model.plans import OffsetRange
 from etl.report.page import MOST_PARTITIONS, MOST_SENTENCES, MOST_TOPICS, page_of, past_run, run_of
 from etl.report.page_markup import DARK, LIGHT, SHEET, TEXT_ON, prose, tag
 from etl.report.plan_json import as_text
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from tests.builders import plain_plan
 from tests.reports import document_of, failed, loaded, new_report, past
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from etl.report.run_state import Stopwatch, Verb
+from etl.report.run_progress import Stopwatch, Verb
 
 
 class Clock:

@@ -6,7 +6,7 @@ import pytest
 
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
-from etl.report.run_state import (
+from etl.report.run_progress import (
     AttemptProgress,
     Pace,
     ReadSoFar,

@@ -32,8 +32,8 @@ from etl.model.snapshot import FirstRun, Ledger, PipelineState, Replay, Snapshot
 from etl.report.describe import describe_open, describe_uncounted, describe_who_skipped, format_time
 from etl.report.page import outdated
 from etl.report.plan_json import describe_plan
+from etl.report.run_progress import Outcome, Process, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Process, Verb
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 SETTINGS = plain_settings()

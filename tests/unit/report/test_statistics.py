@@ -21,8 +21,8 @@ from etl.model.plans import (
     since,
     together,
 )
-from etl.report import run_state
-from etl.report.run_state import HELP, OTHERS, Executed, Statistics
+from etl.report import run_progress
+from etl.report.run_progress import HELP, OTHERS, Executed, Statistics
 from tests.builders import plain_plan
 
 A, B = Requests(2, 0.5, 10, 100), Requests(1, 0.25, 5, 50)
@@ -112,7 +112,7 @@ def test_a_plan_that_was_counted_again_after_a_crash_tells_no_messages_and_no_re
 def test_beyond_the_bound_all_others_are_one_and_sums_stay_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_state, "MOST", 2)
+    monkeypatch.setattr(run_progress, "MOST", 2)
     receipts = [
         RangeResult(
             rows=n, fetched_bytes=10 * n, requests=((f"h:{n}", replace(A, seconds=float(n))),)

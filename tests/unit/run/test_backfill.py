@@ -26,7 +26,7 @@ from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.snapshot import Acknowledgement, ReservationState
 from etl.report.describe import format_time
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.replay import replay
 from etl.settings.source import Timestamp
 from tests.fakes import fake_ledger

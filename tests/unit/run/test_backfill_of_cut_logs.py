@@ -12,7 +12,7 @@ from etl.commands.backfill import _suggest_backfill_commands
 from etl.errors import NeedsDecision, PartitionTruncated
 from etl.model.plans import Plan
 from etl.model.snapshot import ReservationState
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.backfill_stories import CAPPED, backfill_request, filled, given_up, live
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

@@ -14,7 +14,7 @@ from etl.errors import EtlError, Owned, SettingsError
 from etl.model.partitions import parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Supersede
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.replay import replay
 from tests.fakes.backfill_stories import accept_table, backfill_request, filled, nothing
 from tests.fakes.outside import Outside

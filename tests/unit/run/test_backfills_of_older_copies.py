@@ -14,7 +14,7 @@ from etl.decide.backfill import BackfillRequest
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Reservation, ReservationState
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.backfill_stories import (
     CAPPED,
     accept_table,

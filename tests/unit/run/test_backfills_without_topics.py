@@ -10,7 +10,7 @@ import pytest
 
 from etl.errors import BrokerUnreachable
 from etl.model.snapshot import ReservationState
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.backfill_stories import backfill_request, filled, given_up, live
 from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at, new_report, outcomes

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.kafka.messages import ClusterMetadata, TopicMetadata
 from etl.model.partitions import Broker
 from etl.run.discovery import Discovery

@@ -11,7 +11,7 @@ import pytest
 
 from etl.errors import ExpiredOffsets, OffsetMoved, Owned
 from etl.model.plans import Loss, LossReason
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.ingest import EXPIRIES_MAX, ingest
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from etl.decide.group_ownership import leave_to_owners
 from etl.decide.next_step import next_step, plan_superseding
+from etl.decide.partition_owners import leave_to_owners
 from etl.decide.reconcile import where_we_stand
 from etl.errors import EtlError, NeedsDecision, PartitionTruncated
 from etl.model.partitions import BrokerPartition

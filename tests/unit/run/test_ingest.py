@@ -16,7 +16,7 @@ from etl.ledger.documents import parse_applied
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside

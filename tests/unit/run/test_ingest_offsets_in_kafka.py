@@ -7,7 +7,7 @@ import pytest
 from etl.commands.restore_ledger import restore_from_commits
 from etl.errors import OffsetMoved, SettingsError
 from etl.model.partitions import OffsetsStorage
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     CRASHES,

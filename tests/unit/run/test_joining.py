@@ -13,8 +13,8 @@ import pytest
 from etl.errors import DataLoss, OffsetMoved, Owned
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import ReadByOthers
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings

@@ -15,8 +15,8 @@ from etl.errors import BrokerUnreachable, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, OffsetsStorage
 from etl.model.plans import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import CommitWhen, OwnershipMode
 from etl.settings.sections import Settings

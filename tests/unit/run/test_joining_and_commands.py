@@ -13,7 +13,10 @@ import pytest
 from etl.commands.operator_decisions import as_member
 from etl.commands.restore_ledger import compare_sources, restore_from_commits
 from etl.decide.backfill import BackfillRequest
-from etl.decide.group_ownership import (
+from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of
+from etl.decide.member_offsets import as_left_to_others, reject_replacing
+from etl.decide.next_step import plan_superseding, repair_of, repaired
+from etl.decide.partition_owners import (
     describe_rewound,
     ownership_after_inheritance,
     reject_active_members,
@@ -22,9 +25,6 @@ from etl.decide.group_ownership import (
     reject_rewinding_other_members,
     reject_unfinished_predecessor,
 )
-from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of
-from etl.decide.member_commits import as_left_to_others, reject_replacing
-from etl.decide.next_step import plan_superseding, repair_of, repaired
 from etl.decide.reconcile import where_we_stand
 from etl.decide.replay import plan_replay
 from etl.decide.restore_ledger import differing_offsets
@@ -39,7 +39,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Ledger, Supersede, UpToDate
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.backfill import Beginning, estimate_backfill
 from etl.run.ingest import ingest
 from etl.settings.choices import OwnershipMode

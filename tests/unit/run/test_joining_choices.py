@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from etl.model.partitions import RebalanceStatistics
 from etl.model.snapshot import Pause
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import LeaveAfter, OwnershipMode
 from etl.settings.sections import Settings

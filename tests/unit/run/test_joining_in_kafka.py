@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.restore_ledger import restore_from_commits
-from etl.decide.member_commits import (
+from etl.decide.member_offsets import (
     as_left_to_others,
     plan_without_uncommitted,
     state_after_plan,
@@ -24,8 +24,8 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, OffsetsStorage
 from etl.model.plans import ReadByOthers
 from etl.model.snapshot import Table
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings

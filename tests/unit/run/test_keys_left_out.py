@@ -12,8 +12,8 @@ from etl.decide.next_step import Action, steps_ahead
 from etl.errors import Owned
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Bound, Bounds, Request
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
 from tests.builders import plain_settings

@@ -11,7 +11,7 @@ import pytest
 
 from etl.errors import SettingsError
 from etl.io.delta import recover_results, table_state
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.ledger import plan_document
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, RangeResult

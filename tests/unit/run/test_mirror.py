@@ -16,9 +16,9 @@ from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, TookOver
 from etl.model.snapshot import Ledger
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
-from etl.run import lifecycle
+from etl.run import before_and_after
 from tests.builders import plain_plan, plain_settings
 
 A, B = (BrokerPartition("clicks", partition) for partition in (0, 1))
@@ -100,13 +100,13 @@ def mirrored(
         yield group
 
     monkeypatch.setattr(
-        lifecycle, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger)
+        before_and_after, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger)
     )
     monkeypatch.setattr(
-        lifecycle, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster)
+        before_and_after, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster)
     )
     report = Report("run-1", "clicks", "group", "clicks", 0)
-    lifecycle.mirror(settings, None, report)  # type: ignore[arg-type]
+    before_and_after.mirror(settings, None, report)  # type: ignore[arg-type]
     return report
 
 

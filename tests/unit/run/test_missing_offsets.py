@@ -9,7 +9,7 @@ import pytest
 from etl.errors import MissingOffsets
 from etl.model.partitions import parse_intervals
 from etl.model.plans import Loss, LossReason, PlanKind
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

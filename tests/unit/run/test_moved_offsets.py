@@ -9,7 +9,7 @@ import pytest
 from etl.decide.offsets import RESTORE
 from etl.errors import OffsetMoved
 from etl.model.partitions import BrokerPartition
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.settings.choices import OnOwned
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.stories import (

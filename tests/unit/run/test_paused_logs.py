@@ -14,8 +14,8 @@ from etl.errors import DataLoss, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import PlanKind, Request
 from etl.model.snapshot import Pause
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.run.replay import replay
 from etl.settings.sections import Settings

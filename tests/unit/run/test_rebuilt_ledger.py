@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     OutsideOf,

@@ -8,7 +8,7 @@ import pytest
 
 from etl.errors import LedgersDisagree
 from etl.model.snapshot import ForeignCommit
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.stories import grow, outcomes, outside_of, run, settings_of
 from tests.fakes.world import When
 

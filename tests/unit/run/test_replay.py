@@ -15,7 +15,7 @@ from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Supersede
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.run.replay import replay
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp

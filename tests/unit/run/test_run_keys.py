@@ -12,8 +12,8 @@ from etl.decide.next_step import steps_ahead
 from etl.decide.run_requests import KEYS_KEPT, with_key
 from etl.errors import EtlError, Owned, SettingsError
 from etl.model.plans import Bound, Bounds, Request, RunKeyRecord
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
 from tests.builders import plain_settings

@@ -13,7 +13,7 @@ from etl.errors import DataLoss, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Loss, LossReason
 from etl.model.snapshot import Supersede
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,

@@ -11,8 +11,8 @@ import pytest
 from etl.errors import LedgersDisagree, TableAppeared
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Table
+from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

@@ -16,7 +16,7 @@ import yaml
 
 from etl.errors import SettingsError
 from etl.io.brokers.authentication import _SaslLogin
-from etl.io.zookeeper.client import said_of
+from etl.io.zookeeper.login_and_acl import said_of
 from etl.model.security import (
     OPEN,
     Access,

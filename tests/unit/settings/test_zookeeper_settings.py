@@ -17,9 +17,9 @@ from kazoo.protocol.serialization import Auth as AuthRequest
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.errors import SettingsError
-from etl.io.zookeeper.client import CREATOR_WRITES
-from etl.io.zookeeper.session import ZooKeeper
-from etl.ledger.paths import is_of_a_pipeline
+from etl.io.zookeeper.login_and_acl import CREATOR_WRITES
+from etl.io.zookeeper.requests import ZooKeeper
+from etl.ledger.znode_paths import is_of_a_pipeline
 from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls
 from etl.reader.options import parse_options
 from etl.settings.load import access_of, load_settings, parse_settings

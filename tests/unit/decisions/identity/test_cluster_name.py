@@ -14,7 +14,7 @@ from etl.decide.recreated_or_truncated import ClusterName, cluster_name
 from etl.errors import NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.plans import Plan
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.builders import plain_plan, with_keys
 from tests.fakes.outside import CLUSTER, Outside
 from tests.fakes.stories import SETTINGS, crash_at, grow, outcomes, outside_of, run

@@ -24,7 +24,7 @@ from etl.errors import (
 from etl.model.partitions import BrokerPartition, Tail
 from etl.model.plans import Plan, Vanished
 from etl.report.plan_json import describe_plan
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog

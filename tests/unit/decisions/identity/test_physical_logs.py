@@ -24,7 +24,7 @@ from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, Vanished
 from etl.model.snapshot import OtherPipeline, Table
 from etl.report.describe import describe_uncounted
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from etl.settings.sections import Settings
 from tests.builders import plain_plan
 from tests.fakes.outside import Outside

@@ -19,7 +19,7 @@ from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import NeedsDecision, OffsetMoved, Owned, PartitionTruncated, SettingsError
 from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import PlanKind, Vanished
-from etl.report.run_state import Outcome
+from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, accept, crash_at, outcomes, outside_of, run, settings_of

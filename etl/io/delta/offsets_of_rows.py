@@ -52,7 +52,6 @@ from etl.errors import (
     SettingsError,
     whole_text,
 )
-from etl.io.delta.file_statistics import TEXT_KEPT
 from etl.io.delta.log import open_log
 from etl.io.delta.recover_results import (
     INCARNATION,
@@ -62,6 +61,7 @@ from etl.io.delta.recover_results import (
     added_of,
     key_columns,
 )
+from etl.io.delta.statistics_to_write import TEXT_KEPT
 from etl.io.delta.stores import unreadable
 from etl.io.delta.table import features_of, open_table, rust_path, spark_path
 from etl.io.delta.table_state import other_pipelines

@@ -3,7 +3,7 @@
 Lives here: waiting for owners, skipping or rejecting owned partitions; the assignment of a command;
 rejecting decisions that would make other members lose or double records.
 Not here: claiming partitions and waiting for owners (etl/io/zookeeper/owners.py), commits of
-members (member_commits.py). Original consumers know neither plans nor commits (docs/adr/0005).
+members (member_offsets.py). Original consumers know neither plans nor commits (docs/adr/0005).
 
     found                          policy                    decision
     ----------------------------   -----------------------   ---------------------------------------
@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from etl.decide.member_commits import (
+from etl.decide.member_offsets import (
     CommitOutcome,
     as_if_alone,
     as_left_to_others,

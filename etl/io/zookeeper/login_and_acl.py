@@ -46,7 +46,7 @@ from kazoo.security import (
 from etl.errors import EtlError, PermissionDenied, SettingsError
 from etl.io import tls
 from etl.io.tls import ConnectionBroken
-from etl.ledger.paths import is_of_a_pipeline
+from etl.ledger.znode_paths import is_of_a_pipeline
 from etl.model.security import Access, Acl, Scheme, SecretRef, Tls
 from etl.settings.secrets import login_text
 
@@ -201,7 +201,7 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         Raises OSError, after which kazoo tries the next server. Raises AuthFailedError, after which
         kazoo ends, once each server has rejected the handshake and none ever accepted it.
         """
-        # For a server's own commands kazoo passes its port as hostname (client.py, `command`).
+        # For a server's own commands kazoo passes its port as hostname (login_and_acl.py, `command`).
         if isinstance(hostname, str):
             self._hosts[address] = hostname
         host = self._hosts.get(address, address[0])

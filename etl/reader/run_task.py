@@ -21,7 +21,7 @@ from etl.io.process import REQUEST_METER
 from etl.io.progress_port import ProgressAddress, ProgressSender
 from etl.model.plans import FileOptions, OffsetRange, RangeResult, Written, since
 from etl.reader.options import for_a_pipeline
-from etl.reader.reading import ReadOptions, Task
+from etl.reader.query_ranges import ReadOptions, Task
 
 if TYPE_CHECKING:
     import pyarrow

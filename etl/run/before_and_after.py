@@ -19,11 +19,11 @@ from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.maintenance import Compacted, compact, data_files, may_have_deletion_vectors
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.model.plans import Request
 from etl.report.describe import counted
+from etl.report.run_progress import Outcome, Phases, Stopwatch, Verb, size_in_words
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Phases, Stopwatch, Verb, size_in_words
 from etl.run.discovery import Discovery
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext

@@ -12,7 +12,7 @@ request of its own.
 Small requests are pipelined: ZooKeeper serves the requests of a session in order, so all are sent
 before the first answer is awaited. A rejected one does not stop the others.
 
-Lives here: sessions, single znodes, transactions. Not here: login and TLS (client.py).
+Lives here: sessions, single znodes, transactions. Not here: login and TLS (login_and_acl.py).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from kazoo.retry import KazooRetry, RetryFailedError
 
 from etl.decide.tasks import in_parts
 from etl.errors import EtlError, PermissionDenied, SessionLost, ZooKeeperUnreachable
-from etl.io.zookeeper.client import (
+from etl.io.zookeeper.login_and_acl import (
     LOOKED_AT_S,
     REFUSED,
     Client,

@@ -20,16 +20,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
-from etl.io.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.ledger.paths import (
-    BROKER_IDS,
-    BROKER_TOPICS,
-    CLUSTER_ID,
-    DELETED_TOPICS,
-    TOPIC_CONFIGS,
-    partition_state,
-)
 from etl.ledger.registrations import (
     CREATION_ID,
     PartitionState,
@@ -42,6 +34,14 @@ from etl.ledger.registrations import (
     parse_physical_broker,
     parse_replicas,
     parse_topic_config,
+)
+from etl.ledger.znode_paths import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    CLUSTER_ID,
+    DELETED_TOPICS,
+    TOPIC_CONFIGS,
+    partition_state,
 )
 from etl.model.partitions import Broker, BrokerFamily, BrokerPartition, Leader
 from etl.model.security import OPEN, Security

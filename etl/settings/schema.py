@@ -388,7 +388,7 @@ def _key(node: Mapping[str, Any], known: Mapping[str, Any], key: str) -> dict[st
     if node.get("default") is not None:
         schema["default"] = node["default"]
     forms = _OWN_FORMS.get(key) or _forms(node)
-    if key.endswith("_bytes"):
+    if "_bytes" in key:
         forms = [*forms, {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}]
     return {**schema, **_one_of(forms)}
 

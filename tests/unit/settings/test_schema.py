@@ -39,6 +39,7 @@ RIGHT = (
     "source.request_timeout_s=0.5",
     "source.assume_cluster_id=null",
     "limits.target_task_bytes=64 MiB",
+    "limits.max_bytes_per_plan=16 MiB",
     "group=g",
     "group.mode=observe",
 )

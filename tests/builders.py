@@ -74,7 +74,7 @@ def plain_settings(**sections: Any) -> Settings:
 
 
 def with_keys(settings: Settings, **sections: Any) -> Settings:
-    """Return the settings with other values of these keys, which are not validated:
+    """Return the settings with other values of these keys, without validation:
     `with_keys(settings, group={"join": {"num_streams": 2}})`.
     """
     changed: Settings = _with_keys(settings, sections)

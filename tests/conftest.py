@@ -77,7 +77,7 @@ class TopicFactory(Protocol):
 
 @contextlib.contextmanager
 def small_session(warehouse: Path, *, for_path: str | None = None) -> Iterator[SparkSession]:
-    """A local session with two cores that reads and writes Delta, and whose tasks are tried twice;
+    """A local session with two cores and two tries per task that reads and writes Delta;
     `for_path`: of a table in a store.
     """
     set_spark_environment()

@@ -170,10 +170,10 @@ NOT_HERE: dict[str, str] = {
             f"pip install 'offset-range-etl[{extra}]'"
             for extra in ("openlineage", "aws-msk", "gssapi")
         ),
-        "the same as with [package], which is run",
+        "the same as with [package], and that one is run",
     ),
     "systemctl enable --now etl@clicks.timer": "no systemd runs here",
-    "systemd-analyze verify": "the same; it looked at the units once",
+    "systemd-analyze verify": "the same; the units were verified once by hand",
     "docker stop --time 120": "no container engine runs here",
     "kafka-consumer-groups.sh --delete": "a program of Kafka's, of which the sentence names an "
     "option",

@@ -1,5 +1,5 @@
-"""Which tests stay on one worker of CI: those of a file; of `tests/brokers`, those on one release,
-whose servers start once.
+"""Which tests stay on one worker of CI: those of a file; of `tests/brokers`, those on one release
+with servers that start once.
 
 And which come first.
 """

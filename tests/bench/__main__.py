@@ -253,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", type=_named(PARTS), help="compared: some of " + ", ".join(PARTS))
     parser.add_argument("--records", type=int, help="of each workload, instead of what it has")
     parser.add_argument(
-        "--rounds", type=int, help="of each, behind those that warm (default: 3; with --quick 2)"
+        "--rounds", type=int, help="of each, after the warm-up (default: 3; with --quick 2)"
     )
     parser.add_argument(
         "--partitions",
@@ -274,7 +274,9 @@ def _parser() -> argparse.ArgumentParser:
         help="of Spark's source: as large as ours, or its own",
     )
     parser.add_argument(
-        "--go-on", action="store_true", help="keep what the files have of what is not measured now"
+        "--go-on",
+        action="store_true",
+        help="keep the results in the files that this run does not measure",
     )
     parser.add_argument(
         "--render",

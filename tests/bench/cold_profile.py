@@ -3,8 +3,8 @@ Delta's commit and by thread.
 
     PYTHONPATH=. python tests/bench/cold_profile.py [--every MS]
 
-The third run of a pipeline, as in `small_runs`, whose JVM dumps its threads every 25 ms by its own
-flight recorder. Each dump has the processor time of each thread. The time of all threads between
+The third run of a pipeline, as in `small_runs`. The flight recorder of its JVM dumps the threads
+every 25 ms. Each dump has the processor time of each thread. The time of all threads between
 two dumps is counted for the step of the driver's command at that time, so the compilers' time
 belongs to the compiled steps; `threads` is the same time again, by thread. Dumps cost time
 themselves: compare shares only.

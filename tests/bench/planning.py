@@ -292,9 +292,7 @@ def main() -> None:
     """A table: the median of each figure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--partitions", default="1000,10000,100000")
-    parser.add_argument(
-        "--brokers", type=int, help="1 for each hundred partitions where that is not said"
-    )
+    parser.add_argument("--brokers", type=int, help="default: 1 for each hundred partitions")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--profile", help="where the second run's profile goes")
     arguments = parser.parse_args()

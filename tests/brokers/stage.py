@@ -142,7 +142,7 @@ class JafkaStage:
                 broker, topic, number, [value for _, value in records if value is not None], codec
             )
             assert wait_until(lambda: self.clients.end(broker, topic, number) > before, 30), (
-                "what was sent is not readable"
+                "the sent records are not readable"
             )
 
         return write

@@ -66,7 +66,7 @@ def test_the_consumers_of_a_release_follow_what_we_assign_and_we_what_they_do(
                 group.divided(second)
     with group.joined() as (third, share):
         assert share.logs == group.logs and third.statistics.lost == 0, (
-            "whoever is left has everything again"
+            "the last member owns all partitions again"
         )
 
 

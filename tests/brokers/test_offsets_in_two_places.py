@@ -138,7 +138,7 @@ def test_a_run_begins_at_the_larger_one_leaves_both_at_the_end_and_stops_where_o
         set_back(log, 4)
         refused(pipeline.run(), 5, "it is 4, ours is ")
         assert 4 in places.there()[4] and len(pipeline.in_table_seen()) == before, (
-            "it is told, and not undone"
+            "the run reports the moved offset and does not undo it"
         )
         assert places.restored().code == 0
         produce()

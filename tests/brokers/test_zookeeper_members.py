@@ -84,7 +84,7 @@ def test_a_consumer_that_a_claim_of_ours_stranded_is_called_when_it_ends(group: 
     """
     group.open("a", tries=FEW)
     with group.registered("z"):
-        assert group.has(a=2), "what is another's is free"
+        assert group.has(a=2), "the partitions of the other registered consumer stay free"
         with Owners(group.session, group.name, "clicks").claiming([group.in_order[3]], "run-1"):
             group.deregister("z")
             assert group.has(etl=1), (

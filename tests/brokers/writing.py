@@ -1,5 +1,5 @@
-"""The records of foreign producers, and a pipeline whose table is compared with what the release's
-own consumer reads.
+"""The records of foreign producers, and a comparison of a pipeline's table with the records that
+the release's own consumer reads.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.fakes.world_stage import Stage, another, append, loaded, plan_for, st
 
 
 def claim_of(stage: Stage, start: int = 0, until: int = 2, name: str = "old") -> Reservation:
-    return Reservation(name, {stage.logs[0]: ((start, until),)}, {}, "asked", 5)
+    return Reservation(name, {stage.logs[0]: ((start, until),)}, {}, "from 0 until 2", 5)
 
 
 def first_plan(world: Services, stage: Stage, uid: str = "uid2") -> Plan:

@@ -69,7 +69,7 @@ def filled(
     run_id: str = "run-1",
 ) -> Reservation | None:
     own = settings_of_backfill(settings, name)
-    world = FakeWorld(outside.beside(name), own, at, run_id=run_id)
+    world = FakeWorld(outside.backfill(name), own, at, run_id=run_id)
     return backfill(
         world, FakeWorld(outside, settings, at), own, settings, report or new_report(), what
     )
@@ -79,19 +79,19 @@ def given_up(
     outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED
 ) -> Reservation:
     own = settings_of_backfill(settings, name)
-    return abandon(FakeWorld(outside.beside(name), own, at), own, new_report(), "not needed")
+    return abandon(FakeWorld(outside.backfill(name), own, at), own, new_report(), "not needed")
 
 
 def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:
     """The decision of `etl table accept-changes` on the present table, for the pipeline and for
     each backfill of that table.
     """
-    beside = {
+    decisions = {
         name: _acknowledged(one, settings)
         for name, one in outside.backfills.items()
         if (newest := one.newest_plan()) and newest.table_id == outside.table_id
     }
-    outside.acknowledged = replace(_acknowledged(outside, settings), beside=beside)
+    outside.acknowledged = replace(_acknowledged(outside, settings), beside=decisions)
 
 
 def _acknowledged(outside: Outside, settings: Settings) -> Acknowledgement:

@@ -216,8 +216,8 @@ class World:
         self.members: dict[str, bytes] = {}
         """Id and assignment of each member, for any requested group."""
         self.consumer_members: dict[str, tuple[list[tuple[str, int]], list[tuple[str, int]]]] = {}
-        """For any requested group, which has the consumer protocol then: current and target
-        assignment of each member.
+        """Current and target assignment of each member, for any requested group; a group has the
+        consumer protocol if this is not empty.
         """
         self.no_consumer_group = 69
         """The code of the answer where there is none."""
@@ -974,7 +974,7 @@ def reset_after(count: int) -> Act:
 
 
 def cut_to(count: int) -> Act:
-    """A whole frame whose body ends after `count` bytes."""
+    """Return a whole frame with a body that ends after `count` bytes."""
     return altered(lambda body: body[:count])
 
 

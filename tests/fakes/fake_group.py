@@ -94,5 +94,5 @@ def mark(out: Outside, plan: Plan) -> None:
 
 
 def void(plan: Plan) -> Plan:
-    """The plan whose commit was rejected."""
+    """Return the plan with a rejected offset commit."""
     return replace(plan, is_void=True)

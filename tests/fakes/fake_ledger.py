@@ -75,7 +75,7 @@ def read_claim(out: Outside) -> Claimed | None:
 
 def begin_backfill(out: Outside, claim: Reservation, plan: Plan, fence: int | None) -> None:
     """Claim, first plan and fence in one transaction."""
-    there = out.beside(claim.name)
+    there = out.backfill(claim.name)
     if there.claim is not None or out.fence != fence:
         raise Owned("offsets were claimed at this moment")
     store_plan(there, plan)
@@ -286,8 +286,8 @@ def commit_owned(
     logs: Sequence[BrokerPartition],
     is_ours: Callable[[str], bool],
 ) -> list[BrokerPartition]:
-    """As `OwnedOffsets.move`: those whose owner node is one of ours, and whose offset is as the
-    plan observed it.
+    """As `OwnedOffsets.move`: the partitions with an owner node of ours, and with the offset that
+    the plan observed.
     """
     there = out.committed()
     moved = [

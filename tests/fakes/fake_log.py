@@ -97,7 +97,7 @@ class FakeLog:
     def read(self, start: int, until: int) -> list[Place]:
         """Offsets that a reader of [start, until) gets."""
         assert self.log_start <= start <= until <= self.end, (
-            "a driver asked for what the log does not hold"
+            "a driver fetches offsets that the partition does not have"
         )
         return [offset for offset in range(start, until) if offset not in self.missing | self.lost]
 

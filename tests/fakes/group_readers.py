@@ -37,7 +37,7 @@ class GroupReader(RebalanceListener):
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:
         """The next owner begins after the read records."""
-        assert self.owned.issuperset(logs), "only what was given is taken"
+        assert self.owned.issuperset(logs), "only assigned partitions are revoked"
         self.consumer.commit()
         self.owned -= set(logs)
 

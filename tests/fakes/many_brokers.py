@@ -70,7 +70,7 @@ class ManyBrokers:
     """`with ManyBrokers(brokers=3, topics=2, partitions=4) as cluster:` brokers 1 to 3 listen on
     127.0.0.1 at `ports`.
 
-    asked       the number of requests of each kind to every broker: (broker, api key) -> count
+    requests    the number of requests of each kind to every broker: (broker, api key) -> count
     most_open   the largest number of open connections
     silent      brokers that read requests and answer none
     """
@@ -78,7 +78,7 @@ class ManyBrokers:
     def __init__(self, *, brokers: int, topics: int, partitions: int, end_offset: int = 0) -> None:
         self.topics = [f"topic-{number:04}" for number in range(topics)]
         self.partitions, self.end_offset, self.epoch = partitions, end_offset, 5
-        self.asked: Counter[tuple[int, int]] = Counter()
+        self.requests: Counter[tuple[int, int]] = Counter()
         self.silent: set[int] = set()
         self.open = self.most_open = 0
         self._listeners = [
@@ -141,7 +141,7 @@ class ManyBrokers:
             size = int.from_bytes(held[:4], "big")
             request = bytes(held[4 : 4 + size])
             del held[: 4 + size]
-            self.asked[broker_id, int.from_bytes(request[:2], "big")] += 1
+            self.requests[broker_id, int.from_bytes(request[:2], "big")] += 1
             if broker_id not in self.silent:
                 answer = self._answer(broker_id, request)
                 connection.sendall(len(answer).to_bytes(4, "big") + answer)
@@ -214,14 +214,14 @@ class ManyBrokers:
     def _list_offsets(self, broker_id: int, body: Reader) -> bytes:
         body.span(5, "replica id and isolation")
 
-        def answer_of(asked: Any) -> Any:
-            reported = numpy.zeros(len(asked), _OFFSETS)
+        def answer_of(targets: Any) -> Any:
+            reported = numpy.zeros(len(targets), _OFFSETS)
             reported["partition"], reported["epoch"], reported["time"] = (
-                asked["partition"],
+                targets["partition"],
                 self.epoch,
                 -1,
             )
-            reported["offset"] = numpy.where(asked["time"] == -1, self.end_offset, 0)
+            reported["offset"] = numpy.where(targets["time"] == -1, self.end_offset, 0)
             return reported
 
         return b"\0\0\0\0" + _by_topic(body, _ASKED_OFFSETS, answer_of) + b"\0"
@@ -229,11 +229,11 @@ class ManyBrokers:
     def _leader_epochs(self, broker_id: int, body: Reader) -> bytes:
         body.span(4, "replica id")
 
-        def answer_of(asked: Any) -> Any:
-            reported = numpy.zeros(len(asked), _EPOCHS)
+        def answer_of(targets: Any) -> Any:
+            reported = numpy.zeros(len(targets), _EPOCHS)
             reported["partition"], reported["epoch"], reported["end"] = (
-                asked["partition"],
-                asked["epoch"],
+                targets["partition"],
+                targets["epoch"],
                 self.end_offset,
             )
             return reported
@@ -241,10 +241,10 @@ class ManyBrokers:
         return b"\0\0\0\0" + _by_topic(body, _ASKED_EPOCHS, answer_of) + b"\0"
 
     def _log_dirs(self, broker_id: int, body: Reader) -> bytes:
-        def answer_of(asked: Any) -> Any:
-            reported = numpy.zeros(len(asked), _SIZES)
+        def answer_of(targets: Any) -> Any:
+            reported = numpy.zeros(len(targets), _SIZES)
             reported["partition"], reported["size"] = (
-                asked["partition"],
+                targets["partition"],
                 self.end_offset * BYTES_PER_OFFSET,
             )
             return reported
@@ -358,7 +358,7 @@ def main(brokers: int, topics: int, partitions: int) -> None:
         print(*cluster.ports, flush=True)
         _ends(iter(sys.stdin), cluster)
         print(
-            f"{cluster.most_open} connections at once, {sum(cluster.asked.values())} requests",
+            f"{cluster.most_open} connections at once, {sum(cluster.requests.values())} requests",
             file=sys.stderr,
         )
         sys.stderr.flush()

@@ -94,7 +94,7 @@ class MemberContract:
             ) and statistics.heartbeat_age_s is not None
         assert not member.is_current
         with stage.joined() as (_, share):
-            assert share.logs == stage.logs, "nobody waits for one that left"
+            assert share.logs == stage.logs, "the group does not wait for a member that left"
 
     def test_of_two_members_each_owns_what_the_other_does_not_and_one_that_leaves_gives_all_to_the_other(
         self, stage: Stage

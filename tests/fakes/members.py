@@ -64,7 +64,7 @@ class FakeMember:
         self._world, self._shares = world, list(shares)
         self._member_id: str | None = None
         self.instance_id: str | None = None
-        self.said: list[str] = []
+        self.calls: list[str] = []
         self.lost = 0
         self.overtaken = 0
         """How many of the next looks a rebalance overtakes."""
@@ -85,11 +85,11 @@ class FakeMember:
 
     def follow(self) -> None:
         """See Member."""
-        self.said.append("follow")
+        self.calls.append("follow")
 
     def leave(self) -> None:
         """See Member."""
-        self.said.append("leave")
+        self.calls.append("leave")
         if isinstance(sys.exception(), Crash):
             return  # a dead member sends nothing
         self._let_go()
@@ -103,7 +103,7 @@ class FakeMember:
         return RebalanceStatistics(lost=self.lost)
 
     def _settle(self, how: str) -> MemberAssignment:
-        self.said.append(how)
+        self.calls.append(how)
         self._let_go()
         logs = self._shares.pop(0) if self._shares[1:] else self._shares[0]
         if logs is None:

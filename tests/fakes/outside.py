@@ -109,7 +109,7 @@ class Outside:
     """What others did to the table since our last commit."""
     others: tuple[OtherPipeline, ...] = ()
     """The other pipelines that have loaded into the table."""
-    tells: str | None = None
+    reported_id: str | None = None
     """The cluster id that the brokers report; None: they are from before 0.10.1, and the conf names
     the cluster.
     """
@@ -131,7 +131,7 @@ class Outside:
             if (one.app_id or APP_ID) == self.app_id
         ]
 
-    def beside(self, name: str) -> BackfillOutside:
+    def backfill(self, name: str) -> BackfillOutside:
         """A backfill of this pipeline, begun or not."""
         return self.backfills.setdefault(name, BackfillOutside(self, name))
 
@@ -214,10 +214,12 @@ class BackfillOutside(Outside):
         self.claim_version = 0
 
 
-def _accepted(beside: BackfillOutside) -> Acknowledgement | None:
+def _accepted(backfill: BackfillOutside) -> Acknowledgement | None:
     return accepted_with_backfills(
-        Ledger(beside.live.uid, beside.live.newest_plan(), acknowledged=beside.live.acknowledged),
-        beside.name,
+        Ledger(
+            backfill.live.uid, backfill.live.newest_plan(), acknowledged=backfill.live.acknowledged
+        ),
+        backfill.name,
     )
 
 
@@ -233,7 +235,7 @@ for _name in (
     "table",
     "table_id",
     "foreign",
-    "tells",
+    "reported_id",
     "topic_ids",
     "creation_ids",
     "now_ms",

@@ -77,7 +77,7 @@ class PhysicalLog(FakeLog):
     def read(self, start: int, until: int) -> list[Place]:
         """Entry and index of each message that a reader of [start, until) gets."""
         assert self.log_start <= start <= until <= self.end, (
-            "a driver asked for what the log does not hold"
+            "a driver fetches offsets that the partition does not have"
         )
         assert {start, until} <= {*self._starts, self.end}, "a range begins or ends inside an entry"
         return [

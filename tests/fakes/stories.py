@@ -264,7 +264,7 @@ def _accept(
         if one.claim.state is not ReservationState.GIVEN_UP
     }
     left = {
-        name: left_of(claim, fake_ledger.stored_plans(outside.beside(name)))
+        name: left_of(claim, fake_ledger.stored_plans(outside.backfill(name)))
         for name, claim in claims.items()
     }
     reject_restart_of_reserved_partition(

@@ -180,7 +180,7 @@ class FakeWorld:
         places = (end_places(extents), known_places(in_force, extents))
         called = cluster_name(
             ledger.newest,
-            out.tells,
+            out.reported_id,
             self._settings.source.assume_cluster_id or CLUSTER,
             lambda name: name == CLUSTER and bool(out.table),
         )
@@ -341,7 +341,7 @@ class FakeWorld:
                 if found is CommitOutcome.TAKEN
                 else fake_group.void(plan)
             )
-            self._do("write what was found out", lambda: fake_group.mark(self.outside, known))
+            self._do("write resolved commits", lambda: fake_group.mark(self.outside, known))
 
     def adopt(self, plan: Plan) -> Ledger:
         """See World; oldest first, so that after a crash the ledger is only older than the table."""
@@ -510,7 +510,7 @@ class FakeWorld:
 
     def backfill_in_table(self, name: str) -> int | None:
         """See World."""
-        return self.outside.beside(name).transaction_version() or None
+        return self.outside.backfill(name).transaction_version() or None
 
     def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
         """See World."""

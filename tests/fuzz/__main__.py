@@ -163,8 +163,10 @@ def _inputs(text: str) -> int:
 
 
 def _told(path: Path) -> str:
-    beside = path.with_suffix(".txt")
-    return beside.read_text()[:400].strip() if beside.exists() else path.name
+    description = path.with_suffix(".txt")
+    if description.exists():
+        return description.read_text()[:400].strip()
+    return path.name
 
 
 if __name__ == "__main__":

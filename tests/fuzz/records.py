@@ -117,7 +117,7 @@ def rows(
         or not first <= cursor.position <= max(first, until)
     ):
         raise AssertionError(
-            f"{seen} rows, position {cursor.position}, and the receipt says {receipt}"
+            f"{seen} rows, position {cursor.position}, and the range result is {receipt}"
         )
 
 
@@ -230,7 +230,7 @@ def one_at_a_time(content: bytes) -> None:
         or ends != sorted(ends)
     ):
         raise AssertionError(
-            f"asked for {request}: records {seen}, and on at {messages.next_offset}"
+            f"requested {request}: records {seen}, and on at {messages.next_offset}"
         )
 
 
@@ -275,5 +275,5 @@ def physical_feed(fetched: FetchedPartition, until: int) -> None:
         or seen != sorted(set(seen))
     ):
         raise AssertionError(
-            f"rows {seen}, position {cursor.position}, and the receipt says {cursor.receipt}"
+            f"rows {seen}, position {cursor.position}, and the range result is {cursor.receipt}"
         )

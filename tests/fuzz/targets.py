@@ -109,7 +109,7 @@ class Target:
     multiple: int = 400
     floor_bytes: int = 4 * MIB
     bad: Sequence[bytes] = ()
-    """Further starting points, which are rejected."""
+    """Further starting points that the parser rejects."""
 
 
 # Responses
@@ -261,7 +261,7 @@ def _registration(content: bytes) -> None:
     if found.dialect is BrokerFamily.JAFKA and isinstance(found.reads, FilteredTopics):
         return
     if parse_registration(render_registration(found, now_ms=5), path="/p") != found:
-        raise AssertionError(f"{content!r} is read as {found}, which is written as another")
+        raise AssertionError(f"{content!r} is read as {found}, and written as another text")
 
 
 def _owner(content: bytes) -> None:
@@ -271,7 +271,7 @@ def _owner(content: bytes) -> None:
     owner = _text(content)
     found = parse_owner("g", owner)
     if found is not None and parse_owner("g", render_owner("g", found).decode()) != found:
-        raise AssertionError(f"{owner!r} is read as {found}, which is written as another")
+        raise AssertionError(f"{owner!r} is read as {found}, and written as another text")
 
 
 def _signed(content: bytes) -> None:

@@ -10,7 +10,7 @@ from etl.kafka import group_messages
 from etl.kafka.versions import Api
 
 RELEASES = ("0.9.0.1", "2.8.2", "3.9.1", "4.1.0")
-"""The releases whose groups differ most."""
+"""The releases with the largest differences in the group protocol."""
 PARSERS: Mapping[Api, Callable[[Any], object]] = {
     Api.JOIN_GROUP: group_messages.parse_join,
     Api.SYNC_GROUP: group_messages.parse_sync,

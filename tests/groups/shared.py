@@ -36,7 +36,7 @@ JOINED: Mapping[str, Any] = {
     "ledger": {"lock_timeout_s": 30},
     "transform": {"record_batch": ARROW_TRANSFORM},
 }
-"""The conf of a run that is a member, reads without Spark, and whose tasks can be held."""
+"""The conf of a run as a member, without Spark, with tasks that the test can hold."""
 Place = tuple[int, int, int, int]
 _numbers = itertools.count(1)
 

@@ -1,7 +1,7 @@
 """Members of ours together with each release's own consumer, for as long as a night: rebalances,
 crashes, pauses and static members.
 
-Not in CI, which has the short form `tests/brokers/test_every_generation.py`.
+Not in CI; the short form is `tests/brokers/test_every_generation.py`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ of_each = pytest.mark.parametrize("protocol", [CLASSIC, CONSUMERS])
 class Alone:
     """A member of ours in a process of its own."""
 
-    def __init__(self, group: Group, said: Path, instance_id: str = "") -> None:
-        self._said = said
+    def __init__(self, group: Group, output: Path, instance_id: str = "") -> None:
+        self._output = output
         command = [
             sys.executable,
             "-m",
@@ -64,7 +64,7 @@ class Alone:
             group.protocol.value,
             instance_id,
         ]
-        with said.open("ab") as log:
+        with output.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2]
             )
@@ -72,24 +72,24 @@ class Alone:
     @property
     def shares(self) -> Sequence[tuple[int, ...]]:
         """Logs, generation and how often it was lost, of each share."""
-        return [tuple(map(int, line.split())) for line in self._said.read_text().splitlines()]
+        return [tuple(map(int, line.split())) for line in self._output.read_text().splitlines()]
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
-    def owns(self, count: int, behind: int = 0) -> tuple[int, ...]:
+    def owns(self, count: int, after: int = 0) -> tuple[int, ...]:
         """Return its newest assignment, once it has so many partitions and follows so many
         assignments.
         """
         assert wait_until(
-            lambda: len(self.shares) > behind and self.shares[-1][0] == count, WITHIN_S
+            lambda: len(self.shares) > after and self.shares[-1][0] == count, WITHIN_S
         ), self.shares
         return self.shares[-1]
 
 
 @contextlib.contextmanager
 def alone(group: Group, tmp_path: Path, instance_id: str = "") -> Iterator[Alone]:
-    path = tmp_path / f"{instance_id or 'said'}-{len(list(tmp_path.iterdir()))}"
+    path = tmp_path / f"{instance_id or 'dynamic'}-{len(list(tmp_path.iterdir()))}"
     process = Alone(group, path, instance_id)
     try:
         yield process
@@ -160,7 +160,9 @@ def test_one_of_ours_that_slept_longer_than_its_session_is_told_and_comes_back_a
             group.theirs(group.logs)
         finally:
             sleeper.signal(signal.SIGCONT)
-        assert sleeper.owns(PARTITIONS // 2, before)[2] == 1, "it was lost once, and says so"
+        assert sleeper.owns(PARTITIONS // 2, before)[2] == 1, (
+            "its statistics count one lost membership"
+        )
         group.is_half_theirs()
 
 

@@ -43,7 +43,7 @@ def under_our_name(shared: Shared, name: str) -> Iterator[None]:
     java = java_of(shared)
     java.clients.enter("thief", java.group, java.topic, **java.settings, group_instance_id=name)
     assert wait_until(lambda: len(java.clients.owns("thief")) == HALF, WITHIN_S), (
-        "it has what was ours"
+        "it owns the partitions that were ours"
     )
     yield
     shared.read += java.clients.exit("thief")

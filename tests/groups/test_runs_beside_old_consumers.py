@@ -123,7 +123,7 @@ def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_ove
         shared.are_owned(GIVEN_UP_S, a=2, c=1, etl=1)
         run.goes_on("fetched")
         assert run.wait().code == 0
-    shared.exit("c")  # it owns its assignment, which has no reader since it gave up
+    shared.exit("c")  # it still owns its partitions and does not read them
     shared.are_owned(GIVEN_UP_S)
     shared.others_read_the_rest()
     shared.end()

@@ -3,8 +3,8 @@ and backfills that are given up.
 
 One partition. The live pipeline reads from its start on, for ever; a backfill reads an interval
 that it reserved, in plans of one offset, under numbers and an application id of its own. No driver
-waits for another: they are separated by the reservation lock, one znode whose version every
-reservation increments.
+waits for another: they are separated by the version of the reservation lock, one znode; every
+reservation increments it.
 
     python -m tests.model.backfilling
 
@@ -156,7 +156,7 @@ def _begin(s: State, i: int) -> Iterator[tuple[str, State]]:
         elif load.lock is None and s.runs and load.claim:
             begun = _load(s, of, load._replace(lock=i))._replace(runs=s.runs - 1)
             yield (
-                f"driver {i} goes on giving up {of}",
+                f"driver {i} continues to give up {of}",
                 _put(begun, i, Driver(At.LOOK, of, gives_up=True)),
             )
 

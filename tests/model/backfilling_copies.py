@@ -4,8 +4,8 @@ dropped and created again: in every interleaving of two drivers with lost sessio
     python -m tests.model.backfilling_copies
 
 ZooKeeper is copied at any moment, and the copy restored at any later one: reservations are open
-again that were given up, others are missing while their rows exist, and a name may be used again
-whose plans are in the table. The restore ends all drivers first (`drivers_end`): the copy knows
+again that were given up, others are missing while their rows exist, and the name of plans
+in the table may be used again. The restore ends all drivers first (`drivers_end`): the copy knows
 nothing of their pending appends. The table is dropped once; an operator confirms that it is gone
 for good, and the live pipeline creates another one; offsets that it had loaded into the first may
 be loaded by a backfill, or read again by a replay. Or its disk is not mounted for a while, which
@@ -64,8 +64,8 @@ class Plan(NamedTuple):
     moves: bool = False
     """It sets the live pipeline back."""
     again: tuple[int, int] = (0, 0)
-    """Offsets below the position whose rows it replaces, or loads again if they were lost with the
-    table before.
+    """Offsets below the loaded-until offset: it replaces their rows, or loads them again if they
+    were lost with the former table.
     """
 
 
@@ -693,7 +693,7 @@ def broken_law(s: State) -> str | None:
             and is_whole(s, of)
             and not set(range(claim.start, claim.until)) <= set(s.table.rows)
         ):
-            return f"{of} says that it is whole, and the table lacks some of it"
+            return f"{of} is complete by its ledger, and the table lacks some of it"
     return None
 
 

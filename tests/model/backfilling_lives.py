@@ -11,7 +11,7 @@ backfills up.
 
 Some brokers report a truncation by leader epochs, to any client: tasks check at the end of their
 read. On others only an operator knows: then no driver gets records of the partition before the
-truncation is accepted (`tells`).
+truncation is accepted (`reports_epochs`).
 
 Every driver first reads the lock and the reservations, or the version of its own reservation; then
 ledgers, table and partition; and then stores in one transaction at the versions of the first read.
@@ -118,7 +118,7 @@ class Driver(NamedTuple):
 class State(NamedTuple):
     """Everything at one moment, and how often each thing may still happen."""
 
-    tells: bool = True
+    reports_epochs: bool = True
     cut: int | None = None
     """Where the log was cut."""
     fence: int = 0
@@ -146,7 +146,7 @@ class State(NamedTuple):
         """
         applied, plan = self.live.applied, self.live.plan
         assert applied and plan
-        return not self.tells and (
+        return not self.reports_epochs and (
             is_cut(self, applied, applied.until)
             or is_cut(self, plan, plan.until)
             or plan.life > applied.life
@@ -157,7 +157,7 @@ _FROM_START = (Load(), Load(), Load(applied=Plan(1, 0, 0, moves=True)))
 FROM_START = State(loads=_FROM_START, losses=0, fills=1, given_up=0, runs=3, sets=1)
 """The live pipeline begins at the first record, and also reads offsets that are set back."""
 OLDER = State(
-    tells=False,
+    reports_epochs=False,
     cut=1,
     cuts=0,
     accepts=0,
@@ -212,7 +212,7 @@ def is_loaded(s: State, start: int, until: int) -> bool:
 
 def is_found_at_end(s: State, plan: Plan) -> bool:
     """Whether the tasks see, when they have read, that they read another log."""
-    return s.tells and is_cut(s, plan, plan.until)
+    return s.reports_epochs and is_cut(s, plan, plan.until)
 
 
 def held_before(claims: tuple[Claim | None, ...], start: int, before: int) -> bool:
@@ -226,7 +226,7 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     assert plan
     if s.cuts:
         for at in range(
-            END if s.tells else plan.until
+            END if s.reports_epochs else plan.until
         ):  # after the position it needs no acceptance
             yield f"the log is cut at {at}", s._replace(cut=at, cuts=0)
     for of, load in enumerate(s.loads):
@@ -359,7 +359,7 @@ def _fill(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
             (s.live.is_left and live.moves)
             or position < until
             or is_claimed
-            or (s.tells and is_cut(s, live, until))
+            or (s.reports_epochs and is_cut(s, live, until))
         ):
             return
         if may_begin_in(live.life) and not any(
@@ -370,7 +370,7 @@ def _fill(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
         if load.is_left:
             yield load.plan
         elif load.plan.until < load.claim.until and not (
-            s.tells and is_cut(s, load.plan, load.claim.until)
+            s.reports_epochs and is_cut(s, load.plan, load.claim.until)
         ):
             yield Plan(
                 load.plan.number + 1,
@@ -528,7 +528,13 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
 if __name__ == "__main__":
     early = State(loads=_FROM_START, sets=1, runs=3, fills=1)
-    for start in (State(), State(tells=False), State(sets=1), early, early._replace(tells=False)):
+    for start in (
+        State(),
+        State(reports_epochs=False),
+        State(sets=1),
+        early,
+        early._replace(reports_epochs=False),
+    ):
         states, law = explore(start)
         print(f"{states:,} states", law or "every law holds")
         if law:

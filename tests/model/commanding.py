@@ -1,6 +1,6 @@
 """Commands that set the group's offset, in every interleaving with the other members of the group.
 
-One partition, and a group whose other members own it in turn with us. A command sets our position
+One partition, and a group with other members that own it in turn with us. A command sets our position
 forwards past records that are reported as lost, or back over records that no member got; the next
 run executes its plan, and reads on as a member. Old consumers keep their position in memory: the
 owner of the partition reads on from there, and overwrites the offset without reading it.
@@ -186,9 +186,9 @@ def broken_law(s: State) -> str | None:
     if s.twice:
         return "others read something twice"
     if both := ((s.lost | promised) - back) & (s.theirs | s.loaded):
-        return f"{sorted(both)} are told lost, and somebody has them"
+        return f"{sorted(both)} are reported as lost, and a member has them"
     if gone := set(range(s.offset)) - s.theirs - s.loaded - s.lost - promised:
-        return f"{sorted(gone)} are passed, and nobody has them"
+        return f"{sorted(gone)} are passed, and no member has them"
     return None
 
 

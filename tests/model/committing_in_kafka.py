@@ -1,5 +1,5 @@
-"""Offsets at a coordinator, which has no compare-and-set: read, then written, in every interleaving
-of two drivers with crashes, another client that commits in between, and brokers that expire offsets
+"""Offsets at a coordinator without compare-and-set: read, then written, in every interleaving of
+two drivers with crashes, another client that commits in between, and brokers that expire offsets
 of a group without members.
 
 One partition, one table; a driver may lose its lock without noticing and continue, so both may be
@@ -58,8 +58,8 @@ class Driver(NamedTuple):
     at: At = At.IDLE
     plan: Plan | None = None
     read: Offset = Offset()
-    asks: bool = False
-    """It stopped where a person must decide."""
+    is_stopped: bool = False
+    """It stopped for a decision of an operator."""
 
 
 class Left(NamedTuple):
@@ -135,7 +135,7 @@ def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     elif newest and s.offset.at != newest.until and is_ours_to_move(newest, s.offset):
         yield f"{i} repairs {newest.number}", _put(s, i, Driver(At.READ, newest))
     elif newest and s.offset.at != newest.until:
-        yield f"{i} asks", _put(s, i, Driver(asks=True))
+        yield f"{i} stops for an operator", _put(s, i, Driver(is_stopped=True))
     else:
         yield from _next(s, i, newest.until if newest else s.offset.at or 0)
 
@@ -177,7 +177,7 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     elif is_ours_to_move(driver.plan, s.offset):
         yield f"{i} reads the offset", _put(s, i, driver._replace(at=At.WRITE, read=s.offset))
     else:
-        yield f"{i} finds the offset moved", _put(s, i, Driver(asks=True))
+        yield f"{i} finds the offset moved", _put(s, i, Driver(is_stopped=True))
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -243,9 +243,11 @@ def explore(left: Left) -> tuple[int, str | None]:
             == (last.applied[-1].until if last.applied else last.offset.at or 0)
             >= s.end
         )
-        may_ask = last.drivers[0].asks and s.offset.word < 0
+        may_stop = last.drivers[0].is_stopped and s.offset.word < 0
         bad = broken_law(last)
-        return None if bad is None and (is_whole or may_ask) else f"a quiet run ends: {bad or last}"
+        return (
+            None if bad is None and (is_whole or may_stop) else f"a quiet run ends: {bad or last}"
+        )
 
     return explored(State((), (), Offset(), 1, (Driver(), Driver()), left), steps, law)
 

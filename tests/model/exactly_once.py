@@ -1,6 +1,6 @@
 """The protocol of numbered plans as a small explicit-state model: every interleaving of two drivers
 with crashes, lost sessions, a growing partition, a ledger restored from an old copy, a plan
-superseded before it was appended, and one whose offsets expire before they are read.
+superseded before it was appended, and offsets of a plan that expire before they are read.
 
 One partition, one table. Not in the model: other clients that change the table or move offsets.
 
@@ -355,7 +355,7 @@ def broken_law(s: State) -> str | None:
     if s.ledger.offset > position:
         return f"the offset {s.ledger.offset} is ahead of the table's {position}"
     if any(driver.at is At.BROKEN for driver in s.drivers):
-        return "a run ended with exit 0, and what was there when it began is not in the table"
+        return "a run ended with exit 0, and records that existed at its start are not in the table"
     return None
 
 

@@ -11,7 +11,7 @@ member as long as its session, and its last commit may arrive after it.
 With offsets in ZooKeeper the plan is created, its owner node checked and the offset set in one
 step. With offsets in Kafka there are three steps: the plan is stored, one commit fenced by the
 membership moves the offset and carries the plan's id, and the plan is marked as committed. A
-rejected commit makes the plan void before its first fetch, which is stored, too; another plan
+rejected commit makes the plan void before its first fetch, and that is stored, too; another plan
 replaces it under its number. A driver that finds a plan that is neither ends the membership of the
 plan first, so that no commit of it can arrive any more, and then checks whether one arrived: the
 metadata of the offset is the plan's, until others commit.
@@ -58,7 +58,7 @@ class At(IntEnum):
         SUPERSEDE,
         APPEND,
         WRITE,
-        ASKS,
+        STOPPED,
     ) = range(13)
 
 
@@ -160,10 +160,10 @@ class Rules(NamedTuple):
     """Before anybody looks whether a plan was handed over, the membership that it was made with is
     ended.
     """
-    asks: bool = True
+    stops_in_doubt: bool = True
     """If the commit of a plan is undecidable, the run stops for an operator."""
     taken_for_handed_over: bool = False
-    """What a run believes then that does not ask."""
+    """Without `stops_in_doubt`: the run takes the commit for accepted."""
 
 
 class State(NamedTuple):
@@ -178,7 +178,7 @@ class State(NamedTuple):
     others_read: frozenset[int] = frozenset()
     end: int = 1
     under_way: Plan | None = None
-    """Of a commit whose answer is no longer awaited."""
+    """The plan of a commit that is still in flight, without a client that waits for its answer."""
     drivers: tuple[Driver, ...] = (Driver(), Driver())
     left: Left = Left()
     is_one_step: bool = False
@@ -237,7 +237,7 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
                         lock=i, left=left._replace(runs=left.runs - 1)
                     ),
                 )
-        elif driver.at is not At.ASKS:
+        elif driver.at is not At.STOPPED:
             if left.crashes:
                 dead = _dead(s, i)._replace(left=left._replace(crashes=left.crashes - 1))
                 yield f"{i} dies at {driver.at.name}", dead
@@ -258,7 +258,7 @@ def _is_of_owner(group: Group, membership: int) -> bool:
 
 
 def _evicted(group: Group, membership: int) -> Group:
-    """The group without the member of that membership, which is invalid from now on."""
+    """Return the group without that membership, which is invalid from now on."""
     return group._replace(owner=None) if _is_of_owner(group, membership) else group
 
 
@@ -376,8 +376,8 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
                 _put(s, i, knows._replace(at=At.MARK, plan=plan)),
             )
         elif _is_untold(plan, offset):
-            if s.rules.asks:
-                yield f"{i} cannot tell if {plan.number} was handed over", _ended(s, i, At.ASKS)
+            if s.rules.stops_in_doubt:
+                yield f"{i} cannot decide if {plan.number} was committed", _ended(s, i, At.STOPPED)
             elif s.rules.taken_for_handed_over:
                 yield (
                     f"{i} believes that {plan.number} was handed over",
@@ -463,7 +463,7 @@ def _commit_to_group(s: State, i: int, driver: Driver) -> Iterator[tuple[str, St
             unsure = driver._replace(is_unsure=True)
             fewer = s.left._replace(lost_answers=s.left.lost_answers - 1)
             yield (
-                f"{i} commits {plan.number}'s end, and is not told",
+                f"{i} commits {plan.number}'s end, and the answer is lost",
                 _put(moved, i, unsure)._replace(left=fewer),
             )
             yield (
@@ -476,11 +476,17 @@ def _commit_to_group(s: State, i: int, driver: Driver) -> Iterator[tuple[str, St
             _put(s, i, driver._replace(at=At.MARK)),
         )
     elif driver.is_unsure and _is_untold(plan, s.group.offset):
-        yield f"{i} is refused, and cannot tell if its commit arrived before", _ended(s, i, At.ASKS)
+        yield (
+            f"{i} is rejected, and cannot decide if its commit arrived before",
+            _ended(s, i, At.STOPPED),
+        )
     elif s.rules.refused_is_void:
         yield f"{i}'s commit is refused", _put(s, i, driver._replace(at=At.VOID))
     else:
-        yield f"{i}'s commit is refused, and it goes on", _put(s, i, driver._replace(at=At.APPEND))
+        yield (
+            f"{i}'s commit is rejected, and it continues",
+            _put(s, i, driver._replace(at=At.APPEND)),
+        )
 
 
 def _mark(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -579,11 +585,11 @@ def broken_law(s: State) -> str | None:
         else set()
     )
     if lost := set(range(s.group.offset)) - s.others_read - set(ours) - promised - unmarked:
-        return f"{sorted(lost)} are passed, and nobody has them"
+        return f"{sorted(lost)} are passed, and no member has them"
     result = {offset for plan in s.applied for offset in range(plan.position, plan.start)}
     first, last = (s.applied[0].position, s.applied[-1].until) if s.applied else (0, 0)
     if set(range(first, last)) - set(ours) != result or result - s.others_read:
-        return f"others read {sorted(s.others_read)}, and the table's plans say {sorted(result)}"
+        return f"others read {sorted(s.others_read)}, and the table's plans record {sorted(result)}"
     if any(not plan.is_handed_over for plan in s.applied):
         return "a plan was fetched that was not handed over"
     return None
@@ -635,8 +641,8 @@ def is_untold(s: State) -> bool:
 
 
 def _is_untold(plan: Plan, offset: int) -> bool:
-    """Of a plan whose metadata is not that of the offset. Without offsets of this partition it has
-    no commit: another replaces it.
+    """Return if the offset has other metadata than the plan. A plan without offsets of this partition
+    has no commit: another replaces it.
     """
     return plan.is_open and plan.start < plan.until <= offset
 
@@ -659,9 +665,8 @@ def explore(start: State = State()) -> tuple[int, str | None]:
         last = s
         for _ in range(2):  # the first may finish an earlier run, and make no plan of its own
             last = after_one_quiet_run(last)
-        asks = any(driver.at is At.ASKS for driver in last.drivers)
-        if asks:
-            return None if is_untold(s) else "a quiet run asks what can be told"
+        if any(driver.at is At.STOPPED for driver in last.drivers):
+            return None if is_untold(s) else "a quiet run stops for a decidable commit"
         bad = broken_law(last)
         return None if is_whole(last) and not bad else f"quiet runs end with {bad or last}"
 
@@ -670,7 +675,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
 SMALL = State(left=Left(runs=2, lost_memberships=1, others=1, lost_answers=0, end=2))
 UNANSWERED = State(left=Left(runs=2, crashes=0, losses=0, lost_memberships=1, others=1, end=2))
-"""The same with a commit whose answer is lost, and without deaths."""
+"""The same with a lost answer of a commit, and without deaths."""
 _LOADED = Plan(1, 0, 1, 1, 1, 0, is_handed_over=True)
 READ_ON = State(
     Group(offset=1, by=1, claims=1),

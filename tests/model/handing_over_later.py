@@ -101,7 +101,7 @@ class Rules(NamedTuple):
     """
     unsure_ends: bool = True
     """A commit of which no answer came ends its membership: it may still be under way."""
-    tells: bool = True
+    reports: bool = True
     """An observation finds the offsets that others read of the last plan; for a plan without a
     stored result, those that they may have read.
     """
@@ -123,9 +123,9 @@ class State(NamedTuple):
     bit: int = 0
     applied: tuple[Plan, ...] = ()
     others_read: frozenset[int] = frozenset()
-    told: frozenset[int] = frozenset()
+    reported: frozenset[int] = frozenset()
     recorded: int = 0
-    """The newest plan with a stored result: after its commit, whose result was reported."""
+    """The newest plan with a stored result: after the report of its commit."""
     has_gone_back: bool = False
     end: int = 1
     under_way: Plan | None = None
@@ -239,7 +239,7 @@ def _overlap(plan: Plan | None, group: Group, *, until: int | None = None) -> fr
 
 
 def _overlap_of_last(s: State) -> frozenset[int]:
-    """The same for the last plan, which is in the table. If its result is stored, its commit was
+    """The same for the last plan in the table. If its result is stored, its commit was
     accepted or reported as rejected; reads of others beyond its end add nothing. Otherwise that is
     unknown, and they may have read from the plan's start on.
     """
@@ -250,7 +250,7 @@ def _overlap_of_last(s: State) -> frozenset[int]:
 
 
 def _told(s: State, offsets: frozenset[int]) -> State:
-    return s._replace(told=s.told | offsets) if s.rules.tells else s
+    return s._replace(reported=s.reported | offsets) if s.rules.reports else s
 
 
 def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -295,10 +295,10 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         return
     owns = _is_of_owner(s.group, driver.membership)
     if s.rules.repairs and last and owns and offset < position:
-        behind = last._replace(seen=offset)
+        repaired = last._replace(seen=offset)
         yield (
-            f"{i} finds that the offset is behind the table",
-            _put(s, i, driver._replace(at=At.REPAIR, plan=behind)),
+            f"{i} finds that the offset is smaller than the table's end",
+            _put(s, i, driver._replace(at=At.REPAIR, plan=repaired)),
         )
         return
     start = max(position, offset) if s.rules.starts_at_larger else offset
@@ -324,7 +324,7 @@ def _repair(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     assert driver.plan is not None
     if _is_of_owner(s.group, driver.membership) and s.group.offset == driver.plan.seen:
         yield (
-            f"{i} moves what was left",
+            f"{i} moves the offset",
             _put(_moved(s, driver.plan), i, driver._replace(at=At.READ, plan=None)),
         )
     else:
@@ -391,7 +391,7 @@ def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         if s.left.more and driver.membership:
             again = records._replace(goes_on=True)
             yield (
-                f"{i} commits {plan.number} and goes on",
+                f"{i} commits {plan.number} and continues",
                 _put(moved, i, again)._replace(left=s.left._replace(more=0)),
             )
         if s.left.lost_answers and not s.is_in_zookeeper:
@@ -438,7 +438,7 @@ def broken_law(s: State) -> str | None:
     if len(ours) != len(set(ours)):
         return f"the table holds {s.applied}"
     if lost := set(range(s.group.offset)) - s.others_read - set(ours):
-        return f"{sorted(lost)} are passed, and nobody has them"
+        return f"{sorted(lost)} are passed, and no member has them"
     return "the group's offset went back" if s.has_gone_back else None
 
 
@@ -477,12 +477,10 @@ def _of_a_quiet_run(s: State) -> str | None:
         return bad
     if ours | last.others_read != set(range(last.end)) or last.group.offset != last.end:
         return f"quiet runs end with {last}"
-    untold = (ours & last.others_read) - last.told
-    return (
-        None
-        if s.is_in_zookeeper or not untold
-        else f"{sorted(untold)} are read twice, and nobody told"
-    )
+    unreported = (ours & last.others_read) - last.reported
+    if unreported and not s.is_in_zookeeper:
+        return f"{sorted(unreported)} are read twice, and no run reported it"
+    return None
 
 
 def explore(start: State = State()) -> tuple[int, str | None]:
@@ -507,7 +505,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
 SMALL = State(left=Left(runs=2, losses=0, lost_answers=0, more=0, end=2))
 UNANSWERED = State(left=Left(runs=2, losses=0, crashes=0, end=2))
-"""The same with a commit whose answer is lost and a run with two plans, and without deaths."""
+"""The same with a lost answer of a commit and a run with two plans, and without deaths."""
 STARTS = State(), State(is_in_zookeeper=True)
 """Offsets in Kafka, and in ZooKeeper."""
 

@@ -449,7 +449,7 @@ def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, S
             for name in left[0]:
                 locked = _put(scenario, locked, name, lock=OPERATOR) if name else locked
             yield (
-                f"the operator: {left[0].who or 'nobody'} for {left[0].of}",
+                f"the operator: {left[0].who or 'no heir'} for {left[0].of}",
                 locked._replace(operator=Operator(At.READ, left[0])),
             )
     elif found.ruling and any(
@@ -575,7 +575,7 @@ def broken(scenario: Scenario, s: State) -> str | None:
         and s.ruled == len(scenario.rulings)
         and refuses(scenario, s, heir, in_force(scenario, s, heir))
     ):
-        return f"{heir} may not go on"
+        return f"{heir} may not continue"
     if not is_doubled:
         return None
     if not scenario.at_once:
@@ -585,7 +585,7 @@ def broken(scenario: Scenario, s: State) -> str | None:
         for name in scenario.topics
         if not refuses(scenario, s, name, in_force(scenario, s, name))
     ]
-    return f"rows are doubled and {on[0]} goes on" if on else None
+    return f"rows are doubled and {on[0]} continues" if on else None
 
 
 def explore(scenario: Scenario) -> tuple[int, str | None]:

@@ -27,7 +27,7 @@ Log = tuple[int, ...]
 Row = tuple[int, int, int, int]
 Tail = int | None
 """The content right before a position; None: unknown."""
-NOBODY = -1
+NO_BROKER = -1
 
 
 class Plan(NamedTuple):
@@ -55,7 +55,7 @@ class State(NamedTuple):
     logs: tuple[Log, Log] = ((0, 1), (2, 3))
     born: tuple[int, int] = (0, 0)
     topic_id: int = 0
-    away: int = NOBODY
+    away: int = NO_BROKER
     plan: Plan = LOADED
     """The newest of the ledger."""
     last: Plan = LOADED
@@ -128,8 +128,8 @@ def stops(state: State, plan: Plan) -> list[int]:
 
 
 def is_another(state: State, plan: Plan, i: int) -> bool:
-    """The accepted state of a partition that stops the runs: by its content, and if that is
-    undecidable by an operator who has seen its records.
+    """Return the accepted state of a partition that stops the runs: by its content, and if that is
+    undecidable, by an operator's inspection of its records.
     """
     reported = summary(state, plan, i)
     return state.born[i] != plan.born[i] if reported is None else not reported
@@ -264,9 +264,9 @@ def steps(state: State) -> Iterator[tuple[str, State]]:
     if state.again:
         for brokers in {(there[0],), tuple(there[-1:]), tuple(there)}:
             for after in made_again(state, *brokers):
-                yield f"made again on {brokers}", after
-    if state.away != NOBODY:
-        yield f"broker {state.away} comes back", state._replace(away=NOBODY)
+                yield f"recreated on {brokers}", after
+    if state.away != NO_BROKER:
+        yield f"broker {state.away} comes back", state._replace(away=NO_BROKER)
     elif state.leaves:
         for i in (0, 1):
             yield f"broker {i} goes away", state._replace(away=i, leaves=state.leaves - 1)
@@ -304,7 +304,7 @@ def quiet(state: State) -> str | None:
     """All brokers are available, one driver runs alone, an operator follows the advice; None if
     everything is loaded in the end.
     """
-    state = state._replace(drivers=SMALL.drivers, away=NOBODY, ids=1_000)
+    state = state._replace(drivers=SMALL.drivers, away=NO_BROKER, ids=1_000)
     for _ in range(60):
         after = accepted(state) if stops(state, in_force(state)[0]) else driven(state, 0)
         if after == state:
@@ -321,7 +321,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
     def law(state: State) -> str | None:
         left = state._replace(
             drivers=SMALL.drivers,
-            away=NOBODY,
+            away=NO_BROKER,
             ids=0,
             grows=0,
             again=0,

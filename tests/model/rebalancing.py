@@ -363,7 +363,7 @@ def explore(start: State) -> tuple[int, str | None]:
         return broken_law(last) or (
             None
             if is_settled(last)
-            else f"nobody does anything any more at {last.owners} of {set(last.ids)}"
+            else f"no member makes a step any more at {last.owners} of {set(last.ids)}"
         )
 
     return explored(start, steps, law)
@@ -372,7 +372,7 @@ def explore(start: State) -> tuple[int, str | None]:
 STARTS = {
     "two of ours": State((Who(Kind.OURS), Who(Kind.OURS))),
     "an old consumer": State((Who(Kind.OLD), Who(Kind.OURS))),
-    "an old consumer that sorts behind": State((Who(Kind.OURS), Who(Kind.OLD))),
+    "an old consumer that sorts last": State((Who(Kind.OURS), Who(Kind.OLD))),
     "an old consumer and a run that claims": State(
         (Who(Kind.OLD), Who(Kind.CLAIMER)), left=Left(starts=3, leaves=0, crashes=0)
     ),

@@ -1,4 +1,4 @@
-"""Replays: a plan whose commit removes the rows of an interval and adds those of the present
+"""Replays: the commit of a plan removes the rows of an interval and adds those of the present
 partition, in every interleaving.
 
 One partition, one table, two drivers: each run or replay takes the lock, and may die or lose its
@@ -124,8 +124,8 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     ledger, left = s.ledger, s.left
     if s.end < left.end:
         yield "the log grows", s._replace(end=s.end + 1)
-    # what nobody has loaded is not lost here: that is the live position's affair, and another
-    # model's
+    # Expiry of unloaded records is not in this model: the live pipeline reports it, and
+    # `exactly_once` has it.
     if left.expires and s.log_start < sum(len(rows) > 0 for rows in rows_of(s).values()):
         yield (
             "a record expires",
@@ -211,8 +211,8 @@ def _again(s: State, i: int, driver: Driver) -> State:
 
 
 def _instead(s: State, old: Plan) -> Plan:
-    """In the place of a plan that is given up: what is new behind where it began; a replay began
-    where the pipeline was.
+    """Return the replacement of an abandoned plan: the new records from its start; a replay's start
+    is the loaded-until offset.
     """
     start = old.position if old.is_replay else old.start
     return Plan(old.number, start, s.end, s.end, s.left.id)
@@ -309,8 +309,8 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """One commit, only if nobody committed under our application id since. Retention that comes now
-    is too late: all was read.
+    """Commit once, only without another commit under our application id since. Retention has no
+    effect any more: all records are read.
     """
     assert driver.plan is not None
     read = _put(s, i, driver._replace(at=At.CHECK, bit=0))

@@ -214,7 +214,7 @@ def _newest(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def instead_of(old: Plan, s: State) -> Plan:
-    """The replacement of a plan: to the present ends, except for a plan of K, whose bounds stay;
+    """Return the replacement of a plan: to the present ends, but within the bounds of a plan of K;
     unreachable partitions are left. No bound is frozen here: the run need not be one of K.
     """
     if not old.is_keyed:
@@ -276,7 +276,7 @@ def _keys(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     elif not driver.is_keyed:
         yield f"{i} finds nothing new", _done(s, i)
     elif not is_reached(plan.left, start):
-        yield f"{i} says that K is not complete", _ended(s, i)
+        yield f"{i} reports that K is not complete", _ended(s, i)
     elif of_key and UNKNOWN not in of_key.left:
         yield f"{i} finds K applied", _done(s, i)
     else:  # also where a log that is back holds no more than was loaded: what comes there later is not K's

@@ -41,8 +41,8 @@ def store(
 
 @pytest.fixture
 def piped(secured: Secured, tmp_path: Path) -> MakePipeline:
-    """`piped(way, partitions=4)`: a pipeline on a new topic, whose conf uses that connection
-    security.
+    """`piped(way, partitions=4)`: a pipeline on a new topic with that connection security in its
+    conf.
     """
 
     def make(way: dict[str, Any], *, partitions: int = 4, **settings: Any) -> Pipeline:

@@ -100,9 +100,9 @@ class Secured:
             },
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             **{
-                f"listener.name.{name.lower()}.{mechanism}.sasl.jaas.config": said
+                f"listener.name.{name.lower()}.{mechanism}.sasl.jaas.config": login
                 for name in ("SASL_PLAINTEXT", "SASL_SSL", "SHORT", "PLAIN_ONLY")
-                for mechanism, said in _JAAS.items()
+                for mechanism, login in _JAAS.items()
             },
             "listener.name.plain_only.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.short.plain.connections.max.reauth.ms": str(REAUTH_MS),

@@ -1,4 +1,4 @@
-"""A run whose ZooKeeper session breaks or ends, with a login and encryption: the same results as
+"""Broken and ended ZooKeeper sessions of a run, with a login and encryption: the same results as
 without.
 """
 
@@ -22,7 +22,7 @@ from tests.system.sessions import lose_session
 
 pytestmark = pytest.mark.networks
 WAYS = {
-    "nobody": (None, False),
+    "anonymous": (None, False),
     "sasl by TLS": ("sasl", True),
     "digest": ("digest", False),
     "x509": ("x509", True),

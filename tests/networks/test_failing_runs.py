@@ -41,7 +41,7 @@ def test_run_and_doctor_end_with_the_exit_code_the_key_and_the_file_and_nothing_
     ran, looked = pipeline.run(), pipeline.door("doctor")
     refused(ran, failing.exit_code, *named)
     assert ran.document["error"] == failing.kind.__name__ and re.search(
-        failing.said, " ".join(ran.err.split())
+        failing.pattern, " ".join(ran.err.split())
     ), ran.err
     lines = [
         line for line in looked.document["lines"] if line.get("error") == failing.kind.__name__
@@ -52,7 +52,7 @@ def test_run_and_doctor_end_with_the_exit_code_the_key_and_the_file_and_nothing_
         if all(name in line["found"] for name in named)
     ]
     assert looked.code == failing.exit_code and any(
-        re.search(failing.said, text) for text in reported
+        re.search(failing.pattern, text) for text in reported
     ), looked.out
     assert not any(PASSWORD in text for value in (ran, looked) for text in (value.out, value.err))
     assert not pipeline.table.exists() and pipeline.committed() == {}

@@ -82,7 +82,7 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     under(secured, pipeline, "sasl", acl="creator")
     loaded(pipeline)
     assert rights(secured, pipeline)[0] == {EVERYBODY, guarded_for(("sasl", "etl"))}, (
-        "a conf counts for what is made under it"
+        "znodes that exist before the conf's change keep their ACLs"
     )
     verdict, result = advised(pipeline)
     assert (
@@ -128,7 +128,7 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     ("scheme", "as_other"),
     [
         ("sasl", "sasl user another"),
-        ("digest", "digest user another, whose wrong password servers do not reject"),
+        ("digest", "digest user another; servers accept its wrong password"),
     ],
 )
 def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_commands(

@@ -194,7 +194,7 @@ def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
     """The broker ends a login of SHORT after 4 s (KIP-368), and one by such a token after 5 s; the
     one task takes more than 20.
     """
-    counted = tmp_path / "asked"
+    counted = tmp_path / "tokens"
     way = secured.security("SASL_PLAINTEXT", "PLAIN", listener=listener)
     if sasl:
         way["security"]["sasl"] = sasl
@@ -223,5 +223,5 @@ def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
     )
     assert pipeline.is_whole()
     assert pipeline.door("verify").code == 0
-    assert float((tmp_path / "asked.took").read_text()) > 20
+    assert float((tmp_path / "tokens.took").read_text()) > 20
     assert not sasl or len(counted.read_text()) >= 5

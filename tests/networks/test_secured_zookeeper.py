@@ -25,7 +25,7 @@ WAYS = [
     (None, True),
 ]
 JOIN = {"mode": "join"}
-SAYS = ("--reason", "seen")
+REASON = ("--reason", "seen")
 
 
 @pytest.mark.parametrize(("scheme", "encrypted"), WAYS)
@@ -72,10 +72,10 @@ def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(
         (("report",), ()),
         (("offsets", "show"), ()),
         (("offsets", "diff"), ()),
-        (("topics", "pause"), ("-p", f"{topic}:1", *SAYS)),
-        (("offsets", "set"), ("-p", f"{topic}:0", "--to", "latest", "--yes", *SAYS)),
+        (("topics", "pause"), ("-p", f"{topic}:1", *REASON)),
+        (("offsets", "set"), ("-p", f"{topic}:0", "--to", "latest", "--yes", *REASON)),
         (("run",), ()),
-        (("topics", "resume"), ("-p", topic, *SAYS)),
+        (("topics", "resume"), ("-p", topic, *REASON)),
         (("run",), ()),
         (("plans", "list"), ()),
         (("plans", "show"), ("1",)),
@@ -98,8 +98,8 @@ def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(
                 topic,
             ),
         ),
-        (("pipelines", "retire"), SAYS),
-        (("pipelines", "resume"), SAYS),
+        (("pipelines", "retire"), REASON),
+        (("pipelines", "resume"), REASON),
         (("doctor",), ()),
     ):
         result = pipeline.door(*words, after=after, json_too=words != ("report",))

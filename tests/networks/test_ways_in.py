@@ -84,7 +84,7 @@ def test_a_way_in_that_does_not_lead_in_says_which_end_has_what(
             consumer.topic_metadata(())
     error = refused.value
     assert PASSWORD not in f"{error} {error.as_json()} {error!r}"
-    assert type(error) is failing.kind and re.search(failing.said, str(error)), str(error)
+    assert type(error) is failing.kind and re.search(failing.pattern, str(error)), str(error)
     assert (error.where.get("key"), error.exit_code) == (failing.key, failing.exit_code)
     assert {name: error.where.get(name) for name in failing.where} == {
         name: of(secured) for name, of in failing.where.items()

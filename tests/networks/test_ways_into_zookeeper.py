@@ -65,7 +65,7 @@ _GOOD: dict[str, Callable[[Servers], Way]] = {
         "connect": s.plain.encrypted.replace("localhost", "127.0.0.1"),
         "tls": s.trusted(),
     },
-    "a login that nobody asked for": lambda s: {"connect": s.plain.connect, "auth": login()},
+    "a login that is not required": lambda s: {"connect": s.plain.connect, "auth": login()},
     "a login that is required": lambda s: {"connect": s.strict.connect, "auth": login()},
     "a login and a certificate that are required": lambda s: {
         "connect": s.strict.encrypted,
@@ -84,7 +84,7 @@ _GOOD: dict[str, Callable[[Servers], Way]] = {
             cert_file=s.client.cert, key_file=s.locked, key_password="${env:KEY_PASSWORD}"
         ),
     },
-    "the second server, where nobody listens at the first": lambda s: {
+    "the second server, the first being closed": lambda s: {
         "connect": f"localhost:1,{s.plain.encrypted}",
         "tls": s.trusted(),
         "auth": login(),
@@ -140,9 +140,9 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
         lambda s: {"connect": s.strict.connect, "auth": login(variable="WRONG")},
         Expected(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
     ),
-    "a name that nobody knows": (
-        lambda s: {"connect": s.plain.connect, "auth": login("nobody", variable="WRONG")},
-        Expected(PermissionDenied, "rejects the login, sasl user nobody", "zookeeper.auth"),
+    "an unknown name": (
+        lambda s: {"connect": s.plain.connect, "auth": login("unknown", variable="WRONG")},
+        Expected(PermissionDenied, "rejects the login, sasl user unknown", "zookeeper.auth"),
     ),
     "no login": (
         lambda s: {"connect": s.strict.connect},
@@ -261,7 +261,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
             lambda s: s.unknown.key,
         ),
     ),
-    "a key whose password nobody gives": (
+    "a key without its password": (
         lambda s: {
             "connect": s.plain.encrypted,
             "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked),
@@ -303,15 +303,15 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Expected]] = {
         lambda s: {"connect": f"{s.expired.encrypted},{s.elsewhere.encrypted}", "tls": s.trusted()},
         Expected(SettingsError, "has expired|belongs to another host", "any"),
     ),
-    "nobody": (
+    "a closed port": (
         lambda s: {"connect": "localhost:1", "tls": s.trusted()},
         Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
     ),
-    "nobody who says a word": (
+    "a silent server": (
         lambda s: {"connect": s.silent},
         Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
     ),
-    "nobody who says a word, encrypted": (
+    "a silent server, encrypted": (
         lambda s: {"connect": s.silent, "tls": s.trusted()},
         Expected(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
     ),

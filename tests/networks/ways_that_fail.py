@@ -20,14 +20,14 @@ Of = Callable[[Secured], str]
 
 @dataclass(frozen=True)
 class Failing:
-    """One of them. `said` is a pattern of the message; `where` the places of the error in addition
-    to its key.
+    """A connection that fails. `pattern`: of the message; `where`: the places of the error in
+    addition to its key.
     """
 
     way: Callable[[Secured], Way]
     listener: str | None
     kind: type[EtlError]
-    said: str
+    pattern: str
     key: str | None
     where: Mapping[str, Of] = field(default_factory=dict)
     host: str = "localhost"
@@ -56,7 +56,7 @@ def changed(way: Way, **keys: Any) -> Way:
 
 _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
     "a wrong name": (
-        lambda s: changed(s.security("SASL_SSL", "PLAIN"), username="nobody"),
+        lambda s: changed(s.security("SASL_SSL", "PLAIN"), username="unknown"),
         None,
         (
             PermissionDenied,
@@ -65,7 +65,7 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         ),
     ),
     "a wrong name of SCRAM": (
-        lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-512"), username="nobody"),
+        lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-512"), username="unknown"),
         None,
         (PermissionDenied, "refuses the login by SCRAM-SHA-512", "source.security.sasl.password"),
     ),
@@ -92,12 +92,12 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
             "source.security.sasl.mechanism",
         ),
     ),
-    "a login that nobody wants, encrypted": (
+    "a login to a listener without SASL, encrypted": (
         lambda s: s.security("SASL_SSL", "PLAIN"),
         "SSL",
         (SettingsError, "does not use SASL, and a login is configured", "source.security.protocol"),
     ),
-    "a login that nobody wants": (
+    "a login to a listener without SASL": (
         lambda s: s.security("SASL_PLAINTEXT", "PLAIN"),
         "PLAINTEXT",
         (SettingsError, "does not use SASL, and a login is configured", "source.security.protocol"),
@@ -245,7 +245,7 @@ _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, d
         "source.security.tls.key_file",
         {"file": lambda s: str(s.unknown.key)},
     ),
-    "a key whose password nobody gives": (
+    "a key without its password": (
         lambda s: s.security(
             "SSL", cert_file=str(s.client.cert), key_file=str(s.authority.locked(s.client))
         ),
@@ -271,8 +271,8 @@ _CERT_FILE = "source.security.tls.cert_file"
 FAILING: Mapping[str, Failing] = {
     **{name: Failing(way, listener, *case) for name, (way, listener, case) in _LOGINS.items()},
     **{
-        name: Failing(way, listener, SettingsError, said, key, where)
-        for name, (way, listener, said, key, where) in _CERTIFICATES.items()
+        name: Failing(way, listener, SettingsError, pattern, key, where)
+        for name, (way, listener, pattern, key, where) in _CERTIFICATES.items()
     },
     "a certificate of an address that it does not name": Failing(
         lambda s: s.security("SSL"),

@@ -51,7 +51,7 @@ def requirements() -> list[str]:
 
 
 def made(version: str) -> Path:
-    """Return the interpreter of that version's environment, which is created if missing."""
+    """Return the interpreter of that version's environment; create a missing one."""
     constraints, wanted = HERE / f"constraints-{version}.txt", requirements()
     content = hashlib.sha256(
         "\n".join([sys.version, *wanted, constraints.read_text()]).encode()

@@ -1,5 +1,5 @@
 """`python -m tests.on_airflow.broker FOLDER`: a real cluster for tests in Airflow's environment,
-which has no Kafka client.
+without a Kafka client.
 
 It runs in the environment with Spark. Each line of standard input is one request in JSON, each line
 of standard output its answer:

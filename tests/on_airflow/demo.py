@@ -18,9 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAST, PAST_MS = 4000, 4 * 3600 * 1000
-"""Clicks of the last hours, so that the first run, which is for the last whole hour, has something
-to load.
-"""
+"""Clicks of the last hours, so that the first run, for the last whole hour, has records to load."""
 
 
 def main() -> int:

@@ -33,7 +33,7 @@ class Real:
 
     folder: Path
     process: subprocess.Popen[str]
-    told: dict[str, Any]
+    cluster: dict[str, Any]
 
     def ask(self, do: str, **more: Any) -> Any:
         """See `tests.on_airflow.broker`."""
@@ -67,7 +67,7 @@ class Real:
     def environment(self) -> dict[str, str]:
         """By which DAG files find it."""
         spark = {
-            **self.told["spark"],
+            **self.cluster["spark"],
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -109,7 +109,7 @@ def real_pipeline(
         real = Real(folder, process, json.loads(line))
         real.conf.write_text(
             CONF.format(
-                zookeeper=real.told["zookeeper"],
+                zookeeper=real.cluster["zookeeper"],
                 folder=folder,
                 lock_timeout_s=lock_timeout_s,
                 start=start,

@@ -28,8 +28,8 @@ class Ran:
     state: str
     tasks: dict[str, tuple[str, int]]
     """The state of each task, and its tries."""
-    said: Any
-    """What the task `load` returned."""
+    returned: Any
+    """The value that the task `load` returned."""
 
 
 def run(

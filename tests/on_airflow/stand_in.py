@@ -13,14 +13,14 @@ from typing import Any
 _SCRIPT = """#!{python}
 import json, os, sys
 folder, me = {folder!r}, {name!r}
-with open(os.path.join(folder, "asked"), "a") as file:
+with open(os.path.join(folder, "calls"), "a") as file:
     print(json.dumps([me, sys.argv[1:], {{key: os.environ.get(key) for key in ("PYSPARK_PYTHON", "ETL_DOCUMENT_FILE")}}]), file=file)
 answers = os.path.join(folder, me + ".json")
-nothing_said = {{"document": {{}}}} if me == "spark-submit" else {{}}
-told = json.load(open(answers)) if os.path.exists(answers) else [nothing_said]
-answer = told[0]
-if len(told) > 1:
-    json.dump(told[1:], open(answers, "w"))
+empty = {{"document": {{}}}} if me == "spark-submit" else {{}}
+prepared = json.load(open(answers)) if os.path.exists(answers) else [empty]
+answer = prepared[0]
+if len(prepared) > 1:
+    json.dump(prepared[1:], open(answers, "w"))
 print("26/01/31 WARN Utils: a line of Spark's log", file=sys.stderr)
 if "document" in answer:
     print(json.dumps(answer["document"], indent=2))
@@ -72,7 +72,7 @@ class StandIn:
                 _SCRIPT.format(python=sys.executable, folder=str(self.folder), name=name)
             )
             script.chmod(0o755)
-        for path in (*self.folder.glob("*.json"), self.folder / "asked"):
+        for path in (*self.folder.glob("*.json"), self.folder / "calls"):
             path.unlink(missing_ok=True)
 
     def spark_submit(self, *answers: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ class StandIn:
 
     def calls(self, who: str = "spark-submit") -> list[Call]:
         """The calls so far."""
-        path = self.folder / "asked"
+        path = self.folder / "calls"
         found = (
             [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         )

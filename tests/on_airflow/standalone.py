@@ -117,9 +117,7 @@ class StandaloneAirflow:
         self._end()
 
     def _end(self) -> None:
-        """It ends all processes that it has started, except tasks and their drivers, which are in
-        sessions of their own.
-        """
+        """End all processes of the scheduler, except tasks and drivers in sessions of their own."""
         assert self._process
         self._process.send_signal(signal.SIGINT)
         try:

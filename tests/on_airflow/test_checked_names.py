@@ -18,7 +18,7 @@ import pytest
 from etl.errors import SettingsError
 from tests.on_airflow.home import CONF, DAGS, ROOT
 
-told: list[Any] = []
+failures: list[Any] = []
 
 
 @pytest.mark.usefixtures("database")
@@ -119,7 +119,7 @@ def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptu
     with caplog.at_level(logging.ERROR, "etl.airflow.submit"):
         on_failure()(context())
     assert json.loads(caplog.messages[-1].removeprefix("failed: ")) == found
-    assert failure_of({}) == {}, "what is not known is left out"
+    assert failure_of({}) == {}, "unknown values are left out"
 
 
 def test_who_is_told_of_failures_is_named_by_the_environment() -> None:
@@ -127,8 +127,8 @@ def test_who_is_told_of_failures_is_named_by_the_environment() -> None:
 
     report = failure_callback_from_environment({"ETL_ON_FAILURE": "builtins:print"})
     assert report is not None and report.__name__ == "print"
-    on_failure(told.append)(context())
-    assert told[-1]["dag"] == "ingest_clicks"
+    on_failure(failures.append)(context())
+    assert failures[-1]["dag"] == "ingest_clicks"
     assert failure_callback_from_environment({}) is None
     for wrong in ("nosuch.module:f", "builtins:nosuch", "builtins", ":f"):
         with pytest.raises(SettingsError, match="ETL_ON_FAILURE names no function"):

@@ -32,7 +32,7 @@ def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(
     assert (
         ran.state == "success"
         and {"command": "table maintain", "small_files": 9, "large_files": 1}.items()
-        <= ran.said.items()
+        <= ran.returned.items()
     )
 
 

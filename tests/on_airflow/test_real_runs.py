@@ -65,7 +65,7 @@ def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the
     workers.lose_the_next_one_after_its_commit()
     ran = run("by_hand", WHEN, of(FIVE, SIX))
     assert ran.state == "success" and ran.tasks["load"][1] == 2
-    assert any("was loaded by plan" in value for value in ran.said["outcomes"]), (
+    assert any("was loaded by plan" in value for value in ran.returned["outcomes"]), (
         "the second try met the commit of the first"
     )
     assert len(real.rows()) == 10 * PARTITIONS, "up to the end of the interval, and no further"
@@ -87,11 +87,11 @@ def test_a_backfill_is_tried_again_while_the_driver_of_a_lost_worker_is_still_at
         lambda: not Path("/proc", str(workers.left_behind())).exists(),
         120,
     )
-    assert ran.said["outcomes"][-1].startswith(
+    assert ran.returned["outcomes"][-1].startswith(
         f"backfill four is complete: {BEFORE_FIVE * PARTITIONS} offsets of {PARTITIONS} partitions"
     )
     assert real.rows() == [record for record in real.records() if record[1] < BEFORE_FIVE + 10], (
-        "that hour and the one behind it, once"
+        "that hour and the next one, once"
     )
 
 
@@ -112,7 +112,7 @@ def test_a_replay_whose_worker_is_lost_after_its_commit_leaves_each_row_of_its_i
         task="replay",
     )
     assert ran.state == "success" and ran.tasks["replay"][1] == 2
-    assert f"{10 * PARTITIONS} rows replaced by {10 * PARTITIONS}" in ran.said["outcomes"][-1]
+    assert f"{10 * PARTITIONS} rows replaced by {10 * PARTITIONS}" in ran.returned["outcomes"][-1]
     assert real.rows() == before
 
 

@@ -137,7 +137,7 @@ def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_rec
     [lost] = [run for run, state, _ in loads(airflow) if state == "running"]
     for pid in (parent_of(worker), worker):
         os.kill(pid, signal.SIGKILL)
-    assert driver in drivers(real), "nobody told the driver"
+    assert driver in drivers(real), "the driver does not know of its lost task"
 
     # while it is not known yet that it is lost, a backfill begins over intervals of the schedule,
     # and others before them
@@ -151,7 +151,7 @@ def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_rec
 
     produced = already + real.ask("still")
     end = datetime.now(UTC)
-    wait_for("a scheduled run behind the last record", lambda: _is_loaded_after(airflow, end), 600)
+    wait_for("a scheduled run after the last record", lambda: _is_loaded_after(airflow, end), 600)
 
     states = {run: state for run, state, _ in loads(airflow)}
     assert states[lost] == "success" and "failed" not in states.values()

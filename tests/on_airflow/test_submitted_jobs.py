@@ -63,11 +63,11 @@ def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
     assert request.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
     assert ran.tasks["load"] == ("success", 1)
     assert (
-        ran.said["run_key"] == KEY
-        and ran.said["records_read"] == 7
-        and ran.said["outcomes"] == ["plan 3"]
+        ran.returned["run_key"] == KEY
+        and ran.returned["records_read"] == 7
+        and ran.returned["outcomes"] == ["plan 3"]
     )
-    assert ran.said["plan"] == {"number": 3, "total_ranges": 1, "ranges": RANGES}
+    assert ran.returned["plan"] == {"number": 3, "total_ranges": 1, "ranges": RANGES}
 
 
 def test_whoever_waits_for_the_table_is_told_the_report_and_of_the_same_interval_the_same_run_key(
@@ -87,7 +87,7 @@ def test_whoever_waits_for_the_table_is_told_the_report_and_of_the_same_interval
 def test_a_scheduled_run_is_for_its_data_interval(stand_in: StandIn) -> None:
     stand_in.spark_submit(DONE)
     ran = run("at_once", datetime(2026, 11, 10, 5, 30, tzinfo=UTC))
-    assert ran.said["run_key"] == "20261110T040000Z-20261110T050000Z", (
+    assert ran.returned["run_key"] == "20261110T040000Z-20261110T050000Z", (
         "the last whole interval before it"
     )
 
@@ -145,7 +145,9 @@ def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_d
     }
     stand_in.spark_submit({**DONE, "signal": 9}, again)
     ran = run("at_once", now(), BY_PARAMS)
-    assert ran.tasks["load"] == ("success", 2) and ran.said["outcomes"] == ["was loaded by plan 3"]
+    assert ran.tasks["load"] == ("success", 2) and ran.returned["outcomes"] == [
+        "was loaded by plan 3"
+    ]
 
 
 def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> None:
@@ -319,7 +321,7 @@ def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
     )
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
-    assert ran.tasks["load"][0] == "success" and ran.said["records_read"] == 7
+    assert ran.tasks["load"][0] == "success" and ran.returned["records_read"] == 7
     [request] = stand_in.calls()
     assert request.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
 
@@ -330,7 +332,7 @@ def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_end
     stand_in.spark_submit({"code": 0})
     before = len(events())
     assert "left no report" in failure({})
-    assert len(events()) == before, "nobody is told that the table has them"
+    assert len(events()) == before, "no asset event reports rows"
 
 
 def test_a_worker_without_the_environment_reports_the_variable_that_names_it(

@@ -103,7 +103,7 @@ def _tell(place: Place, story: Story, how: Callable[[Story], bool], again: str) 
     except Exception:  # whatever it is, the seed that brought it up is what matters
         again = f"python -m tests.soak --fast --seed {story.seed} {again}"
         return StoryResult(
-            story.tally, "\n".join([again, *story.told[-40:], traceback.format_exc()])
+            story.tally, "\n".join([again, *story.events[-40:], traceback.format_exc()])
         )
     shutil.rmtree(place.folder / story.name, ignore_errors=True)
     return StoryResult(story.tally, None, more)

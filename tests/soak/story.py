@@ -120,7 +120,7 @@ class Story:
         self.random = random.Random(f"{seed}/{name}")
         self.seed, self.name = seed, f"soak-{seed}-{name}"
         self.tally = Tally()
-        self.told: list[str] = []
+        self.events: list[str] = []
         """The events in order, to find the reason of an error."""
         self._sessions, self._folder = sessions, folder / self.name
         self._runs = itertools.count(1)
@@ -212,7 +212,7 @@ class Story:
         ):
             log = self.random.choice(list(self.logs.values()))
             log.log_start = self.random.randint(log.log_start, log.end)
-            self.told.append("retention deleted records")
+            self.events.append("retention deleted records")
 
     def _go_back(self) -> None:
         """A copy of ZooKeeper is taken, or comes back, or everything is gone."""
@@ -224,7 +224,7 @@ class Story:
                 else:
                     self._copy = self._copy if what < 0.25 else ()
                     write_znodes(operator.client, f"/consumers/{self.name}", self._copy)
-                    self.told.append(
+                    self.events.append(
                         f"ZooKeeper {'restored from an older copy' if self._copy else 'emptied'}"
                     )
                     self.tally.counts["restored: ZooKeeper"] += 1
@@ -270,7 +270,7 @@ class Story:
         where = (
             f"{fate.deed.value} {driver.passed[fate.moment]}" if fate and came else "undisturbed"
         )
-        self.told.append(f"{'  ' * depth}{driver.run_id}: {where}: {ended} ({text})")
+        self.events.append(f"{'  ' * depth}{driver.run_id}: {where}: {ended} ({text})")
         self.tally.counts[f"{fate.deed.value if fate and came else 'undisturbed'}: {ended}"] += 1
         self.tally.counts["runs"] += 1
         if fate and came:
@@ -302,7 +302,7 @@ class Story:
             self.check(whole=True)
         for _ in range(200):
             self.drive(None)
-            if self.told[-1].endswith("(up_to_date)"):
+            if self.events[-1].endswith("(up_to_date)"):
                 return self.check(whole=True)
         raise Broken("the pipeline does not get to the end of its logs")
 

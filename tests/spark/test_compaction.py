@@ -252,7 +252,7 @@ def test_a_checkpoint_is_written_once_without_spark_and_keeps_what_the_ledger_go
 
 
 def spark_is_asked() -> Any:
-    raise AssertionError("Spark was asked for its session")
+    raise AssertionError("the command opened a Spark session")
 
 
 class World:

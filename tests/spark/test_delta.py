@@ -555,7 +555,7 @@ def test_an_executors_failure_is_raised_as_itself(
         append(plan, rows_of(plan).withColumn("value", spoil("value")))
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 7}
     assert read(path) is None, (
-        "the files of a first write that failed are no table, and not somebody else's folder"
+        "the files of a failed first write are no table, and the folder is not foreign"
     )
     assert os.listdir(path)
     assert append(plan).result is Result.APPLIED

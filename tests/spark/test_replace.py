@@ -111,7 +111,7 @@ def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
     )
     known = table_state.read_table(str(path), APP, known=1)
     assert known is not None and known.foreign == (), (
-        "nobody takes it for somebody else's commit that removed rows"
+        "the replay is no foreign commit that removed rows"
     )
 
     again = put(PlanKind.REPLAY, (0, 0, 40), value="newer", number=3, partition_by=partition_by)

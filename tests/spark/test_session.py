@@ -41,7 +41,7 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
         patch.setattr(
             logging.getLogger(), "handlers", []
         )  # without a configured log Python itself prints errors
-        logging.getLogger("somebody else's").error("this one is seen")
+        logging.getLogger("another library").error("this one is seen")
         hang_up()
     reported = capfd.readouterr()
     assert "this one is seen" in reported.err, "the terminal is watched"
@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(
 
 
 @pytest.mark.parametrize(
-    "bug", [ZeroDivisionError("ours"), ConnectionResetError("somebody else's")]
+    "bug", [ZeroDivisionError("ours"), ConnectionResetError("another library")]
 )
 def test_what_is_not_sparks_stays_what_it_is(bug: Exception) -> None:
     with pytest.raises(type(bug)), translating_spark_errors():

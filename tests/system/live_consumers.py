@@ -19,8 +19,8 @@ from tests.system.driving import Pipeline
 
 @contextlib.contextmanager
 def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[None]:
-    """A member of `group` called `somebody` has all `partitions` of the pipeline's topic, until the
-    context ends.
+    """The member `other-consumer` of `group` owns all `partitions` of the pipeline's topic, until
+    the context ends.
 
     It is a librdkafka consumer, which joins and stays without polls. kafka-python's joins only
     inside a poll, which takes its whole time without records.
@@ -29,7 +29,7 @@ def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[No
         {
             "bootstrap.servers": pipeline.cluster.bootstrap,
             "group.id": group,
-            "client.id": "somebody",
+            "client.id": "other-consumer",
             "enable.auto.commit": False,
             "session.timeout.ms": 120_000,
         }
@@ -59,7 +59,7 @@ def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:
 
 
 def committed_by_another(pipeline: Pipeline, offsets: Mapping[int, int]) -> None:
-    """Offsets committed from outside of the group, which has no members."""
+    """Commit offsets without a membership, to a group that has no members."""
     consumer = KafkaConsumer(
         bootstrap_servers=pipeline.cluster.bootstrap,
         group_id=pipeline.group,

@@ -153,7 +153,7 @@ class PageWorld:
         self._loaded = CONF.read_text()
 
     def left(self) -> None:
-        """A pipeline whose first plan is stored and was not executed."""
+        """Begin a pipeline, and leave its first plan stored and not executed."""
         self.begin("left")
         with _broken_off() as around:
             run(self.settings, around=around)
@@ -191,7 +191,7 @@ class PageWorld:
         words = [
             self.words[word]() if word in self.words else word for word in shlex.split(text)[1:]
         ]
-        meant = {"--reason": "the page says so", "--skip": "clicks:3:1300-1400"}
+        meant = {"--reason": "as on the page", "--skip": "clicks:3:1300-1400"}
         words = [
             meant.get(before, word) if word == "..." else word
             for before, word in zip(["", *words], words)

@@ -19,7 +19,7 @@ ARROW = {"table": {"writer": "arrow"}}
 
 @pytest.fixture
 def by_arrow(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    """A pipeline with four partitions whose tasks write the files."""
+    """A pipeline with four partitions; its tasks write the table's files."""
     return make_pipeline(**ARROW)
 
 

@@ -190,7 +190,7 @@ def test_a_kill_in_the_middle_of_the_functions_work_loses_and_doubles_nothing(
     run = decoding.start("etl", "run", str(decoding.conf))
     result = run.communicate(timeout=120)
     assert run.returncode == (0 if whom == "worker" else -signal.SIGKILL), result
-    assert not Path(KILLING).exists(), "nobody was killed"
+    assert not Path(KILLING).exists(), "the transform killed no process"
     assert (decoding.ran().outcomes == ["up_to_date"]) is (whom == "worker")
     assert decoding.is_whole()
     assert decoding.door("verify").code == 0
@@ -221,7 +221,7 @@ def test_a_replay_makes_its_rows_by_the_function_too(
     )
     assert result.code == 0, result.err
     assert rows_in(decoding.table) == before
-    into = decoding.folder / "beside"
+    into = decoding.folder / "replayed"
     result = decoding.door(
         "replay",
         after=(

@@ -1,5 +1,5 @@
-"""Restored copies and missing tables during backfills, on real servers: what is rejected, and which
-command leads out.
+"""Restored copies and missing tables during backfills, on real servers: the rejected
+commands, and the command that resolves the situation.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks
         "Backfill old has loaded plan 3",
         "older copy",
     )
-    assert late.ran().outcomes == ["up_to_date"], "nobody took its place"
+    assert late.ran().outcomes == ["up_to_date"], "the heir has not replaced it yet"
     put_back(newer, late.table)
     assert heir.door("pipelines", "inherit", after=taking).code == 0
     late.produce(40)

@@ -32,8 +32,8 @@ UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
 @pytest.fixture
 def replicated(tmp_path: Path, spark: SparkSession, unused_group: str) -> Iterator[Pipeline]:
-    """A pipeline on two brokers, whose leaders move only on request of the test; it starts at the
-    ends of its partitions.
+    """A pipeline on two brokers that starts at the ends of its partitions. Leaders move only on
+    request of the test.
     """
     with EmbeddedCluster(
         2, folder=tmp_path / "cluster", properties={"auto.leader.rebalance.enable": "false"}

@@ -31,8 +31,8 @@ def lines(result: CommandResult, name: str) -> list[Line]:
 
 
 def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> CommandResult:
-    """The doctor's exit code is that of this failing line, which has all of `words`; every other
-    line is ok or not checked.
+    """Return the doctor's result. Its exit code is that of the failing line `name`, which contains
+    all `words`; every other line is ok or not checked.
     """
     result = pipeline.door("doctor")
     assert "Traceback" not in result.err
@@ -388,7 +388,7 @@ def test_a_path_that_holds_something_else_is_named_and_one_that_cannot_be_writte
 ) -> None:
     pipeline = make_pipeline()
     pipeline.table.mkdir()
-    (pipeline.table / "part-0.parquet").write_text("rows of somebody")
+    (pipeline.table / "part-0.parquet").write_text("rows of another program")
     result = failing(pipeline, "table", 2, "part-0.parquet", "no Delta table")
     assert {
         lines(result, name)[0]["verdict"]

@@ -277,7 +277,7 @@ def test_a_loss_that_policy_allowed_is_loud_and_an_error_only_where_that_was_ask
     assert ("were lost" in result.err) == (code == 3)
     assert pipeline.ran().outcomes == ["up_to_date"]
     assert pipeline.door("run", "--fail-on-loss").code == 0, (
-        "what was told once is not told for ever"
+        "a reported loss is not reported by the next run"
     )
     assert pipeline.door("verify").code == 0
 

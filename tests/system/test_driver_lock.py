@@ -118,7 +118,9 @@ def test_the_empty_znodes_of_a_killed_run_go_with_the_next_one_that_stores_nothi
     zookeeper.ensure("/consumers/g/etl/clicks")
     with lock_of(zookeeper).driving("run-1", wait_s=0):
         pass
-    assert tree(zookeeper) == ["/consumers", "/consumers/g"], "who made these nobody knows"
+    assert tree(zookeeper) == ["/consumers", "/consumers/g"], (
+        "the lock deletes only znodes of the pipeline; others may own these"
+    )
 
 
 @pytest.mark.parametrize("kept", ["uid", "plan"])
@@ -254,7 +256,7 @@ def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(
         us = driver_in(zookeeper)
     assert us is not None
     if us.started is None:
-        pytest.skip("this system does not tell when a process began")
+        pytest.skip("this system does not report the start time of a process")
     zookeeper.create(DRIVER, registrations.render_driver(replace(us, started="1", run_id="run-0")))
     with lock_of(zookeeper).driving("run-2", wait_s=0):
         driver = driver_in(zookeeper)

@@ -116,7 +116,7 @@ def test_offsets_are_read_with_their_versions_and_only_those_asked_for(
     set_offset(client, A, b"18")
     set_offset(client, B, b"0")
     set_offset(client, OLD, b"5")
-    client.create("/consumers/g/offsets/clicks/somebody-elses", b"x")
+    client.create("/consumers/g/offsets/clicks/not-a-partition", b"x")
     assert group.committed([A, OLD, C, OTHER]) == {A: Committed(18, 1), OLD: Committed(5, 0)}
 
 

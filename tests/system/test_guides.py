@@ -107,7 +107,9 @@ def test_the_tutorial_leads_from_nothing_to_a_table_that_is_proven_whole(
     }
     assert rows(tmp_path) == RECORDS
     [under_key] = [found for step, found in result.items() if "--run-key" in step]
-    assert "already_loaded" in under_key, "what is said of the second time"
+    assert "already_loaded" in under_key, (
+        "the guide shows the outcome of the second run under the key"
+    )
 
 
 def test_a_pipeline_goes_on_exactly_where_a_job_with_sparks_kafka_source_ended(

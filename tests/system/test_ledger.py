@@ -507,7 +507,7 @@ def test_a_superseding_plan_of_several_megabytes_goes_in_pieces_too(
 def test_adopted_plans_take_the_place_of_what_was_there_with_their_outcomes(
     ledger: PlanLedger,
 ) -> None:
-    stale, adopted, next_one = plan_of(1), plan_of(1, reason="the table says so"), plan_of(2)
+    stale, adopted, next_one = plan_of(1), plan_of(1, reason="restored from the table"), plan_of(2)
     ledger.store_plan(stale)
     ledger.record_applied(applied_of(stale))
     for plan in (adopted, next_one):
@@ -567,9 +567,9 @@ def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(
 ) -> None:
     fill(ledger, range(1, 4))
     ledger.acknowledge(Acknowledgement("t", 4, 3, "the copy of yesterday", 5))
-    behind = plan_of(4, table_transaction_version=1)
-    ledger.store_plan(behind)
-    ledger.record_applied(applied_of(behind))
+    older = plan_of(4, table_transaction_version=1)
+    ledger.store_plan(older)
+    ledger.record_applied(applied_of(older))
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     prune(ledger)
     found = ledger.read_loaded_intervals()
@@ -589,21 +589,24 @@ def backfill_plan(number: int, until: int) -> Plan:
 def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
     ledger: PlanLedger, zookeeper: ZooKeeper
 ) -> None:
-    beside, other = ReservationStore(zookeeper, "g", "clicks"), BrokerPartition("clicks", 1)
+    reservations = ReservationStore(zookeeper, "g", "clicks")
+    other = BrokerPartition("clicks", 1)
     ledger.store_plan(plan_of(1))
     assert unloaded_by_backfill(ledger) == {}
-    claim = Reservation("old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "asked", 5)
-    beside.begin(claim, backfill_plan(1, 4), None)
-    assert unloaded_by_backfill(ledger) == {"old": claim.stretches}, (
-        "it is stored, and nobody knows of it in the table"
+    claim = Reservation(
+        "old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "from 0 until 24", 5
     )
-    own = beside.ledger_of("old")
+    reservations.begin(claim, backfill_plan(1, 4), None)
+    assert unloaded_by_backfill(ledger) == {"old": claim.stretches}, (
+        "the plan is stored and has no recorded result"
+    )
+    own = reservations.ledger_of("old")
     own.record_applied(applied_of(backfill_plan(1, 4)))
     assert unloaded_by_backfill(ledger) == {"old": {LOG: ((4, 8), (20, 24)), other: ((5, 9),)}}
     own.store_plan(backfill_plan(2, 24))
     own.record_applied(applied_of(backfill_plan(2, 24)))
     assert unloaded_by_backfill(ledger) == {"old": {other: ((5, 9),)}}
-    beside.settle(replace(claim, state=ReservationState.GIVEN_UP), 0)
+    reservations.settle(replace(claim, state=ReservationState.GIVEN_UP), 0)
     assert unloaded_by_backfill(ledger) == {"old": {}}
 
 

@@ -232,12 +232,12 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         )
         assert pipeline.is_whole()
         assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
-        behind = (
+        held_back = (
             f"{pipeline.topic} 0: 1 offset below the high watermark waits for the open "
             f"transaction for-{pipeline.topic} of"
         )
         [reported] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
-        assert reported.startswith(behind) and ", open since 20" in reported
+        assert reported.startswith(held_back) and ", open since 20" in reported
         shown = pipeline.door("offsets", "show").document[0]
         assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (
             4,

@@ -266,8 +266,8 @@ def test_a_losses_table_that_forgets_transaction_ids_is_refused(path: str) -> No
 
 @pytest.fixture
 def losing(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
-    """A pipeline with `on_data_loss: skip` whose next run finds that offsets 100 to 149 of
-    partition 1 have expired.
+    """A pipeline with `on_data_loss: skip`. Its next run finds offsets 100 to 149 of partition 1
+    expired.
     """
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(400)
@@ -358,7 +358,7 @@ def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_s
     assert losing.ran().outcomes == ["records_lost", "ingested"]
 
 
-# -- a stored plan whose topic is deleted
+# -- a stored plan of a deleted topic
 # -------------------------------------------------------------------------------
 
 
@@ -430,7 +430,7 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     )
     assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
     assert "100 offsets (100 to 200), topic deleted" in caplog.text, (
-        "said before the plan is stored"
+        "logged before the plan is stored"
     )
     result = stored.door("run", "--fail-on-loss")
     assert (result.code, result.outcomes.count("records_lost")) == (3, 4), result.out
@@ -444,7 +444,7 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     assert (accepted.code, accepted.document["lost"]) == (0, []), accepted.err
     assert "loaded up to 100" in " ".join(accepted.document["message"])
     stored.ran()
-    assert written(stored) == planned(stored, "topic deleted"), "each loss is told once"
+    assert written(stored) == planned(stored, "topic deleted"), "each loss is recorded once"
     assert Lives(stored).in_table() == loaded + second_life(
         stored.in_topic(), dict.fromkeys(range(4), 0)
     )

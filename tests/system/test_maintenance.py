@@ -55,7 +55,9 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
     ).exists()
     assert pipeline.in_table() == rows and pipeline.committed() == committed
     assert pipeline.door("verify").document["passed"] is True
-    assert pipeline.ran().outcomes == ["up_to_date"], "nobody's rows were moved"
+    assert pipeline.ran().outcomes == ["up_to_date"], (
+        "the compaction loads no rows and is no foreign change"
+    )
     cost, again = watched(pipeline, "table", "maintain", after=("--yes",))
     assert cost["started"] == [] and not SPARK & set(cost["loaded"]), (
         "where nothing is to be done no Spark is started"
@@ -205,7 +207,7 @@ def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_say
         and len(DeltaTable(str(pipeline.table)).file_uris()) == 1
     )
     assert pipeline.is_whole() and pipeline.door("verify").document["passed"] is True, (
-        "its rows were counted behind a crash"
+        "its rows were counted after a crash"
     )
     replayed = pipeline.door(
         "replay",

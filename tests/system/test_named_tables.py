@@ -15,8 +15,8 @@ from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before, tak
 
 @pytest.fixture
 def named(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Iterator[Pipeline]:
-    """A pipeline whose table is called `table` in a new schema, in the pipeline's directory; small
-    plans need no Spark.
+    """A pipeline with the table `table` of a new schema, in the pipeline's directory. Small plans
+    need no Spark.
     """
     pipeline = make_pipeline(partitions=1, limits=WITHOUT_SPARK["limits"])
     schema = f"lake_{pipeline.topic.replace('-', '_')}"

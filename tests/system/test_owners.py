@@ -344,7 +344,7 @@ def test_who_may_not_claim_is_told_so(zookeeper: ZooKeeper) -> None:
         pytest.raises(PermissionDenied, match="claim partitions") as caught,
         owners_of(zookeeper).claiming(LOGS, "run-1"),
     ):
-        pytest.fail("nobody may")
+        pytest.fail("the ACL lets a client claim")
     assert caught.value.where == {"znode": "/consumers/group/owners/clicks/0"}
 
 

@@ -131,7 +131,7 @@ def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_o
         "retired already: by mistake",
     )
     refused(
-        pipeline.door("pipelines", "retire", after=("nobody", "--reason", "x")),
+        pipeline.door("pipelines", "retire", after=("unknown", "--reason", "x")),
         2,
         "its pipelines: clicks, other",
     )

@@ -60,7 +60,7 @@ def in_a_transaction(pipeline: Pipeline, *, aborted: int) -> None:
 
 
 class Losing:
-    """Services whose fetch silently loses one row."""
+    """Services with a fetch that loses one row without an error."""
 
     def __init__(self, world: Services) -> None:
         self._world = world
@@ -485,7 +485,7 @@ def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is
     version = str(DeltaTable(path).version())
     refused(pipeline.run(), 5, "removed rows", f"accept-changes CONF {version}")
     assert (
-        pipeline.door("table", "accept-changes", after=(version, "--reason", "nobody has it")).code
+        pipeline.door("table", "accept-changes", after=(version, "--reason", "no copy exists")).code
         == pipeline.run().code
         == 0
     )

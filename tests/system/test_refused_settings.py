@@ -1,6 +1,4 @@
-"""The real command with a conf that names something wrong: an exit code, what is wrong, where, and
-what to check.
-"""
+"""The real command with a wrong conf: exit code, error, place in the conf and action."""
 
 from __future__ import annotations
 
@@ -294,7 +292,7 @@ def test_a_table_path_that_holds_something_else_is_named(
     refused(pipeline.run(), 2, str(pipeline.table), "file")
     pipeline.table.unlink()
     pipeline.table.mkdir()
-    (pipeline.table / "part-0.parquet").write_text("rows of somebody")
+    (pipeline.table / "part-0.parquet").write_text("rows of another program")
     refused(pipeline.run(), 2, str(pipeline.table), "part-0.parquet")
 
 
@@ -326,7 +324,7 @@ def test_a_place_where_no_table_can_be_is_named_before_a_plan_is_stored(
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody with fewer rights")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user with fewer rights")
 def test_a_folder_that_only_its_owner_may_write_is_named(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:

@@ -36,7 +36,7 @@ def client(connect: str, zookeeper: ZooKeeper) -> Iterator[KazooClient]:
 
 @pytest.fixture
 def jafka(client: KazooClient) -> KazooClient:
-    """Two brokers with the topic clicks, one with eleven partitions; a topic whose brokers are
+    """Two brokers with the topic clicks, one with eleven partitions; a topic on brokers that are
     unreachable.
     """
     client.create("/brokers/ids/1", b"vm-1795173889337:vm:19096:true", makepath=True)

@@ -28,8 +28,8 @@ def marked(rows):
 
 @pytest.fixture
 def marking(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """A pipeline that has loaded 600 records by two plans, and whose conf has since then a
-    transform that marks each row.
+    """A pipeline that has loaded 600 records by two plans. Its conf now has a transform that marks
+    each row.
     """
     pipeline.produce(400)
     pipeline.ran()

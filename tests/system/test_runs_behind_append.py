@@ -15,7 +15,7 @@ from tests.system.driving import Pipeline, broken_off_before
 from tests.system.other_members import MEMBER, another_member, at_first
 
 pytestmark = pytest.mark.without_spark
-BEHIND: dict[str, Any] = {
+AFTER_APPEND: dict[str, Any] = {
     **MEMBER,
     "group": {**MEMBER["group"], "join": {"commit_when": "after_append"}},
 }
@@ -38,7 +38,7 @@ def test_a_member_that_comes_before_the_commit_takes_partitions_and_the_run_ends
     make_pipeline: Callable[..., Pipeline],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pipeline = loaded(make_pipeline(), BEHIND)
+    pipeline = loaded(make_pipeline(), AFTER_APPEND)
     pipeline.produce(80)
     with another_member(pipeline) as other:
         other.owns(4)
@@ -65,11 +65,11 @@ def test_a_member_that_comes_before_the_commit_takes_partitions_and_the_run_ends
 @pytest.mark.parametrize(
     ("settings", "step"),
     [
-        pytest.param(BEHIND, "commit", id="kafka commit"),
+        pytest.param(AFTER_APPEND, "commit", id="kafka commit"),
         *(
             pytest.param(settings, step, id=f"{place} {step}", marks=pytest.mark.long)
             for settings, place, step in (
-                (BEHIND, "kafka", "append"),
+                (AFTER_APPEND, "kafka", "append"),
                 (IN_ZOOKEEPER, "zookeeper", "append"),
                 (IN_ZOOKEEPER, "zookeeper", "commit"),
             )

@@ -89,7 +89,7 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
         DriverLock(session, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
     ):
         assert set_to(pipeline, f"{topic}:1", "20", "--yes").code == 5, (
-            "what is loaded is told before anybody waits"
+            "loaded offsets are rejected before the command waits for the lock"
         )
         pipeline.produce(80)
         refused(set_to(pipeline, f"{topic}:2", "latest", "--yes"), 4)

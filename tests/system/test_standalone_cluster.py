@@ -1,5 +1,5 @@
-"""`spark-submit` to a standalone cluster whose Python has the libraries but not this package: `etl
-package` provides it.
+"""`spark-submit` to a standalone cluster with Python and the libraries, but without this package:
+`etl package` provides it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def is_loaded(job: subprocess.Popen[str], folder: Path, home: Path) -> None:
         "one folder: the zip lies at another place in each executor"
     )
     assert not [name for name in kept if not name.endswith(".1.nbc")], (
-        "and nothing was compiled beside what came with it"
+        "nothing is compiled in addition to the zip's own kernels"
     )
 
 

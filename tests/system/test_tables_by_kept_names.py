@@ -1,4 +1,4 @@
-"""Tables by a name whose path the ledger has: runs use no catalog, and start no Spark."""
+"""Named tables with their path in the ledger: runs use no catalog, and start no Spark."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def keep_as(pipeline: Pipeline, other: Pipeline) -> None:
 
 @pytest.fixture
 def named(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    """A pipeline whose table the catalog has created, with 40 records to load."""
+    """A pipeline with a table that the catalog created, and 40 records to load."""
     pipeline = make_pipeline(partitions=1)
     pipeline.settings["table"] = {"path": None, "name": NAME, "writer": "auto"}
     pipeline.produce(40, partitions=1)

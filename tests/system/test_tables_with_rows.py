@@ -28,9 +28,7 @@ BY_SPARK, BY_ARROW = {"writer": "spark"}, {"writer": "arrow"}
 def written_by_a_query(
     pipeline: Pipeline, spark: SparkSession, columns: Sequence[str] = COLUMNS, **table: Any
 ) -> Pipeline:
-    """A new pipeline on a table that a streaming query wrote: 400 rows of the topic, which has 600
-    records.
-    """
+    """A new pipeline on a table that a streaming query wrote: 400 rows of the topic's 600 records."""
     pipeline.produce(400)
     pipeline.ran()
     rows = spark.read.format("delta").load(str(pipeline.table)).select(*columns)

@@ -28,7 +28,7 @@ class Way:
     before: Callable[[PageWorld], object] | None = None
     code: int = 0
     answer: str | None = None
-    """What the person at the terminal says; None: there is no terminal."""
+    """The answer typed at the terminal; None: there is no terminal."""
 
 
 def to_be_taken_over(world: PageWorld) -> None:

@@ -49,7 +49,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from that copy, as whoever publishes it builds it: nothing is left in the clone."""
+    """The wheel, built from that copy as for a release; the clone stays unchanged."""
     folder = tmp_path_factory.mktemp("wheel")
     ran([*PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source)], folder)
     [built] = folder.glob("*.whl")

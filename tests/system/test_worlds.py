@@ -181,7 +181,7 @@ class SoaksStage(RealStage):
 
 @pytest.fixture(scope="module")
 def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
-    """A topic whose partitions have the sizes of `SIZES`. Only its last partition changes."""
+    """A topic with partitions of the sizes `SIZES`. Only its last partition changes."""
     name = topic(len(SIZES))
     host, port = split_address(cluster.bootstrap)
     with SimpleConsumer(host, port) as broker:

@@ -156,7 +156,7 @@ def test_a_nudge_in_a_group_without_members_makes_nothing(zookeeper: ZooKeeper) 
         (STATIC % b"clicks", True),
         (STATIC % b"other", False),
         (b"{}", False),
-        (b"nobody knows", True),
+        (b"unknown format", True),
     ],
 )
 def test_who_ends_a_claim_calls_those_who_read_the_topic_and_those_whom_nobody_understands(
@@ -189,7 +189,7 @@ def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_on
         match="did not settle within 0.2 s: Consumer group_loader is registered in another session",
     ):
         impatient.join()
-    assert zookeeper.children(IDS) == ["group_loader"], "which is not ours to delete"
+    assert zookeeper.children(IDS) == ["group_loader"], "the registration of another session stays"
     member = make(member_id="loader")
     joined: list[int] = []
     joining = threading.Thread(target=lambda: joined.append(len(member.join().logs)))
@@ -408,7 +408,7 @@ def test_beside_consumers_that_know_no_filter_one_is_registered_by_the_names_tha
         member.leave()
 
 
-@pytest.mark.parametrize("registration", [b'{"clicks":1}', b"*1*clicks", b"nobody knows"])
+@pytest.mark.parametrize("registration", [b'{"clicks":1}', b"*1*clicks", b"unknown format"])
 def test_a_group_of_another_family_is_refused_by_name_and_we_are_gone(
     make: Make, consumer: ZooKeeper, registration: bytes
 ) -> None:

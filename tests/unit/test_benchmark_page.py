@@ -94,7 +94,7 @@ def test_reading_through_tls_has_its_share_of_what_pythons_own_ssl_moves() -> No
         one("fetches", True, 600),
     ]
     assert "| bytes | 3,000 | 2.00 |  |  |  |" in page_of(*results[:1]), (
-        "the page is written behind each result"
+        "the page is written after each result"
     )
     page = page_of(*results)
     assert (
@@ -187,7 +187,7 @@ def test_tasks_read_through_tls_at_least_half_as_fast_as_pythons_own_ssl_moves_b
         for kind in ("bytes", "fetches", "rows")
     }
     assert min(speeds["fetches"], speeds["rows"]) >= speeds["bytes"] / 2, (
-        "what is measured is a law: measure it anew, or find what it is"
+        "this ratio is a law: repeat the measurement, or find the cause"
     )
 
 

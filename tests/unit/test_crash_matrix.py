@@ -225,7 +225,7 @@ def test_offsets_in_kafka_and_in_both_places_see_the_same() -> None:
 
 
 def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> None:
-    cases = [Case(row, f"case {row}", f"what is done in {row}", _never_played) for row in (1, 2)]
+    cases = [Case(row, f"case {row}", f"the action of {row}", _never_played) for row in (1, 2)]
     first = Published(tmp_path, cases)
     first.played(cases[0], CaseResult("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
     first.played(cases[1], None, "AssertionError: it was missed\nmore")
@@ -238,26 +238,26 @@ def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> 
     again.write()
     page = (tmp_path / "CRASHES.md").read_text()
     assert "2 cases, 12 records, 12 rows: 0 missing, 0 double.**" in page
-    assert "| 1 | what is done in 1 | nothing | exit 0: ingested | 5 | 5 | 0 | 0 |" in page
+    assert "| 1 | the action of 1 | nothing | exit 0: ingested | 5 | 5 | 0 | 0 |" in page
     assert (
-        r"| 2 | what is done in 2 | plan 1 | exit 0: replayed \| ingested | 7 | 7 | 0 | 0 |" in page
+        r"| 2 | the action of 2 | plan 1 | exit 0: replayed \| ingested | 7 | 7 | 0 | 0 |" in page
     )
 
 
 def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
-    cases = [Case(row, f"case {row}", f"what is done in {row}", _never_played) for row in (1, 2, 3)]
+    cases = [Case(row, f"case {row}", f"the action of {row}", _never_played) for row in (1, 2, 3)]
     some = Published(tmp_path, cases)
     some.played(cases[1], CaseResult("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
     some.write()
     page = (tmp_path / "CRASHES.md").read_text()
     assert "1 cases, 5 records, 5 rows: 0 missing, 0 double; 2 more were not played.**" in page
     assert "Not played: row 1 1 of 1, row 3 1 of 1.\n" in page
-    assert "what is done in 1" not in page
+    assert "the action of 1" not in page
 
 
 def test_the_table_says_when_its_cases_were_played(tmp_path: Path) -> None:
     cases, whole = (
-        [Case(1, f"case {n}", "what is done", _never_played) for n in (1, 2, 3)],
+        [Case(1, f"case {n}", "the action", _never_played) for n in (1, 2, 3)],
         CaseResult("", "", Checked(5, 5, 0, 0, 0)),
     )
     (tmp_path / "crashes.json").write_text(

@@ -15,9 +15,9 @@ from etl.errors import EtlError
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FAKE = """#!/bin/sh
-echo "$@" >> said
-code=$(sed -n "$(wc -l < said)p" codes)
-echo "told on standard error" >&2
+echo "$@" >> called
+code=$(sed -n "$(wc -l < called)p" codes)
+echo "written to standard error" >&2
 exit "$code"
 """
 
@@ -62,9 +62,9 @@ def test_the_script_for_cron_tries_again_what_may_pass_and_ends_as_the_last_run_
         capture_output=True,
         text=True,
     )
-    result = (tmp_path / "said").read_text().splitlines()
+    result = (tmp_path / "called").read_text().splitlines()
     assert (done.returncode, result) == (codes[-1], ["run a b.yaml --fail-on-loss --quiet"] * runs)
-    assert done.stdout == "" and done.stderr.count("told on standard error") == runs
+    assert done.stdout == "" and done.stderr.count("written to standard error") == runs
     paged = tmp_path / "paged"
     assert (paged.read_text() if paged.exists() else "") == (
         f"{codes[-1]} a b.yaml\n" if codes[-1] else ""

@@ -125,7 +125,7 @@ FOUND: dict[str, tuple[str, bytes]] = {
         b'{"add": {"path": "x", "partitionValues": [1]}}\n',
     ),
     "a schema without fields": ("table-shape", b'{"type": "struct"}'),
-    "a column whose name is a list": (
+    "a column with a list as its name": (
         "table-shape",
         b'{"fields": [{"name": [], "type": "long", "nullable": true}]}',
     ),

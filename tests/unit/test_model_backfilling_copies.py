@@ -92,8 +92,10 @@ TWICE, LACKS, STUCK = (
             TWICE,
             id="given back though the plan that closes came too late",
         ),
-        pytest.param(COPIED, {"has_rows": never}, TWICE, id="rows are not asked"),
-        pytest.param(SET_BACK, {"is_behind": never}, TWICE, id="begun by a ledger that is behind"),
+        pytest.param(COPIED, {"has_rows": never}, TWICE, id="rows are not checked"),
+        pytest.param(
+            SET_BACK, {"is_behind": never}, TWICE, id="begun by a ledger older than the table"
+        ),
         pytest.param(
             COPIED, {"is_used": never, "is_shut_out": never}, STUCK, id="a name is used again"
         ),
@@ -112,7 +114,7 @@ TWICE, LACKS, STUCK = (
             REPLACED,
             {"is_gone": of_any_moment},
             TWICE,
-            id="that there is no table is said of a later one",
+            id="the absence of a table is accepted for a later table",
         ),
         pytest.param(
             REPLAYED,
@@ -120,12 +122,12 @@ TWICE, LACKS, STUCK = (
             TWICE,
             id="a replay without the fence",
         ),
-        pytest.param(REPLAYED, {"_is_held": never}, TWICE, id="claims are not asked"),
+        pytest.param(REPLAYED, {"_is_held": never}, TWICE, id="claims are not checked"),
         pytest.param(
             UNRECORDED,
             {"is_gone": backfilling_copies.is_accepted},
             TWICE,
-            id="that there is no table is said before one is made",
+            id="the absence of a table is accepted before a table exists",
         ),
     ],
 )

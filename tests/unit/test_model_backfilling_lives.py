@@ -10,15 +10,15 @@ import pytest
 from tests.model import backfilling_lives
 from tests.model.backfilling_lives import FROM_START, OLDER, Load, Plan, State, explore
 
-TOLD = State(losses=0, given_up=0, fills=1, runs=2)
-UNTOLD = TOLD._replace(tells=False)
-GIVEN_UP = State(tells=False, fills=1, runs=2, losses=0)
+REPORTED = State(losses=0, given_up=0, fills=1, runs=2)
+UNREPORTED = REPORTED._replace(reports_epochs=False)
+GIVEN_UP = State(reports_epochs=False, fills=1, runs=2, losses=0)
 
 
 @pytest.mark.parametrize(
     ("start", "at_least"),
     [
-        pytest.param(State(fills=1), 50_000, id="brokers tell of the cut"),
+        pytest.param(State(fills=1), 50_000, id="brokers report the truncation"),
         pytest.param(GIVEN_UP, 15_000, id="an operator alone knows of it"),
         pytest.param(FROM_START, 10_000, id="the position is set back"),
         pytest.param(OLDER, 400, id="accepted by an earlier version"),
@@ -58,23 +58,29 @@ def of_this_life(plan: Plan) -> bool:
             FROM_START, "may_begin_in", lambda life: True, id="begun in a log that was cut"
         ),
         pytest.param(
-            UNTOLD, "left_of", lambda load: False, id="accepted while a backfill has something left"
+            UNREPORTED,
+            "left_of",
+            lambda load: False,
+            id="accepted while a backfill has something left",
         ),
         pytest.param(
-            UNTOLD, "left_of", counts_what_is_stored, id="what is stored is taken for loaded"
+            UNREPORTED, "left_of", counts_what_is_stored, id="stored plans count as loaded"
         ),
         pytest.param(
-            UNTOLD, "updates_reservation_lock", of_this_life, id="accepted without the fence"
+            UNREPORTED, "updates_reservation_lock", of_this_life, id="accepted without the fence"
         ),
         pytest.param(OLDER, "may_read_on", lambda life: True, id="read on in another life"),
         pytest.param(
-            TOLD, "is_found_at_end", lambda s, plan: False, id="tasks that do not ask at their end"
+            REPORTED,
+            "is_found_at_end",
+            lambda s, plan: False,
+            id="tasks that do not check epochs at their end",
         ),
         pytest.param(
             FROM_START, "is_loaded", rows_of_now, id="set back by the rows of the life of now"
         ),
         pytest.param(
-            TOLD._replace(sets=1),
+            REPORTED._replace(sets=1),
             "held_before",
             lambda claims, start, before: False,
             id="set back into a claim",

@@ -20,9 +20,9 @@ def test_a_command_that_is_a_member_loses_nothing_and_gives_nothing_to_two() -> 
 @pytest.mark.parametrize(
     ("without", "law"),
     [
-        ({"joins": False}, "told lost, and somebody has them"),
-        ({"one_step": False}, "told lost, and somebody has them"),
-        ({"starts_at_group": False}, "told lost, and somebody has them"),
+        ({"joins": False}, "reported as lost, and a member has them"),
+        ({"one_step": False}, "reported as lost, and a member has them"),
+        ({"starts_at_group": False}, "reported as lost, and a member has them"),
         ({"leaves_theirs": False}, "others read something twice"),
     ],
     ids=str,

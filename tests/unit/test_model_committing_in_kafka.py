@@ -23,7 +23,7 @@ def test_every_interleaving_of_reading_and_writing_keeps_every_law(left: Left, l
 def test_a_driver_that_writes_without_reading_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield (
-            f"{i} reads and goes on",
+            f"{i} reads and writes later",
             model._put(s, i, driver._replace(at=At.WRITE, read=s.offset)),
         )
 

@@ -36,4 +36,4 @@ def test_the_same_holds_when_members_come_and_go_more_often(start: State) -> Non
 )
 def test_without_one_of_the_rules_somebody_never_settles(rule: str, start: str) -> None:
     broken = explore(STARTS[start]._replace(rules=Rules()._replace(**{rule: False})))[1]
-    assert broken is not None and "nobody does anything any more" in broken
+    assert broken is not None and "no member makes a step any more" in broken

@@ -126,7 +126,7 @@ def test_records_before_a_broken_one_are_handed_out_and_it_is_told_when_nothing_
     assert turns.take(3) == {P1: [6]}, "it does not hold up the others"
     with pytest.raises(CorruptData):
         turns.take(3)
-    assert turns.to_fetch() == (P1,), "nobody asks behind it by himself"
+    assert turns.to_fetch() == (P1,), "no fetch after it without a call"
     turns.drop(P0)
     assert turns.to_fetch() == (P1, P0)
 

@@ -203,8 +203,8 @@ def test_a_leader_that_never_answers_is_unreachable(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     world = brokers[0].world
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        world.addresses[3] = nobody.getsockname()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        world.addresses[3] = listener.getsockname()
     world.logs["demo", 9] = FakeLog(3)
     with pytest.raises(BrokerUnreachable, match="No connection:"):
         cluster.extents([BrokerPartition("demo", 9)], isolation=COMMITTED, wait_for_leader_s=0)
@@ -271,8 +271,8 @@ def test_a_broker_too_old_to_tell_sizes_is_left_out(
 def test_the_next_bootstrap_address_is_asked_when_one_is_silent(
     brokers: tuple[FakeBroker, FakeBroker],
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        silent: tuple[str, int] = nobody.getsockname()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent: tuple[str, int] = listener.getsockname()
     with Cluster([silent, (brokers[1].host, brokers[1].port)]) as patient:
         assert list(patient.describe().topics) == ["demo"]
     with (
@@ -313,7 +313,7 @@ def test_how_long_topics_are_kept_takes_one_request(
     reported: Retention,
 ) -> None:
     brokers[0].world.configs["demo"] = configs
-    assert cluster.retention({"demo", "of somebody else"}) == {"demo": reported}
+    assert cluster.retention({"demo", "unknown"}) == {"demo": reported}
     assert requests_of(brokers, CONFIGS) == [1, 0]
 
 
@@ -331,8 +331,8 @@ def test_how_topics_are_kept_is_asked_of_the_next_broker_when_one_is_silent(
     brokers: tuple[FakeBroker, FakeBroker],
 ) -> None:
     brokers[0].world.configs["demo"] = {"cleanup.policy": "compact"}
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        silent: tuple[str, int] = nobody.getsockname()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent: tuple[str, int] = listener.getsockname()
     with Cluster([silent, (brokers[1].host, brokers[1].port)]) as patient:
         assert patient.retention({"demo"}) == {"demo": Retention(is_compacted=True)}
 
@@ -432,9 +432,9 @@ def test_the_members_of_kafkas_own_group_are_told_by_its_coordinator_with_what_e
     assert (requests_of(brokers, GROUPS), requests_of(brokers, FIND_COORDINATOR)) == (
         [1, 1],
         [0, 0],
-    ), "who asks for the coordinator makes a topic"
+    ), "a lookup of the coordinator would create its topic"
     assert members_as_owners(found, LOGS[:2]) == dict.fromkeys(LOGS[:2], "c-3 at 10.0.0.7"), (
-        "what is not known may be all"
+        "a member with an unknown assignment may own every partition"
     )
 
 

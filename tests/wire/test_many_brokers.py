@@ -61,12 +61,12 @@ def test_each_broker_is_asked_once_per_question_however_many_logs_it_leads(
     assert set(sizes.values()) == {BYTES_PER_OFFSET}
     offsets = 4  # start, end, high watermark, the first record that lasts
     each = {API_VERSIONS: 1, LIST_OFFSETS: offsets, LEADER_EPOCHS: 1, LOG_DIRS: 1, GROUPS: 1}
-    assert {key: {many.asked[broker, key] for broker in range(1, BROKERS + 1)} for key in each} == {
-        key: {n} for key, n in each.items()
-    }
+    assert {
+        key: {many.requests[broker, key] for broker in range(1, BROKERS + 1)} for key in each
+    } == {key: {n} for key, n in each.items()}
     assert (
         sum(
-            many.asked[broker, key]
+            many.requests[broker, key]
             for broker in range(1, BROKERS + 1)
             for key in (METADATA, CONFIGS)
         )
@@ -103,7 +103,7 @@ def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent() 
         with Cluster([("127.0.0.1", many.ports[0])], timeout_s=0.4) as cluster:
             reported = cluster.describe(None)
             many.silent.update(range(2, MAX_PARALLEL_BROKERS + 21))
-            many.asked.clear()
+            many.requests.clear()
             logs = [each.log for topic in reported.topics.values() for each in topic.partitions]
             with pytest.raises(BrokerUnreachable):
                 cluster.extents(
@@ -112,7 +112,7 @@ def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent() 
                     metadata=reported,
                     wait_for_leader_s=0,
                 )
-        request = {broker for broker, _ in many.asked}
+        request = {broker for broker, _ in many.requests}
         assert (
             1 in request and len(request) <= MAX_PARALLEL_BROKERS + 1
         )  # brokers after those have no deadline of their own

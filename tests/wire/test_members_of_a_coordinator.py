@@ -192,7 +192,9 @@ def test_a_heartbeat_that_says_so_ends_the_share_and_the_member_joins_again_by_i
             broker.call_for_a_rebalance()
         else:
             broker.refusals[api].append(code)
-        assert wait_until(lambda: not member.is_current, 20), "the run asks nothing meanwhile"
+        assert wait_until(lambda: not member.is_current, 20), (
+            "the member stays lost while the run is busy"
+        )
         again = member.rejoin()
         assert (
             again.logs == stage.logs
@@ -262,7 +264,7 @@ def test_a_coordinator_that_moved_is_looked_up_again_and_the_member_goes_on_ther
             first.refusals[HEARTBEAT].extend([16] * 5)
             world.coordinator = 2
             assert wait_until(lambda: bool(second.decoded_requests[JOIN]), 20), (
-                "nobody knows it there, so it joins"
+                "the new coordinator does not know the member, so it joins"
             )
             assert (
                 eventually(member, lambda found: found.member_id in second.group.members).logs
@@ -335,7 +337,7 @@ def test_the_members_thread_beats_while_the_run_waits_for_something_else(
     with stage.joined() as (member, _):
         before = len(broker.decoded_requests[HEARTBEAT])
         assert wait_until(lambda: len(broker.decoded_requests[HEARTBEAT]) > before + 3, 20), (
-            "nobody calls the member"
+            "no rebalance is announced"
         )
         assert member.is_current
 

@@ -158,7 +158,7 @@ def test_a_record_that_no_decoder_reads_is_named_and_the_stream_goes_on_behind_i
         where = {name: raised.value.where[name] for name in ("topic", "partition", "offset")}
         assert where == {"topic": "clicks", "partition": 1, "offset": 1}
         here.commit()
-        assert committed(broker)[1] == 1, "behind the last that was handed out"
+        assert committed(broker)[1] == 1, "the offset after the last returned message"
         assert [record.value for record in taken(stream, 2)] == [None, 3]
 
 
@@ -227,7 +227,7 @@ def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partitio
         assert wait_until(lambda: not stream.queue.has_room, 20)
         fetches = len(broker.fetched)
         time.sleep(0.2)
-        assert len(broker.fetched) <= fetches + 1, "it is not asked for more"
+        assert len(broker.fetched) <= fetches + 1, "a full queue stops the fetches"
         assert 10 <= stream.queue.count <= 10 + 2 * 4
         assert Counter(record.log for record in taken(stream, 320)) == {P0: 160, P1: 160}, (
             "and all of it comes"
@@ -297,7 +297,7 @@ def test_what_is_committed_by_itself_is_what_the_program_came_back_from(
     with connector(broker, group={"auto_commit_s": 3600.0}) as here:
         (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         taken(stream, 3)
-    assert committed(broker)[0] == 2, "nobody knows whether it was done with the third"
+    assert committed(broker)[0] == 2, "the third message may not be processed yet"
 
 
 # Refused

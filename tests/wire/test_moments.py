@@ -91,7 +91,7 @@ def test_a_word_is_believed_where_no_record_is_that_late_though_the_last_one_has
     fill(broker, NOON - 9, -1)
     fill(broker, -1, -1, partition=1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 2}
-    assert requests_of(broker, FETCH) == 0, "nothing is read where the broker tells"
+    assert requests_of(broker, FETCH) == 0, "no fetch is needed where the broker looks up times"
 
 
 def test_a_last_message_of_a_format_without_timestamps_bears_nothing_out(
@@ -134,7 +134,7 @@ def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(
 @pytest.mark.parametrize(
     ("spoken", "answers"),
     [(BEFORE_3_0, {FETCH: 0}), ((0, 9), {LIST_OFFSETS: 2})],
-    ids=["behind the look at the end", "behind the largest time"],
+    ids=["after the request for the end", "after the largest time"],
 )
 def test_a_record_that_came_while_it_was_asked_for_is_found(
     broker: FakeBroker, cluster: Cluster, spoken: tuple[int, int], answers: dict[int, int]

@@ -107,7 +107,7 @@ def test_asking_for_a_topic_makes_none(old: OldBroker, consumer: SimpleConsumer)
     with pytest.raises(TopicMissing):
         raise (
             consumer.topic_metadata(["gone"]).topics["gone"].refusal or pytest.fail("is known")
-        ).error("tell", topic="gone")
+        ).error("describe", topic="gone")
     assert {topic for topic, _ in old.logs} == {"demo"}
 
 
@@ -204,7 +204,9 @@ def test_what_was_found_out_of_a_broker_goes_with_the_leaders(
     assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"
     reported = old.requests.count((API_VERSIONS, 0))
     assert rows([OffsetRange(DEMO, 22, 27, found.leaders[DEMO])], old)[0] == values(22, 27)
-    assert old.requests.count((API_VERSIONS, 0)) == reported, "a task asks no leader what it is"
+    assert old.requests.count((API_VERSIONS, 0)) == reported, (
+        "a task does not request API versions again"
+    )
 
 
 def test_with_the_version_from_the_conf_nobody_is_asked_what_it_is(old: OldBroker) -> None:
@@ -234,7 +236,7 @@ def test_under_read_committed_a_broker_of_a_version_without_transactions_is_aske
             }
         request = old.requests.count((API_VERSIONS, 0))
         assert request == (2 if old.release == "0.8" else 1), (
-            "one that hangs up is asked once more behind another question"
+            "a broker that hangs up gets one more request, after another one"
         )
         cluster.extents([DEMO], isolation=COMMITTED)
         assert old.requests.count((API_VERSIONS, 0)) == request

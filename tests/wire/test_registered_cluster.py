@@ -26,10 +26,10 @@ class Registry:
 
     def __init__(self, *brokers: Broker) -> None:
         self.brokers = list(brokers)
-        self.asked = 0
+        self.calls = 0
 
     def __call__(self, topics: Collection[str] | None) -> ClusterMetadata:
-        self.asked += 1
+        self.calls += 1
         there = {broker.id: broker for broker in self.brokers}
         leaders = {
             log: Leader(there[log.broker_id]) if log.broker_id in there else None
@@ -94,7 +94,7 @@ def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_regist
     class EndsSoon(Registry):
         def __call__(self, topics: Collection[str] | None) -> ClusterMetadata:
             reported = super().__call__(topics)
-            self.brokers = [broker] if self.asked == 2 else self.brokers
+            self.brokers = [broker] if self.calls == 2 else self.brokers
             return reported
 
     with cluster_of(registry) as cluster, pytest.raises(BrokerUnreachable):
@@ -102,4 +102,4 @@ def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_regist
     ending = EndsSoon(broker, gone)
     with cluster_of(ending) as cluster:
         found = cluster.extents([HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60)
-    assert (set(found.extents), set(found.leaderless), ending.asked) == ({HERE}, {AWAY}, 3)
+    assert (set(found.extents), set(found.leaderless), ending.calls) == ({HERE}, {AWAY}, 3)

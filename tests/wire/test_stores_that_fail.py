@@ -1,5 +1,4 @@
-"""Commits to stores that throttle, or whose answers are lost: rows are there once, whatever the
-answer.
+"""Commits to stores that throttle, and lost answers of commits: rows are there once in any case.
 
 And stores that ignore If-None-Match, on which a commit replaces another one: the probe finds them.
 """
@@ -117,8 +116,8 @@ def place(
 def careless_server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[StoreServer, FaultyWay]]:
-    """A store behind a proxy that drops If-None-Match. The other stores check signatures, which
-    cover the header.
+    """A store with a proxy in front of it that drops If-None-Match. The other stores check signatures
+    over the header, so a proxy cannot drop it there.
     """
     folder = tmp_path_factory.mktemp("careless")
     with (
@@ -153,7 +152,7 @@ def test_on_a_store_that_ignores_if_none_match_two_pipelines_replace_each_others
         assert careless.appended(2, "offset-range-etl/cluster/group/other") is Result.APPLIED
         careless.way.let_go()
         assert late.result() is Result.APPLIED
-    assert careless.rows() == 2 * ROWS, "of 3 plans that were told to be applied"
+    assert careless.rows() == 2 * ROWS, "of 3 plans with the result APPLIED"
 
 
 def test_a_store_that_ignores_if_none_match_is_refused_by_name(careless: Place) -> None:

@@ -369,7 +369,7 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
         {"bootstrap": "a:1", "group": "g", "offsets_storage": "zookeeper"},
         {"zookeeper": "a:1", "group": "g", "offsets_storage": "kafka", "dialect": "jafka"},
         {"bootstrap": "a:1", "group": Group("g", membership="zookeeper")},
-        {"bootstrap": "a:1", "group": Group("g", membership="nobody")},
+        {"bootstrap": "a:1", "group": Group("g", membership="unknown")},
         {"zookeeper": "a:1", "group": Group("g", membership="coordinator")},
         {"zookeeper": "a:1", "dialect": "jafka", "group": Group("g", membership="coordinator")},
         {"bootstrap": "a:1", "group": Group("g", strategy="roundrobin-1.0")},
@@ -498,7 +498,9 @@ def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_
                 (b"a", 0, 3),
                 (b"b", 0, 3),
             ]
-            assert consumer.position(here) == second, "whoever goes on there gets the entry again"
+            assert consumer.position(here) == second, (
+                "a reader that continues there gets the entry again"
+            )
             assert [(one.value, one.message_index, one.offset) for one in polled(consumer, 1)] == [
                 (b"c", 1, second)
             ]

@@ -164,7 +164,7 @@ def test_what_the_group_wants_back_is_ours_until_the_next_poll_however_late_that
         finally:
             first.close()
             second.end()
-    assert len(read) == 20 and not second.read, "it begins behind what was committed"
+    assert len(read) == 20 and not second.read, "it begins at the committed offset"
 
 
 def test_what_came_of_a_log_that_is_taken_is_dropped_and_read_again_by_whoever_has_it_next(

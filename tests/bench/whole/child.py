@@ -34,7 +34,7 @@ class Spent:
     """All of it."""
     cpu: float
     """Seconds of processor time of the process and all below it."""
-    told: Mapping[str, Any]
+    figures: Mapping[str, Any]
     """The job's own figures."""
     peaks: Mapping[str, int]
 

@@ -72,8 +72,8 @@ class Warm:
             return {**about, "failed": str(failed)}
         return {
             **about,
-            **{name: value for name, value in asdict(spent).items() if name != "told" and value},
-            **spent.told,
+            **{name: value for name, value in asdict(spent).items() if name != "figures" and value},
+            **spent.figures,
         }
 
     def warm(self, kinds: Sequence[str], topic: Topic) -> None:

@@ -77,7 +77,7 @@ def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) 
         "none of them was there",
         "one never came",
         "files gone",
-        "more lacked than now: somebody put some back",
+        "more lacked than now: another writer restored some rows",
     ],
 )
 def test_missing_rows_are_told_apart_by_what_their_commit_held(

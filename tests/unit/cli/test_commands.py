@@ -64,5 +64,5 @@ def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
     )
     assert main(["run", "--dry-run", "no/such.yaml", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["where"] == {"path": "no/such.yaml"}, (
-        "what was said once is not said for ever"
+        "--json of one call leaves the next call as it is"
     )

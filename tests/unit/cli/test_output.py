@@ -39,7 +39,8 @@ class Full(io.StringIO):
         raise self.error
 
 
-NO_ROOM, NOBODY = OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")
+NO_ROOM = OSError(28, "No space left on device")
+CLOSED_PIPE = BrokenPipeError(32, "Broken pipe")
 
 
 def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> tuple[int, str]:
@@ -55,8 +56,8 @@ def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> 
     [
         (NO_ROOM, False, 2, "Standard output cannot be written: No space left on device"),
         (NO_ROOM, True, 0, "Standard output cannot be written: No space left on device"),
-        (NOBODY, False, 141, ""),
-        (NOBODY, True, 0, ""),
+        (CLOSED_PIPE, False, 141, ""),
+        (CLOSED_PIPE, True, 0, ""),
     ],
 )
 def test_a_question_without_an_answer_fails_and_what_was_done_is_done(

@@ -23,7 +23,7 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
     outside = stored()
     assert outside.table
     outside.table = outside.table[:-1]
-    old = outside.beside("old")
+    old = outside.backfill("old")
     claim = fake_ledger.read_claim(old)
     assert claim
 

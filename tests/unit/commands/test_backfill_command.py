@@ -157,14 +157,14 @@ def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
 
 
 def test_a_pipeline_and_its_backfills_are_beside_one_another_and_nobody_else_is() -> None:
-    beside = backfill_pipeline(APP_ID, "old")
-    assert live_and_name(beside) == (APP_ID, "old") and live_and_name(APP_ID) == (APP_ID, None)
+    backfill = backfill_pipeline(APP_ID, "old")
+    assert live_and_name(backfill) == (APP_ID, "old") and live_and_name(APP_ID) == (APP_ID, None)
     assert (
-        is_same_pipeline(APP_ID, beside)
-        and is_same_pipeline(beside, backfill_pipeline(APP_ID, "new"))
-        and is_same_pipeline(beside, beside)
+        is_same_pipeline(APP_ID, backfill)
+        and is_same_pipeline(backfill, backfill_pipeline(APP_ID, "new"))
+        and is_same_pipeline(backfill, backfill)
     )
-    assert not is_same_pipeline(APP_ID + "-2", beside)
+    assert not is_same_pipeline(APP_ID + "-2", backfill)
 
 
 def test_a_claim_comes_back_as_it_was_written() -> None:
@@ -193,7 +193,7 @@ def test_the_pace_is_what_lies_between_the_last_plans() -> None:
     assert pace_of(CLAIM, []) is None and pace_of(CLAIM, [part(1, 0, 4, 1000)]) is None
     assert pace_of(CLAIM, [part(1, 0, 4, 1000), part(2, 4, 8, 3000)]) == 2.0
     assert pace_of(CLAIM, [part(1, 8, 10, 1000), part(2, 20, 24, 2000)]) == 2.0, (
-        "what lies between stretches is not loaded"
+        "the offsets between two reserved ranges are not loaded"
     )
 
 

@@ -22,11 +22,11 @@ from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings, parse_change
 from tests.command_result import refused, run_etl
 
-ASKED = InitRequest("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")
+REQUEST = InitRequest("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")
 SEEN = InitFindings(BrokerFamily.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None, None)
 
 
-def written(folder: Path, prompts: InitRequest = ASKED, seen: InitFindings = SEEN) -> Path:
+def written(folder: Path, prompts: InitRequest = REQUEST, seen: InitFindings = SEEN) -> Path:
     path = folder / prompts.path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(conf_text(choose_keys(prompts, seen)))
@@ -68,7 +68,7 @@ def test_each_key_has_its_reason_above_it_and_the_first_line_leads_an_editor_to_
         for number, line in enumerate(lines)
         if ": " in line and not line.lstrip().startswith("#")
     ]
-    assert len(keys) == len(choose_keys(ASKED, SEEN))
+    assert len(keys) == len(choose_keys(REQUEST, SEEN))
     reasons = [number for number in keys if lines[number - 1].lstrip().startswith("#")]
     assert len(reasons) == len(keys), "version has the head above it"
 
@@ -80,14 +80,14 @@ def test_each_key_has_its_reason_above_it_and_the_first_line_leads_an_editor_to_
         ({"topics": ("a", "b")}, "clicks", "conf/clicks.yaml"),
         ({"topics": ("a.*",), "table": "s3://b/t/"}, "t", "conf/t.yaml"),
         ({"out": Path("x/mine.yaml")}, "mine", "x/mine.yaml"),
-        ({"pipeline": "said"}, "said", "conf/said.yaml"),
+        ({"pipeline": "named"}, "named", "conf/named.yaml"),
         ({"topics": ("é è",), "table": "/é"}, "pipeline", "conf/pipeline.yaml"),
     ],
 )
 def test_a_pipeline_is_called_as_was_said_or_as_its_file_topic_or_table(
     change: dict[str, Any], name: str, path: str
 ) -> None:
-    request = replace(ASKED, **change)
+    request = replace(REQUEST, **change)
     assert (request.name, str(request.path)) == (name, path)
 
 
@@ -95,27 +95,27 @@ def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(
     tmp_path: Path,
 ) -> None:
     seen = replace(SEEN, dialect=BrokerFamily.JAFKA, cluster_id=None)
-    found = load_settings(written(tmp_path, ASKED, seen))
+    found = load_settings(written(tmp_path, REQUEST, seen))
     assert (found.source.assume_cluster_id, found.source.broker_type) == (
         "clicks",
         BrokerFamily.JAFKA,
     )
     assert (
-        "must stay" in why(ASKED, seen)["source.assume_cluster_id"]
-        and "1,000 bytes" in why(ASKED, seen)["source.starting_offsets"]
+        "must stay" in why(REQUEST, seen)["source.assume_cluster_id"]
+        and "1,000 bytes" in why(REQUEST, seen)["source.starting_offsets"]
     )
     with pytest.raises(SettingsError, match="an-id"):
-        choose_keys(replace(ASKED, cluster="mine"), SEEN)
+        choose_keys(replace(REQUEST, cluster="mine"), SEEN)
 
 
 def test_what_is_there_already_is_said(tmp_path: Path) -> None:
     assert (
-        "none of these topics yet" in why(ASKED, SEEN)["group"]
+        "none of these topics yet" in why(REQUEST, SEEN)["group"]
         and "the table does not exist yet, the first run creates it"
-        in why(ASKED, SEEN)["table.path"]
+        in why(REQUEST, SEEN)["table.path"]
     )
     seen = replace(SEEN, committed=3, newest_plan=7, table_version=12)
-    result = why(ASKED, seen)
+    result = why(REQUEST, seen)
     assert (
         "3 partitions" in result["group"]
         and "Plan 7" in result["pipeline"]
@@ -125,7 +125,7 @@ def test_what_is_there_already_is_said(tmp_path: Path) -> None:
 
 def test_a_text_that_yaml_would_read_as_something_else_comes_back_as_it_was(tmp_path: Path) -> None:
     request = replace(
-        ASKED, topics=("no", "2026-01-31", "a: *b", "#x"), table="/a 'b' \"c\" é", pipeline="0x1f"
+        REQUEST, topics=("no", "2026-01-31", "a: *b", "#x"), table="/a 'b' \"c\" é", pipeline="0x1f"
     )
     found = yaml.safe_load(conf_text(choose_keys(request, SEEN)))
     assert (found["source"]["topics"], found["table"]["path"], found["pipeline"]) == (
@@ -139,7 +139,7 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
     path = tmp_path / "clicks.yaml"
     path.write_text("mine")
     with pytest.raises(SettingsError, match="The file exists, and is not overwritten"):
-        write_first_conf(replace(ASKED, out=path, zookeeper="127.0.0.1:1"))
+        write_first_conf(replace(REQUEST, out=path, zookeeper="127.0.0.1:1"))
     assert path.read_text() == "mine"
 
 
@@ -191,7 +191,7 @@ def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = load_settings(written(tmp_path, replace(ASKED, keys=KEYS)))
+    settings = load_settings(written(tmp_path, replace(REQUEST, keys=KEYS)))
     way_in = settings.source.way_in
     assert (
         way_in.login

@@ -58,7 +58,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
     assert given_up(outside, name="jan", settings=CAPPED).stretches == {LOG: ((20, 40),)}
     claims = SimpleNamespace(
         read=lambda: fake_ledger.read_claims(outside),
-        ledger_of=lambda name: ledger_of(outside.beside(name)),
+        ledger_of=lambda name: ledger_of(outside.backfill(name)),
     )
     monkeypatch.setattr(inherit_pipeline, "ReservationStore", lambda *_: claims)
     return outside

@@ -20,14 +20,14 @@ from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, outside_of, run,
 from tests.fakes.world import Crash, FakeWorld, When
 
 NOW_MS = 1_700_000_000_000
-TOLD = {log: OldestRecord(NOW_MS - 90_000) for log in (*LOGS, A, B)}
+OLDEST_RECORDS = {log: OldestRecord(NOW_MS - 90_000) for log in (*LOGS, A, B)}
 
 
-def lags(outside: Outside, settings: Settings = SETTINGS, told: Any = None) -> Lags:
+def lags(outside: Outside, settings: Settings = SETTINGS, oldest: Any = OLDEST_RECORDS) -> Lags:
     return lags_of(
         FakeWorld(outside, settings).observe(),
         settings,
-        TOLD if told is None else told,
+        oldest,
         now_ms=NOW_MS,
     )
 
@@ -84,7 +84,7 @@ def test_only_logs_that_lag_are_asked_for_their_oldest_unread_record() -> None:
     assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
         LOGS[0]: 5,
         LOGS[2]: 5,
-    }, "what expired is not asked for"
+    }, "the expired offsets are not requested"
 
 
 def test_what_a_stored_plan_holds_lags_from_where_the_plan_begins() -> None:
@@ -123,9 +123,9 @@ def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> 
 def test_a_time_that_nobody_tells_is_null_with_the_reason_and_not_in_the_longest() -> None:
     found = lags(
         loaded(),
-        told={
+        oldest={
             LOGS[0]: OldestRecord(why="its message format has no timestamps"),
-            LOGS[2]: TOLD[LOGS[2]],
+            LOGS[2]: OLDEST_RECORDS[LOGS[2]],
         },
     )
     row = found.as_json()["partitions"][0]
@@ -139,7 +139,7 @@ def test_a_time_that_nobody_tells_is_null_with_the_reason_and_not_in_the_longest
 
 
 def test_a_record_from_the_future_is_not_behind_by_less_than_nothing() -> None:
-    row = lags(loaded(), told={**TOLD, LOGS[0]: OldestRecord(NOW_MS + 5000)}).as_json()[
+    row = lags(loaded(), oldest={**OLDEST_RECORDS, LOGS[0]: OldestRecord(NOW_MS + 5000)}).as_json()[
         "partitions"
     ][0]
     assert (row["behind_s"], row["oldest_unread_at"]) == (0.0, "2023-11-14T22:13:25.000+00:00")
@@ -156,7 +156,9 @@ def test_a_record_from_the_future_is_not_behind_by_less_than_nothing() -> None:
     ],
 )
 def test_a_size_that_nobody_tells_is_not_assumed(changes: dict[str, Any], why: str) -> None:
-    found = lags_of(snapshot_of({A: (0, 50)}, **changes), plan_settings(), TOLD, now_ms=NOW_MS)
+    found = lags_of(
+        snapshot_of({A: (0, 50)}, **changes), plan_settings(), OLDEST_RECORDS, now_ms=NOW_MS
+    )
     assert (found.totals["lag"], found.totals["estimated_bytes"]) == (50, None)
     assert found.logs[0].unknown["estimated_bytes"] == why
 

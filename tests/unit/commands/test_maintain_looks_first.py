@@ -85,10 +85,10 @@ def backfilled(at: At = nothing) -> Outside:
 
 def looked_at_beside(outside: Outside) -> None:
     """As maintenance looks at what the backfill has loaded, its ledger first."""
-    beside = outside.beside("old")
+    backfill = outside.backfill("old")
     ledger, theirs, table = (
-        FakeWorld(beside, SETTINGS).read_ledger(),
-        fake_table.read_table(beside),
+        FakeWorld(backfill, SETTINGS).read_ledger(),
+        fake_table.read_table(backfill),
         fake_table.read_table(outside),
     )
     assert table

@@ -35,15 +35,15 @@ THEIRS = ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(OLD, 4))
 
 @dataclass
 class World:
-    """The few services that this test needs; `asked` counts the observations of brokers."""
+    """The few services that this test needs; `observed` counts the observations of brokers."""
 
     snapshot: Snapshot | None = None
     settings: Any = SETTINGS
     app_id: str = "offset-range-etl/cluster-1/group/clicks"
-    asked: list[str] = field(default_factory=list)
+    observed: list[str] = field(default_factory=list)
 
     def observe(self) -> Snapshot:
-        self.asked.append("brokers")
+        self.observed.append("brokers")
         assert self.snapshot is not None
         return self.snapshot
 
@@ -75,7 +75,7 @@ def test_rows_of_a_pipeline_in_service_that_no_plan_put_there_are_a_surprise_tho
 ):
     assert judged(Ledger("u"), BEYOND) == (BEYOND, 0)
     assert judged(Ledger("u"), BEYOND, replace(TABLE, foreign=(THEIRS,)))[0].is_right, (
-        "and `stops_a_run` tells what others did"
+        "`stops_a_run` judges the commits of other writers"
     )
     assert stops_a_run(THEIRS, Ledger("u"))
 

@@ -369,7 +369,7 @@ def test_a_retired_pipeline_is_compared_and_told_as_a_run_tells_it() -> None:
 
 def test_an_owner_holds_up_a_run_and_asks_no_person() -> None:
     outside = with_a_stored_plan()
-    outside.owners[LOGS[0]] = "somebody"
+    outside.owners[LOGS[0]] = "consumer-1"
     found = diff(outside)
     assert found.refusal is None and found.document["stops"]["error"] == Owned.__name__
     with screen.capture() as shown:
@@ -428,7 +428,9 @@ def test_whether_an_offset_may_be_followed_nobody_can_tell_without_brokers(
     outside = situation()
     outside.move_offset(LOGS[0], 800)
     found = diff_by_ledgers(outside, FOLLOWING)
-    assert found.refusal is AWAY, "whether a person must decide is what the brokers would tell"
+    assert found.refusal is AWAY, (
+        "only the brokers' answers could show that an operator must decide"
+    )
     assert found.document["rows"][0]["difference"] == "moved by another client"
 
 

@@ -1,4 +1,4 @@
-"""Which rows are counted before an offset goes back, and how the command asks for confirmation."""
+"""The rows that are counted before an offset moves back, and the command's confirmation prompt."""
 
 from __future__ import annotations
 

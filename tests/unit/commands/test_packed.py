@@ -92,7 +92,7 @@ def test_a_worker_that_has_only_the_zip_compiles_no_kernel_wherever_it_lies(
     kernels, compiled, where = decoded(zipped, tmp_path / "home")
     assert (int(kernels), int(compiled)) == (ours(), 0)
     assert decoded(elsewhere, tmp_path / "home") == [kernels, compiled, where], (
-        "a copy elsewhere is known by what is in it"
+        "a copy in another folder is recognized by its content"
     )
     assert str(tmp_path / "home" / ".cache" / "offset-range-etl" / "kernels-") in where
 

@@ -200,7 +200,8 @@ def test_doctor_fails_where_plan_stops_with_the_same_error(
 
 def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_the_same() -> None:
     outside = outside_of(5, 3, 4)
-    outside.owners[LOGS[0]], outside.topic_ids["clicks"] = "somebody", "id-1"
+    outside.owners[LOGS[0]] = "consumer-1"
+    outside.topic_ids["clicks"] = "id-1"
     assert [
         line.verdict
         for line in check_snapshot(
@@ -224,7 +225,7 @@ def test_the_doctor_says_where_nothing_tells_that_a_topic_is_made_again() -> Non
 @pytest.fixture
 def by_transform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """A conf that names a function of a module that lies there, and a table that does not."""
-    body = "number = 7\n\ndef fails(rows):\n    raise ValueError('no rows were asked for')\n"
+    body = "number = 7\n\ndef fails(rows):\n    raise ValueError('the transform was called with rows')\n"
     name = f"shaping_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(body)
     monkeypatch.syspath_prepend(str(tmp_path))

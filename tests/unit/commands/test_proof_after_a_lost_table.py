@@ -75,14 +75,14 @@ def told_by(outside: Outside) -> BothLedgers:
 
 
 def world_of(outside: Outside, settings: Settings) -> Any:
-    claims = (fake_ledger.read_claim(beside) for beside in outside.backfills.values())
-    beside = SimpleNamespace(read=lambda: [one.claim for one in claims if one])
+    claims = (fake_ledger.read_claim(backfill) for backfill in outside.backfills.values())
+    store = SimpleNamespace(read=lambda: [one.claim for one in claims if one])
     return SimpleNamespace(
         settings=settings,
         app_id=outside.app_id,
         zookeeper=None,
         run_id="r",
-        claims=SimpleNamespace(store=beside),
+        claims=SimpleNamespace(store=store),
     )
 
 
@@ -90,14 +90,16 @@ def world_of(outside: Outside, settings: Settings) -> Any:
 def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What all that load the table are expected to have put there."""
 
-    def beside(settings: Settings) -> Outside:
-        return outside.beside(settings.pipeline.split("@")[1])
+    def backfill_of(settings: Settings) -> Outside:
+        return outside.backfill(settings.pipeline.split("@")[1])
 
     monkeypatch.setattr(
-        expected_rows, "LiveServices", lambda settings, *_: world_of(beside(settings), settings)
+        expected_rows,
+        "LiveServices",
+        lambda settings, *_: world_of(backfill_of(settings), settings),
     )
     monkeypatch.setattr(
-        expected_rows, "read_both_ledgers", lambda own: told_by(beside(own.settings))
+        expected_rows, "read_both_ledgers", lambda own: told_by(backfill_of(own.settings))
     )
 
     def found() -> expected_rows.ExpectedOfAll:
@@ -126,7 +128,7 @@ def test_rows_that_a_backfill_loaded_again_are_expected_once(
 ) -> None:
     before = proven(outside, expected)
     assert (before.missing, before.unexpected) == (40, 0), (
-        "they are in no table of now, and that is told"
+        "the rows of the lost table are in no present table, and the proof reports them"
     )
     filled(outside, backfill_request(0, 40), settings=CAPPED, name="jan")
     found = proven(outside, expected)

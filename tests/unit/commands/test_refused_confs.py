@@ -1,6 +1,4 @@
-"""An invalid conf is rejected before any request: exit code, what is wrong, where, and what to
-check.
-"""
+"""An invalid conf is rejected before any request: exit code, error, place in the conf, action."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_topic_or_partition_that_is_none_is_refused(partition: str) -> None:
         parse_wanted((partition,), "0", "9")
 
 
-@pytest.mark.parametrize("words", [(), ("--json",)], ids=["no terminal", "a document is asked for"])
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["no terminal", "with --json"])
 def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
     words: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,

@@ -28,8 +28,8 @@ class Run:
     def __init__(self) -> None:
         self.now = 0.0
         self.doing = Doing(Verb.OBSERVE)
-        self.said: list[str] = []
-        self.lines = Lines(lambda: self.doing, self.said.append, clock=lambda: self.now)
+        self.printed: list[str] = []
+        self.lines = Lines(lambda: self.doing, self.printed.append, clock=lambda: self.now)
 
     def until(self, second: int) -> None:
         while self.now < second:
@@ -39,13 +39,13 @@ class Run:
     @property
     def words(self) -> list[str]:
         """The printed lines without their times."""
-        return [line.partition(" etl: ")[2] for line in self.said]
+        return [line.partition(" etl: ")[2] for line in self.printed]
 
 
 def test_a_short_run_with_nothing_new_says_nothing() -> None:
     run = Run()
     run.until(9)
-    assert run.said == []
+    assert run.printed == []
 
 
 def test_that_spark_starts_is_said_at_once_with_the_time() -> None:
@@ -53,7 +53,7 @@ def test_that_spark_starts_is_said_at_once_with_the_time() -> None:
     run.until(1)
     run.doing = Doing(Verb.START_SPARK)
     run.until(5)
-    [line] = run.said
+    [line] = run.printed
     when, _, words = line.partition(" etl: ")
     assert (words, datetime.fromisoformat(when).utcoffset()) == ("starting Spark", timedelta(0))
 
@@ -62,9 +62,9 @@ def test_lines_come_after_ten_seconds_and_then_more_rarely_down_to_one_a_minute(
     run = Run()
     times = []
     for second in range(1, 301):
-        before = len(run.said)
+        before = len(run.printed)
         run.until(second)
-        times += [second] * (len(run.said) - before)
+        times += [second] * (len(run.printed) - before)
     assert times == [10, 30, 70, 130, 190, 250]
 
 

@@ -117,7 +117,7 @@ def test_ctrl_c_is_told_though_libraries_are_silenced(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(commands, "table_settings_of", stopped)
     result = run_etl("lag", "x.yaml", "--log-format", "json")
-    assert not logging.root.manager.disable, "the tests behind this one hear what is logged"
+    assert not logging.root.manager.disable, "the tests after this one still receive log records"
     assert result.code == 130 and objects(result.err)[-1]["error"] == "Stopped"
 
 
@@ -208,4 +208,4 @@ def test_warnings_of_python_and_tracebacks_of_libraries_are_lines() -> None:
 def test_a_standard_error_that_is_closed_ends_nothing() -> None:
     stream = io.StringIO()
     stream.close()
-    JsonLines(stream).write("info", "nobody hears it")
+    JsonLines(stream).write("info", "not written")

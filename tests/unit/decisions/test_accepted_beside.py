@@ -27,7 +27,7 @@ def accepted(
 def heard(word: Acknowledgement | None, newest: Plan) -> Acknowledgement | None:
     outside = outside_of(1, 1, 1)
     outside.plans[newest.number], outside.acknowledged = render_plan(newest), word
-    return outside.beside("old").acknowledged
+    return outside.backfill("old").acknowledged
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,9 @@ def test_that_there_is_no_table_is_heard_while_none_can_have_been_made_since(
     assert (found is not None) is is_heard
     if found:
         assert found.table_id == word.table_id
-        assert found.number != newest.number, "of a plan it says nothing to a backfill"
+        assert found.number != newest.number, (
+            "the plan number of the live pipeline is withheld from its backfill"
+        )
 
 
 def test_where_nothing_was_said_nothing_is_heard() -> None:

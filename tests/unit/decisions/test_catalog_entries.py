@@ -136,7 +136,7 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
         ),
         (
             "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
-            "said otherwise",
+            "of the caller",
             ("at the place that the catalog gives it", "LOCATION"),
         ),
         (

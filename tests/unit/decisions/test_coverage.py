@@ -312,8 +312,10 @@ def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(
 
 
 def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
-    first, lost, behind = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))
-    behind = replace(behind[0], table_transaction_version=1), behind[1]
+    first = plan_of(1, (A, 0, 5))
+    lost = plan_of(2, (A, 5, 9))
+    third, result = plan_of(3, (A, 9, 12))
+    third = replace(third, table_transaction_version=1)
     found = fold(LoadedIntervals(), *first)
     found = fold(found, *lost, is_given_up=True)
     assert found == LoadedIntervals(
@@ -323,7 +325,7 @@ def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
         given_up={A: (Interval(5, 9, 3),)},
         held_through=1,
     )
-    assert fold(found, *behind) == LoadedIntervals(
+    assert fold(found, third, result) == LoadedIntervals(
         3,
         {A: (Interval(0, 5, 4), Interval(9, 12, 2))},
         table_id="t",
@@ -358,12 +360,10 @@ def test_what_the_table_holds_is_told_by_the_version_that_it_is_at(
 def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_for_another_table() -> (
     None
 ):
-    live, beside = (
-        fold(LoadedIntervals(), *plan_of(1, (A, 5, 9))),
-        fold(LoadedIntervals(), *plan_of(1, (A, 0, 3), (B, 0, 2))),
-    )
+    live = fold(LoadedIntervals(), *plan_of(1, (A, 5, 9)))
+    backfill = fold(LoadedIntervals(), *plan_of(1, (A, 0, 3), (B, 0, 2)))
     elsewhere = replace(fold(LoadedIntervals(), *plan_of(1, (A, 3, 5))), table_id="t2")
-    found = with_backfills(live, (beside, elsewhere), "t")
+    found = with_backfills(live, (backfill, elsewhere), "t")
     assert {
         log: [(one.from_offset, one.until_offset) for one in some]
         for log, some in found.intervals.items()
@@ -417,9 +417,9 @@ def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_su
     assert (
         inherit_intervals(found, None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2}) == found
     )
-    behind = inherit_intervals(found, None, {B: 3}, table_id="t", known=(B,))
-    assert behind.given_up[B] == (Interval(0, 7, 0), Interval(0, 3, 0)), (
-        "what was taken in before stays"
+    later = inherit_intervals(found, None, {B: 3}, table_id="t", known=(B,))
+    assert later.given_up[B] == (Interval(0, 7, 0), Interval(0, 3, 0)), (
+        "intervals that were inherited before stay"
     )
 
 

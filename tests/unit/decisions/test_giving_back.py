@@ -23,7 +23,7 @@ from etl.model.snapshot import Interval, LoadedIntervals, Reservation
 from tests.builders import plain_plan
 
 LOG, PHYSICAL = BrokerPartition("clicks", 0), BrokerPartition("clicks", 0, 1)
-CLAIM = Reservation("old", {LOG: ((0, 4), (6, 10))}, {LOG: 2}, "asked", 5)
+CLAIM = Reservation("old", {LOG: ((0, 4), (6, 10))}, {LOG: 2}, "from 0 until 10", 5)
 
 
 def applied_of(*receipts: RangeResult) -> CommitResult:
@@ -40,7 +40,7 @@ def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
         for one in split_reservation({LOG: ((0, 4), (6, 14))}, loaded)
     ] == [(0, 4, 3), (6, 8, 2), (8, 12, 4), (12, 14, None)]
     assert [one.rows for one in split_reservation({LOG: ((1, 4),)}, loaded)] == [None], (
-        "of a part nobody knows how many rows it gave"
+        "the number of rows of a part of a plan's range is unknown"
     )
 
 

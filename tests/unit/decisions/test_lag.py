@@ -143,8 +143,8 @@ SITUATIONS: dict[str, Callable[[], Situation]] = {
     "records that expired": of_expired_records,
     "a partition without a leader": of_a_partition_without_a_leader,
     "a start that waits for its partition": of_a_start_that_waits,
-    "a partition that somebody owns": of_an_owned_partition,
-    "an offset that somebody moved on": of_a_followed_offset,
+    "a partition with an owner in the group": of_an_owned_partition,
+    "an offset that another client moved forward": of_a_followed_offset,
     "a new topic from its first record": lambda: of_a_new_topic("earliest", 9),
     "a new topic from its latest record": lambda: of_a_new_topic("latest", 0),
 }

@@ -105,7 +105,7 @@ def test_a_plan_knows_what_its_commit_leaves_in_each_place(storage: OffsetsStora
 def test_a_place_that_is_there_already_is_not_written_again() -> None:
     plan = plan_at(DUAL, both(in_zookeeper(800), in_kafka(500)))
     assert plan.offsets_to_move == (LOG,), (
-        "one of the two is behind, though the larger one is at the position"
+        "the smaller of the two offsets moves, though the larger one equals the loaded-until offset"
     )
     assert plan.moved(LOG) == Committed(800, 3, plan.word)
     assert plan_at(DUAL, both(in_zookeeper(500), in_kafka(800, "theirs"))).moved(LOG) == Committed(

@@ -564,7 +564,7 @@ def test_a_plan_in_the_place_of_another_reads_from_its_start_to_the_ends_of_now(
     )
     assert plan.positions == {A: 30, B: 6, OTHER: 7}
     assert plan.seen[A] == Committed(3, 1), (
-        "what the old plan saw stays the expected side: an offset moved meanwhile is told"
+        "the old plan's observed offset stays the expected one, so a moved offset is reported"
     )
     assert plan.losses == STORED.losses
 

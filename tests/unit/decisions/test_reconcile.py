@@ -77,7 +77,7 @@ def disagreement(ledger: Ledger, table: Table | None, message: str) -> LedgersDi
 # ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", [None, table_of(None), table_of(None, id="somebody's")])
+@pytest.mark.parametrize("table", [None, table_of(None), table_of(None, id="foreign")])
 @pytest.mark.parametrize("uid", [None, UID])
 @pytest.mark.parametrize("committed", [{}, COMPLETE])
 def test_without_a_plan_and_without_a_commit_of_ours_it_is_the_first_run(
@@ -757,7 +757,7 @@ RESET = plan_of(
     vanished=(Vanished(A, 0, 5),),
     seen=COMPLETE,
 )
-"""Continues with a recreated topic whose partition A had been read up to 5."""
+"""Continues with a recreated topic. Partition A of the deleted topic was read up to 5."""
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_of_a_dense_interval_the_parts_around_are_known_and_of_another_only_the_
 @pytest.mark.parametrize(
     "interval",
     [Interval(0, 10, 9), Interval(0, 10, None)],
-    ids=["nobody counted what stood", "nor what was loaded"],
+    ids=["the replaced rows were not counted", "the loaded rows were not counted"],
 )
 def test_where_nobody_counted_the_rows_the_number_is_not_known(interval: Interval) -> None:
     assert replace_span([interval], Span(LOG, 3, 6), [Interval(3, 6, 3)])[0].rows is None

@@ -35,7 +35,7 @@ def test_a_small_plan_is_not_short_where_a_large_one_comes_behind_it() -> None:
     assert not short(10, {LOG: 10, OTHER: MANY + 1}), (
         "a log that has no position yet counts from its start"
     )
-    assert short(10, {LOG: 5}), "an end that fell behind the plan takes nothing away"
+    assert short(10, {LOG: 5}), "an end before the loaded-until offset subtracts nothing"
 
 
 @pytest.mark.parametrize(

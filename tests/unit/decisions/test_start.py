@@ -334,7 +334,7 @@ def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had
 ):
     left = replace(
         snapshot_of({B: (0, 5)}),
-        owners={A: "somebody"},
+        owners={A: "consumer-1"},
         extents_of_owned={A: PartitionOffsets(0, 7)},
     )
     first = with_id(planned(left, settings=SKIP))

@@ -405,7 +405,7 @@ def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_a
         SETTINGS,
         uid="uid1",
         now_ms=2,
-        reason="said twice",
+        reason="repeated",
     )
     assert (again.topic_ids, again.positions, again.incarnations) == (
         ours.topic_ids,
@@ -593,7 +593,7 @@ def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itsel
         SETTINGS,
         uid="uid1",
         now_ms=1,
-        reason="said again",
+        reason="repeated",
     )
     assert (plan.number, plan.supersedes, plan.positions) == (2, stored.id, last.positions)
     assert plan.heir_of == ()

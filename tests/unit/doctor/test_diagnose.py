@@ -114,7 +114,7 @@ def _refusing(name: str, findings: Findings) -> Iterator[Line]:
 
 def test_a_check_whose_ground_failed_is_not_made_and_says_which_line_to_mend() -> None:
     def never(name: str, findings: Findings) -> Iterator[Line]:
-        raise AssertionError("it must not be asked")
+        raise AssertionError("this check must not run")
 
     checks = (
         Check("ZooKeeper", _refusing, gives=Fact.ZOOKEEPER),
@@ -316,7 +316,7 @@ def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to
     (line,) = lines_of(
         doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "file" / "b")}
     )
-    assert (line.verdict, line.exit_code) == (Verdict.ADVICE, 0), "a run goes on without"
+    assert (line.verdict, line.exit_code) == (Verdict.ADVICE, 0), "a run works without metrics"
     assert "metrics.path" in line.to_do and str(tmp_path / "file" / "b") in line.found
 
 

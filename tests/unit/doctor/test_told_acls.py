@@ -48,7 +48,7 @@ def test_what_is_as_the_conf_asks_for_is_well() -> None:
             is Verdict.OK
         )
     assert acl_line("znode ACLs", Acl.CREATOR, {}, None).verdict is Verdict.OK, (
-        "all are hidden: the line of permissions tells that"
+        "all ACLs are hidden: the check of permissions reports that"
     )
 
 
@@ -69,5 +69,5 @@ def test_what_another_login_guards_is_told_before_a_run_is_refused(
     line = acl_line("znode ACLs", Acl.CREATOR, {"/a": writers}, ours)
     assert line.verdict is Verdict.ADVICE and message in line.found and "hash" not in line.found
     assert acl_line("znode ACLs", Acl.CREATOR, {"/a": writers}, None).verdict is Verdict.OK, (
-        "of a certificate nobody knows here"
+        "the user of a certificate is unknown to the client"
     )

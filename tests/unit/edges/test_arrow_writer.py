@@ -34,7 +34,7 @@ from tests.fakes.file_tasks import APP, LOG, READ, Tasks, plan_of
 
 
 class Stale:
-    """A file system whose server restarted (NFS)."""
+    """A file system after a restart of its server (NFS)."""
 
     @staticmethod
     def commit(*_: Any, **__: Any) -> None:
@@ -127,7 +127,7 @@ def test_a_range_that_did_not_come_back_once_is_told_and_nothing_is_committed(
         appended(path, plan_of(), Tasks(plan_of(), spoil=spoil))
     assert read_table(path, APP, known=None) is None
     assert appended(path, plan_of()).result is Result.APPLIED
-    assert len(offsets(path)) == 15, "the files of the attempt that was lost are named by nobody"
+    assert len(offsets(path)) == 15, "no commit names the files of the lost attempt"
 
 
 @pytest.mark.parametrize(

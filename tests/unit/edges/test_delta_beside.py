@@ -15,7 +15,7 @@ from etl.model.snapshot import backfill_pipeline
 from tests.builders import plain_plan
 from tests.fakes.outside import APP_ID
 
-BESIDE = backfill_pipeline(APP_ID, "old")
+BACKFILL = backfill_pipeline(APP_ID, "old")
 LOG = BrokerPartition("clicks", 0)
 
 
@@ -44,15 +44,15 @@ def loads_seen(app_id: str, by: str) -> int:
 
 def test_what_is_loaded_beside_us_is_told_of_nobody_else() -> None:
     assert (
-        loads_seen(APP_ID, BESIDE)
-        == loads_seen(BESIDE, APP_ID)
-        == loads_seen(BESIDE, backfill_pipeline(APP_ID, "new"))
+        loads_seen(APP_ID, BACKFILL)
+        == loads_seen(BACKFILL, APP_ID)
+        == loads_seen(BACKFILL, backfill_pipeline(APP_ID, "new"))
         == 0
     )
-    assert loads_seen(APP_ID, APP_ID + "-2") == loads_seen(BESIDE, APP_ID + "-2") == 1
+    assert loads_seen(APP_ID, APP_ID + "-2") == loads_seen(BACKFILL, APP_ID + "-2") == 1
 
 
 def test_a_replay_of_the_pipeline_removes_no_rows_of_a_backfill() -> None:
     replayed = parse_commit(5, commit_of(APP_ID, removes=True))
-    assert judge(replayed, BESIDE, None) is None and judge(replayed, APP_ID, None) is None
+    assert judge(replayed, BACKFILL, None) is None and judge(replayed, APP_ID, None) is None
     assert judge(replayed, APP_ID + "-2", None) is not None

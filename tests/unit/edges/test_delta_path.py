@@ -27,7 +27,7 @@ from etl.io.delta.table import (
 from etl.io.delta.table_state import read_table
 from etl.model.columns import arrow_schema
 
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def unprivileged() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    os.seteuid(NOBODY)
+    os.seteuid(UNPRIVILEGED_UID)
     try:
         yield
     finally:

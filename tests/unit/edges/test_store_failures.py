@@ -13,7 +13,7 @@ from etl.io.delta.stores import public_cause, translate, unreachable
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 _XML = (
-    '<?xml version="1.0"?>\n<Error><Code>{}</Code><Message>said</Message><StringToSign>AWS4-HMAC '
+    '<?xml version="1.0"?>\n<Error><Code>{}</Code><Message>denied</Message><StringToSign>AWS4-HMAC '
     "key-of-mine</StringToSign></Error>"
 )
 _ASKED = (
@@ -65,7 +65,7 @@ PASSING = [
         "Name or service not known",
     ),
     (_ASKED.format("503 Slow Down") + _XML.format("SlowDown"), "503"),
-    ("what nobody knows", "cannot be read"),
+    ("an unknown failure", "cannot be read"),
     (
         "Generic HdfsObjectStore error: RPC error: "
         "org.apache.hadoop.hdfs.server.namenode.SafeModeException Cannot create file. Name "
@@ -122,5 +122,5 @@ def test_no_traceback_has_a_stores_words() -> None:
             raise OSError(_XML.format("SignatureDoesNotMatch"))
         except OSError as error:
             raise unreachable(error, S3, "read") from public_cause(error, S3)
-    except PermissionDenied as told:
-        assert "key-of-mine" not in "".join(traceback.format_exception(told))
+    except PermissionDenied as denied:
+        assert "key-of-mine" not in "".join(traceback.format_exception(denied))

@@ -56,7 +56,7 @@ def test_events_come_once_each_in_sets_of_both_kinds_on_every_partition() -> Non
     ]
     assert sorted(number for number, _ in found) == list(range(100, 1_110))
     assert Counter(index > 0 for _, index in found)[True] > 300, (
-        "those behind the first one of a gzipped set"
+        "messages after the first one of a gzipped set"
     )
     assert all(
         len(events_of(messages, partition)) >= 200 for partition, messages in enumerate(logs)

@@ -52,8 +52,8 @@ def values(codec: Codec, payload: bytes) -> list[bytes]:
     ("codec", "payload"),
     [
         *(
-            (GZIP, one(GZIP) + behind)
-            for behind in (
+            (GZIP, one(GZIP) + trailing)
+            for trailing in (
                 b"\0",
                 bytes(8),
                 bytes(100),
@@ -78,8 +78,8 @@ def values(codec: Codec, payload: bytes) -> list[bytes]:
         (SNAPPY, HEADER + b"".join(one(SNAPPY, PLAIN[n : n + 3]) for n in range(0, len(PLAIN), 3))),
         (SNAPPY, bytes(pa.compress(PLAIN, "snappy", asbytes=True))),
         *(
-            (LZ4, one(LZ4) + behind)
-            for behind in (
+            (LZ4, one(LZ4) + trailing)
+            for trailing in (
                 b"\0",
                 bytes(8),
                 bytes(100),
@@ -124,7 +124,7 @@ def test_what_javas_clients_read_behind_a_whole_stream_is_read_so_here(
         (LZ4, one(LZ4)[:-4]),
         (LZ4, SKIPPABLE),
         (LZ4, b"\x04\x22\x4d\x18\x60\x40\x82" + b"\xff" * 9),
-        *((ZSTD, one(ZSTD) + behind) for behind in (b"\0", bytes(4), bytes(100), b"garbage")),
+        *((ZSTD, one(ZSTD) + trailing) for trailing in (b"\0", bytes(4), bytes(100), b"garbage")),
         (ZSTD, two(ZSTD)[:-3]),
         (ZSTD, SKIPPABLE),
     ],

@@ -48,7 +48,7 @@ def fetch(*wanted: FetchTarget, max_bytes: int = 1 << 30) -> Request[FetchAnswer
 
 
 def behind_size(answer: str | bytes) -> memoryview:
-    """The bytes after the size of one framed answer, whose size is right."""
+    """Return the bytes after the size field of one framed answer; check the size."""
     content = bytes.fromhex(answer) if isinstance(answer, str) else answer
     assert int.from_bytes(content[:4], "big") == len(content) - 4
     return memoryview(content)[4:]

@@ -19,7 +19,7 @@ from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition, Isolation
 
 DEMO, DEMO_ID = BrokerPartition("demo", 0), UUID(int=0xDE)
-ASKED = [FetchTarget(DEMO, 0, 1, topic_id=str(DEMO_ID))]
+TARGETS = [FetchTarget(DEMO, 0, 1, topic_id=str(DEMO_ID))]
 PLACE: dict[str, Any] = {"broker": "b:9092"}
 
 
@@ -170,13 +170,13 @@ def test_metadata_never_creates_a_topic() -> None:
 
 
 def test_no_topics_and_all_topics_are_not_the_same_question() -> None:
-    def topics(asked: list[str] | None) -> bytes:
+    def topics(names: list[str] | None) -> bytes:
         return kafka_python_messages.encode(
             Api.METADATA,
             4,
             correlation_id=1,
             client_id="",
-            fields=kafka_python_messages.metadata_fields(asked),
+            fields=kafka_python_messages.metadata_fields(names),
         )[14:]
 
     assert topics(None) == bytes.fromhex("ffffffff 00")
@@ -204,7 +204,7 @@ def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) ->
         ],
         throttle_ms=250,
     )
-    answer = fetch_messages.parse_fetch(version, body, ASKED, **PLACE)
+    answer = fetch_messages.parse_fetch(version, body, TARGETS, **PLACE)
     first, second = answer.partitions
     assert (answer.throttle_ms, answer.refusal) == (250 if version >= 1 else 0, None)
     assert (
@@ -293,7 +293,7 @@ def test_random_bytes_are_an_answer_or_corrupt_data_and_nothing_else(
     content: bytes, version: int
 ) -> None:
     try:
-        fetch_messages.parse_fetch(version, memoryview(content), ASKED)
+        fetch_messages.parse_fetch(version, memoryview(content), TARGETS)
     except CorruptData:
         pass
 
@@ -313,7 +313,7 @@ def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(
     )
     body[at % len(body)] = byte
     try:
-        fetch_messages.parse_fetch(version, memoryview(body), ASKED)
+        fetch_messages.parse_fetch(version, memoryview(body), TARGETS)
     except CorruptData:
         pass
 

@@ -217,7 +217,7 @@ def zipped(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def called(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a zip whose kernel was called once, and the home of that process."""
+    """A directory with a zip, and the home of a process that called the zip's kernel once."""
     folder = tmp_path_factory.mktemp("called")
     assert call_elsewhere(zipped(folder), folder / "home") == "8 10\n"
     return folder

@@ -215,7 +215,7 @@ def test_only_in_v0_an_lz4_header_may_have_any_checksum(frame: str, magic: int) 
 def test_the_checksum_of_an_lz4_header_is_that_of_the_headers_that_everybody_writes(
     header: str,
 ) -> None:
-    frame = np.frombuffer(bytes.fromhex(header) + b"behind", dtype=np.uint8)
+    frame = np.frombuffer(bytes.fromhex(header) + b"payload", dtype=np.uint8)
     wrong = np.frombuffer(with_wrong_checksum(frame.tobytes()), dtype=np.uint8)
     assert (
         codecs.with_lz4_checksum(wrong).tobytes()
@@ -374,7 +374,7 @@ NONE, LONG = struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)
         "value",
         "value by one",
         "a byte left",
-        "a byte behind null",
+        "a byte after null",
         "key over value",
         "no room for the value's length",
     ],

@@ -38,9 +38,7 @@ def offsets_of(log: list[OldEntry]) -> list[int]:
 def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(
     log: list[OldEntry], data: st.DataObject
 ) -> None:
-    """A broker begins an answer with the first entry whose last offset is at or after the requested
-    one.
-    """
+    """A broker begins an answer with the entry that contains the requested offset, or the next."""
     end, offsets = last_offset(log[-1][1]) + 1, offsets_of(log)
     from_offset = data.draw(st.integers(max(0, offsets[0] - 2), end))
     until_offset = data.draw(st.integers(from_offset, end))

@@ -36,7 +36,7 @@ def test_while_receipts_are_missing_tasks_read() -> None:
     doing = following.doing()
     assert (doing.verb, doing.reached and doing.reached.records) == (Verb.FETCH, 5)
     assert reading(began=None, last_came=4.0, ended=1).doing().verb is Verb.FETCH, (
-        "tasks that cannot tell have receipts"
+        "tasks without a report of their records have range results"
     )
 
 

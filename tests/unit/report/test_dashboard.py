@@ -19,7 +19,7 @@ from tests.reports import BEGAN_MS, loaded
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana" / "pipelines.json"
 DOCUMENT: dict[str, Any] = json.loads(DASHBOARD.read_text())
-ASKED = [target["expr"] for panel in DOCUMENT["panels"] for target in panel["targets"]]
+EXPRESSIONS = [target["expr"] for panel in DOCUMENT["panels"] for target in panel["targets"]]
 CHOICES = [
     one["query"]["query"] for one in DOCUMENT["templating"]["list"] if one["type"] == "query"
 ]
@@ -46,7 +46,7 @@ def test_a_run_that_leaves_some_has_a_sample_of_every_metric() -> None:
     assert set(re.findall(rf"^{PREFIX}(\w+){{", written(), re.MULTILINE)) == HELP.keys()
 
 
-@pytest.mark.parametrize("requested", [*ASKED, *CHOICES])
+@pytest.mark.parametrize("requested", [*EXPRESSIONS, *CHOICES])
 def test_a_panel_asks_for_metrics_and_labels_that_a_run_writes(requested: str) -> None:
     names, file = NAME.findall(requested), written()
     assert names

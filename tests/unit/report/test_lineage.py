@@ -55,7 +55,7 @@ def test_the_start_knows_no_topic_yet_and_an_object_store_is_named_by_its_bucket
     )
     named = plain_settings(source=source, table={"path": None, "name": "lake.clicks"})
     assert lineage_of(Report("r1", "clicks", "g", "t", 0), named, "shop").output is None, (
-        "the run has not asked for its place yet"
+        "the run does not know the table's path yet"
     )
 
 

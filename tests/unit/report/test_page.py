@@ -211,7 +211,7 @@ def test_a_page_of_a_run_that_failed_says_what_where_and_what_to_check_and_what_
         "The run ended early, and loaded nothing." in page.text
         and ("span", {"class": "pill bad"}) in page.elements
     )
-    assert page.text.count("no space is left") == 1, "it is told once"
+    assert page.text.count("no space is left") == 1, "the reason appears once"
 
 
 def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
@@ -228,10 +228,10 @@ def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
 def test_a_page_with_many_sentences_says_how_many_more_there_are() -> None:
     report = loaded(1)
     for number in range(MOST_SENTENCES + 20):
-        report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to somebody")
+        report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to its owner")
     page = parsed(report)
     assert (
-        page.text.count("left to somebody") == MOST_SENTENCES - 1
+        page.text.count("left to its owner") == MOST_SENTENCES - 1
         and "and 21 sentences more" in page.text
     )
 

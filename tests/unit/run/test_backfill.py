@@ -76,7 +76,7 @@ def test_a_backfill_loads_what_lies_before_the_start_in_bounded_plans_and_moves_
     filled(outside, report=report)
     reject_lacking(outside)
     assert outside.offsets == offsets
-    assert sorted(outside.beside("old").plans) == [1, 2, 3, 4], (
+    assert sorted(outside.backfill("old").plans) == [1, 2, 3, 4], (
         "fifteen offsets, four at most in each"
     )
     assert report.outcomes[-1] == (
@@ -239,13 +239,13 @@ def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
     kept = {
-        name: copy.deepcopy(getattr(outside.beside("old"), name))
+        name: copy.deepcopy(getattr(outside.backfill("old"), name))
         for name in ("plans", "plan_versions", "applied", "claim")
     }
     given_up(outside)
     filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     for name, value in kept.items():
-        setattr(outside.beside("old"), name, value)
+        setattr(outside.backfill("old"), name, value)
     for what in (backfill_request(0, 3), None):
         with pytest.raises(SettingsError, match="Backfill old was given up: not needed"):
             filled(outside, what)
@@ -278,7 +278,7 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
     ) as refused:
         filled(outside, backfill_request(0, 3))
     assert refused.value.action and refused.value.action.startswith("Use another")
-    assert outside.beside("old").claim is None and not outside.beside("old").plans
+    assert outside.backfill("old").claim is None and not outside.backfill("old").plans
     filled(outside, backfill_request(0, 3), name="again")
     reject_lacking(outside)
 
@@ -323,7 +323,7 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
     outside = live(3, 3, 3)
     what = replace(backfill_request(0, 3), asked="from -24h until -1h")
     filled(outside, what)
-    claim, report = fake_ledger.read_claim(outside.beside("old")), new_report()
+    claim, report = fake_ledger.read_claim(outside.backfill("old")), new_report()
     assert claim
     filled(outside, what, report=report)
     text = (
@@ -382,7 +382,7 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
         filled(outside, backfill_request(0, 9, only_missing=True), name="none", report=report)
         is None
     )
-    assert outcomes(report) == [Outcome.UP_TO_DATE] and outside.beside("none").claim is None
+    assert outcomes(report) == [Outcome.UP_TO_DATE] and outside.backfill("none").claim is None
     run(outside, CAPPED)
     run(outside, CAPPED)
     reject_lacking(outside)
@@ -463,7 +463,7 @@ def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(
     outside = live(5, 5, 5)
     with pytest.raises(error, match=message):
         filled(outside, what)
-    assert outside.beside("old").claim is None and not outside.beside("old").plans
+    assert outside.backfill("old").claim is None and not outside.backfill("old").plans
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     filled(outside, settings=skipping)
     reject_twice(outside)
     assert {(LOGS[0], at) for at in (2, 3, 4)} <= set(outside.rows())
-    assert [loss.until_offset for _, loss in outside.beside("old").losses] == [2]
+    assert [loss.until_offset for _, loss in outside.backfill("old").losses] == [2]
     report = new_report()
     filled(outside, settings=skipping, report=report)
     [(_, message)] = report.outcomes
@@ -589,20 +589,20 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
     outside.table, outside.table_id = ([] if is_there else None), "another"
     with pytest.raises(EtlError):
         filled(outside, backfill_request(0, 3))
-    before = outside.beside("old").claim
+    before = outside.backfill("old").claim
     with pytest.raises(
         NeedsDecision,
         match="The table at this path is not" if is_there else "No table exists at this path",
     ) as refused:
         given_up(outside)
-    assert outside.beside("old").claim == before, "the path may be wrong, or not mounted"
+    assert outside.backfill("old").claim == before, "the path may be wrong, or not mounted"
     assert f"`etl table accept-changes CONF {0 if is_there else 'none'} --reason ...`" in str(
         refused.value.action
     )
     newest = outside.newest_plan()
     assert newest
     outside.acknowledged = Acknowledgement(
-        "another" if is_there else None, None, newest.number, "made again", 1, plan_id=newest.id
+        "another" if is_there else None, None, newest.number, "recreated", 1, plan_id=newest.id
     )
     claim = given_up(outside)
     assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
@@ -633,7 +633,7 @@ def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool)
     claim = filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     assert claim and claim.offsets == 9
     assert {offset_of(at) for _, at in outside.rows()} == {0, 1, 2}
-    outside.acknowledged = Acknowledgement("another", None, -1, "made again", 1)
+    outside.acknowledged = Acknowledgement("another", None, -1, "recreated", 1)
     assert dict(given_up(outside).stretches) == {}
     reject_twice(outside)
 
@@ -659,12 +659,12 @@ def test_of_two_who_claim_at_one_moment_the_second_is_refused() -> None:
     outside = live(5, 5, 5)
 
     def meanwhile(step: str, when: When) -> None:
-        if (step, when) == ("begin", When.BEFORE) and not outside.beside("new").plans:
+        if (step, when) == ("begin", When.BEFORE) and not outside.backfill("new").plans:
             filled(outside, backfill_request(1, 3), name="new")
 
     with pytest.raises(Owned, match="offsets were claimed at this moment"):
         filled(outside, backfill_request(0, 3), meanwhile)
-    assert outside.beside("old").claim is None
+    assert outside.backfill("old").claim is None
     reject_twice(outside)
 
 
@@ -713,5 +713,5 @@ def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
         pass
     reject_twice(outside)
     assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(9)), (
-        "what was skipped by hand is loaded after all"
+        "the backfill loads the offsets that the operator skipped"
     )

@@ -75,7 +75,7 @@ def test_what_is_left_of_a_log_that_was_cut_is_not_loaded_again_by_a_backfill(
         match="This partition was truncated or recreated since the pipeline began it.",
     ):
         filled(outside, backfill_request(0, 3, FIRST, only_missing=only_missing), settings=EARLIEST)
-    assert outside.beside("old").claim is None
+    assert outside.backfill("old").claim is None
     reject_doubled(outside)
     assert (
         filled(outside, backfill_request(0, 2, "clicks:1", only_missing=True), settings=EARLIEST)
@@ -195,8 +195,8 @@ def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_
         is_begun = answers[0]
         error = PartitionTruncated(
             "cut",
-            action="the disk; to go on from there: etl topics accept-changes CONF -p clicks:0 "
-            "--reason ...",
+            action="Check the disk. To continue from that offset, run "
+            "`etl topics accept-changes CONF -p clicks:0 --reason ...`",
         )
         with (
             contextlib.suppress(PartitionTruncated),

@@ -21,7 +21,7 @@ IN_ZOOKEEPER = ("plans", "plan_versions", "applied", "claim", "claim_version", "
 
 def copied(outside: Outside) -> dict[str, object]:
     """What ZooKeeper has of the backfill."""
-    return {name: copy.deepcopy(getattr(outside.beside("old"), name)) for name in IN_ZOOKEEPER}
+    return {name: copy.deepcopy(getattr(outside.backfill("old"), name)) for name in IN_ZOOKEEPER}
 
 
 def reject_twice(outside: Outside) -> None:
@@ -37,12 +37,12 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
-    plan, saved = outside.beside("old").newest_plan(), copied(outside)
+    plan, saved = outside.backfill("old").newest_plan(), copied(outside)
     assert plan and plan.number == 2
-    forgotten = FakeWorld(outside.beside("old"), settings_of_backfill(CAPPED, "old"))
+    forgotten = FakeWorld(outside.backfill("old"), settings_of_backfill(CAPPED, "old"))
 
     def at_moment(step: str, when: When) -> None:
-        if (step, when) == ("close", When.AFTER) and outside.beside(
+        if (step, when) == ("close", When.AFTER) and outside.backfill(
             "old"
         ).transaction_version() == 1:
             forgotten.append(plan, list(plan.ranges))
@@ -51,7 +51,7 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     assert claim.state is ReservationState.GIVEN_UP and claim.offsets == 8
     filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
     for name, value in saved.items():
-        setattr(outside.beside("old"), name, value)
+        setattr(outside.backfill("old"), name, value)
     for what in (backfill_request(0, 3), None):
         with pytest.raises(SettingsError, match="Backfill old was given up: not needed"):
             filled(outside, what)
@@ -75,7 +75,7 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     run(outside, CAPPED)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("begin", When.AFTER))
-    plan, before = outside.beside("old").newest_plan(), outside.beside("old").claim
+    plan, before = outside.backfill("old").newest_plan(), outside.backfill("old").claim
     assert plan and plan.table_id == "another"
     there, outside.table = outside.table, None
     with pytest.raises(NeedsDecision, match="No table exists at this path") as refused:
@@ -83,9 +83,9 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     assert refused.value.action and refused.value.action.endswith(
         "and runs continued since, run `etl run CONF` first, which creates the table"
     )
-    assert outside.beside("old").claim == before
+    assert outside.backfill("old").claim == before
     outside.table = there
-    FakeWorld(outside.beside("old"), settings_of_backfill(CAPPED, "old")).append(
+    FakeWorld(outside.backfill("old"), settings_of_backfill(CAPPED, "old")).append(
         plan, list(plan.ranges)
     )
     filled(outside, backfill_request(0, 3))

@@ -1,6 +1,4 @@
-"""A backfill whose topics are deleted or whose brokers are unreachable: actions that need no record
-of them work all the same.
-"""
+"""A backfill of deleted topics or unreachable brokers: actions that need no record still work."""
 
 from __future__ import annotations
 

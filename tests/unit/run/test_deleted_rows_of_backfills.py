@@ -105,7 +105,7 @@ def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
     assert found and dict(found.stretches) == dict.fromkeys(LOGS, ((1, 2),))
     reject_lacking(outside)
     assert given_up(outside) == claim, (
-        "said again it gives back nothing more: the rows are another one's"
+        "a second release returns nothing more: another backfill has the rows"
     )
     reject_lacking(outside)
 
@@ -148,7 +148,7 @@ def test_offsets_that_never_had_a_row_are_not_given_back_where_nothing_was_delet
     filled(outside, settings=skipping)
     with pytest.raises(SettingsError, match="There is nothing to give up"):
         given_up(outside, settings=skipping)
-    assert outside.beside("old").claim
+    assert outside.backfill("old").claim
 
 
 @pytest.mark.parametrize("moment", range(8))

@@ -54,7 +54,7 @@ def near(crash: Moment) -> list[Moment]:
 followed_by = pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(near, id="beside"),
+        pytest.param(near, id="near the first crash"),
         pytest.param(lambda crash: CRASHES, id="any", marks=pytest.mark.long),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_replay_with_nothing_new_after_it_is_all_that_is_told(outside_of: Outs
 
 
 def after_a_crash_at(step: str, outside: Outside) -> Outside:
-    """A pipeline whose last run died there; its partition has grown since."""
+    """Return a pipeline after a run that died at this step; its partitions have grown since."""
     run(outside)
     grow(outside, 7, 1, 2)
     with pytest.raises(Crash):
@@ -334,7 +334,7 @@ def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
 
     def at(reached: str, side: When) -> None:
         if reached == "append" and len(outside.plans) == 2:
-            raise SettingsError("the table folder is not what it says")
+            raise SettingsError("the table folder is invalid")
 
     with pytest.raises(SettingsError):
         ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
@@ -601,7 +601,7 @@ def test_a_failed_run_leaves_its_report_with_what_was_done() -> None:
 
     def at(reached: str, side: When) -> None:
         if reached == "append":
-            raise SettingsError("the table folder is not what it says")
+            raise SettingsError("the table folder is invalid")
 
     with pytest.raises(SettingsError) as caught:
         ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)

@@ -1,4 +1,4 @@
-"""The crash law for committed offsets in Kafka, which has no compare-and-set, or in both places."""
+"""The crash law for committed offsets in Kafka (without compare-and-set), or in both places."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(
     report = run(outside, settings_of(starting_offsets="latest"))
     reject_unfinished(outside)
     assert {Outcome.PLAN_COMPLETED, Outcome.PLAN_RESUMED} & {*outcomes(report)}, (
-        "and that something was mended is told"
+        "the outcome reports the repair"
     )
 
 

@@ -131,13 +131,13 @@ def test_a_group_that_does_not_settle_stops_the_run_and_nothing_of_ours_stays() 
     members = list[FakeMember]()
     with pytest.raises(Owned):
         run(outside, None, made=members.append)
-    assert (members[0].said, outside.plans, outside.owners) == (["join", "leave"], {}, {})
+    assert (members[0].calls, outside.plans, outside.owners) == (["join", "leave"], {}, {})
 
 
 def test_membership_is_followed_behind_the_hand_over_and_left_at_the_end() -> None:
     members = list[FakeMember]()
     run(outside_of(5), [A], made=members.append)
-    assert members[0].said == ["join", "follow", "leave"]
+    assert members[0].calls == ["join", "follow", "leave"]
 
 
 def test_a_look_that_a_rebalance_overtakes_is_taken_again_with_the_new_share() -> None:

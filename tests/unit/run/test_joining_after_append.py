@@ -1,5 +1,5 @@
-"""A pipeline whose group has only members of ours and commits after the append: the table has
-nothing twice, nothing is lost, and offsets that another member read, too, are reported.
+"""A group with only our members that commits after the append: the table has no row twice, no
+record is lost, and offsets that another member read, too, are reported.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_offsets_move_behind_the_append_by_the_membership_of_the_plan(
         3,
         [[0, 0, 0]],
     )
-    assert [offset_of(outside, log) for log in LOGS] == [5, 3, 4] and members[0].said == [
+    assert [offset_of(outside, log) for log in LOGS] == [5, 3, 4] and members[0].calls == [
         "join",
         "follow",
         "leave",

@@ -84,11 +84,11 @@ def test_a_run_that_stays_for_its_share_leaves_once_that_is_handed_over() -> Non
     world = FakeWorld(
         outside,
         settings,
-        lambda step, when: left.append((step, list(members[0].said))) if members else None,
+        lambda step, when: left.append((step, list(members[0].calls))) if members else None,
         member=member_with([A], made=members.append),
     )
     ingest(world, settings, new_report())
-    assert members[0].said == ["join", "leave", "leave"]
+    assert members[0].calls == ["join", "leave", "leave"]
     assert {"leave" in value for step, value in left if step == "fetch"} == {True}
 
 

@@ -244,7 +244,7 @@ def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_hande
             {log: (late.positions[log], late.word) for log in late.offsets_to_commit}
         )
 
-    report = run(outside, [A, B], at=once("write what was found out", AFTER, lands))
+    report = run(outside, [A, B], at=once("write resolved commits", AFTER, lands))
     assert outcomes(report)[0] is Outcome.PLAN_RESUMED and len(outside.rows()) == 16
     newest = outside.newest_plan()
     assert newest is not None and newest.handed_over and not newest.is_void

@@ -71,7 +71,7 @@ US, OLD = Writer("g", "clicks"), Writer("before", "clicks-2025")
         "ours",
         "of-earlier-versions",
         "without-a-word",
-        "somebody-elses",
+        "of-other-writers",
         "of-other-pipelines",
     ],
 )

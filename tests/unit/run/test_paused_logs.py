@@ -345,7 +345,7 @@ def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to
     )
     outside.pauses = ()
     assert Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings))
-    assert rows_of(outside, log) == 5, "two that were there when the key was first asked for"
+    assert rows_of(outside, log) == 5, "two that existed at the key's first run"
     assert outcomes(load(outside, key, settings)) == [Outcome.ALREADY_LOADED]
 
 

@@ -63,11 +63,11 @@ def test_what_it_has_loaded_stays_claimed_and_the_rest_is_free(world: type[FakeW
         with pytest.raises(
             NeedsDecision, match="The rows of backfill old in the table cannot be counted"
         ):
-            abandon(world(outside.beside("old"), own, nothing), own, new_report(), "not needed")
-        found = fake_ledger.read_claim(outside.beside("old"))
+            abandon(world(outside.backfill("old"), own, nothing), own, new_report(), "not needed")
+        found = fake_ledger.read_claim(outside.backfill("old"))
         assert found and (found.claim.state, found.claim.offsets) == (ReservationState.GIVEN_UP, 8)
     filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
-    assert given_up(outside).offsets == 4, "once somebody can count them"
+    assert given_up(outside).offsets == 4, "after the column offset makes them countable"
     filled(outside, backfill_request(0, 3, only_missing=True), name="lacking")
     assert set(outside.rows().values()) == {1}
     assert set(outside.rows()) == {

@@ -35,7 +35,7 @@ class FakeStage:
 
     def backfill(self, name: str, run_id: str = "run-1") -> FakeWorld:
         return FakeWorld(
-            self._outside.beside(name), settings_of_backfill(SETTINGS, name), run_id=run_id
+            self._outside.backfill(name), settings_of_backfill(SETTINGS, name), run_id=run_id
         )
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
@@ -70,7 +70,8 @@ class FakeStage:
         self._outside.logs[log].log_start = until
 
     def replace_table(self) -> None:
-        self._outside.table, self._outside.table_id = [], "somebody's"
+        self._outside.table = []
+        self._outside.table_id = "foreign"
 
     def clean_up_log(self) -> None:
         self._outside.forgotten_commits = True

@@ -80,14 +80,14 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
     conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir("/")
-    monkeypatch.setenv("SAID", "elsewhere")
+    monkeypatch.setenv("FOLDER", "elsewhere")
     results = [
         parse_change(word)
         for word in (
             "source.starting_offsets=2026-01-31T00:00:00+00:00",
             "limits.max_records_per_plan=1",
             "limits.max_records_per_plan=2",
-            "table.path=../${env:SAID}/clicks",
+            "table.path=../${env:FOLDER}/clicks",
             "spark.driver.memory=2g",
             "spark.spark.master=local[2]",
         )

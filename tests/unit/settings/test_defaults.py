@@ -56,14 +56,14 @@ def test_a_key_of_the_defaults_holds_where_the_conf_has_none_and_each_file_sees_
 def test_every_place_in_the_defaults_is_seen_from_their_own_folder(tmp_path: Path) -> None:
     places = {
         "table": {"path": "rows", "losses_path": "gone"},
-        "report": {"path": "told"},
+        "report": {"path": "reports"},
         "metrics": {"path": "measured"},
     }
     own = {key: value for key, value in OWN.items() if key != "table"}
     found = load_settings(written(tmp_path, {**SHARED, **places}, own))
     seen = (found.table.path, found.table.losses_path, found.report.path, found.metrics.path)
     assert seen == tuple(
-        str(tmp_path / "shared" / name) for name in ("rows", "gone", "told", "measured")
+        str(tmp_path / "shared" / name) for name in ("rows", "gone", "reports", "measured")
     )
 
 

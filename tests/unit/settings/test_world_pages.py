@@ -1,5 +1,5 @@
-"""The pages of `docs/worlds`: each conf can be copied unchanged, and each page states what was
-tested and what was not.
+"""The pages of `docs/worlds`: each conf can be copied unchanged, and each page lists the tested and
+the untested environments.
 """
 
 from __future__ import annotations

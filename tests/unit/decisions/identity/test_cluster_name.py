@@ -26,11 +26,11 @@ ID, OTHER_ID = "fZ775keoRQSq2lvL-8eQiw", "b2pZnT1jQ5yKp0aXc3vWmA"
 
 def called(
     newest: Plan | None = None,
-    told: str | None = None,
-    said: str | None = None,
+    reported: str | None = None,
+    configured: str | None = None,
     in_table: tuple[str, ...] = (),
 ) -> ClusterName:
-    return cluster_name(newest, told, said, lambda name: name in in_table)
+    return cluster_name(newest, reported, configured, lambda name: name in in_table)
 
 
 def plan_of(cluster: str, cluster_id: str | None = None) -> Plan:
@@ -39,31 +39,33 @@ def plan_of(cluster: str, cluster_id: str | None = None) -> Plan:
 
 @pytest.mark.parametrize("text", [None, "old"])
 def test_the_first_run_on_brokers_with_an_id_takes_the_id(text: str | None) -> None:
-    assert called(told=ID, said=text) == ClusterName(ID)
+    assert called(reported=ID, configured=text) == ClusterName(ID)
 
 
 @pytest.mark.parametrize("text", [None, "old"])
 def test_a_pipeline_that_began_under_the_id_goes_on_under_it(text: str | None) -> None:
-    assert called(plan_of(ID), told=ID, said=text) == ClusterName(ID)
+    assert called(plan_of(ID), reported=ID, configured=text) == ClusterName(ID)
 
 
 def test_brokers_without_an_id_are_called_what_the_conf_says() -> None:
-    assert called(said="old") == called(plan_of("old"), said="old") == ClusterName("old")
+    assert (
+        called(configured="old") == called(plan_of("old"), configured="old") == ClusterName("old")
+    )
     with pytest.raises(SettingsError, match="The brokers report no cluster id") as caught:
         called()
     assert caught.value.where["key"] == "source.assume_cluster_id"
 
 
 def test_a_pipeline_goes_on_under_its_name_when_its_brokers_begin_to_tell_an_id() -> None:
-    assert called(plan_of("old"), told=ID, said="old") == ClusterName("old", ID)
+    assert called(plan_of("old"), reported=ID, configured="old") == ClusterName("old", ID)
 
 
 def test_while_brokers_are_upgraded_one_by_one_it_is_the_same_cluster_whichever_of_them_answers() -> (
     None
 ):
     assert (
-        called(plan_of("old", ID), told=None, said="old")
-        == called(plan_of("old", ID), told=ID, said="old")
+        called(plan_of("old", ID), reported=None, configured="old")
+        == called(plan_of("old", ID), reported=ID, configured="old")
         == ClusterName("old", ID)
     )
 
@@ -72,7 +74,7 @@ def test_a_conf_that_lost_the_name_is_told_which_name_to_put_back() -> None:
     with pytest.raises(
         NeedsDecision, match=f"is of cluster old, and these brokers are of cluster {ID}"
     ) as caught:
-        called(plan_of("old"), told=ID)
+        called(plan_of("old"), reported=ID)
     assert (caught.value.exit_code, caught.value.where["key"]) == (5, "source.assume_cluster_id")
     assert "`source.assume_cluster_id: old`" in caught.value.action
     assert "only if" in caught.value.action
@@ -83,9 +85,13 @@ def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_to
 ):
     for value in (None, "old"):
         with pytest.raises((NeedsDecision, SettingsError)) as caught:
-            called(plan_of(ID), said=value)
+            called(plan_of(ID), configured=value)
         assert f"`source.assume_cluster_id: {ID}`" in caught.value.action
-    assert called(plan_of(ID), said=ID) == called(plan_of(ID), told=ID, said=ID) == ClusterName(ID)
+    assert (
+        called(plan_of(ID), configured=ID)
+        == called(plan_of(ID), reported=ID, configured=ID)
+        == ClusterName(ID)
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,24 +101,24 @@ def test_another_cluster_than_that_of_the_newest_plan_is_refused(
     newest: Plan, text: str | None
 ) -> None:
     with pytest.raises(NeedsDecision, match=f"these brokers are of cluster {OTHER_ID}"):
-        called(newest, told=OTHER_ID, said=text)
+        called(newest, reported=OTHER_ID, configured=text)
 
 
 def test_once_a_plan_knows_the_id_brokers_of_another_one_are_refused_under_the_same_name() -> None:
     with pytest.raises(
         NeedsDecision, match=f"that of id {ID}, and these brokers report {OTHER_ID}"
     ) as caught:
-        called(plan_of("old", ID), told=OTHER_ID, said="old")
+        called(plan_of("old", ID), reported=OTHER_ID, configured="old")
     assert "`cluster:" not in caught.value.action, "no name makes these brokers those"
 
 
 def test_where_the_ledger_is_lost_the_name_under_which_the_table_has_our_commits_is_the_name() -> (
     None
 ):
-    assert called(told=ID, said="old", in_table=("old",)) == ClusterName("old", ID)
+    assert called(reported=ID, configured="old", in_table=("old",)) == ClusterName("old", ID)
     assert (
-        called(told=ID, said="old", in_table=("old", ID))
-        == called(told=ID, said="old", in_table=(ID,))
+        called(reported=ID, configured="old", in_table=("old", ID))
+        == called(reported=ID, configured="old", in_table=(ID,))
         == ClusterName(ID)
     )
 
@@ -122,7 +128,7 @@ def test_where_the_ledger_is_lost_the_name_under_which_the_table_has_our_commits
 
 
 def upgraded(outside: Outside) -> Outside:
-    outside.tells = ID
+    outside.reported_id = ID
     grow(outside, 2, 2, 2)
     return outside
 

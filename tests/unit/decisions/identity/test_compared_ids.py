@@ -40,7 +40,7 @@ def grown(outside: Outside) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [(OLD, UPGRADED), (UPGRADED, OLD)],
-    ids=["brokers begin to tell", "brokers cease to tell"],
+    ids=["brokers begin to report ids", "brokers cease to report ids"],
 )
 def test_a_topic_made_again_is_seen_by_its_znode_where_only_one_side_knows_the_brokers_id(
     before: dict[str, str],
@@ -59,7 +59,7 @@ def test_a_topic_made_again_is_seen_by_its_znode_where_only_one_side_knows_the_b
 @pytest.mark.parametrize(
     ("before", "after"),
     [(OLD, UPGRADED), (UPGRADED, OLD)],
-    ids=["brokers begin to tell", "brokers cease to tell"],
+    ids=["brokers begin to report ids", "brokers cease to report ids"],
 )
 def test_a_topic_that_was_not_made_again_is_read_on_and_what_is_known_of_it_is_kept(
     before: dict[str, str],

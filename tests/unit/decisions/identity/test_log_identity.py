@@ -92,8 +92,8 @@ def test_a_leader_of_long_ago_with_a_longer_log_of_its_own_is_known_by_the_epoch
 
 def test_two_logs_part_where_the_shorter_stretch_of_the_last_epoch_that_both_have_ends() -> None:
     plan, applied = read_in_epochs(120, (0, 0), (1, 60))
-    behind = seen(200, EpochEnd(1, 0, 50), applied, plan)
-    assert cuts(plan, behind) == [Cut(A, 120, 50)]
+    shorter = seen(200, EpochEnd(1, 0, 50), applied, plan)
+    assert cuts(plan, shorter) == [Cut(A, 120, 50)]
     assert cuts(plan, seen(200, EpochEnd(1, 0, 60), applied, plan)) == [Cut(A, 120, 60)]
     assert cuts(plan, seen(200, EpochEnd(1, 0, 90), applied, plan)) == [Cut(A, 120, 60)]
     assert cuts(plan, seen(200, EpochEnd(1, 1, 90), applied, plan)) == [Cut(A, 120, 90)]

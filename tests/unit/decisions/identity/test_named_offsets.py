@@ -158,7 +158,10 @@ def test_or_its_message_is_skipped_as_the_message_says() -> None:
     assert stored
     skip = Loss(ONE, starts[1] + 3, starts[2], LossReason.SKIPPED)
     plan = plan_superseding(
-        Supersede(stored, "said", (skip,)), snapshot, PHYSICAL_SETTINGS, now_ms=world.now_ms()
+        Supersede(stored, "by the operator", (skip,)),
+        snapshot,
+        PHYSICAL_SETTINGS,
+        now_ms=world.now_ms(),
     )
     world.supersede(plan, snapshot.ledger)
     run(outside)

@@ -235,10 +235,12 @@ def test_starting_at_the_latest_record_is_starting_at_the_flushed_end() -> None:
     run(outside, latest)
     grow(outside, 1, 1, 1)
     run(outside, latest)
-    behind = {log: outside.logs[log].held(end, outside.logs[log].end) for log, end in ends.items()}
-    assert set(outside.rows()) == {
-        (log, place) for log, places in behind.items() for place in places
+    appended = {
+        (log, place)
+        for log, end in ends.items()
+        for place in outside.logs[log].held(end, outside.logs[log].end)
     }
+    assert set(outside.rows()) == appended
 
 
 @pytest.mark.parametrize(

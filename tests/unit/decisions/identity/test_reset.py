@@ -226,7 +226,7 @@ def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_ac
     outside.logs[A].cut(9)
     again = accept(outside, "clicks:0")
     assert again.vanished == (Vanished(A, 9, 15, plan.incarnations[A]),), (
-        "what a run has executed is not said again"
+        "an acceptance that a run has executed is not repeated"
     )
     run(outside)
     reject_unfinished(outside)

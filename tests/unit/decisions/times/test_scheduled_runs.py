@@ -138,7 +138,7 @@ def test_a_command_that_was_killed_or_spark_that_did_not_come_up_is_tried_again(
 ) -> None:
     assert verdict_of(code, None) is Verdict.RETRY
     assert verdict_of(code, {"exit_code": 0, "error": None}) is Verdict.RETRY, (
-        "a run that was done says so again"
+        "the retry of a finished run reports success again"
     )
 
 

@@ -53,7 +53,7 @@ def _pools() -> list[str]:
 
 
 def _connection_exists(name: str) -> bool:
-    # The server's own look-up: that of a task asks the API server, and outside a task it sees
+    # The server's own look-up: a task's look-up calls the API server, and outside a task it sees
     # environment variables only.
     from airflow.models.connection import Connection
 

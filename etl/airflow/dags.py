@@ -311,7 +311,7 @@ def dags_for_each_conf(
     schedule: Callable[[Path], str | None] = _no_schedule,
 ) -> Iterator[DAG]:
     """Yield the DAG that `build` returns for each conf file. For an invalid file, yield a DAG of
-    the same id whose only task fails with the reason.
+    the same id with a single task that fails with the reason.
 
     kind       prefix of the DAG ids
     schedule   when the failing DAG runs: cron expression in UTC; None: when triggered manually

@@ -2,8 +2,8 @@
 
 Lives here: the few keys of a conf that a DAG needs (the task's command reads and checks all of it);
 the environment that has Spark and this package; starting a command there; the summary of a
-command's document for XCom, which is small because it goes to Airflow's database; pools and
-connections that DAGs name.
+command's document for XCom, kept small for Airflow's database; pools and connections that DAGs
+name.
 Not here: anything that imports Airflow.
 
 The environment is apart from Airflow's own, since Airflow's Spark provider installs pyspark-client

@@ -189,7 +189,7 @@ _GAPS_TIMEOUT_S = 1800.0
 class TableGapsOperator(BaseOperator):
     """Fails if intervals before the end of its own are not fully loaded, and names them.
 
-    conf_file     the conf of the pipeline; not of Jafka and Kafka 0.7, whose messages have no
+    conf_file     the conf of the pipeline; not of Jafka and Kafka 0.7: their messages have no
                   timestamps
     environment   where the command is; default: by environment variables
     lookback      how far it looks back

@@ -4,7 +4,7 @@ A try may begin while the driver of the previous try is active, or after it comm
 keys are one plan and one commit, so each try submits the same arguments.
 
 The exit code and the document of a command become success, retry or failure, with the command's own
-message. The table is an asset whose events carry the report. Events are delivered at least once, so
+message. The table is an asset, its events carry the report. Events are delivered at least once, so
 a consumer remembers `run_key` or `plan.number`. A final failure is passed to a callback.
 """
 
@@ -59,7 +59,7 @@ class EtlSubmitOperator(SparkSubmitOperator):
     conf_file     the conf of the pipeline
     environment   where spark-submit and the package are; default: by environment variables
 
-    Returns a summary of the command's document, which is also the `extra` of the outlets' events.
+    Returns a summary of the command's document, also the `extra` of the outlets' events.
     Raises AirflowException if a retry may help, else AirflowFailException, with the command's own
     sentences.
     """

@@ -1,4 +1,4 @@
-"""What is a partition, how is it written as text, and which part of it does a group member own?
+"""Partitions: identity, text form, leaders, offsets, and their assignment to group members.
 
 Lives here: brokers, partitions, their leaders and offsets; how topics are retained; partitions
 and offset intervals as text, as operators type them and errors print them; committed offsets;

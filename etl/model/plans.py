@@ -1,4 +1,4 @@
-"""Which offset ranges does a plan hold, and what are the results of reading and writing them?
+"""The offset ranges of a plan, and the results of reading and writing them.
 
 Lives here: offset ranges and plans; run keys and bounds; lost offsets and offsets read by other
 members; range results and commit results; counted requests; data files that tasks wrote and that
@@ -56,8 +56,8 @@ class Bounds:
     """
     until: Bound | None = None
     open_logs: int = 0
-    """In a plan: number of partitions without a record at or after `until`, which were read to
-    their end.
+    """In a plan: number of partitions without a record at or after `until`; they were read to their
+    end.
     """
 
     @property
@@ -289,8 +289,8 @@ class Plan:
     not appended.
     """
     log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Log start offsets when the plan was made: the difference between plans tells how fast a
-    partition expires.
+    """Log start offsets when the plan was made: the difference between plans is the rate of
+    a partition's expiry.
     """
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Leader epochs of the ends above the positions, if brokers have epochs (KIP-101)."""
@@ -311,7 +311,7 @@ class Plan:
     when that was decided. They start there, whatever timestamps later records have.
     """
     vanished: tuple[Vanished, ...] = ()
-    """Of a reset: offsets whose rows stay in the table while their records are gone."""
+    """Of a reset: offsets with rows in the table and without records in the partition."""
     took_over: TookOver | None = None
     heir_of: tuple[TookOver, ...] = ()
     """All predecessors of this pipeline, also those of predecessors, with the newest plan of each.
@@ -335,7 +335,7 @@ class Plan:
     A cap ended it earlier, or the partition was unreadable; None: never readable, bound unknown.
     """
     cluster_id: str | None = None
-    """Cluster id that the brokers report, in addition to the conf's name, which was needed when
+    """Cluster id that the brokers report, in addition to the conf's name. The name was needed when
     they reported none (`decide.recreated_or_truncated`).
     """
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)

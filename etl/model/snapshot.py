@@ -523,18 +523,17 @@ class UpToDate:
     last: Plan
     positions: Mapping[BrokerPartition, int]
     uncommitted: tuple[BrokerPartition, ...] = ()
-    """Partitions whose committed offset is still what the plan saw: to be committed first."""
+    """Partitions with the committed offset that the plan observed: to be committed first."""
     followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Partitions whose offset another client moved, and the new offset, with `on_offset_changed:
-    follow`.
+    """Partitions with an offset that another client moved, and the new offset, with
+    `on_offset_changed: follow`.
     """
     not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The same for partitions that are not read now, so that their ends are unknown: position and
     offset stay.
     """
     dropped: tuple[BrokerPartition, ...] = ()
-    """Partitions whose offset expired in Kafka; they are in `uncommitted`, or were committed again.
-    """
+    """Partitions with an expired offset in Kafka; they are in `uncommitted`, or committed again."""
     passed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Logs of ours that other members of the group read on, and up to where."""
 

@@ -202,7 +202,7 @@ def describe_purpose(plan: Plan) -> str:
 
 
 def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
-    """Describe rows whose records the brokers lost: a sentence per interval."""
+    """Describe rows of records that the brokers lost: a sentence per interval."""
     for one in vanished:
         yield (
             f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with incarnation "

@@ -309,7 +309,7 @@ class Lags:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Describe what is unknown: a sentence per reason and topic."""
+        """Describe the unknown values: a sentence per reason and topic."""
         sentences: list[str] = []
         for name, subject in _UNKNOWN_FIELDS.items():
             reasons = {}

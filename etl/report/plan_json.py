@@ -54,7 +54,7 @@ from etl.settings.sections import Settings
 
 
 def describe_done_before(key: RunKeyRecord) -> str:
-    """Describe a run whose key is done."""
+    """Describe a run under a completed key."""
     bounds = _bounds_of(key)
     if not key.is_empty:
         return f"Run key {key.key} was loaded by plan {key.number}{bounds}"
@@ -342,7 +342,7 @@ def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
 
 
 def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the values whose fields the columns contain."""
+    """Yield values with the fields that the columns contain."""
     columns = {name: column for name, column in found.items() if name != _LOGS}
     for number in range(sum(map(len, found[_LOGS].values()))):
         yield _read_fields(kind, {name: column[number] for name, column in columns.items()})

@@ -1,4 +1,4 @@
-"""Which phase is a run in, what is its progress, and which outcomes and counts does it have?
+"""The phase of a run, its progress, its outcomes and its counts.
 
 Lives here: phases with their timings; outcomes; progress of reading, its speed and estimated end;
 counts of records, bytes and requests.

@@ -140,7 +140,7 @@ def _put(section: Mapping[Any, Any], place: Sequence[str], value: Any) -> dict[A
 
 
 _HIDDEN = ("spark.", "zookeeper", "source.bootstrap_servers", "source.security", "table.store")
-"""Prefixes of keys whose values reports leave out: they may contain secrets or addresses."""
+"""Prefixes of keys; reports leave out their values, as these may be secrets or addresses."""
 
 
 def describe_overrides(changes: Sequence[Change]) -> dict[str, str | None]:

@@ -202,9 +202,10 @@ def conf_mistake(
     path: str | None,
     reference_at: Callable[[Sequence[int | str]], str | None],
 ) -> SettingsError:
-    """Return all errors of a conf as one, whose `key` is the first. `found` are pydantic's (`type`,
-    `loc`, `msg`, `input`); `reference_at` returns the reference to a secret at a key, whose value
-    is not shown then.
+    """Return all errors of a conf as one, with the `key` of the first.
+
+    found          pydantic's errors (`type`, `loc`, `msg`, `input`)
+    reference_at   returns the reference to a secret at a key; its value is then not shown
     """
     missing = {_key_of_mistake(one) for one in found if one["type"] == "missing"}
     sentences = dict[str, str]()
@@ -336,7 +337,7 @@ _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
         {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
     ],
 }
-"""Keys with custom validators, whose forms pydantic cannot derive."""
+"""Keys with custom validators: pydantic cannot derive their forms."""
 _EITHER: Mapping[str, tuple[str, ...]] = {"table": ("path", "name")}
 """Sections that need one of several keys."""
 

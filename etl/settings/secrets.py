@@ -57,8 +57,7 @@ SECRET_KEYS = frozenset(
         "table.store.account_key",
     }
 )
-"""Keys whose values are never shown, and whose references are not resolved while the conf is read.
-"""
+"""Keys of secrets: values are never shown, references are not resolved while the conf is read."""
 FILE_KEYS = frozenset(
     f"{section}.{name}"
     for section in ("source.security.tls", "zookeeper.tls")

@@ -70,7 +70,7 @@ def timestamp_of(ms: int) -> Timestamp:
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """Parse a time outside of a conf. Raises ValueError with what is wrong."""
+    """Parse a time outside of a conf. Raises ValueError with the reason."""
     try:
         return Timestamp.model_validate({"timestamp": text})
     except ValidationError as error:
@@ -213,8 +213,8 @@ class SourceSettings(Section):
     expiry_warning_s: float = Field(default=3600, ge=0, le=TEN_YEARS_S)
     """Ranges that may expire within this time are reported and read first; 0: none."""
     assume_compacted: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
-    """Expressions for topics whose missing offsets were compacted, whatever brokers report: they
-    hide `cleanup.policy`, or it was `compact` before.
+    """Expressions for topics with offsets missing by compaction, although brokers do not report it:
+    they hide `cleanup.policy`, or it was `compact` before.
     """
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""Where is the table, how is its store accessed, and how are rows written?
+"""The table's location, the access to its store, and the writing of rows.
 
 Lives here: the sections `table` and `table.store`, and a path type that carries the store's
 settings. Not here: the options that Spark and delta-rs receive (etl/decide/table_storage.py).
@@ -185,7 +185,7 @@ class TableSettings(Section):
     `path`.
     """
     written_path: str | None = Field(default=None, min_length=1, alias="path")
-    """None: a named table whose location is not known yet."""
+    """None: a named table with a location that is not known yet."""
     writer: WriterName = WriterName.SPARK
     """`auto`: `arrow` where possible (`decide.plan`), else `spark`."""
     compression: Codec | None = None

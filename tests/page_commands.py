@@ -47,7 +47,7 @@ IN_ORDER: dict[str, Runs] = {
     ),
     "docs/HOWTO.md: Move from Spark's Kafka source": Runs(
         _GUIDES,
-        "test_a_pipeline_goes_on_exactly_where_a_job_with_sparks_kafka_source_ended",
+        "test_a_pipeline_continues_exactly_at_the_end_of_a_job_with_sparks_kafka_source",
         "HOWTO.md",
     ),
     "docs/INSTALL.md: A wheel": Runs(
@@ -67,7 +67,7 @@ _SUBMIT = (
 )
 _CUT = Runs(
     "tests/system/test_cut_logs.py",
-    "test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with",
+    "test_a_truncated_log_is_reported_by_every_command_accepted_and_read_on",
     "topics accept-changes",
 )
 _JAFKA = "tests/system/test_jafka_made_again.py"
@@ -78,7 +78,7 @@ _PACKED = Runs(
 )
 _CHECKED = Runs(
     "tests/on_airflow/test_checked_names.py",
-    "test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there",
+    "test_the_commands_of_the_page_create_missing_objects_and_find_existing_ones",
     "AIRFLOW.md",
 )
 _TOOLS = Runs(
@@ -102,30 +102,30 @@ ELSEWHERE: dict[str, Runs] = {
     "pip install 'offset-range-etl[package]'": _PACKED,
     "etl table lookup-path CONF": Runs(
         "tests/system/test_named_tables.py",
-        "test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it",
+        "test_a_table_dropped_and_recreated_elsewhere_stops_runs_until_an_operator_accepts_it",
         "table lookup-path",
     ),
     "etl table lookup-path CONF --create-empty": Runs(
         "tests/system/test_named_tables.py",
-        "test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_says_and_gone_on_with_once_it_is_accepted",
+        "test_a_table_lost_for_good_is_created_by_its_catalog_as_the_message_advises_and_used_after_its_acceptance",
         "table lookup-path --create-empty",
     ),
     "etl topics accept-changes CONF -p TOPIC:PARTITION --reason ...": _CUT,
     "etl topics accept-changes CONF -p PARTITION --reason ...": _CUT,
     "etl topics accept-changes CONF -p TOPIC --reason ...": Runs(
         _JAFKA,
-        "test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself",
+        "test_a_topic_recreated_on_one_broker_while_the_other_is_away_needs_a_decision_for_each_log",
         "topics accept-changes",
     ),
     "etl topics accept-changes CONF -p TOPIC:BROKER-PARTITION --truncated-at OFFSET --reason "
     "...": Runs(
         _JAFKA,
-        "test_a_topic_is_made_again_on_one_broker_while_the_other_keeps_it_and_its_longer_log_is_told",
+        "test_a_topic_recreated_on_one_broker_while_the_other_keeps_it_is_reported_with_its_longer_log",
         "topics accept-changes --truncated-at",
     ),
     "etl plans supersede CONF N --skip TOPIC:BROKER-PARTITION:FROM-UNTIL --reason ...": Runs(
         "tests/system/test_jafka_discovery.py",
-        "test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right",
+        "test_an_offset_inside_a_message_is_reported_before_a_plan_stores_it_and_a_stored_one_is_repaired",
         "plans supersede --skip",
     ),
     "airflow connections add spark_default --conn-type spark --conn-host 'local[*]'": _CHECKED,
@@ -192,7 +192,7 @@ NOT_RUN_SECTIONS = {
 """They print it themselves; the last one is the rest of the other tables."""
 _READER = Runs(
     "tests/system/test_typed_pages.py",
-    "test_the_programs_of_the_reader_read_what_is_in_the_topic",
+    "test_the_programs_of_the_reader_read_the_records_of_the_topic",
     "READER.md README.md",
 )
 PROGRAMS = {
@@ -200,14 +200,14 @@ PROGRAMS = {
     "docs/READER.md": _READER,
     "docs/STREAMS.md": Runs(
         "tests/system/test_typed_pages.py",
-        "test_the_programs_of_the_streams_read_what_is_in_the_topic",
+        "test_the_programs_of_the_streams_read_the_records_of_the_topic",
         "STREAMS.md",
     ),
     "docs/HOWTO.md": IN_ORDER["docs/HOWTO.md: Move from Spark's Kafka source"],
     "docs/AIRFLOW.md": _CHECKED,
     "docs/RUNNING.md": Runs(
         "tests/unit/reader/test_arrow_transform.py",
-        "test_the_function_on_the_page_makes_the_column_that_it_says",
+        "test_the_function_on_the_page_returns_its_column",
     ),
 }
 """Of which page which test runs the programs in Python."""

@@ -20,7 +20,7 @@ from tests.brokers.writing import FETCH_BYTES, ForeignPipeline
 from tests.system.driving import broken_off_before
 
 
-def test_what_foreign_producers_write_is_in_the_table_once_also_behind_a_crash(
+def test_records_of_foreign_producers_are_in_the_table_once_also_after_a_crash(
     make_pipeline: Callable[..., ForeignPipeline],
 ) -> None:
     """Every codec, null and size; and a run that ends between its Delta commit and the offsets."""
@@ -38,7 +38,7 @@ def test_what_foreign_producers_write_is_in_the_table_once_also_behind_a_crash(
 
 
 @pytest.mark.brokers
-def test_a_real_run_that_is_killed_behind_its_delta_commit_leaves_each_record_once(
+def test_a_real_run_killed_after_its_delta_commit_leaves_each_record_once(
     make_pipeline: Callable[..., ForeignPipeline],
 ) -> None:
     pipeline = make_pipeline()

@@ -31,7 +31,7 @@ JAFKA_KIND, KAFKA_KIND = OLD
     ],
     indirect=["stage"],
 )
-def test_a_run_that_is_killed_beside_a_consumer_that_is_not_ours_is_finished_and_each_record_is_read_by_one_of_them(
+def test_a_run_killed_during_reads_of_a_foreign_consumer_is_finished_and_each_record_is_read_by_one_of_them(
     stage: KafkaStage | JafkaStage,
     kind: Kind,
     spark: SparkSession,

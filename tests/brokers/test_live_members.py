@@ -28,7 +28,7 @@ from tests.traffic.modern import grow_topic
 @pytest.mark.parametrize("stage", ["4.1.0"], indirect=True)
 @pytest.mark.parametrize("protocol", GroupProtocol)
 @pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
-def test_a_run_stops_for_a_live_member_of_either_protocol_and_goes_on_once_it_has_left(
+def test_a_run_stops_for_a_live_member_of_either_protocol_and_continues_once_it_has_left(
     stage: KafkaStage,
     make_pipeline: Callable[..., ForeignPipeline],
     protocol: GroupProtocol,

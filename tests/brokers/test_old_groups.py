@@ -20,7 +20,7 @@ of_old_consumers = pytest.mark.parametrize(
 
 
 @of_old_consumers
-def test_an_old_consumer_goes_on_where_we_stopped_and_we_where_it_stopped(
+def test_an_old_consumer_continues_at_our_offset_and_we_at_its_offset(
     stage: KafkaStage | JafkaStage,
     make_pipeline: Callable[..., ForeignPipeline],
 ) -> None:

@@ -49,7 +49,7 @@ class Streams:
 
 @pytest.mark.groups
 @of_both_families
-def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(
+def test_with_the_original_consumers_each_record_is_read_once_while_all_of_them_join_and_leave(
     group: Group, stage: JafkaStage | KafkaStage
 ) -> None:
     numbers, written = itertools.count(), Counter[bytes | None]()
@@ -98,7 +98,7 @@ def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(
 
 @pytest.mark.groups
 @of_both_families
-def test_consumers_that_gave_up_while_nobody_polled_own_their_logs_again_once_somebody_does(
+def test_consumers_that_gave_up_without_polls_own_their_logs_again_with_the_next_poll(
     group: Group,
 ) -> None:
     """No event from outside comes after that: the late one calls them."""

@@ -98,7 +98,7 @@ def test_a_consumer_that_a_claim_of_ours_stranded_is_called_when_it_ends(group: 
 
 @pytest.mark.groups
 @of_both_families
-def test_nobody_is_without_a_reader_for_twice_what_the_others_take_for_all_their_tries(
+def test_no_partition_is_without_a_reader_for_twice_the_time_of_all_tries_of_the_others(
     group: Group,
 ) -> None:
     backoff_s, tries = 1.0, 4

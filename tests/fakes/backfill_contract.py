@@ -53,7 +53,7 @@ class BackfillContract:
             list(seen.claims),
         ) == ({}, {}, [])
 
-    def test_a_backfill_is_closed_and_settled_by_a_look_at_which_no_broker_is_asked(
+    def test_a_backfill_is_closed_and_settled_by_an_observation_without_brokers(
         self, stage: Stage
     ) -> None:
         own, plan = begun(stage)
@@ -89,7 +89,7 @@ class BackfillContract:
             and stage.backfill("new").read_ledger().newest is None
         )
 
-    def test_nobody_claims_by_a_look_from_before_the_pipeline_began_a_log(
+    def test_an_observation_from_before_the_pipeline_began_a_log_reserves_nothing(
         self, stage: Stage
     ) -> None:
         live, other = stage.world(), stage.world("run-2")
@@ -99,7 +99,7 @@ class BackfillContract:
         with pytest.raises(Owned):
             other.begin_backfill(claim_of(stage), plan)
 
-    def test_a_plan_that_goes_on_claims_nothing_and_one_that_begins_anew_does_it_by_its_own_look(
+    def test_a_continuing_plan_reserves_nothing_and_a_restarted_one_uses_its_own_observation(
         self, stage: Stage
     ) -> None:
         live, other = stage.world(), stage.world("run-2")
@@ -156,7 +156,7 @@ class BackfillContract:
         own.supersede(another(plan, reason="once more"), own.read_ledger())
         assert own.claim() == Claimed(claim_of(stage), 2)
 
-    def test_what_was_closed_since_the_look_takes_no_plan_any_more(self, stage: Stage) -> None:
+    def test_a_backfill_closed_since_the_observation_accepts_no_plan(self, stage: Stage) -> None:
         own, plan = begun(stage)
         append(own, plan)
         forgotten = stage.backfill("old", "run-2")

@@ -70,7 +70,7 @@ class ClaimContract:
             assert stage.owners() == {}
 
     @pytest.mark.parametrize("owned", LOGS, ids=str)
-    def test_where_somebody_owns_one_log_none_is_claimed_and_its_owner_stays(
+    def test_with_one_owned_log_none_is_claimed_and_its_owner_stays(
         self, stage: Stage, owned: BrokerPartition
     ) -> None:
         stage.own(owned)
@@ -93,7 +93,7 @@ class ClaimContract:
             1 / 0  # noqa: B018
         assert stage.owners() == {}
 
-    def test_what_an_earlier_try_of_the_run_left_is_taken_over_and_what_was_taken_over_is_not_given_back_by_it(
+    def test_claims_of_an_earlier_try_of_the_run_are_taken_over_and_not_released_by_that_try(
         self, stage: Stage
     ) -> None:
         first, second = (

@@ -66,7 +66,7 @@ class BrokerContract:
             fetched = consumer.fetch(topic, 0, 1, max_wait_ms=1)
         assert (len(fetched.records), fetched.proves_empty) == (0, True)
 
-    def test_one_request_brings_several_logs_in_the_order_asked_for(self, served: Served) -> None:
+    def test_one_request_returns_several_logs_in_the_requested_order(self, served: Served) -> None:
         topic = served.make_topic(3)
         with served.consumer() as consumer:
             for partition in range(3):

@@ -120,7 +120,7 @@ class JafkaContract:
             + "0000"
         )
 
-    def test_what_was_produced_is_read_from_a_boundary_on(
+    def test_produced_messages_are_read_from_a_boundary_on(
         self, consumer: SimpleConsumer, topic: str
     ) -> None:
         assert consumer.produce(topic, 0, [(None, b"hello"), (None, b"world!")]) is None
@@ -128,7 +128,7 @@ class JafkaContract:
         assert consumer.earliest_or_latest_offset(topic, 0, EARLIEST) == 0
         assert consumer.earliest_or_latest_offset(topic, 0, LATEST) == len(HELLO + WORLD)
 
-    def test_one_request_brings_several_logs_and_each_says_for_itself_what_is_wrong(
+    def test_one_request_returns_several_logs_each_with_its_own_error(
         self, consumer: SimpleConsumer, topic: str
     ) -> None:
         consumer.produce(topic, 0, HELLO)
@@ -205,7 +205,7 @@ class JafkaContract:
         consumer.produce(topic, 0, HELLO + WORLD)
         assert bytes(consumer.fetch(topic, 0, 3).records) == (HELLO + WORLD)[3:]
 
-    def test_a_log_is_known_again_by_the_bytes_before_an_offset_and_one_that_was_made_again_is_told(
+    def test_a_log_is_recognized_by_the_bytes_before_an_offset_and_a_recreated_one_is_reported(
         self,
         served: ServedJafka,
         consumer: SimpleConsumer,
@@ -265,7 +265,7 @@ class JafkaContract:
             "the next question is answered"
         )
 
-    def test_a_name_that_is_not_allowed_is_told_apart_from_a_topic_that_is_not_there(
+    def test_an_invalid_name_has_another_error_than_a_missing_topic(
         self, consumer: SimpleConsumer
     ) -> None:
         with pytest.raises(
@@ -275,7 +275,7 @@ class JafkaContract:
         with pytest.raises(BrokerUnreachable, match="the topic's name"):
             consumer.offsets_before("a/b", 0, LATEST)
 
-    def test_offsets_by_time_are_refused_before_anybody_is_asked(
+    def test_offsets_by_time_are_rejected_before_any_request(
         self, consumer: SimpleConsumer, topic: str
     ) -> None:
         with pytest.raises(
@@ -336,7 +336,7 @@ class JafkaContract:
                 offset = messages.next_offset
             assert found == values
 
-    def test_the_ends_of_very_many_logs_are_asked_on_one_connection(
+    def test_the_ends_of_very_many_logs_are_requested_on_one_connection(
         self, consumer: SimpleConsumer, topic: str
     ) -> None:
         consumer.produce(topic, 2, HELLO)

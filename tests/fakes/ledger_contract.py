@@ -23,7 +23,7 @@ class LedgerContract:
             world.store(plan)
         assert first.read_ledger() == Ledger("uid1", plan, newest_version=0)
 
-    def test_another_plan_of_a_number_that_is_stored_is_refused_and_what_is_there_stays(
+    def test_another_plan_of_a_stored_number_is_rejected_and_the_stored_one_stays(
         self, stage: Stage
     ) -> None:
         first, second = stage.world(), stage.world("run-2")

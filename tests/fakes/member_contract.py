@@ -81,7 +81,7 @@ def eventually(
 class MemberContract:
     """The laws of the contract. Each suite provides a fixture `stage`."""
 
-    def test_alone_in_a_group_a_member_owns_every_log_and_whoever_comes_behind_its_leave_owns_them_all(
+    def test_alone_in_a_group_a_member_owns_every_log_and_so_does_the_next_one_after_its_leave(
         self, stage: Stage
     ) -> None:
         with stage.joined() as (member, share):
@@ -113,7 +113,7 @@ class MemberContract:
             )
             assert first.statistics.rebalances >= 3
 
-    def test_a_static_member_that_goes_and_comes_back_has_its_logs_and_nobody_else_notices(
+    def test_a_static_member_that_returns_has_its_logs_and_no_other_member_rebalances(
         self, stage: Stage
     ) -> None:
         with stage.joined() as (other, _), stage.joined(instance_id="static") as (static, _):
@@ -149,7 +149,7 @@ class MemberContract:
             assert again.generation == back.generation, "nothing changed, so there is no rebalance"
 
     @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-    def test_a_static_leader_that_comes_back_beside_others_divides_the_partitions_that_were_added(
+    def test_a_static_leader_that_returns_among_others_assigns_the_added_partitions(
         self,
         stage: Stage,
         strategy: str,
@@ -175,7 +175,7 @@ class MemberContract:
                 everything = logs_of(stage.topic, PARTITIONS + 2)
                 eventually(other, lambda share: share.logs == everything - ours.logs)
 
-    def test_a_static_leader_that_comes_back_divides_again_what_is_added_while_it_is_there(
+    def test_a_static_leader_that_returns_assigns_partitions_added_later(
         self, stage: Stage
     ) -> None:
         with stage.joined(instance_id="static", session_timeout_s=SESSION_S):

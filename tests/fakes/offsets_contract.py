@@ -36,7 +36,7 @@ class OffsetsContract:
         assert world.commit(plan, [b]) == world.observe().committed == {b: Committed(3, 0)}
         assert world.commit(plan, []) == {}
 
-    def test_what_is_committed_is_committed_once(self, stage: Stage) -> None:
+    def test_offsets_are_committed_once(self, stage: Stage) -> None:
         a, b, _ = stage.logs
         world, zombie = stage.world(), stage.world("run-2")
         plan = plan_for(world, {a: 5, b: 3})
@@ -68,7 +68,9 @@ class OffsetsContract:
             world.commit(plan)
         assert world.observe().committed == {log: Committed(1, 2)}
 
-    def test_where_a_part_is_committed_the_rest_is_not_said_to_be(self, stage: Stage) -> None:
+    def test_of_a_partial_commit_only_that_part_is_reported_as_committed(
+        self, stage: Stage
+    ) -> None:
         a, b, _ = stage.logs
         world = stage.world()
         plan = plan_for(world, {a: 5, b: 3})
@@ -77,7 +79,7 @@ class OffsetsContract:
             world.commit(plan)
         assert world.observe().committed == {a: Committed(5, 0)}
 
-    def test_a_driver_that_was_overtaken_by_another_of_the_pipeline_is_told_so(
+    def test_a_driver_overtaken_by_another_of_the_pipeline_gets_an_error(
         self, stage: Stage
     ) -> None:
         log, world, zombie = stage.logs[0], stage.world(), stage.world("run-2")

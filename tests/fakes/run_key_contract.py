@@ -15,7 +15,7 @@ K = Request("2026-01-31T00")
 class RunKeyContract:
     """What a run may rely on for keys of earlier runs."""
 
-    def test_of_a_key_that_nobody_asked_for_the_ledger_has_nothing(self, stage: Stage) -> None:
+    def test_of_an_unused_key_the_ledger_has_nothing(self, stage: Stage) -> None:
         stored(stage.world(), {stage.logs[0]: 2}, run_key="another")
         assert stage.world("run-2", K).observe().asked == ResolvedRequest(K)
         assert stage.world("run-2").observe().asked is None
@@ -31,9 +31,7 @@ class RunKeyContract:
         stored(world, {})
         assert asking.observe().asked == ResolvedRequest(K, plan=plan)
 
-    def test_a_key_that_had_nothing_to_read_is_kept_as_often_as_it_is_said(
-        self, stage: Stage
-    ) -> None:
+    def test_a_key_without_records_is_kept_however_often_it_is_repeated(self, stage: Stage) -> None:
         world, key = (
             stage.world("run-1", K),
             RunKeyRecord("2026-01-31T00", 0, "until T", is_empty=True),

@@ -15,7 +15,7 @@ from tests.fakes.world_stage import Stage, another, append, appended, counts, lo
 class TableContract:
     """What a run may rely on of appends, of counting them again, and of the records of both."""
 
-    def test_what_the_table_of_today_has_of_any_offsets_is_counted_whoever_put_it_there(
+    def test_rows_of_any_offsets_in_the_present_table_are_counted_whoever_appended_them(
         self, stage: Stage
     ) -> None:
         a, b, _ = stage.logs
@@ -36,7 +36,7 @@ class TableContract:
     # -- append
     # --------------------------------------------------------------------------------------------------------
 
-    def test_an_append_puts_each_record_of_the_plan_into_the_table_once_and_says_so(
+    def test_an_append_adds_each_record_of_the_plan_once_and_returns_applied(
         self, stage: Stage
     ) -> None:
         a, b, _ = stage.logs
@@ -151,7 +151,7 @@ class TableContract:
         recounted = world.recount(plan)
         assert recounted is not None and recounted.run_id is None and counts(recounted) == [(4, 0)]
 
-    def test_a_record_stays_unless_the_run_whose_append_it_was_knows_more(
+    def test_a_result_is_replaced_only_by_a_more_exact_one_of_the_run_that_appended(
         self, stage: Stage
     ) -> None:
         world, other = stage.world(), stage.world("run-2")

@@ -145,7 +145,7 @@ def test_one_of_ours_that_is_killed_is_missed_and_its_logs_go_to_others_within_i
 
 
 @of_each
-def test_one_of_ours_that_slept_longer_than_its_session_is_told_and_comes_back_as_a_new_member(
+def test_a_member_that_slept_longer_than_its_session_gets_an_error_and_returns_as_a_new_member(
     stage: KafkaStage,
     protocol: GroupProtocol,
     tmp_path: Path,
@@ -182,7 +182,7 @@ def test_a_static_member_that_goes_and_comes_back_within_its_session_is_not_noti
             assert protocol is CONSUMERS or back.generation == share.generation
 
 
-def test_what_is_held_is_nobody_elses_before_it_is_released(stage: KafkaStage) -> None:
+def test_held_partitions_have_no_other_owner_before_their_release(stage: KafkaStage) -> None:
     group = group_of(stage, CONSUMERS)
     with group.joined() as (member, share):
         member.hold()

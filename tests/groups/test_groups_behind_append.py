@@ -52,7 +52,7 @@ def after_append(make: Make) -> Make:
 
 
 @in_each
-def test_whoever_comes_and_goes_while_records_flow_nothing_is_lost_and_the_table_has_each_record_once(
+def test_with_members_that_join_and_leave_nothing_is_lost_and_the_table_has_each_record_once(
     kind: Kind,
     stage: JafkaStage | KafkaStage,
     after_append: Make,
@@ -101,7 +101,7 @@ def a_run_is_overtaken(shared: Shared) -> None:
 
 
 @in_those_that_let_go
-def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_well_and_says_so(
+def test_a_consumer_that_joins_during_the_run_reads_the_same_and_the_run_succeeds_and_reports_it(
     after_append: Make,
 ) -> None:
     shared = after_append()
@@ -114,7 +114,7 @@ def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_wel
 
 
 @in_one_that_waits
-def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken_by_the_epoch_of_now(
+def test_while_the_group_waits_no_other_reads_our_records_and_the_commit_has_the_present_epoch(
     after_append: Make,
 ) -> None:
     shared = after_append(rebalance_timeout_s=LONGER_S)
@@ -136,7 +136,7 @@ def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken
 
 
 @in_one_that_waits
-def test_longer_than_the_rebalance_timeout_nobody_waits_and_the_run_ends_well_and_says_so(
+def test_after_the_rebalance_timeout_the_group_does_not_wait_and_the_run_succeeds_and_reports_it(
     after_append: Make,
 ) -> None:
     shared = after_append(rebalance_timeout_s=5)

@@ -31,7 +31,7 @@ def guarded(shared: Shared, folder: Path) -> Shared:
     return shared
 
 
-def test_old_consumers_join_rebalance_and_commit_beside_runs_under_acl_creator(
+def test_old_consumers_join_rebalance_and_commit_during_runs_under_acl_creator(
     make: Callable[..., Shared], tmp_path: Path
 ) -> None:
     shared = guarded(make(), tmp_path)

@@ -50,7 +50,7 @@ def under_our_name(shared: Shared, name: str) -> Iterator[None]:
 
 
 @of_each
-def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit_6_and_the_others_have_all_again(
+def test_a_run_that_loses_its_session_before_each_of_three_commits_ends_with_exit_6_and_the_others_own_all_again(
     make: Make,
 ) -> None:
     """Its session with ZooKeeper, where its plans and its lock are."""
@@ -71,7 +71,7 @@ def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit
 
 
 @with_static
-def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_exit_6_and_moves_nothing(
+def test_a_run_that_loses_its_instance_id_before_the_commit_ends_with_exit_6_and_moves_nothing(
     make: Make,
 ) -> None:
     shared = make(instance_id="driver")
@@ -89,7 +89,7 @@ def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_e
 
 @with_static
 @pytest.mark.parametrize("point", ["handed-over", "fetched"])
-def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and_says_so(
+def test_a_run_that_loses_its_instance_id_after_the_commit_continues_and_reports_it(
     make: Make, point: str
 ) -> None:
     shared = make(instance_id="driver")
@@ -106,7 +106,7 @@ def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and
 
 
 @of_classic
-def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_go_on(
+def test_a_run_among_consumers_with_another_strategy_ends_with_exit_2_and_they_continue(
     make: Make,
 ) -> None:
     shared = make(assignment_strategy="roundrobin")

@@ -29,7 +29,7 @@ Make = Callable[..., Shared]
 pytestmark = pytest.mark.parametrize("kind", OLD, ids=lambda kind: kind.name, indirect=True)
 
 
-def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit_6(
+def test_a_run_that_loses_its_session_before_each_of_three_commits_ends_with_exit_6(
     make: Make,
 ) -> None:
     shared = make()
@@ -61,7 +61,7 @@ def log_of(stage: JafkaStage | KafkaStage, topic: str, number: int) -> BrokerPar
 
 
 @pytest.mark.parametrize("point", ["claimed", "leaving"])
-def test_consumers_that_gave_up_beside_a_killed_run_are_called_by_the_next_one(
+def test_consumers_that_gave_up_during_a_killed_run_are_notified_by_the_next_one(
     make: Make, point: str
 ) -> None:
     """What the dead one owned stood in the way of all their tries."""
@@ -87,7 +87,7 @@ def registered(shared: Shared, dialect: BrokerFamily, name: str) -> Iterator[Zoo
         yield session
 
 
-def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_nobody_without_a_reader(
+def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_no_partition_without_a_reader(
     stage: JafkaStage | KafkaStage, make: Make
 ) -> None:
     """Of three members `zz` owns a part of our assignment, and never releases it."""
@@ -109,7 +109,7 @@ def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_nobody_without_a_r
     shared.end()
 
 
-def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_over(
+def test_consumers_that_gave_up_while_a_run_planned_are_notified_after_the_offset_commit(
     make: Make,
 ) -> None:
     """A run releases nothing before its offset commit. No event comes from outside after that."""
@@ -129,7 +129,7 @@ def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_ove
     shared.end()
 
 
-def test_a_membership_that_ends_behind_the_hand_over_is_told_and_the_run_goes_on(
+def test_a_membership_that_ends_after_the_offset_commit_is_reported_and_the_run_continues(
     stage: JafkaStage | KafkaStage, make: Make
 ) -> None:
     """Another client takes our partitions and never releases them: the run leaves the group, and

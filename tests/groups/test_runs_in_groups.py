@@ -59,7 +59,7 @@ WAYS: list[Any] = [
 
 
 @pytest.mark.parametrize(("kind", "theirs", "ours"), WAYS, indirect=["kind"])
-def test_whoever_comes_and_goes_while_records_flow_each_record_is_read_by_one(
+def test_with_members_that_join_and_leave_each_record_is_read_by_one(
     stage: JafkaStage | KafkaStage,
     make: Make,
     tmp_path: Path,
@@ -137,7 +137,7 @@ def decided(shared: Shared, point: str) -> None:
 
 @in_each
 @pytest.mark.parametrize("point", ["registered", "claimed", "handed-over", "fetched"])
-def test_whoever_is_killed_and_not_run_again_is_forgotten_with_its_session(
+def test_a_killed_member_that_is_not_restarted_is_forgotten_with_its_session(
     make: Make, point: str
 ) -> None:
     shared = make()
@@ -172,7 +172,7 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
 
 @in_each
 @pytest.mark.parametrize("point", ["handed-over", "fetched", "appended", "recorded"])
-def test_a_run_that_stood_still_behind_the_hand_over_goes_on_and_says_so(
+def test_a_run_stopped_after_the_offset_commit_continues_and_reports_it(
     make: Make, point: str
 ) -> None:
     """After its result it sends no request any more, and may end before it notices the end of the

@@ -64,7 +64,7 @@ def test_a_consumer_of_kafka_registers_as_we_do(
             assert parse_registration(payload, path="/p") == registration
 
 
-def test_a_consumer_of_1_1_escapes_its_filter_twice_and_whoever_reads_it_reads_another_one(
+def test_a_consumer_of_1_1_escapes_its_filter_twice_and_a_reader_gets_another_filter(
     zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     with Process("ScalaAssignors", "1.1.1", tmp_path, sources=SOURCES) as scala:

@@ -72,7 +72,7 @@ def test_strangers_read_what_a_pipeline_keeps_and_neither_change_nor_delete_it(
     loaded(pipeline)
 
 
-def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
+def test_open_znodes_are_guarded_by_a_command_and_opened_again_by_it(
     secured: Secured, piped: MakePipeline
 ) -> None:
     pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(None))

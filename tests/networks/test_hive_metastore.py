@@ -88,7 +88,7 @@ def test_a_run_by_a_name_that_is_killed_is_finished_by_the_next_one(
     assert pipeline.is_whole()
 
 
-def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with_once_somebody_says_so(
+def test_a_moved_table_stops_the_next_run_with_spark_until_an_operator_accepts_it(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(100, partitions=2)
@@ -104,7 +104,7 @@ def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with
     assert DeltaTable(str(pipeline.folder / "renamed")).to_pyarrow_table().num_rows == 200
 
 
-def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_the_name_leads_elsewhere(
+def test_a_pipeline_with_a_path_continues_with_a_name_of_it_and_stops_at_a_name_of_another_location(
     pipeline: Pipeline,
 ) -> None:
     pipeline.settings["table"] = {"writer": "auto"}
@@ -141,7 +141,7 @@ def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(
     command(pipeline, "verify")
 
 
-def test_a_catalog_in_the_sessions_memory_is_given_no_table_and_another_metastore_under_the_same_name_is_asked_anew(
+def test_a_catalog_in_the_sessions_memory_creates_no_table_and_another_metastore_of_the_same_name_is_queried_anew(
     pipeline: Pipeline,
 ) -> None:
     spark = dict(pipeline.settings["spark"])
@@ -158,7 +158,7 @@ def test_a_catalog_in_the_sessions_memory_is_given_no_table_and_another_metastor
     assert "The catalog has no table lake.table" in command(pipeline, "run", code=2)
 
 
-def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_names_it(
+def test_an_unreachable_catalog_is_reported_with_its_cause_and_its_key(
     pipeline: Pipeline,
 ) -> None:
     spark = dict(pipeline.settings["spark"])

@@ -152,7 +152,7 @@ def test_a_ticket_or_a_keytab_logs_in(
         assert consumer.topic_metadata(()).brokers[0].port == port
 
 
-def test_who_has_no_ticket_is_told(
+def test_a_missing_ticket_is_reported(
     kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in ours(kdc, tmp_path, None).items():

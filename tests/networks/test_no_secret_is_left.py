@@ -216,7 +216,7 @@ def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(below, f"{name} {word}".strip())
 
 
-def test_no_secret_is_in_what_any_command_says_or_leaves_with_a_right_login_and_with_a_wrong_one(
+def test_no_output_or_file_of_any_command_has_a_secret_with_a_right_login_or_a_wrong_one(
     secured: Secured,
     piped: MakePipeline,
     tmp_path: Path,

@@ -83,7 +83,7 @@ def run(pipeline: StoredPipeline) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("writer", ["spark", "without Spark"])
 @pytest.mark.parametrize("fault", ["slow", "away", "lose"])
-def test_a_run_goes_on_behind_answers_that_are_refused_for_now_or_lost(
+def test_a_run_continues_after_transient_errors_and_lost_answers(
     pipeline: StoredPipeline,
     way: tuple[Moto, FaultyWay],
     writer: str,

@@ -90,7 +90,7 @@ def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipelin
     assert result.code == 0 and len(result.document["records"]) == 8, result.err + result.out
 
 
-def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_against_it_and_a_run_loads(
+def test_a_first_conf_lists_the_keys_to_set_and_with_them_the_doctor_passes_and_a_run_loads(
     secured: Secured,
     piped: MakePipeline,
     tmp_path: Path,

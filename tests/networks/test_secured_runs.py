@@ -29,7 +29,7 @@ WAYS = [
 ]
 
 
-def test_a_pipeline_behind_encryption_and_a_login_loads_each_record_once(
+def test_a_pipeline_with_encryption_and_a_login_loads_each_record_once(
     secured: Secured, piped: MakePipeline
 ) -> None:
     """At its brokers and at its ZooKeeper, where no other login changes its znodes."""
@@ -106,7 +106,7 @@ def test_brokers_by_address_offsets_in_kafka_and_a_membership_go_by_the_same_way
 
 
 @pytest.mark.networks
-def test_a_stored_plan_goes_on_when_the_way_in_is_another_one(
+def test_a_stored_plan_continues_with_another_connection_security(
     secured: Secured, piped: MakePipeline
 ) -> None:
     pipeline = piped(secured.security("PLAINTEXT"))
@@ -118,7 +118,7 @@ def test_a_stored_plan_goes_on_when_the_way_in_is_another_one(
 
 
 @pytest.mark.networks
-def test_a_listener_that_no_broker_has_is_told_with_those_that_there_are(
+def test_an_unknown_listener_is_reported_with_the_existing_ones(
     secured: Secured, piped: MakePipeline
 ) -> None:
     pipeline = piped({**secured.security("SASL_SSL", "PLAIN"), "listener": "NOWHERE"})
@@ -131,7 +131,7 @@ def test_a_listener_that_no_broker_has_is_told_with_those_that_there_are(
 
 
 @pytest.mark.networks
-def test_a_wrong_password_is_told_by_run_and_by_doctor(
+def test_a_wrong_password_is_reported_by_run_and_by_doctor(
     secured: Secured,
     piped: MakePipeline,
     monkeypatch: pytest.MonkeyPatch,
@@ -146,7 +146,7 @@ def test_a_wrong_password_is_told_by_run_and_by_doctor(
 
 @pytest.mark.networks
 @pytest.mark.parametrize("writer", ["spark", "arrow"])
-def test_an_executor_without_the_secret_ends_the_run_and_says_its_host_and_the_file(
+def test_an_executor_without_the_secret_ends_the_run_with_its_host_and_the_file(
     secured: Secured,
     piped: MakePipeline,
     tmp_path: Path,

@@ -71,7 +71,7 @@ def test_a_name_that_scram_must_escape_logs_in(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("case", sorted(FAILING))
-def test_a_way_in_that_does_not_lead_in_says_which_end_has_what(
+def test_a_failing_connection_is_reported_with_the_settings_of_both_sides(
     secured: Secured, case: str
 ) -> None:
     failing = FAILING[case]

@@ -102,7 +102,7 @@ def test_there_is_a_way_in_by(servers: Servers, case: str) -> None:
     entered(_GOOD[case](servers))
 
 
-def test_a_silent_server_keeps_nobody_from_the_next_one_with_encryption_or_without(
+def test_a_silent_server_does_not_prevent_the_use_of_the_next_one_with_encryption_or_without(
     servers: Servers,
 ) -> None:
     for way in (
@@ -348,7 +348,9 @@ def test_there_is_none_with(
     "case",
     ["a wrong password where a login is required", "no login", "an expired one", "no encryption"],
 )
-def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_path: Path) -> None:
+def test_each_command_reports_it_in_the_same_way(
+    servers: Servers, case: str, tmp_path: Path
+) -> None:
     way, reported = _REFUSED[case]
     conf = tmp_path / "conf.yaml"
     conf.write_text(
@@ -379,7 +381,7 @@ def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_p
     assert WRONG not in doctor.out + doctor.err
 
 
-def test_files_of_a_conf_are_sought_beside_it(servers: Servers, tmp_path: Path) -> None:
+def test_files_of_a_conf_are_relative_to_it(servers: Servers, tmp_path: Path) -> None:
     (tmp_path / "authority.pem").write_text(servers.authority.ca.read_text())
     conf = tmp_path / "conf.yaml"
     conf.write_text(
@@ -426,7 +428,7 @@ def test_doctors_probes_enter_and_log_in_as_a_run_does(
     assert "ZooKeeper 3.9" in lines["ZooKeeper"]["found"]
 
 
-def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none_are(
+def test_a_first_conf_connects_by_the_given_keys_and_names_the_missing_ones(
     servers: Servers, tmp_path: Path
 ) -> None:
     words = [

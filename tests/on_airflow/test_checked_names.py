@@ -22,7 +22,7 @@ failures: list[Any] = []
 
 
 @pytest.mark.usefixtures("database")
-def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_then_it_is_there(
+def test_a_missing_pool_of_a_dag_is_reported_with_the_command_that_creates_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from etl.airflow.__main__ import main
@@ -49,7 +49,7 @@ def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_th
 
 
 @pytest.mark.usefixtures("database")
-def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(
+def test_the_commands_of_the_page_create_missing_objects_and_find_existing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/AIRFLOW.md, "Install", and its program; the DAG folder is that of a page's reader, with
@@ -84,7 +84,7 @@ def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(
     assert [one.returncode for one in results] == [2, 0, 0], results
 
 
-def test_words_that_it_does_not_know_are_told_with_those_that_it_does(
+def test_unknown_words_are_reported_with_the_known_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from etl.airflow.__main__ import main
@@ -101,7 +101,9 @@ def context() -> dict[str, Any]:
     return {"task_instance": task, "params": params, "exception": RuntimeError("a bad CRC")}
 
 
-def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_one_value_with_the_most_important_fields_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     from etl.airflow.submit import failure_of, on_failure
 
     found = failure_of(context())
@@ -122,7 +124,7 @@ def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptu
     assert failure_of({}) == {}, "unknown values are left out"
 
 
-def test_who_is_told_of_failures_is_named_by_the_environment() -> None:
+def test_the_callback_for_failures_is_named_by_the_environment() -> None:
     from etl.airflow.submit import failure_callback_from_environment, on_failure
 
     report = failure_callback_from_environment({"ETL_ON_FAILURE": "builtins:print"})

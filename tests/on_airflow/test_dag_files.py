@@ -73,7 +73,7 @@ def test_scheduled_dags_have_intervals_and_do_not_catch_up_and_run_one_at_a_time
     ]
 
 
-def test_jobs_are_tried_again_and_never_run_twice_at_a_time_and_call_somebody_when_they_fail(
+def test_jobs_are_retried_and_never_run_twice_at_a_time_and_call_the_callback_on_failure(
     dags: dict[str, Any],
 ) -> None:
     looking = ("wait_until_ready", "table_gaps")
@@ -94,7 +94,7 @@ def test_jobs_are_tried_again_and_never_run_twice_at_a_time_and_call_somebody_wh
         )
 
 
-def test_tasks_name_no_pool_and_one_connection_unless_they_are_told_to(
+def test_tasks_name_no_pool_and_one_connection_by_default(
     dags: dict[str, Any],
 ) -> None:
     tasks = [task for name, dag in dags.items() if name.startswith(KINDS) for task in dag.tasks]
@@ -117,7 +117,7 @@ def test_each_table_is_one_asset_of_whatever_loads_it(dags: dict[str, Any]) -> N
     assert named["ingest_clicks"][0].startswith("file:///") and named["maintain_clicks"] == []
 
 
-def test_a_conf_file_that_cannot_be_read_takes_no_other_dag_away_and_its_own_fails_and_says_why(
+def test_an_unreadable_conf_file_leaves_the_other_dags_and_its_own_dag_fails_with_the_reason(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from etl.airflow.compat import AirflowFailException

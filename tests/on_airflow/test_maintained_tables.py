@@ -17,7 +17,7 @@ CLICKS = str(CONF / "clicks.yaml")
 WHOLE = {"document": {"incomplete": [], "message": "whole"}}
 
 
-def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(
+def test_a_proven_table_is_then_maintained_without_a_confirmation(
     stand_in: StandIn,
 ) -> None:
     stand_in.spark_submit(

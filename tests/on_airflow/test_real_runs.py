@@ -95,7 +95,7 @@ def test_a_backfill_is_tried_again_while_the_driver_of_a_lost_worker_is_still_at
     )
 
 
-def test_a_replay_whose_worker_is_lost_after_its_commit_leaves_each_row_of_its_interval_once(
+def test_a_replay_with_a_worker_lost_after_its_commit_leaves_each_row_of_its_interval_once(
     real: Real, workers: LostWorkers
 ) -> None:
     before = real.rows()
@@ -132,7 +132,7 @@ def test_a_retry_while_the_driver_of_a_lost_worker_is_still_at_work_loads_the_in
     assert run("proof", WHEN.replace(hour=2), task="verify").state == "success"
 
 
-def test_a_conf_whose_topic_is_not_there_fails_in_the_first_look_of_the_real_command(
+def test_a_conf_with_a_missing_topic_fails_at_the_first_observation_of_the_real_command(
     real: Real,
 ) -> None:
     right = real.conf.read_text()

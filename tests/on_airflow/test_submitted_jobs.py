@@ -46,7 +46,7 @@ def failing(error: Any) -> dict[str, Any]:
     return {"code": error.exit_code, "document": error.as_json()}
 
 
-def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
+def test_a_run_submits_the_job_of_its_interval_and_returns_the_jobs_summary(
     stand_in: StandIn,
 ) -> None:
     stand_in.spark_submit(DONE)
@@ -70,7 +70,7 @@ def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
     assert ran.returned["plan"] == {"number": 3, "total_ranges": 1, "ranges": RANGES}
 
 
-def test_whoever_waits_for_the_table_is_told_the_report_and_of_the_same_interval_the_same_run_key(
+def test_consumers_of_the_table_get_the_report_and_the_same_interval_has_the_same_run_key(
     stand_in: StandIn,
 ) -> None:
     stand_in.spark_submit(DONE)
@@ -160,7 +160,7 @@ def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> 
     assert len(stand_in.calls()) == 1
 
 
-def test_a_replay_names_the_range_of_its_params_and_says_yes(stand_in: StandIn) -> None:
+def test_a_replay_names_the_range_of_its_params_and_confirms_it(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"rows": 5, "exit_code": 0}})
     ran = run(
         "replay_clicks",
@@ -273,7 +273,7 @@ def failure(context: dict[str, Any]) -> str:
     return str(failed.value)
 
 
-def test_a_missing_connection_is_told_with_the_command_that_makes_it_and_nothing_goes_to_yarn(
+def test_a_missing_connection_is_reported_with_the_command_that_creates_it_and_nothing_is_submitted_to_yarn(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
@@ -308,7 +308,7 @@ def test_deploy_mode_cluster_in_spark_conf_is_rejected(stand_in: StandIn) -> Non
     assert stand_in.calls() == []
 
 
-def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
+def test_the_report_is_returned_from_a_driver_in_kubernetes_too(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.providers.apache.spark.hooks import spark_submit as hook
@@ -343,7 +343,7 @@ def test_a_worker_without_the_environment_reports_the_variable_that_names_it(
     assert "/no/such/bin/python" in reported and "ETL_PYTHON" in reported
 
 
-def test_a_worker_whose_environment_lacks_the_package_is_told_what_installs_it_and_is_not_tried_again(
+def test_a_worker_without_the_package_reports_the_command_that_installs_it_and_is_not_retried(
     stand_in: StandIn,
 ) -> None:
     stand_in.without_package()
@@ -362,7 +362,7 @@ def test_a_worker_without_the_job_file_reports_the_variable_that_names_it(
     assert str(tmp_path / "etl_job.py") in reported and "ETL_JOB" in reported
 
 
-def test_the_failure_says_what_the_job_said(stand_in: StandIn) -> None:
+def test_the_failure_has_the_jobs_message(stand_in: StandIn) -> None:
     stand_in.spark_submit(
         failing(
             CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")

@@ -122,7 +122,7 @@ def test_a_triggerer_without_the_environment_reports_it() -> None:
     )
 
 
-def test_a_worker_or_a_triggerer_whose_environment_lacks_the_package_says_what_installs_it(
+def test_a_worker_or_a_triggerer_without_the_package_reports_the_command_that_installs_it(
     stand_in: StandIn,
 ) -> None:
     from etl.airflow.sensors import TopicsReadyTrigger

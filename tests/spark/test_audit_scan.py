@@ -154,7 +154,7 @@ def test_rows_of_no_log_are_counted_apart_and_named_and_in_nobodys_way(
     ) == 3
 
 
-def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(
+def test_rows_are_counted_in_the_files_whatever_their_statistics_are(
     spark: SparkSession, path: str
 ) -> None:
     """Spark answers a plain count from the log, which only repeats the statistics of the file's

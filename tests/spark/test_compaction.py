@@ -142,7 +142,7 @@ def test_small_files_of_a_partition_become_one_and_the_rows_stay(
     )
 
 
-def test_files_become_no_larger_than_what_is_asked_for_and_those_of_half_that_size_stay(
+def test_files_do_not_exceed_the_requested_size_and_files_of_half_that_size_stay(
     spark: Any, three: str
 ) -> None:
     size = max(file.size_bytes for file in data_files(three))
@@ -163,7 +163,7 @@ def test_an_append_while_files_are_put_together_passes_and_stays(
 
 
 @pytest.mark.parametrize("meanwhile", ["DELETE", pytest.param("OPTIMIZE", marks=pytest.mark.long)])
-def test_who_takes_the_same_files_out_while_they_are_put_together_wins_and_it_is_told(
+def test_a_concurrent_removal_of_the_same_files_wins_over_the_compaction_and_is_reported(
     spark: Any, three: str, held_up: Any, meanwhile: str
 ) -> None:
     with held_up(lambda: compact(spark, three, MIB)) as came:
@@ -282,9 +282,7 @@ def conf(path: str, at: int) -> Settings:
     )
 
 
-def test_a_run_asks_for_spark_only_once_as_many_small_files_wait_as_the_conf_says(
-    spark: Any, three: str
-) -> None:
+def test_a_run_starts_spark_only_at_the_confs_number_of_small_files(spark: Any, three: str) -> None:
     assert behind_a_run(conf(three, 0), World()) == behind_a_run(conf(three, 4), World()) == []
     assert behind_a_run(conf(three, 3), World(), appended=False) == []
     [(outcome, result)] = behind_a_run(conf(three, 3), World(spark))
@@ -296,7 +294,7 @@ def test_a_run_asks_for_spark_only_once_as_many_small_files_wait_as_the_conf_say
     assert behind_a_run(conf(three, 1), World()) == []
 
 
-def test_files_that_a_run_cannot_put_together_are_told_and_the_run_is_what_it_was(
+def test_files_that_a_run_cannot_compact_are_reported_and_the_outcome_of_the_run_stays(
     spark: Any, three: str
 ) -> None:
     [lost, *_] = Path(three).glob("*.parquet")

@@ -111,7 +111,7 @@ def test_by_which_bytes_a_physical_log_is_known_goes_with_the_tasks_that_read_it
     assert [task.tails for task in tasks] == [{log: tail}, {}]
 
 
-def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_read_them() -> None:
+def test_the_cleanup_policies_of_topics_are_sent_with_the_tasks_that_read_them() -> None:
     known = {
         "clicks": Cleanup(True),
         "views": Cleanup(None, is_tiered=True),
@@ -142,7 +142,7 @@ def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_rea
         ),
     ],
 )
-def test_the_brokers_are_asked_what_explains_missing_offsets(
+def test_the_brokers_are_queried_for_the_reason_of_missing_offsets(
     configs: dict[str, str] | None, value: dict[str, str], known: Cleanup
 ) -> None:
     with FakeBroker() as broker:
@@ -157,7 +157,7 @@ def test_the_brokers_are_asked_what_explains_missing_offsets(
 
 
 @pytest.mark.parametrize("value, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])
-def test_a_task_asks_brokers_under_the_deadline_of_its_options(
+def test_a_task_uses_the_timeout_of_its_options(
     value: dict[str, str],
     seconds: float,
     monkeypatch: pytest.MonkeyPatch,
@@ -254,7 +254,7 @@ def test_exact_ranges_and_chosen_columns(
     assert sorted(map(tuple, frame.collect())) == [(1, 7), (1, 8), (2, 0)]
 
 
-def test_what_was_written_for_sparks_own_source_reads_the_same(
+def test_options_of_sparks_own_source_read_the_same(
     spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     spark.dataSource.register(OffsetRanges)
@@ -296,7 +296,7 @@ def test_nothing_to_read_is_an_empty_dataframe(
     )
 
 
-def test_a_missing_topic_and_a_wrong_option_are_told_by_what_they_are(
+def test_a_missing_topic_and_a_wrong_option_have_their_own_errors(
     spark: SparkSession, cluster: EmbeddedCluster
 ) -> None:
     spark.dataSource.register(OffsetRanges)
@@ -307,7 +307,7 @@ def test_a_missing_topic_and_a_wrong_option_are_told_by_what_they_are(
         reader.option("tpics", "x").load()
 
 
-def test_a_partition_and_an_offset_that_are_not_there_are_told_when_the_query_is_planned(
+def test_a_missing_partition_or_offset_is_reported_when_the_query_is_planned(
     spark: SparkSession,
     cluster: EmbeddedCluster,
     filled: str,
@@ -323,7 +323,7 @@ def test_a_partition_and_an_offset_that_are_not_there_are_told_when_the_query_is
             reader.option("ranges", ranges).load().collect()
 
 
-def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_option_says(
+def test_logs_that_change_after_the_planning_are_reported_or_read_by_the_option(
     cluster: EmbeddedCluster, topic: Any
 ) -> None:
     from kafka import KafkaProducer, TopicPartition
@@ -590,7 +590,9 @@ def test_spark_takes_the_rows_of_a_plan_for_many_so_that_a_transforms_join_broad
     assert rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() > 2**40
 
 
-def test_a_bug_of_our_reader_is_not_told_as_the_transforms(spark: SparkSession) -> None:
+def test_a_bug_of_our_reader_is_not_reported_as_an_error_of_the_transform(
+    spark: SparkSession,
+) -> None:
     broken: Any = (None,)
     rows, _ = read_tasks(spark, [Task((0,), broken)], reading_at("127.0.0.1:1"))
     with (
@@ -626,7 +628,7 @@ def test_a_plan_without_ranges_is_an_empty_dataframe_of_its_columns(spark: Spark
     )
 
 
-def test_each_task_says_that_it_begins_and_its_rows_are_those_that_the_transform_makes(
+def test_each_task_reports_its_beginning_and_returns_the_rows_of_the_transform(
     spark: SparkSession,
 ) -> None:
     with FakeBroker() as broker:
@@ -655,7 +657,7 @@ def test_a_range_that_is_read_twice_has_one_receipt(
     assert {i: r.rows for i, r in received.receipts.items()} == {0: 40}
 
 
-def test_a_task_that_is_tried_again_asks_for_the_leader(
+def test_a_retried_task_looks_up_the_leader(
     spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     gone = Leader(Broker(9, "127.0.0.1", 1))

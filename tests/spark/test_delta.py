@@ -112,7 +112,7 @@ def test_a_plan_is_in_the_table_once_with_its_stamp_in_the_history(
     assert offsets(spark, path) == list(range(10))
 
 
-def test_a_number_at_or_below_the_tables_is_skipped_and_the_read_back_tells_whose_it_was(
+def test_a_number_at_or_below_the_tables_is_skipped_and_the_read_back_finds_its_plan(
     spark: Any, append: Any, make_plan: Any, two_plans: str
 ) -> None:
     path, first = two_plans, make_plan(1)
@@ -124,7 +124,7 @@ def test_a_number_at_or_below_the_tables_is_skipped_and_the_read_back_tells_whos
     assert offsets(spark, path) == list(range(20))
 
 
-def test_a_value_that_no_folder_can_be_named_by_is_told_and_the_mended_rows_are_appended_by_the_same_plan(
+def test_a_value_that_no_folder_can_be_named_by_is_reported_and_the_repaired_rows_are_appended_by_the_same_plan(
     spark: Any, append_by_spark: Any, make_plan: Any, rows_of: Any, path: str
 ) -> None:
     plan = make_plan(1)
@@ -187,7 +187,7 @@ def test_of_two_appends_at_a_time_under_one_number_exactly_one_is_applied(
     assert offsets(spark, path) == list(range(number * 10))
 
 
-def test_an_append_that_loses_the_race_after_it_looked_is_told_by_the_read_back(
+def test_an_append_that_loses_the_race_after_its_check_is_found_by_the_read_back(
     spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
 ) -> None:
     """The other driver commits while our job runs: Spark raises, for a first write a bare
@@ -224,7 +224,7 @@ def test_a_plan_made_for_another_table_is_refused_before_anything_is_written(
     assert read(path).transaction_version == 1
 
 
-def test_a_table_that_was_replaced_while_its_plan_was_appended_is_told(
+def test_a_table_replaced_during_the_append_is_reported(
     append: Any, make_plan: Any, path: str
 ) -> None:
     append(make_plan(1))
@@ -232,7 +232,7 @@ def test_a_table_that_was_replaced_while_its_plan_was_appended_is_told(
         read_back(make_plan(1, table_id="another-id"), app_id=APP, path=path, known=None)
 
 
-def test_a_plan_made_when_there_was_no_table_is_refused_once_somebody_made_one(
+def test_a_plan_made_without_a_table_is_rejected_once_a_table_exists(
     spark: Any, append: Any, make_plan: Any, path: str
 ) -> None:
     spark.range(3).write.format("delta").save(path)
@@ -378,7 +378,7 @@ def test_columns_that_no_row_of_a_physical_log_has_are_null_for_every_reader_tho
     assert (table.column("key").null_count, table.column("timestamp").null_count) == (5, 5)
 
 
-def test_files_of_our_own_are_right_in_a_table_with_every_feature_that_they_are_said_to_fit(
+def test_our_files_are_valid_in_a_table_with_every_feature_that_we_support(
     spark: Any,
     make_plan: Any,
     rows_of: Any,
@@ -568,7 +568,7 @@ def test_any_other_failure_is_raised_as_it_is(append: Any, make_plan: Any, rows_
     assert not isinstance(caught.value, TableUnreachable)
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_and_after(
+def test_a_folder_that_cannot_be_created_is_reported_before_and_after(
     append: Any, make_plan: Any, rows_of: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")

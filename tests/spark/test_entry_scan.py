@@ -115,7 +115,7 @@ def test_a_table_of_physical_logs_is_right_until_messages_are_missing_double_or_
     assert (two.unexpected, two.unexpected_first, strange.unexpected) == (1, (100,), 1)
 
 
-def test_missing_messages_and_other_lives_of_a_log_are_told_apart(
+def test_missing_messages_and_other_incarnations_of_a_log_are_distinguished(
     spark: SparkSession, path: str
 ) -> None:
     there = [message for message in MESSAGES if message not in ((74, 1), (3_002 * BYTES, 0))]
@@ -153,7 +153,7 @@ def test_an_empty_table_lacks_everything(spark: SparkSession, path: str) -> None
     }
 
 
-def test_of_a_table_whose_rows_lie_as_they_were_read_no_message_is_counted_alone(
+def test_in_a_table_with_rows_in_read_order_no_message_is_counted_alone(
     spark: SparkSession,
     path: str,
     monkeypatch: pytest.MonkeyPatch,

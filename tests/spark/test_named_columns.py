@@ -47,7 +47,7 @@ def test_a_query_that_names_columns_by_a_schema_gets_those_in_its_order(clicks: 
     assert list(map(tuple, found)) == [(9, "v9", 1_700_000_000_000)]
 
 
-def test_a_schema_with_another_kind_of_column_is_told_by_the_column(clicks: Any) -> None:
+def test_a_schema_with_another_type_of_a_column_is_reported_with_the_column(clicks: Any) -> None:
     with pytest.raises(Exception, match="The schema says that offset is int, it is bigint"):
         clicks.schema("offset INT").load().collect()
 

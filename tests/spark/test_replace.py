@@ -124,7 +124,7 @@ def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
     assert rows_there(spark, str(path), spans) == {LOGS[0]: 30, LOGS[1]: 0, LOGS[2]: 9}
 
 
-def test_rows_outside_of_what_is_replaced_are_refused_and_nothing_is_replaced(
+def test_rows_outside_the_replaced_interval_are_rejected_and_nothing_is_replaced(
     put: Callable[..., Outcome],
     rows_of: Callable[[Plan], Any],
     tmp_path: Path,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_the_terminal(
+def test_a_jvm_that_hangs_up_on_the_accumulators_is_reported_in_the_log_and_not_on_the_terminal(
     spark: SparkSession,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
@@ -51,7 +51,7 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
     )
 
 
-def test_a_worker_that_lacks_the_package_is_told_with_the_command_that_makes_what_brings_it(
+def test_a_worker_without_the_package_is_reported_with_the_command_that_creates_its_zip(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_here = ModuleType("etl.only_on_the_driver")
@@ -82,7 +82,7 @@ def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> No
                 raise failed
 
 
-def test_a_second_ctrl_c_while_spark_starts_ends_what_was_started() -> None:
+def test_a_second_ctrl_c_while_spark_starts_ends_the_started_processes() -> None:
     """As in `launch_gateway`, which holds the JVM at that moment."""
     held = list[subprocess.Popen[bytes]]()
 
@@ -117,7 +117,7 @@ def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(
 @pytest.mark.parametrize(
     "bug", [ZeroDivisionError("ours"), ConnectionResetError("another library")]
 )
-def test_what_is_not_sparks_stays_what_it_is(bug: Exception) -> None:
+def test_errors_that_are_not_sparks_stay_unchanged(bug: Exception) -> None:
     with pytest.raises(type(bug)), translating_spark_errors():
         raise bug
 

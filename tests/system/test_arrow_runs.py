@@ -45,7 +45,7 @@ def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
     assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (0, True, 1600)
 
 
-def test_a_run_whose_tasks_write_files_is_one_job_of_spark_and_one_file_for_each_task_that_works_at_once(
+def test_a_run_with_files_from_tasks_is_one_job_of_spark_and_one_file_for_each_concurrent_task(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
@@ -76,7 +76,7 @@ def test_every_column_of_every_row_is_what_sparks_writer_writes(
     assert (ours.exceptAll(theirs).count(), theirs.exceptAll(ours).count()) == (0, 0)
 
 
-def test_filters_at_the_bounds_of_files_find_in_spark_what_they_find_without_what_the_log_says_of_files(
+def test_filters_at_the_bounds_of_files_find_in_spark_the_same_rows_as_without_statistics(
     by_arrow: Pipeline,
     spark: SparkSession,
 ) -> None:

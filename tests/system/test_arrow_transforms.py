@@ -92,7 +92,7 @@ def test_a_pipeline_may_change_its_writer_from_plan_to_plan(
 
 
 @pytest.mark.long
-def test_rows_that_the_function_drops_are_told_by_verify_and_records_are_those_that_were_read(
+def test_rows_that_the_function_drops_are_reported_by_verify_and_the_records_are_those_read(
     decoding: Pipeline,
 ) -> None:
     decoding.settings["transform"]["record_batch"] = f"{MODULE}:even"
@@ -104,7 +104,7 @@ def test_rows_that_the_function_drops_are_told_by_verify_and_records_are_those_t
     assert f"the transform {MODULE}:even may have done it" in proof.err
 
 
-def test_what_the_function_does_wrong_is_told_before_a_plan_is_stored_by_plan_doctor_and_run_alike(
+def test_an_error_of_the_function_is_reported_before_a_plan_is_stored_by_plan_doctor_and_run_alike(
     decoding: Pipeline,
 ) -> None:
     decoding.produce(40)

@@ -23,7 +23,7 @@ def backfill(pipeline: Pipeline, *words: str) -> Any:
     return pipeline.door("backfills", "run", after=words)
 
 
-def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_and_the_next_run_know_it(
+def test_records_before_the_start_are_loaded_once_in_bounded_plans_and_verify_and_the_next_run_accept_them(
     late: Pipeline,
 ) -> None:
     pipeline, offsets = late, late.committed()
@@ -61,7 +61,7 @@ def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_a
 
 
 @pytest.mark.parametrize("verb", [pytest.param("fetch", marks=pytest.mark.long), "record"])
-def test_a_backfill_that_broke_off_goes_on_beside_runs_of_the_pipeline(
+def test_an_interrupted_backfill_continues_during_runs_of_the_pipeline(
     late: Pipeline, verb: str
 ) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
@@ -133,7 +133,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     )
 
 
-def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_another_one(
+def test_deleted_rows_of_a_complete_backfill_are_released_and_loaded_by_another_one(
     late: Pipeline,
 ) -> None:
     pipeline, name = late, ("old", "--reason", "deleted by mistake")

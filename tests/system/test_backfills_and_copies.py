@@ -68,7 +68,7 @@ def test_an_older_copy_of_the_tables_log_that_lacks_a_backfills_commits_alone_is
 
 
 @pytest.mark.long
-def test_where_the_table_lacks_what_a_backfill_has_loaded_nobody_goes_on_until_the_newer_copy_is_back(
+def test_a_table_without_rows_of_a_backfill_stops_every_command_until_the_newer_copy_is_back(
     late: Pipeline,
 ) -> None:
     older = log_copied(late.table, "older")
@@ -86,7 +86,7 @@ def test_where_the_table_lacks_what_a_backfill_has_loaded_nobody_goes_on_until_t
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["append", "store"])
-def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_back_what_was_loaded_stays(
+def test_without_its_table_a_backfill_is_not_deleted_and_once_it_is_back_the_loaded_rows_stay(
     late: Pipeline, verb: str
 ) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
@@ -104,7 +104,7 @@ def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_
 
 
 @pytest.mark.long
-def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accepted_and_claims_nothing_of_the_next_one(
+def test_a_backfill_of_a_table_lost_for_good_is_deleted_after_the_acceptance_and_reserves_nothing_of_the_next_one(
     late: Pipeline,
 ) -> None:
     backfill_broken_off_before("store", late, "old", "0", "100")
@@ -131,7 +131,7 @@ def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accept
 
 
 @pytest.mark.long
-def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished(
+def test_a_pipeline_with_an_unfinished_backfill_is_not_inherited(
     late: Pipeline,
 ) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")

@@ -39,7 +39,7 @@ def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
 
 
 @pytest.mark.long
-def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_took_and_fills_only_what_is_missing(
+def test_an_heir_knows_the_inherited_pipelines_backfills_and_loads_only_missing_offsets(
     late: Pipeline,
 ) -> None:
     assert late.door("backfills", "run", after=("jan", "--from", "0", "--until", "50")).code == 0
@@ -67,7 +67,7 @@ def test_an_heir_loads_what_a_backfill_gave_back_of_deleted_rows_and_what_anothe
 
 
 @pytest.mark.long
-def test_a_pipeline_is_not_taken_out_of_service_while_a_backfill_beside_it_may_still_load(
+def test_a_pipeline_with_a_backfill_that_may_still_load_is_not_retired(
     late: Pipeline,
 ) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")

@@ -60,7 +60,7 @@ def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grac
     ("until", "text"),
     [("soon", "--until is not a time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")],
 )
-def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
+def test_an_invalid_time_is_reported_before_any_request_to_a_broker(
     make_pipeline: Callable[..., Pipeline], until: str, text: str
 ) -> None:
     pipeline = make_pipeline(source={"bootstrap_servers": "127.0.0.1:1"})
@@ -68,7 +68,7 @@ def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
     assert found.code == 2 and text in found.document["message"]
 
 
-def test_intervals_that_a_run_has_not_loaded_are_told_until_it_has(pipeline: Pipeline) -> None:
+def test_unloaded_intervals_are_reported_until_a_run_has_loaded_them(pipeline: Pipeline) -> None:
     begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
     request = (
         "--from",

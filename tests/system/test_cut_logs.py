@@ -23,7 +23,7 @@ def write(broker: FakeBroker, topic: str, records: int) -> None:
 
 
 @pytest.mark.long
-def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(
+def test_a_truncated_log_is_reported_by_every_command_accepted_and_read_on(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:
     pipeline, broker = spoiled

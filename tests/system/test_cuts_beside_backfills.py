@@ -112,7 +112,7 @@ def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_
 
 
 @pytest.mark.parametrize(("verb", "plan"), [("fetch", 2), ("append", 1)])
-def test_a_topic_that_is_made_again_under_a_claim_is_gone_on_with_and_every_record_is_there_once(
+def test_a_topic_recreated_under_a_reservation_is_read_on_and_every_record_is_there_once(
     late: Pipeline, verb: str, plan: int
 ) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100", plan=plan)

@@ -134,7 +134,7 @@ def _conf(pipeline: Pipeline) -> dict[str, Any]:
     return dict.fromkeys((str(pipeline.folder / "conf.yaml"), str(pipeline.folder)), None)
 
 
-def test_the_screen_has_one_line_for_each_thing_and_says_what_to_do(
+def test_the_screen_has_one_line_for_each_check_with_its_action(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(report={"path": "/dev/null/reports"})
@@ -147,7 +147,9 @@ def test_the_screen_has_one_line_for_each_thing_and_says_what_to_do(
     assert reported[at + 1].strip() == "To do: Check the folder and its permissions"
 
 
-def test_a_wrong_conf_is_told_as_at_every_door(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_wrong_conf_is_reported_as_by_every_command(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     result = make_pipeline(source={"strat": "latest"}).door("doctor")
     assert result.code == 2
     assert "source.strat" in result.err
@@ -263,7 +265,7 @@ def test_a_server_that_takes_small_requests_only_is_named(
         "an offset cannot be moved",
     ],
 )
-def test_a_znode_that_is_locked_is_named_with_what_is_refused(
+def test_a_locked_znode_is_named_with_the_denied_operation(
     make_pipeline: Callable[..., Pipeline],
     path: str,
     may: dict[str, bool],
@@ -430,7 +432,7 @@ def test_a_table_of_another_shape_is_named_with_the_column(
     failing(pipeline, "table columns", 2, "column key is string, expected binary")
 
 
-def test_features_that_one_of_the_two_writers_lacks_and_a_short_log_are_told(
+def test_features_that_one_of_the_two_writers_lacks_and_a_short_log_retention_are_reported(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline()
@@ -464,7 +466,7 @@ def _with_feature(table: Path, feature: str, *, for_readers_too: bool = False) -
     commit.write_text("\n".join(json.dumps(action) for action in actions))
 
 
-def test_what_the_doctor_says_of_table_features_is_what_the_two_writers_say(
+def test_the_doctors_verdict_on_table_features_equals_that_of_the_two_writers(
     spark: Any, tmp_path: Path
 ) -> None:
     from deltalake import CommitProperties, Transaction

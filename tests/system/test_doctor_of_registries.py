@@ -54,7 +54,7 @@ def verdicts(lines: Iterator[Line]) -> list[tuple[Verdict, str]]:
     return [(line.verdict, line.found) for line in lines]
 
 
-def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_told(of_jafka: Findings) -> None:
+def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_reported(of_jafka: Findings) -> None:
     [(_, chroot)] = verdicts(zookeeper_lines.chroot("chroot", of_jafka))
     assert chroot.endswith("registered brokers: 1")
     assert verdicts(zookeeper_lines.cluster("cluster", of_jafka)) == [
@@ -73,7 +73,7 @@ def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_told(of_jafka: Find
     ]
 
 
-def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(
+def test_offsets_that_the_group_left_in_kafka_are_reported_and_are_no_failure(
     of_jafka: Findings, zookeeper: ZooKeeper
 ) -> None:
     zookeeper.create("/consumers/group/offsets/clicks/0", b"5")
@@ -87,13 +87,13 @@ def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(
     )
 
 
-def test_the_wrong_family_is_told_where_the_chroot_is_looked_at(of_jafka: Findings) -> None:
+def test_the_wrong_broker_type_is_reported_at_the_check_of_the_chroot(of_jafka: Findings) -> None:
     of_jafka.settings = plain_settings()
     with pytest.raises(SettingsError, match="source.broker_type is kafka"):
         list(zookeeper_lines.chroot("chroot", of_jafka))
 
 
-def test_a_partition_of_kafka_without_a_leader_is_told_with_the_brokers_that_hold_it(
+def test_a_partition_of_kafka_without_a_leader_is_reported_with_the_brokers_of_its_replicas(
     findings: Findings, zookeeper: ZooKeeper
 ) -> None:
     logs = [BrokerPartition("clicks", number) for number in range(5)]

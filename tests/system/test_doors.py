@@ -73,7 +73,7 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     }
 
 
-def test_the_module_is_the_command_and_says_its_version() -> None:
+def test_the_module_is_the_command_and_prints_its_version() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "etl", "--version"],
         cwd=ROOT,
@@ -108,7 +108,7 @@ def test_the_module_is_the_command_and_says_its_version() -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_words_are_told_on_the_terminal_and_as_a_document(
+def test_wrong_arguments_are_reported_on_the_terminal_and_as_a_document(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from etl.cli import main
@@ -128,7 +128,7 @@ def test_wrong_words_are_told_on_the_terminal_and_as_a_document(
 
 
 @pytest.mark.parametrize("door", [*DOORS, ("records", "show")], ids=" ".join)
-def test_every_door_tells_a_conf_file_that_is_not_there(
+def test_every_entry_point_reports_a_missing_conf_file(
     door: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from etl.cli import main
@@ -212,7 +212,7 @@ def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_th
     assert pipeline.ran().outcomes == ["up_to_date"], "to look moves nothing"
 
 
-def test_how_far_the_table_is_behind_is_told_with_its_time_and_size_and_retention_and_moves_nothing(
+def test_the_lag_of_the_table_is_reported_with_time_size_and_retention_and_moves_nothing(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     ten_years_ms = 10 * 365 * 24 * 3600 * 1000
@@ -241,7 +241,7 @@ def test_how_far_the_table_is_behind_is_told_with_its_time_and_size_and_retentio
     assert pipeline.ran().document["records_read"] == 40
 
 
-def test_a_plan_that_is_not_stored_is_told_with_those_that_are(
+def test_a_plan_that_is_not_stored_is_reported_with_the_stored_ones(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from etl.cli import main
@@ -259,7 +259,7 @@ def test_a_plan_that_is_not_stored_is_told_with_those_that_are(
     [(("run",), 0), (("run", "--fail-on-loss"), 3)],
     ids=["run", "run --fail-on-loss"],
 )
-def test_a_loss_that_policy_allowed_is_loud_and_an_error_only_where_that_was_asked_for(
+def test_a_permitted_loss_is_reported_as_a_warning_and_as_an_error_on_request_only(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
     words: tuple[str, ...],

@@ -61,7 +61,7 @@ def test_a_second_driver_leaves_when_the_first_stays_and_names_it(
         assert driver is not None and driver.run_id == "run-1"
 
 
-def test_a_second_driver_that_waits_goes_on_when_the_first_ends(
+def test_a_second_driver_that_waits_continues_when_the_first_ends(
     connect: str,
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
@@ -103,7 +103,7 @@ def test_a_run_that_stored_nothing_leaves_no_znode(zookeeper: ZooKeeper) -> None
     assert tree(zookeeper) == []
 
 
-def test_a_run_that_stored_nothing_leaves_what_was_there(zookeeper: ZooKeeper) -> None:
+def test_a_run_that_stored_nothing_leaves_the_znodes_unchanged(zookeeper: ZooKeeper) -> None:
     zookeeper.ensure("/consumers/g/ids")
     zookeeper.create("/consumers/g/etl/other", b"uid")
     before = tree(zookeeper)
@@ -179,9 +179,7 @@ with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, DriverLock(session
 """
 
 
-def test_a_driver_whose_process_was_killed_is_taken_over_at_once(
-    connect: str, zookeeper: ZooKeeper
-) -> None:
+def test_a_killed_driver_is_replaced_at_once(connect: str, zookeeper: ZooKeeper) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE
     )
@@ -240,9 +238,7 @@ def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(
         b'{"host":1,"pid":1e999,"run_id":2}',
     ],
 )
-def test_a_driver_that_nobody_here_can_judge_is_left_alone(
-    zookeeper: ZooKeeper, left: bytes
-) -> None:
+def test_a_driver_on_another_machine_is_left_alone(zookeeper: ZooKeeper, left: bytes) -> None:
     zookeeper.create(DRIVER, left)
     with pytest.raises(Owned), lock_of(zookeeper).driving("run-2", wait_s=0):
         pytest.fail("it may be alive")

@@ -144,7 +144,7 @@ def test_a_broken_start_names_the_log_file_shows_its_end_and_keeps_it(zookeeper:
     shutil.rmtree(broken.folder)
 
 
-def test_a_broker_without_zookeeper_says_so() -> None:
+def test_a_broker_without_zookeeper_reports_it() -> None:
     with ZooKeeper() as zookeeper:
         gone = zookeeper.connect
     broker = Kafka(zookeeper=gone)

@@ -109,7 +109,7 @@ def test_a_group_without_anything_has_nothing(group: ConsumerGroup) -> None:
     assert group.committed([A, B]) == {}
 
 
-def test_offsets_are_read_with_their_versions_and_only_those_asked_for(
+def test_only_requested_offsets_are_read_with_their_versions(
     group: ConsumerGroup, client: KazooClient
 ) -> None:
     set_offset(client, A, b"17")
@@ -177,7 +177,7 @@ def test_what_consumers_of_the_other_family_left_for_the_same_partition_is_left_
     assert client.get(f"/consumers/g/offsets/clicks/{theirs.key}")[0] == b"5"
 
 
-def test_a_commit_makes_sets_and_leaves_alone_and_says_what_is_there_now(
+def test_a_commit_creates_sets_and_skips_offsets_and_returns_the_present_ones(
     group: ConsumerGroup, client: KazooClient
 ) -> None:
     for log, text in ((A, b"3"), (B, b"9")):
@@ -252,7 +252,7 @@ def test_a_lost_request_is_not_taken_for_a_commit(
     assert group.committed([A, B]) == {}
 
 
-def test_a_lost_answer_behind_which_somebody_else_wrote_is_no_commit_of_ours(
+def test_a_lost_answer_followed_by_a_write_of_another_client_is_no_commit_of_ours(
     group: ConsumerGroup,
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
@@ -353,7 +353,7 @@ def test_brokers_are_those_registered_in_order_of_their_ids(
     assert read_cluster_id(zookeeper) == "abc"
 
 
-def test_a_topic_whose_znode_was_made_again_has_another_creation_id(
+def test_a_topic_with_a_recreated_znode_has_another_creation_id(
     zookeeper: ZooKeeper, client: KazooClient
 ) -> None:
     client.create("/brokers/topics/clicks", b"{}", makepath=True)
@@ -378,7 +378,7 @@ def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(
         assert root.read("/no") is None
 
 
-def test_a_cluster_whose_brokers_are_all_down_is_unreachable(
+def test_a_cluster_with_all_brokers_down_is_unreachable(
     zookeeper: ZooKeeper, client: KazooClient
 ) -> None:
     client.ensure_path("/brokers/ids")
@@ -404,7 +404,7 @@ def test_a_znode_below_a_chroot_that_is_not_there_is_made_with_it(
         assert zookeeper.read("/consumers/g") == (b"", 0)
 
 
-def test_put_if_absent_and_compare_and_set_say_whether_they_did(
+def test_put_if_absent_and_compare_and_set_return_their_success(
     zookeeper: ZooKeeper, client: KazooClient
 ) -> None:
     assert zookeeper.create("/a/b", b"1")
@@ -418,7 +418,7 @@ def test_put_if_absent_and_compare_and_set_say_whether_they_did(
     assert zookeeper.children("/a") is None
 
 
-def test_a_create_whose_answer_was_lost_is_read_back(
+def test_a_create_with_a_lost_answer_is_read_back(
     zookeeper: ZooKeeper,
     client: KazooClient,
     monkeypatch: pytest.MonkeyPatch,

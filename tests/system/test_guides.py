@@ -112,7 +112,7 @@ def test_the_tutorial_leads_from_nothing_to_a_table_that_is_proven_whole(
     )
 
 
-def test_a_pipeline_goes_on_exactly_where_a_job_with_sparks_kafka_source_ended(
+def test_a_pipeline_continues_exactly_at_the_end_of_a_job_with_sparks_kafka_source(
     follow: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
     for step in steps("HOWTO.md", until="## Take over a group"):

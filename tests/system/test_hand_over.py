@@ -117,7 +117,7 @@ def test_a_plan_and_the_offsets_of_its_logs_are_stored_in_one_step(driver: Drive
     }
 
 
-def test_behind_a_hand_over_the_commit_of_its_plan_moves_nothing(driver: Driver) -> None:
+def test_after_an_offset_commit_the_commit_of_its_plan_moves_nothing(driver: Driver) -> None:
     plan = driver.plan()
     driver.store(plan)
     others = driver.zookeeper.client.set(PATHS.offset(LOGS[1]), b"99")
@@ -249,7 +249,7 @@ def move(driver: Driver, plan: Plan) -> dict[BrokerPartition, Committed]:
     ],
     ids=["owned", "offsets_stored", "moved", "removed", "moved to the same"],
 )
-def test_behind_an_append_those_offsets_move_whose_logs_are_still_ours_and_as_the_plan_saw_them(
+def test_after_an_append_only_offsets_of_logs_that_are_still_ours_and_unchanged_since_the_plan_move(
     driver: Driver,
     meanwhile: Callable[[ZooKeeper], object],
 ) -> None:
@@ -262,7 +262,7 @@ def test_behind_an_append_those_offsets_move_whose_logs_are_still_ours_and_as_th
     assert offsets(driver) == [10, now, 10]
 
 
-def test_behind_an_append_an_offset_that_is_as_we_would_have_left_it_is_ours_where_an_answer_was_lost(
+def test_after_an_append_with_a_lost_answer_an_offset_of_our_value_is_ours(
     driver: Driver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -278,7 +278,7 @@ def test_behind_an_append_an_offset_that_is_as_we_would_have_left_it_is_ours_whe
     assert move(driver, plan) == {}, "and nothing of it is done twice"
 
 
-def test_behind_an_append_many_offsets_move_and_one_that_is_anothers_keeps_none_back(
+def test_after_an_append_many_offsets_move_and_one_of_another_owner_delays_none(
     driver: Driver,
 ) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(500)]

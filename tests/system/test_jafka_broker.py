@@ -35,7 +35,7 @@ class TestRealJafka(JafkaContract):
 
 
 @pytest.mark.long
-def test_what_is_not_flushed_is_neither_told_nor_given_by_a_real_one() -> None:
+def test_unflushed_messages_are_neither_reported_nor_returned_by_a_real_broker() -> None:
     never = {
         "log.flush.interval": "4",
         "log.default.flush.interval.ms": "3600000",

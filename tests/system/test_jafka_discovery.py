@@ -139,7 +139,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
     assert checked.code == 0, checked.err
 
 
-def test_a_table_is_behind_both_brokers_by_bytes_and_of_times_and_limits_nothing_is_guessed(
+def test_the_lag_of_a_table_on_both_brokers_is_in_bytes_and_no_time_or_limit_is_estimated(
     jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     settings = settings_of(jafka, topic, tmp_path)
@@ -213,7 +213,7 @@ def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_a
     assert {r.log.broker_id for r in preview(settings).ranges} == {0, 1}
 
 
-def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(
+def test_a_topic_deleted_on_both_brokers_and_recreated_is_another_one(
     jafka: EmbeddedCluster, topic: str, zookeeper: ZooKeeper
 ) -> None:
     before = read_creation_ids(zookeeper, [topic])
@@ -226,7 +226,7 @@ def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(
     assert (list(before), list(after), before == after) == ([topic], [topic], False)
 
 
-def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_right_one(
+def test_a_topic_without_a_broker_is_reported_as_missing_and_the_wrong_broker_type_with_the_right_one(
     jafka: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with pytest.raises(TopicMissing, match="not there"):
@@ -240,7 +240,7 @@ def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_r
     assert "source.broker_type: jafka" in caught.value.action
 
 
-def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right(
+def test_an_offset_inside_a_message_is_reported_before_a_plan_stores_it_and_a_stored_one_is_repaired(
     jafka: EmbeddedCluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     settings, log = settings_of(jafka, topic, tmp_path), BrokerPartition(topic, 0, 1)
@@ -289,7 +289,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == fourth
 
 
-def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(
+def test_a_topic_deleted_during_the_read_of_its_log_is_reported_without_waiting(
     jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     ranges = [

@@ -224,7 +224,7 @@ def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(
     assert ledger.read_plan(2) == plan_of(2, created_at_ms=9)
 
 
-def test_a_plan_whose_answer_was_lost_is_stored(
+def test_a_plan_with_a_lost_answer_is_stored(
     ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = zookeeper.refused_at
@@ -339,7 +339,9 @@ def test_a_plan_that_is_not_ours_to_read_is_refused(
     assert caught.value.where["znode"] == f"{ROOT}/plans/1"
 
 
-def test_junk_beside_the_plans_is_not_one_of_them(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+def test_foreign_znodes_next_to_the_plans_are_ignored(
+    ledger: PlanLedger, zookeeper: ZooKeeper
+) -> None:
     ledger.store_plan(plan_of(3))
     zookeeper.create(f"{ROOT}/plans/notes", b"of a person")
     assert ledger.plan_numbers() == [3]
@@ -412,7 +414,7 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     assert (ledger.read_plan(3), ledger.read_applied(3)) == (plan_of(3), applied_of(plan_of(3)))
 
 
-def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(
+def test_a_plan_without_a_known_outcome_is_never_pruned(
     ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
@@ -481,7 +483,9 @@ def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it
     assert len(ledger.read_loaded_intervals().removals) == 2
 
 
-def test_a_superseded_plan_is_replaced_only_while_it_is_what_was_seen(ledger: PlanLedger) -> None:
+def test_a_superseded_plan_is_replaced_only_if_it_is_unchanged_since_the_observation(
+    ledger: PlanLedger,
+) -> None:
     old, new, other = plan_of(1), plan_of(1, reason="first"), plan_of(1, reason="second")
     ledger.store_plan(old)
     seen = ledger.read_ledger().newest_version
@@ -504,7 +508,7 @@ def test_a_superseding_plan_of_several_megabytes_goes_in_pieces_too(
     assert pieces_of(zookeeper) > 1
 
 
-def test_adopted_plans_take_the_place_of_what_was_there_with_their_outcomes(
+def test_restored_plans_replace_the_stored_ones_and_their_results(
     ledger: PlanLedger,
 ) -> None:
     stale, adopted, next_one = plan_of(1), plan_of(1, reason="restored from the table"), plan_of(2)
@@ -562,7 +566,7 @@ def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
     assert (found.through, found.removals) == (1, removals)
 
 
-def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(
+def test_pruning_keeps_intervals_that_a_later_plan_abandons_apart(
     ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(ledger, range(1, 4))
@@ -610,7 +614,7 @@ def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
     assert unloaded_by_backfill(ledger) == {"old": {}}
 
 
-def test_what_an_operator_accepts_is_said_to_backfills_of_their_own_plans(
+def test_an_operators_decision_applies_to_backfills_for_their_own_plans(
     ledger: PlanLedger,
 ) -> None:
     ledger.store_plan(plan_of(1))

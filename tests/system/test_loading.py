@@ -128,7 +128,7 @@ def test_what_tasks_have_read_is_known_while_they_read(
     assert all(report.seconds[verb] > 0 for verb in (Verb.FIRST_JOB, Verb.FETCH, Verb.APPEND))
 
 
-def test_a_run_that_was_killed_leaves_a_report_that_says_running(pipeline: Pipeline) -> None:
+def test_a_killed_run_leaves_a_report_in_state_running(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     assert pipeline.killed_before("store") == -signal.SIGKILL
     [written] = (pipeline.folder / "reports").glob("*.json")
@@ -253,7 +253,7 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
 
 
 @pytest.mark.long
-def test_a_start_by_time_behind_an_open_transaction_waits_for_its_end_and_loads_no_older_record(
+def test_a_start_by_time_after_an_open_transaction_waits_for_its_end_and_loads_no_older_record(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
@@ -418,7 +418,7 @@ def test_a_plan_without_ranges_is_not_stored_for_a_transform_that_does_not_work(
 
 
 @pytest.mark.long
-def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(
+def test_rows_that_violate_a_constraint_of_the_table_are_reported_as_that(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     pipeline.produce(80)
@@ -469,7 +469,7 @@ def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(
     assert [len(one.tasks) for one in packed] == [reported["tasks"]]
 
 
-def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
+def test_expired_records_are_skipped_with_a_warning_if_policy_permits(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
@@ -560,7 +560,7 @@ def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double
 
 
 @pytest.mark.long
-def test_the_demo_tells_its_story_and_leaves_nothing_running(
+def test_the_demo_prints_its_steps_and_leaves_no_process(
     tmp_path: Path, pipeline: Pipeline
 ) -> None:
     child = pipeline.start(

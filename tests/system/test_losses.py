@@ -88,7 +88,7 @@ def test_a_plan_without_losses_makes_no_table(path: str) -> None:
     assert read_losses(path, uid="uid-1") == ()
 
 
-def test_each_column_of_the_table_says_what_it_holds(path: str) -> None:
+def test_each_column_of_the_table_has_a_comment(path: str) -> None:
     record_losses(LOSING, app_id=APP, path=path)
     fields = DeltaTable(path).schema().fields
     assert [field.name for field in fields] == [
@@ -208,7 +208,7 @@ def test_an_answer_that_was_lost_is_read_back_and_not_written_again(
     assert rows_in(path) == THEIRS
 
 
-def test_what_is_no_losses_table_is_refused_and_a_place_that_cannot_be_written_is_named(
+def test_another_table_is_rejected_and_an_unwritable_path_is_named(
     path: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -286,7 +286,7 @@ def written(pipeline: Pipeline) -> Rows:
     return rows_in(f"{pipeline.table}_losses")
 
 
-def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(
+def test_expired_offsets_are_a_row_of_the_losses_table_and_strict_ends_with_3(
     losing: Pipeline,
 ) -> None:
     result = losing.door("run", "--fail-on-loss")
@@ -469,7 +469,7 @@ def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_stric
     reject_unproven(stored, "topic recreated")
 
 
-def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_of_it_is_lost(
+def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_its_planned_offsets_are_lost(
     stored: Pipeline,
 ) -> None:
     delete_topic(stored)
@@ -483,7 +483,7 @@ def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_o
     reject_unproven(stored, "topic recreated")
 
 
-def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_names_that_topic_alone(
+def test_planned_offsets_of_a_deleted_topic_are_recorded_also_if_the_conf_has_only_that_topic(
     stored: Pipeline,
 ) -> None:
     """The run that records it ends with an error of the conf: the topic does not exist."""
@@ -497,7 +497,7 @@ def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_nam
     assert stored.door("verify").code == 0
 
 
-def test_a_position_that_is_set_in_the_place_of_that_plan_says_first_what_is_lost_besides(
+def test_an_offset_set_in_place_of_that_plan_reports_the_further_losses_first(
     stored: Pipeline,
 ) -> None:
     kept = f"{stored.topic}-kept"

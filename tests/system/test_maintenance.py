@@ -74,7 +74,7 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
 
 
 @pytest.mark.long
-def test_files_of_a_crashed_run_and_what_was_replaced_go_after_a_week_and_a_plan_that_was_never_recorded_is_counted(
+def test_files_of_a_crashed_run_and_replaced_ones_are_deleted_after_a_week_and_an_unrecorded_plan_is_counted(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(80)
@@ -113,7 +113,7 @@ def removed_earlier(table: Path, days: int) -> None:
         path.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
-def test_what_somebody_deleted_can_still_be_put_back_for_nothing_is_touched_until_it_is_decided(
+def test_deleted_rows_can_be_restored_because_no_file_is_touched_before_the_decision(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     pipeline.produce(80)
@@ -160,7 +160,7 @@ def test_a_table_with_deletion_vectors_loses_them_and_no_row(
     assert proof["passed"] is True, "the DELETE was noted before the log may forget it"
 
 
-def test_what_cannot_be_maintained_is_told_and_nothing_is_written(
+def test_a_table_that_cannot_be_maintained_is_reported_and_nothing_is_written(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     refused(
@@ -187,7 +187,7 @@ def test_what_cannot_be_maintained_is_told_and_nothing_is_written(
 
 
 @pytest.mark.without_spark
-def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_says_and_then_one_run_puts_them_together(
+def test_runs_without_spark_leave_small_files_until_the_confs_number_and_then_one_run_compacts_them(
     pipeline: Pipeline,
 ) -> None:
     pipeline.settings = {"table": {"auto_compact_min_files": 100}}

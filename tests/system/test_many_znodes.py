@@ -81,7 +81,7 @@ def test_znodes_are_the_same_whether_a_server_reads_many_at_once_or_each(
         ("", False),
     ],
 )
-def test_only_a_server_that_says_it_is_of_3_6_or_later_is_asked_for_many(
+def test_only_a_server_of_version_3_6_or_later_gets_multi_reads(
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
     message: str,

@@ -17,7 +17,7 @@ from tests.system.driving import Pipeline
 pytestmark = pytest.mark.without_spark
 
 
-def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_other_read(
+def test_a_run_with_a_registered_consumer_reads_its_assignment_and_names_the_offsets_of_the_other(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(
@@ -146,7 +146,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
 
 
 @pytest.mark.long
-def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read_and_while_none_of_them_lives(
+def test_a_pipeline_inherits_another_of_its_group_after_offsets_that_others_read_and_without_live_members(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(

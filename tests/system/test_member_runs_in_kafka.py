@@ -39,7 +39,7 @@ def member(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     return pipeline
 
 
-def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and_a_void_plan_by_nobody(
+def test_with_a_foreign_consumer_each_record_is_read_by_one_of_us_and_a_void_plan_by_no_member(
     member: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -129,7 +129,7 @@ def test_a_static_run_that_comes_back_loads_a_topic_that_was_made_between_the_ru
     assert pipeline.in_table().total() == 40
 
 
-def test_a_run_that_dies_before_its_commit_is_told_by_the_offsets(member: Pipeline) -> None:
+def test_a_run_that_dies_before_its_commit_is_recognized_by_the_offsets(member: Pipeline) -> None:
     member.produce(80)
     broken_off_before("hand_over", member)
     assert {at for at, _ in offsets_of(member, member.group).values()} == {20}
@@ -141,7 +141,7 @@ def test_a_run_that_dies_before_its_commit_is_told_by_the_offsets(member: Pipeli
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["hand_over", "claiming", "append"])
-def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline, step: str) -> None:
+def test_no_run_waits_for_the_session_of_a_killed_run(member: Pipeline, step: str) -> None:
     """Its membership, of a session longer than a run waits for its share, is ended by the next run."""
     member.settings = {
         "group": {**MEMBER["group"], "join": {"session_timeout_s": 120, "join_timeout_s": 60}}
@@ -170,7 +170,7 @@ def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline,
         pytest.param(["--assume-offsets-committed"], id="not"),
     ],
 )
-def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
+def test_in_doubt_an_operator_decides_which_reader_has_the_offsets_of_a_dead_runs_plan(
     member: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],

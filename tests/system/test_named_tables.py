@@ -51,7 +51,7 @@ def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_
 
 
 @pytest.mark.long
-def test_a_catalog_whose_class_spark_does_not_find_is_a_mistake_of_the_conf(
+def test_a_catalog_with_a_class_that_spark_does_not_find_is_a_mistake_of_the_conf(
     named: Pipeline, spark: SparkSession
 ) -> None:
     spark.conf.set("spark.sql.catalog.odd", "no.such.Catalog")
@@ -67,7 +67,7 @@ def test_a_catalog_whose_class_spark_does_not_find_is_a_mistake_of_the_conf(
 
 
 @pytest.mark.long
-def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_path(
+def test_a_plan_with_a_table_dropped_before_its_execution_creates_none_by_its_path(
     named: Pipeline, spark: SparkSession
 ) -> None:
     named.ran()
@@ -85,7 +85,7 @@ def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_p
 
 
 @pytest.mark.long
-def test_doctor_says_of_a_name_that_is_not_taken_what_a_run_makes_of_it(named: Pipeline) -> None:
+def test_doctor_reports_how_a_run_will_use_a_free_name(named: Pipeline) -> None:
     looked = named.door("doctor")
     assert (
         looked.code == 0
@@ -103,7 +103,7 @@ def test_doctor_says_of_a_name_that_is_not_taken_what_a_run_makes_of_it(named: P
 
 
 @pytest.mark.long
-def test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_says_and_gone_on_with_once_it_is_accepted(
+def test_a_table_lost_for_good_is_created_by_its_catalog_as_the_message_advises_and_used_after_its_acceptance(
     named: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_say
 
 
 @pytest.mark.long
-def test_a_table_that_lies_where_the_catalog_would_make_it_or_has_no_columns_is_told_with_the_statement_that_mends_it(
+def test_a_table_in_the_catalogs_location_or_without_columns_is_reported_with_the_statement_that_repairs_it(
     named: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -159,7 +159,7 @@ def test_a_table_that_lies_where_the_catalog_would_make_it_or_has_no_columns_is_
 
 
 @pytest.mark.long
-def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it(
+def test_a_table_dropped_and_recreated_elsewhere_stops_runs_until_an_operator_accepts_it(
     named: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -182,7 +182,7 @@ def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_someb
 
 
 @pytest.mark.long
-def test_what_can_be_told_of_a_run_before_its_table_is_made_leaves_none_behind(
+def test_a_run_that_is_rejected_before_its_table_is_created_leaves_none(
     named: Pipeline, spark: SparkSession
 ) -> None:
     meant = dict(named.settings["table"])
@@ -225,7 +225,7 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
 
 
 @pytest.mark.long
-def test_a_pipeline_that_asks_the_catalog_for_the_first_time_takes_the_place_of_another_one_in_the_table_that_it_names(
+def test_a_pipeline_with_its_first_use_of_the_catalog_inherits_another_one_in_the_table_of_that_name(
     named: Pipeline,
 ) -> None:
     named.ran()

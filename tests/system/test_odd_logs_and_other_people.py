@@ -43,7 +43,7 @@ def stopped(pipeline: Pipeline, *words: str) -> None:
 # -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept(
+def test_one_record_among_empty_partitions_is_loaded_and_every_offset_is_kept(
     pipeline: Pipeline,
 ) -> None:
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
@@ -179,7 +179,7 @@ def test_a_start_by_time_begins_at_the_first_record_of_that_time_in_each_partiti
     assert pipeline.committed() == {0: 4, 1: 2, 2: 0}
 
 
-def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_run(
+def test_a_range_that_expires_soon_is_reported_by_plan_and_run(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
@@ -259,7 +259,7 @@ def test_files_of_a_first_write_that_never_finished_are_no_rows_and_no_obstacle(
     assert pipeline.is_whole()
 
 
-def test_a_stored_plan_whose_records_expired_stops_until_a_person_decides(
+def test_a_stored_plan_with_expired_records_stops_until_an_operator_decides(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(80)
@@ -310,7 +310,7 @@ def test_a_ledger_that_was_lost_is_rebuilt_from_the_table_and_the_proof_holds(
     assert [plan["rows"] for plan in loaded.door("plans", "list").document] == [80, 80, 80]
 
 
-def test_a_table_that_was_dropped_and_made_again_stops_the_run(loaded: Pipeline) -> None:
+def test_a_table_that_was_dropped_and_recreated_stops_the_run(loaded: Pipeline) -> None:
     shape = DeltaTable(str(loaded.table)).schema()
     shutil.rmtree(loaded.table)
     DeltaTable.create(str(loaded.table), shape)
@@ -334,7 +334,7 @@ def test_compacting_the_table_and_vacuuming_it_are_nobodys_business(loaded: Pipe
     assert loaded.door("verify").code == 0
 
 
-def test_a_topic_that_was_deleted_is_named_and_one_made_again_is_not_read_on(
+def test_a_deleted_topic_is_named_and_a_recreated_one_is_not_read_on(
     loaded: Pipeline,
 ) -> None:
     delete_topic(loaded)
@@ -345,7 +345,7 @@ def test_a_topic_that_was_deleted_is_named_and_one_made_again_is_not_read_on(
     stopped(loaded, "deleted and recreated", loaded.topic)
 
 
-def test_a_stored_plan_is_not_executed_on_a_topic_that_was_made_again(pipeline: Pipeline) -> None:
+def test_a_stored_plan_is_not_executed_on_a_recreated_topic(pipeline: Pipeline) -> None:
     pipeline.produce(80)
     broken_off_before("append", pipeline)
     delete_topic(pipeline)

@@ -41,7 +41,7 @@ def all_at(offset: int) -> dict[int, int]:
     return dict.fromkeys(PARTITIONS, offset)
 
 
-def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_before_them_is_mended(
+def test_offsets_are_committed_in_kafka_only_with_our_metadata_and_a_crash_before_them_is_repaired(
     kept: Pipeline,
 ) -> None:
     words = {word for _, word in offsets_of(kept, kept.group).values()}
@@ -83,7 +83,9 @@ def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_s
 
 
 @pytest.mark.long
-def test_a_group_that_kafka_forgot_goes_on_at_its_positions_and_says_so(kept: Pipeline) -> None:
+def test_a_group_that_kafka_forgot_continues_at_its_loaded_until_offsets_and_reports_it(
+    kept: Pipeline,
+) -> None:
     kept.produce(80)
     kept.ran()
     forget_group(kept)

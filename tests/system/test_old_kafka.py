@@ -32,7 +32,7 @@ def settings_of(old: EmbeddedCluster, folder: Path, **source: object) -> Setting
     )
 
 
-def test_a_broker_version_above_the_brokers_own_is_told_as_that_setting(
+def test_a_broker_version_above_the_brokers_own_is_reported_as_that_setting(
     old: EmbeddedCluster, tmp_path: Path
 ) -> None:
     for value in ("0.9", "0.10.0", "0.10.2", "0.11", "1.1", "2.8", "3.9", "4.1"):

@@ -246,7 +246,7 @@ def test_the_claims_of_a_killed_process_are_taken_over_at_once(
     )
 
 
-def test_the_claims_of_another_pipelines_killed_process_are_somebody_elses(
+def test_the_claims_of_another_pipelines_killed_process_belong_to_another_owner(
     claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]],
     zookeeper: ZooKeeper,
 ) -> None:
@@ -284,7 +284,7 @@ def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
 
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_after_a_lost_answer_the_nodes_say_whether_they_are_ours(
+def test_after_a_lost_answer_the_nodes_show_whether_they_are_ours(
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
     happened: bool,
@@ -335,7 +335,7 @@ def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_nex
         assert all(":run-2:" in owner for owner in owners_in(zookeeper).values())
 
 
-def test_who_may_not_claim_is_told_so(zookeeper: ZooKeeper) -> None:
+def test_a_client_without_permission_to_claim_gets_an_error(zookeeper: ZooKeeper) -> None:
     zookeeper.ensure("/consumers/group/owners")
     zookeeper.client.create(
         "/consumers/group/owners/clicks", b"", acl=[make_acl("world", "anyone", read=True)]
@@ -352,7 +352,7 @@ def test_who_may_not_claim_is_told_so(zookeeper: ZooKeeper) -> None:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_goes_on_when_the_last_owner_goes(
+def test_a_waiting_run_continues_when_the_last_owner_leaves(
     connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiter = owners_of(zookeeper)
@@ -434,7 +434,7 @@ def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline
     assert keys_owned(pipeline) == set()
 
 
-def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free(
+def test_owned_partitions_are_skipped_reported_previewed_and_read_once_they_are_free(
     pipeline: Pipeline,
     consumer: Callable[[int], None],
 ) -> None:
@@ -453,7 +453,7 @@ def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free
     assert pipeline.is_whole()
 
 
-def test_among_live_consumers_a_run_takes_what_none_of_them_owns_where_the_conf_says_so(
+def test_among_live_consumers_a_run_claims_unowned_partitions_with_the_confs_permission(
     pipeline: Pipeline,
     consumer: Callable[[int], None],
 ) -> None:

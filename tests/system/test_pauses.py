@@ -32,7 +32,7 @@ def pause_or_resume(pipeline: Pipeline, word: str, *logs: str) -> CommandResult:
 
 
 @pytest.mark.without_spark
-def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
+def test_a_paused_log_is_not_read_and_every_command_reports_it_until_the_resume(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(config={"retention.ms": "315360000000"}, table={"writer": "arrow"})
@@ -126,7 +126,7 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
 A = Pause("clicks", BrokerPartition("clicks", 1), "r" * 40, "kim@h", 5)
 
 
-def test_of_two_who_pause_at_the_same_moment_the_second_is_refused_and_says_it_again(
+def test_of_two_pauses_at_the_same_moment_the_second_is_rejected_and_can_be_repeated(
     zookeeper: ZooKeeper,
 ) -> None:
     ledger = PlanLedger(zookeeper, "g", "p")

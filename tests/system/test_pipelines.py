@@ -83,7 +83,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     assert pipeline.run().outcomes == ["up_to_date"]
 
 
-def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_nobody(
+def test_a_plan_that_no_commit_can_carry_is_rejected_by_plan_and_run_and_reserves_nothing(
     make_pipeline: Callable[..., Pipeline],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

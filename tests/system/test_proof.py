@@ -78,7 +78,7 @@ class Losing:
 
 
 @pytest.mark.long
-def test_control_records_at_the_end_and_aborted_records_are_told_and_outlive_their_plans(
+def test_control_records_at_the_end_and_aborted_records_are_reported_and_outlive_their_plans(
     pipeline: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -98,7 +98,7 @@ def test_control_records_at_the_end_and_aborted_records_are_told_and_outlive_the
 
 
 @pytest.mark.long
-def test_where_a_crash_took_the_receipts_nobody_knows_why_offsets_have_no_row(
+def test_after_a_crash_without_range_results_the_reason_for_offsets_without_a_row_is_unknown(
     pipeline: Pipeline,
 ) -> None:
     in_a_transaction(pipeline, aborted=3)
@@ -110,7 +110,7 @@ def test_where_a_crash_took_the_receipts_nobody_knows_why_offsets_have_no_row(
 
 
 @pytest.mark.long
-def test_offsets_that_compaction_took_are_told(
+def test_compacted_offsets_are_reported(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
     pipeline = make_pipeline(
@@ -139,7 +139,7 @@ def test_offsets_that_compaction_took_are_told(
 
 
 @pytest.mark.long
-def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_table(
+def test_permitted_losses_are_reported_from_plans_and_later_from_the_losses_table(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
@@ -172,7 +172,9 @@ def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_
 # ---------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipeline) -> None:
+def test_a_row_that_was_never_appended_is_named_and_no_other_writer_is_blamed(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(400)
     run(load_settings(pipeline.conf), around=lambda world: Losing(world))
     proof = pipeline.door("verify")
@@ -188,7 +190,7 @@ def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipe
 
 
 @pytest.mark.without_spark
-def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_operator_accepts_the_loss(
+def test_deleted_rows_are_distinguished_from_a_missing_one_until_an_operator_accepts_the_loss(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(400)
@@ -216,7 +218,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
 
 
 @pytest.mark.long
-def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds(
+def test_rows_deleted_with_the_policys_permission_are_reported_as_a_warning_and_the_proof_passes(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
@@ -236,7 +238,7 @@ def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds
 
 
 @pytest.mark.long
-def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone_nobody_knows(
+def test_rows_lost_in_an_overwrite_are_attributed_to_it_and_without_the_files_the_cause_is_unknown(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(400)
@@ -267,7 +269,7 @@ def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone
     )
 
 
-def test_a_transform_that_drops_rows_is_named_and_nobody_else(
+def test_a_transform_that_drops_rows_is_named_and_no_other_writer(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (pipeline.folder / "choosy_of_tests.py").write_text(
@@ -334,7 +336,7 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
 
 @pytest.mark.long
 @pytest.mark.parametrize("kept", [1, 100])
-def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_given_up_named(
+def test_an_accepted_older_copy_is_proven_with_the_abandoned_offsets_named(
     pipeline: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
     kept: int,
@@ -390,7 +392,7 @@ def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_t
 
 
 @pytest.mark.without_spark
-def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is_acknowledged(
+def test_an_update_of_another_writer_is_reported_as_by_a_run_until_it_is_accepted(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(40)
@@ -451,7 +453,7 @@ def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(
 
 
 @pytest.mark.without_spark
-def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is_lost(
+def test_a_foreign_row_without_a_record_is_reported_and_so_is_a_lost_file(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(400)

@@ -94,7 +94,7 @@ def test_tasks_are_cut_where_segments_begin(connect: str, brokers: list[JafkaBro
     ) == [(0, cut), (cut, brokers[0].logs["clicks", 0].flushed)]
 
 
-def test_a_planned_query_reads_what_its_brokers_hold_by_now_and_asks_no_zookeeper(
+def test_a_planned_query_reads_the_present_records_of_its_brokers_and_uses_no_zookeeper(
     connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]
 ) -> None:
     reader = reader_of(connect, target_task_bytes="100")
@@ -112,7 +112,7 @@ def test_a_planned_query_reads_what_its_brokers_hold_by_now_and_asks_no_zookeepe
     assert b"later" in values
 
 
-def test_brokers_of_kafka_that_were_found_once_are_asked_by_each_query(
+def test_brokers_of_kafka_found_once_are_used_by_each_query(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     with FakeBroker() as broker:
@@ -158,7 +158,7 @@ def test_a_log_of_a_broker_that_is_away_cannot_be_read_and_nothing_is_passed_ove
     assert {r.log.broker_id for task in tasks_of(connect) for r in task.ranges} == {1}
 
 
-def test_what_is_not_there_is_told(
+def test_missing_topics_and_partitions_are_reported(
     connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]
 ) -> None:
     with pytest.raises(TopicMissing, match="not there"):

@@ -113,7 +113,7 @@ def test_a_transform_that_doubles_rows_before_a_crash_is_found(
 
 
 @pytest.mark.long
-def test_offsets_that_a_transform_rewrote_stop_no_run_after_a_crash_and_verify_tells_them(
+def test_offsets_rewritten_by_a_transform_stop_no_run_after_a_crash_and_verify_reports_them(
     pipeline: Pipeline, shape: Shape
 ) -> None:
     shape("rows.withColumn('offset', rows['offset'] + 1000)")
@@ -129,7 +129,7 @@ def test_offsets_that_a_transform_rewrote_stop_no_run_after_a_crash_and_verify_t
     assert (proof.code, unproven(proof)) == (9, [20] * 4)
 
 
-def test_a_transform_that_drops_an_offset_is_refused_and_the_doctor_says_so_before_a_run(
+def test_a_transform_that_drops_an_offset_is_rejected_and_the_doctor_reports_it_before_a_run(
     pipeline: Pipeline, shape: Shape
 ) -> None:
     pipeline.produce(80)
@@ -148,7 +148,7 @@ def test_a_transform_that_drops_an_offset_is_refused_and_the_doctor_says_so_befo
 
 
 @pytest.mark.long
-def test_where_the_table_has_no_offsets_a_crash_leaves_what_nobody_knows_and_the_runs_go_on(
+def test_without_offsets_in_the_table_a_crash_leaves_an_unknown_count_and_the_runs_continue(
     pipeline: Pipeline,
     shape: Shape,
     spark: SparkSession,

@@ -50,7 +50,7 @@ def test_a_committed_offset_that_cannot_be_is_named(
     assert not pipeline.table.exists()
 
 
-def test_an_offset_that_somebody_moved_is_named_and_followed_where_policy_says_so(
+def test_a_moved_offset_is_named_and_followed_if_policy_permits(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(80)
@@ -219,7 +219,7 @@ def test_a_message_of_a_format_before_0_11_with_a_wrong_crc_is_named_to_the_offs
 
 
 @pytest.mark.long
-def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_policy_says_so(
+def test_offsets_missing_inside_a_log_stop_the_run_and_are_skipped_if_policy_permits(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:
     pipeline, broker = spoiled

@@ -105,7 +105,7 @@ def test_what_may_pass_is_waited_for_and_the_run_loads(
     ],
     ids=str,
 )
-def test_what_will_not_pass_is_told_with_its_exit_code_and_nothing_of_ours_stays(
+def test_permanent_errors_are_reported_with_their_exit_code_and_no_registration_of_ours_stays(
     broker: FakeCoordinator,
     made: Made,
     protocol: str,

@@ -175,7 +175,7 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
         ),
     ],
 )
-def test_a_transform_that_ends_the_process_or_makes_no_columns_of_a_table_is_told_by_doctor_and_run_alike(
+def test_a_transform_that_ends_the_process_or_returns_no_columns_of_a_table_is_reported_by_doctor_and_run_alike(
     pipeline: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
     spark: SparkSession,

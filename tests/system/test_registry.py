@@ -87,7 +87,7 @@ def test_a_topic_is_on_every_broker_that_counts_its_partitions_in_the_order_of_t
     assert (found.cluster_id, found.topic_ids, found.leaderless) == (None, {}, frozenset())
 
 
-def test_a_topic_whose_brokers_are_all_away_is_there_and_has_no_log(
+def test_a_topic_with_all_brokers_away_exists_and_has_no_log(
     zookeeper: ZooKeeper, jafka: KazooClient
 ) -> None:
     assert read_physical_cluster(zookeeper, ["resting", "no-such-topic"]).topics.keys() == {
@@ -116,7 +116,7 @@ def test_logs_that_were_known_before_are_leaderless_while_their_broker_is_away(
     )
 
 
-def test_a_partition_that_a_broker_counts_no_more_is_asked_of_nobody_and_told_where_it_was_known(
+def test_a_partition_beyond_its_brokers_count_is_not_requested_and_is_reported_if_it_was_known(
     zookeeper: ZooKeeper, jafka: KazooClient
 ) -> None:
     beyond = BrokerPartition("clicks", 2, 10)
@@ -136,7 +136,7 @@ def test_a_broker_that_counts_partitions_and_is_not_registered_leads_nothing(
     }
 
 
-def test_what_is_no_count_and_no_registration_is_named_with_its_znode(
+def test_an_invalid_count_or_registration_is_named_with_its_znode(
     zookeeper: ZooKeeper, jafka: KazooClient
 ) -> None:
     jafka.set("/brokers/topics/clicks/10", b"many")
@@ -156,7 +156,7 @@ def test_a_child_that_is_no_broker_id_is_none_of_the_topics(
     assert len(read_physical_cluster(zookeeper).topics["clicks"].partitions) == 13
 
 
-def test_the_wrong_family_in_the_conf_is_told_with_the_right_one(
+def test_the_wrong_broker_type_in_the_conf_is_reported_with_the_right_one(
     zookeeper: ZooKeeper, jafka: KazooClient
 ) -> None:
     with pytest.raises(SettingsError, match="Broker 1 under .* is of Jafka or Kafka 0.7") as caught:
@@ -165,7 +165,7 @@ def test_the_wrong_family_in_the_conf_is_told_with_the_right_one(
     assert "source.broker_type: jafka" in caught.value.action
 
 
-def test_the_wrong_family_is_told_the_other_way_round(
+def test_the_wrong_broker_type_is_reported_in_the_other_direction(
     zookeeper: ZooKeeper, client: KazooClient
 ) -> None:
     client.create("/brokers/ids/1", KAFKA, makepath=True)
@@ -197,7 +197,7 @@ def test_a_cluster_of_which_no_broker_is_there_is_unreachable(
         read_physical_cluster(zookeeper)
 
 
-def test_a_topic_that_was_deleted_everywhere_and_made_again_is_another_one(
+def test_a_topic_deleted_everywhere_and_recreated_is_another_one(
     zookeeper: ZooKeeper, jafka: KazooClient
 ) -> None:
     before = read_creation_ids(zookeeper, ["clicks"])
@@ -211,7 +211,7 @@ def test_a_topic_that_was_deleted_everywhere_and_made_again_is_another_one(
     assert read_creation_ids(zookeeper, ["clicks"]) != before
 
 
-def test_kafkas_controller_tells_who_holds_a_partition_and_who_was_in_sync(
+def test_kafkas_controller_reports_the_replicas_of_a_partition_and_those_in_sync(
     zookeeper: ZooKeeper, client: KazooClient
 ) -> None:
     first, second, unknown = (BrokerPartition("clicks", number) for number in range(3))

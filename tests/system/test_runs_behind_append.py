@@ -34,7 +34,7 @@ def loaded(pipeline: Pipeline, settings: dict[str, Any]) -> Pipeline:
 
 
 @pytest.mark.long
-def test_a_member_that_comes_before_the_commit_takes_partitions_and_the_run_ends_well_and_tells(
+def test_a_member_that_joins_before_the_commit_gets_partitions_and_the_run_succeeds_and_reports_it(
     make_pipeline: Callable[..., Pipeline],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -68,7 +68,7 @@ def pipeline(
 
 
 @each("moto")
-def test_a_run_loads_its_records_once_the_next_one_finds_nothing_new_and_no_secret_is_left_behind(
+def test_a_run_loads_its_records_once_the_next_one_finds_nothing_new_and_no_secret_stays(
     pipeline: StoredPipeline,
 ) -> None:
     pipeline.produce(200, partitions=2)
@@ -105,7 +105,7 @@ def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one(
 
 @pytest.mark.long
 @each("moto", "azurite")
-def test_files_that_no_commit_names_yet_make_the_place_nobody_elses(
+def test_files_without_a_commit_do_not_make_the_folder_foreign(
     pipeline: StoredPipeline,
 ) -> None:
     from etl.io.delta.stores import table_folder
@@ -126,7 +126,7 @@ def test_files_that_no_commit_names_yet_make_the_place_nobody_elses(
 
 
 @each("moto")
-def test_what_is_wrong_with_the_store_has_its_exit_code_and_its_key(
+def test_an_error_of_the_store_has_its_exit_code_and_its_key(
     pipeline: StoredPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = pipeline.store.settings()

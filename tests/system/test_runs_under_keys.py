@@ -40,7 +40,7 @@ def times(pipeline: Pipeline) -> list[int]:
     return sorted((round(row["timestamp"].timestamp() * 1000) - NOON) // HOUR_MS for row in rows)
 
 
-def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_hour_by_the_next_key(
+def test_an_hour_is_loaded_once_under_its_key_and_the_next_hour_under_the_next_key(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:

@@ -37,7 +37,7 @@ def test_a_small_run_loads_its_records_once_and_no_spark_is_loaded(small: Pipeli
     assert small.door("verify").document["found_rows"] == 400
 
 
-def test_the_report_says_that_spark_was_not_asked_and_a_larger_plan_takes_it(
+def test_the_report_shows_that_spark_was_not_started_and_a_larger_plan_starts_it(
     small: Pipeline,
 ) -> None:
     small.produce(400)
@@ -88,7 +88,7 @@ def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(
     assert killed and small.is_whole()
 
 
-def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
+def test_workers_that_die_repeatedly_end_the_run_with_the_reason_of_their_end(
     small: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = local_workers.Worker.answer
@@ -111,7 +111,7 @@ def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
     assert small.is_whole()
 
 
-def test_what_a_worker_raises_is_told_with_its_place_and_the_same_plan_is_finished_once_it_can_be(
+def test_an_error_in_a_worker_is_reported_with_its_place_and_the_same_plan_is_finished_after_the_repair(
     small: Pipeline,
 ) -> None:
     with contextlib.closing(KafkaProducer(bootstrap_servers=small.cluster.bootstrap)) as producer:

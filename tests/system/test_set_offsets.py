@@ -32,7 +32,7 @@ def set_to(pipeline: Pipeline, log: str, to: str, *more: str) -> CommandResult:
     )
 
 
-def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_told(
+def test_an_offset_is_set_forwards_and_back_and_every_record_is_there_once_or_reported(
     pipeline: Pipeline,
 ) -> None:
     topic = pipeline.topic
@@ -107,7 +107,7 @@ def restore(pipeline: Pipeline, *more: str) -> CommandResult:
     )
 
 
-def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_or_by_its_rows(
+def test_after_the_loss_of_zookeeper_the_tables_commits_or_its_rows_decide_the_next_offset(
     pipeline: Pipeline,
 ) -> None:
     refused(restore(pipeline, "--yes"), 2, "nothing to restore")

@@ -25,7 +25,7 @@ def served(cluster: EmbeddedCluster, topic: TopicFactory) -> Served:
 
 class TestRealBroker(BrokerContract):
     @pytest.mark.parametrize("codec", list(Codec))
-    def test_what_was_sent_with_any_codec_is_read_to_the_row(
+    def test_messages_of_every_codec_are_read_to_the_row(
         self, served: Served, codec: Codec
     ) -> None:
         name = served.make_topic(2)
@@ -136,7 +136,7 @@ class TestRealBroker(BrokerContract):
             [b"kept", b"dropped", b"kept too"],
         )
 
-    def test_a_range_whose_records_were_deleted_is_data_loss_with_the_log_start(
+    def test_a_range_of_deleted_records_is_data_loss_with_the_log_start(
         self, served: Served, cluster: EmbeddedCluster
     ) -> None:
         name = served.make_topic(1)

@@ -164,7 +164,7 @@ def is_loaded(job: subprocess.Popen[str], folder: Path, home: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("standalone", [1], indirect=True)
-def test_a_cluster_that_was_not_given_the_package_says_what_makes_it_and_loads_nothing(
+def test_a_cluster_without_the_package_reports_the_command_that_creates_it_and_loads_nothing(
     cluster: EmbeddedCluster,
     filled: str,
     standalone: StandaloneSpark,

@@ -97,7 +97,7 @@ def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_comp
     assert pipeline.committed() == {0: 40, 1: 40, 2: 0, 3: 0}
 
 
-def test_a_run_that_breaks_leaves_no_report_that_says_all_is_well(pipeline: Pipeline) -> None:
+def test_a_run_that_fails_leaves_no_report_of_success(pipeline: Pipeline) -> None:
     pipeline.produce(40)
 
     def bug() -> None:
@@ -147,7 +147,7 @@ def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(
         pytest.param(signal.SIGTERM, id="a scheduler"),
     ],
 )
-def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing_is_lost_or_left_behind(
+def test_a_second_driver_does_not_disturb_the_first_and_stopping_that_loses_and_leaves_nothing(
     spoiled: tuple[Pipeline, FakeBroker],
     what: signal.Signals,
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     assert sum(pipeline.in_table().values()) == 30
 
 
-def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(
+def test_ctrl_c_while_spark_starts_leaves_no_jvm(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:
     pipeline, _ = spoiled

@@ -138,7 +138,7 @@ def test_nothing_is_read_by_two_and_nothing_is_lost_while_members_come_and_go(st
     assert not any(reader.lost_logs for reader in readers) and stage.owners() == {}
 
 
-def test_what_a_member_commits_is_refused_once_somebody_else_owns_it(stage: Stage) -> None:
+def test_a_members_commit_is_rejected_once_another_client_owns_the_partition(stage: Stage) -> None:
     stage.write("clicks")
     with stage.consumer() as consumer:
         consumer.subscribe(["clicks"])
@@ -185,7 +185,7 @@ def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_
     assert stage.committed() == {0: 1}
 
 
-def test_offsets_are_read_behind_all_that_was_written_before_the_share_was_ours(
+def test_offsets_are_read_after_every_write_before_the_assignment_became_ours(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[str] = []
@@ -205,7 +205,7 @@ def test_offsets_are_read_behind_all_that_was_written_before_the_share_was_ours(
     assert requests == ["sync", "read"], "its session may be at another server than the member's"
 
 
-def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_is(
+def test_a_member_with_an_expired_session_gets_an_error_and_joins_again_at_the_groups_offsets(
     stage: Stage,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -272,7 +272,7 @@ def test_a_new_topic_that_passes_the_filter_joins_by_itself_and_is_registered_as
         assert stage.owners("others") == {}
 
 
-def test_streams_of_two_connectors_share_a_group_and_hand_over_by_what_is_committed(
+def test_streams_of_two_connectors_share_a_group_and_continue_at_committed_offsets(
     stage: Stage,
 ) -> None:
     stage.write("clicks")

@@ -49,7 +49,7 @@ def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
     return name
 
 
-def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_client_left_it(
+def test_every_record_is_returned_once_and_a_group_of_kafka_continues_at_the_commit_of_another_client(
     cluster: EmbeddedCluster,
     filled: str,
     unused_group: str,
@@ -84,7 +84,7 @@ def test_a_time_is_searched_from_1970_on_and_no_negative_one_comes_to_a_broker(
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_static_consumer_that_comes_back_reads_what_was_added_to_its_subscription_meanwhile(
+def test_a_static_consumer_that_returns_reads_topics_added_to_its_subscription_meanwhile(
     cluster: EmbeddedCluster,
     filled: str,
     unused_group: str,
@@ -167,7 +167,7 @@ class ConfluentReader:
         self._thread.join(60)
 
 
-def test_beside_another_client_in_a_group_of_kafka_each_record_is_read_once(
+def test_with_another_client_in_a_group_of_kafka_each_record_is_read_once(
     cluster: EmbeddedCluster,
     filled: str,
     unused_group: str,

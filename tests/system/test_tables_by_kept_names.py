@@ -109,7 +109,7 @@ def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(
 
 
 @pytest.mark.parametrize("given", [None, "let_go"])
-def test_what_a_run_lets_go_is_in_the_losses_table_beside_the_kept_place_or_where_the_conf_says(
+def test_losses_of_a_run_are_in_the_losses_table_next_to_the_stored_location_or_at_the_confs_path(
     named: Pipeline, given: str | None
 ) -> None:
     losses = named.folder / (given or f"{named.table.name}_losses")
@@ -128,7 +128,7 @@ def test_what_a_run_lets_go_is_in_the_losses_table_beside_the_kept_place_or_wher
     assert tuple(lost.values()) == (40, 50) and sum(named.in_table().values()) == 70
 
 
-def test_a_pipeline_that_is_in_service_again_goes_on_by_the_kept_place(named: Pipeline) -> None:
+def test_a_resumed_pipeline_continues_at_the_stored_location(named: Pipeline) -> None:
     named.ran()
     assert named.door("pipelines", "retire", after=("--reason", "rests")).code == 0
     named.produce(40, partitions=1)

@@ -77,7 +77,7 @@ def is_proven(pipeline: Pipeline, *, before: int, loaded: int) -> None:
 
 
 @pytest.mark.parametrize("table", [BY_SPARK, BY_ARROW], ids=["spark", "arrow"])
-def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_begins_behind_its_rows(
+def test_a_table_of_a_streaming_query_is_rejected_by_each_command_until_the_run_may_begin_after_its_rows(
     pipeline: Pipeline,
     spark: SparkSession,
     table: dict[str, Any],
@@ -107,7 +107,7 @@ def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_b
 
 
 @pytest.mark.parametrize("table", [BY_SPARK, BY_ARROW], ids=["spark", "arrow"])
-def test_rows_that_are_said_to_be_of_another_log_stay_and_every_record_is_loaded_in_the_next_life(
+def test_rows_accepted_as_those_of_another_log_stay_and_every_record_is_loaded_in_the_next_incarnation(
     pipeline: Pipeline,
     spark: SparkSession,
     table: dict[str, Any],
@@ -141,7 +141,7 @@ def test_a_word_counts_for_the_version_that_was_seen_and_not_for_rows_that_came_
     refused(heir.run(), 5, "a second time")
 
 
-def test_rows_that_somebody_writes_after_plan_one_among_those_from_before_it_are_found_by_verify(
+def test_rows_written_after_plan_one_among_those_from_before_it_are_found_by_verify(
     pipeline: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -157,7 +157,7 @@ def test_rows_that_somebody_writes_after_plan_one_among_those_from_before_it_are
     ), proof.err
 
 
-def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_second_load(
+def test_a_table_without_our_columns_is_reported_with_its_columns_and_never_loaded_twice(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     heir = written_by_a_query(pipeline, spark, OF_KAFKA_SOURCE)
@@ -177,7 +177,7 @@ def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_secon
     is_proven(heir, before=400, loaded=200)
 
 
-def test_our_own_table_whose_transactions_an_old_client_dropped_is_gone_on_with_behind_its_rows(
+def test_our_own_table_without_its_transactions_continues_after_its_rows(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(400)
@@ -222,7 +222,7 @@ def test_a_copy_of_our_table_is_no_table_of_ours_and_its_rows_are_not_loaded_aga
     assert DeltaTable(str(copy)).to_pyarrow_table(columns=["offset"]).num_rows == 400
 
 
-def test_where_the_group_has_committed_offsets_behind_the_rows_the_run_begins_there_without_a_word(
+def test_with_offsets_of_the_group_after_the_rows_the_run_begins_there_without_a_decision(
     pipeline: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -257,7 +257,7 @@ def test_a_topic_that_is_added_to_the_conf_later_is_not_loaded_over_rows_from_be
     refused(replace(first, settings=both).run(), 5, f"The table holds 100 rows of {of_it}:0")
 
 
-def test_rows_of_a_topic_that_is_added_later_are_gone_on_behind_or_said_to_be_other_records(
+def test_rows_of_a_topic_added_later_are_continued_or_accepted_as_other_records(
     pipeline: Pipeline,
     spark: SparkSession,
     topic: TopicFactory,
@@ -324,7 +324,7 @@ def test_a_topic_that_the_conf_left_out_of_a_restore_by_rows_is_not_loaded_over_
     assert both.door("verify").code == 0
 
 
-def test_partitions_that_the_topic_gets_later_begin_behind_rows_that_the_table_had_or_in_the_next_life(
+def test_partitions_added_later_begin_after_rows_of_the_table_or_in_the_next_incarnation(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
@@ -344,7 +344,7 @@ def test_partitions_that_the_topic_gets_later_begin_behind_rows_that_the_table_h
     assert heir.door("verify").code == 0
 
 
-def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
+def test_a_first_conf_reports_that_the_table_has_rows_of_the_topic(
     pipeline: Pipeline, spark: SparkSession, tmp_path: Path
 ) -> None:
     heir = written_by_a_query(pipeline, spark)

@@ -147,7 +147,7 @@ def test_a_transform_of_arrow_batches_sees_utc_wherever_the_tasks_run(
     assert (row["date"], row["event_date"]) == (date(2026, 3, 2), date(2026, 3, 2))
 
 
-def test_a_stored_plan_that_is_executed_under_another_time_zone_is_told_and_its_commit_names_that_zone(
+def test_a_stored_plan_executed_under_another_time_zone_is_reported_and_its_commit_names_that_zone(
     pipelines: list[Pipeline],
     spark: SparkSession,
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_stored_plan_that_is_executed_under_another_time_zone_is_told_and_its_
     assert parse_plan(metadata.document, path="").time_zone == "Asia/Tokyo"
 
 
-def test_rows_of_another_time_zone_are_told_by_the_next_run_a_replay_its_preview_and_a_backfill(
+def test_rows_of_another_time_zone_are_reported_by_the_next_run_a_replay_its_preview_and_a_backfill(
     pipelines: list[Pipeline],
     spark: SparkSession,
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_session_that_was_there_computes_in_the_zone_of_the_run_and_keeps_its_
     }
 
 
-def test_a_time_zone_that_spark_does_not_know_is_told_with_its_key_and_by_doctor(
+def test_a_time_zone_unknown_to_spark_is_reported_with_its_key_and_by_doctor(
     pipelines: list[Pipeline], spark: SparkSession
 ) -> None:
     pipeline = pipelines[0]

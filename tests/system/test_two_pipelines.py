@@ -137,7 +137,7 @@ def test_a_taken_over_pipeline_of_another_zookeeper_stops_by_the_tables_word_and
 
 
 @pytest.mark.long
-def test_where_an_older_copy_of_the_table_was_put_back_an_heir_goes_on_from_the_copy_and_expects_what_it_holds(
+def test_with_an_older_copy_of_the_table_an_heir_continues_from_the_copy_and_expects_its_rows(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(40)
@@ -272,7 +272,7 @@ def test_a_stored_plan_is_closed_by_spark_in_a_table_that_delta_rs_cannot_commit
     assert pipeline.is_whole()
 
 
-def test_a_retired_pipeline_whose_stored_plan_was_closed_reads_the_same_offsets_when_it_is_resumed(
+def test_a_retired_pipeline_with_a_closed_stored_plan_reads_the_same_offsets_after_its_resume(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(40)
@@ -287,7 +287,7 @@ def test_a_retired_pipeline_whose_stored_plan_was_closed_reads_the_same_offsets_
     assert pipeline.door("verify").code == 0
 
 
-def test_a_taken_over_pipeline_whose_ledger_is_elsewhere_cannot_append_the_plan_that_it_stored_there(
+def test_an_inherited_pipeline_with_its_ledger_elsewhere_cannot_append_its_stored_plan(
     pipeline: Pipeline,
     renamed: Pipeline,
 ) -> None:
@@ -321,7 +321,7 @@ def copy_tree(client: Any, source: str, target: str) -> None:
 
 
 @pytest.mark.long
-def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_are_there(
+def test_a_ledger_lost_with_the_tables_log_continues_after_the_existing_rows(
     pipeline: Pipeline,
 ) -> None:
     for _ in range(2):

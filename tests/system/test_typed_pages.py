@@ -112,7 +112,7 @@ def pages(
     [pytest.param(one, marks=[pytest.mark.long] * (one.name in LONG)) for one in TYPED],
     ids=str,
 )
-def test_what_a_section_says_to_type_ends_as_it_says(
+def test_the_commands_of_a_section_end_as_it_promises(
     pages: tuple[PageWorld, Path], section: Section, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, folder = pages
@@ -131,7 +131,7 @@ def test_what_a_section_says_to_type_ends_as_it_says(
 
 
 @pytest.mark.long
-def test_what_cron_and_systemd_are_told_to_do_ends_well(
+def test_the_commands_of_cron_and_systemd_succeed(
     pages: tuple[PageWorld, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, folder = pages
@@ -144,7 +144,7 @@ def test_what_cron_and_systemd_are_told_to_do_ends_well(
         world.type(re.sub(r"/etc/pipelines/(clicks|%i)\.yaml", "CONF", text))
 
 
-def test_the_programs_of_the_reader_read_what_is_in_the_topic(
+def test_the_programs_of_the_reader_read_the_records_of_the_topic(
     pages: tuple[PageWorld, Path],
     cluster: EmbeddedCluster,
     spark: SparkSession,
@@ -170,7 +170,7 @@ def test_the_programs_of_the_reader_read_what_is_in_the_topic(
     exec(compile(servers, "real servers", "exec"), {})
 
 
-def test_the_programs_of_the_streams_read_what_is_in_the_topic(
+def test_the_programs_of_the_streams_read_the_records_of_the_topic(
     pages: tuple[PageWorld, Path], cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     polling, subscribing, streaming = programs(ROOT / "docs" / "STREAMS.md")

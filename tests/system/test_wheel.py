@@ -75,7 +75,7 @@ def ran(command: Sequence[str], folder: Path, **variables: str) -> subprocess.Co
     return done
 
 
-def test_the_wheel_holds_the_package_and_nothing_of_the_repository_beside_it(wheel: Path) -> None:
+def test_the_wheel_has_the_package_and_nothing_else_of_the_repository(wheel: Path) -> None:
     assert wheel.name == f"offset_range_etl-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as opened:
         names = set(opened.namelist())

@@ -136,7 +136,9 @@ def test_a_hundred_events_are_one_rebalance_and_none_where_the_group_is_the_same
     assert member.statistics.rebalances == 2
 
 
-def test_a_nudge_is_heard_and_nobody_is_seen(zookeeper: ZooKeeper, consumer: ZooKeeper) -> None:
+def test_a_nudge_triggers_a_rebalance_and_registers_no_consumer(
+    zookeeper: ZooKeeper, consumer: ZooKeeper
+) -> None:
     consumer.ensure(IDS)
     heard, members = threading.Event(), GroupMembers(zookeeper, GROUP)
     assert consumer.client.get_children(IDS, watch=lambda _: heard.set()) == []
@@ -159,7 +161,7 @@ def test_a_nudge_in_a_group_without_members_makes_nothing(zookeeper: ZooKeeper) 
         (b"unknown format", True),
     ],
 )
-def test_who_ends_a_claim_calls_those_who_read_the_topic_and_those_whom_nobody_understands(
+def test_a_claim_that_ends_notifies_consumers_of_the_topic_and_those_of_unknown_formats(
     zookeeper: ZooKeeper,
     consumer: ZooKeeper,
     registration: bytes,
@@ -199,7 +201,7 @@ def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_on
     assert joined == [4] and member.id == "group_loader"
 
 
-def test_a_member_whose_registration_somebody_deletes_registers_again(
+def test_a_member_with_a_deleted_registration_registers_again(
     make: Make, zookeeper: ZooKeeper
 ) -> None:
     member = make()
@@ -242,7 +244,7 @@ def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before
     assert member.rejoin().logs == set(LOGS[2:]) == owners_in(zookeeper).keys()
 
 
-def test_nor_is_it_left_behind_by_a_member_that_leaves_while_its_session_goes_on(
+def test_a_member_that_leaves_deletes_its_registration_although_its_session_continues(
     make: Make,
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
@@ -355,7 +357,7 @@ def test_what_each_member_reads_of_a_random_group_divides_it_as_the_classes_of_t
         take_away(zookeeper, group.znodes)
 
 
-def test_a_member_whose_session_ends_behind_the_hand_over_is_none_any_more_and_says_so(
+def test_a_member_that_loses_its_session_after_the_offset_commit_has_no_membership_and_reports_it(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     zookeeper.client.create("/brokers/topics/clicks", b'{"partitions":{"0":[0]}}', makepath=True)
@@ -381,7 +383,7 @@ def test_a_member_whose_session_ends_behind_the_hand_over_is_none_any_more_and_s
             member.join()
 
 
-def test_beside_consumers_that_know_no_filter_one_is_registered_by_the_names_that_pass(
+def test_with_consumers_that_know_no_filter_one_is_registered_by_the_matching_names(
     connect: str, zookeeper: ZooKeeper
 ) -> None:
     def add(topic: str, partitions: int) -> None:

@@ -134,7 +134,7 @@ def test_growth_and_memory_and_small_runs_and_planning_have_tables_of_their_own(
     assert "| 10,000 | next | 1.00 | 0.50 | 3.00 | 2.00 | 100 | 12,345 |" in page
 
 
-def test_what_failed_is_said_and_counts_nowhere() -> None:
+def test_a_failed_measurement_is_reported_and_counts_nowhere() -> None:
     page = page_of(
         result_of(
             "compared", "arrow", failed="Traceback\nValueError: 3 rows of 4 are there", round=1
@@ -144,7 +144,7 @@ def test_what_failed_is_said_and_counts_nowhere() -> None:
     assert not any(line.startswith("| `etl run`") for line in page)
 
 
-def test_what_is_measured_again_takes_the_place_of_what_was_there_and_the_rest_stays(
+def test_a_repeated_measurement_replaces_the_old_one_and_the_rest_stays(
     tmp_path: Path,
 ) -> None:
     first = Document(tmp_path, ["--quick"], codec="zstd")
@@ -196,7 +196,7 @@ def test_the_page_in_docs_is_what_its_results_render() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 1000])
-def test_clicks_are_json_of_the_size_that_is_asked_for_and_no_two_are_alike(size: int) -> None:
+def test_clicks_are_json_of_the_requested_size_and_no_two_are_alike(size: int) -> None:
     clicks = Clicks(size)
     found = [clicks[number] for number in range(0, 20_000, 2)]
     assert {len(click) for click in found} == {size}
@@ -206,7 +206,7 @@ def test_clicks_are_json_of_the_size_that_is_asked_for_and_no_two_are_alike(size
     )
 
 
-def test_the_drain_goes_on_behind_the_last_whole_batch() -> None:
+def test_the_drain_continues_after_the_last_whole_batch() -> None:
     def batch(base: int, count: int) -> bytes:
         return struct.pack(">qi11xi", base, 30, count - 1) + bytes(42 - 27)
 

@@ -66,7 +66,7 @@ def test_nothing_in_a_line_of_its_own_is_unknown() -> None:
     assert unknown == []
 
 
-def test_each_command_is_run_by_a_test_or_it_is_said_why_by_none() -> None:
+def test_each_command_is_run_by_a_test_or_has_a_reason_for_none() -> None:
     assert [one for one, _, group in EACH if group is None] == []
 
 
@@ -87,7 +87,7 @@ def test_a_new_command_is_typed_if_it_is_ours_and_else_nothing_runs_it(
     assert group_of(Written("docs/RUNNING.md", "The page", text), in_line=True) == group
 
 
-def test_what_is_named_by_its_first_words_alone_is_typed_as_a_whole_somewhere() -> None:
+def test_a_command_named_by_its_first_words_is_typed_as_a_whole_somewhere() -> None:
     run = {
         family(one.text.removeprefix(".venv/bin/"))
         for one, _, group in EACH
@@ -155,7 +155,7 @@ def test_programs_in_python_stand_only_where_a_test_runs_them() -> None:
 
 
 @pytest.mark.parametrize("section", sorted(NOT_RUN_SECTIONS))
-def test_a_section_that_nobody_ran_says_so(section: str) -> None:
+def test_a_section_without_a_run_is_reported(section: str) -> None:
     page, _, heading = section.partition(": ")
     text = (ROOT / page).read_text()
     part = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
@@ -165,7 +165,7 @@ def test_a_section_that_nobody_ran_says_so(section: str) -> None:
 @pytest.mark.parametrize(
     "text", sorted({one.text for one, _, _ in EACH if one.text.startswith("make ")})
 )
-def test_make_knows_what_a_page_asks_of_it(text: str) -> None:
+def test_make_has_the_targets_that_a_page_names(text: str) -> None:
     """They would start other tests; `--dry-run` only prints them here."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     result = subprocess.run(

@@ -30,7 +30,7 @@ ADVISED_AGAINST = {
 _ROW = re.compile(r"\| (\d+\.\d+) \| (.+?) \| (there|refused) \| (.*) ?\|")
 
 
-def test_each_row_is_there_once_and_says_where_it_is_or_why_it_is_not() -> None:
+def test_each_row_exists_once_with_its_test_or_the_reason_for_none() -> None:
     lines = [line for line in PAGE.read_text().splitlines() if re.match(r"\| \d", line)]
     rows = [found for line in lines if (found := _ROW.fullmatch(line))]
     assert len(rows) == len(lines), "every row has a number, a behaviour, and one of two words"

@@ -174,7 +174,7 @@ def test_a_member_of_kafkas_own_group_is_killed_and_refused_at_each_step_too() -
     } <= others
 
 
-def test_a_member_that_commits_behind_its_append_is_killed_and_overtaken_around_that_commit_in_both_places() -> (
+def test_a_member_that_commits_after_its_append_is_killed_and_overtaken_around_that_commit_in_both_storages() -> (
     None
 ):
     named = [name.removeprefix("behind the append") for name in names_of(39)]
@@ -244,7 +244,7 @@ def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> 
     )
 
 
-def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
+def test_the_table_has_the_number_of_cases_not_played(tmp_path: Path) -> None:
     cases = [Case(row, f"case {row}", f"the action of {row}", _never_played) for row in (1, 2, 3)]
     some = Published(tmp_path, cases)
     some.played(cases[1], CaseResult("nothing", "exit 0: ingested", Checked(5, 5, 0, 0, 0)))
@@ -255,7 +255,7 @@ def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
     assert "the action of 1" not in page
 
 
-def test_the_table_says_when_its_cases_were_played(tmp_path: Path) -> None:
+def test_the_table_has_the_time_of_its_cases(tmp_path: Path) -> None:
     cases, whole = (
         [Case(1, f"case {n}", "the action", _never_played) for n in (1, 2, 3)],
         CaseResult("", "", Checked(5, 5, 0, 0, 0)),
@@ -300,7 +300,7 @@ def test_the_page_of_stores_has_a_line_for_each_store_writer_and_row_and_each_pa
 
 
 @pytest.mark.parametrize("store", list(STORES))
-def test_on_stores_the_first_ten_rows_are_played_and_what_stands_between_a_run_and_its_store(
+def test_on_stores_the_first_ten_rows_are_played_and_the_failures_between_a_run_and_its_store(
     store: str,
 ) -> None:
     rows, names = {case.row for case in cases_on(store)}, [case.name for case in cases_on(store)]

@@ -68,7 +68,7 @@ def test_every_kind_has_the_exit_code_of_its_branch() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_may_be_retried_when_its_exit_code_says_so(kind: type[EtlError]) -> None:
+def test_an_error_class_is_retriable_by_its_exit_code(kind: type[EtlError]) -> None:
     assert kind.retriable == (kind.exit_code in RETRIABLE_CODES)
 
 

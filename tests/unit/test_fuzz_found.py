@@ -163,7 +163,7 @@ FOUND: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize("name, content", FOUND.values(), ids=FOUND)
-def test_what_was_found_once_gives_the_named_error(name: str, content: bytes) -> None:
+def test_input_found_by_fuzzing_raises_the_named_error(name: str, content: bytes) -> None:
     check(BY_NAME[name], content)
     with pytest.raises(BY_NAME[name].raises):
         BY_NAME[name].read(content)

@@ -91,13 +91,13 @@ def read(path: Path) -> Read:
     )
 
 
-def test_a_module_says_what_it_owns() -> None:
+def test_a_module_docstring_has_its_subject() -> None:
     assert MODULES and [place(module) for module in MODULES if not read(module).docstring] == [], (
         "its first statement is a docstring"
     )
 
 
-def test_names_say_what_a_thing_does_and_not_that_it_does_something() -> None:
+def test_names_describe_their_effect() -> None:
     assert [
         (place(module), name)
         for module in MODULES
@@ -155,7 +155,7 @@ def test_what_tests_share_is_in_no_file_of_tests() -> None:
     } == {}
 
 
-def test_the_package_is_installed_under_the_version_it_says() -> None:
+def test_the_installed_version_of_the_package_equals_its_own() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
     assert settings["metadata"]["version"] == "attr: etl.__version__"

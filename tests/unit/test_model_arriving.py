@@ -20,7 +20,7 @@ def test_every_interleaving_of_two_drivers_with_a_table_that_appears_or_is_excha
     assert states > 50_000
 
 
-def test_a_plan_that_goes_on_into_any_table_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_a_plan_for_any_table_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
     always: Any = property(lambda table: not table.held)
     monkeypatch.setattr(arriving.Table, "is_of_others_alone", always)
     assert "twice" in (explore()[1] or "")

@@ -24,7 +24,7 @@ GIVEN_UP = State(reports_epochs=False, fills=1, runs=2, losses=0)
         pytest.param(OLDER, 400, id="accepted by an earlier version"),
     ],
 )
-def test_no_record_is_loaded_twice_over_a_log_that_is_cut_and_backfills_beside_its_pipeline(
+def test_no_record_is_loaded_twice_from_a_truncated_log_with_backfills(
     start: State, at_least: int
 ) -> None:
     states, broken = explore(start)

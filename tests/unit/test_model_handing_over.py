@@ -14,7 +14,9 @@ from tests.model.handing_over import READ_ON, SMALL, STARTS, UNANSWERED, Rules, 
 @pytest.mark.parametrize(
     "is_one_step", [False, True], ids=["offsets in Kafka", "offsets in ZooKeeper"]
 )
-def test_what_is_handed_over_is_loaded_once_and_nothing_that_others_read(is_one_step: bool) -> None:
+def test_committed_plans_are_loaded_once_and_without_records_that_others_read(
+    is_one_step: bool,
+) -> None:
     states, broken = explore(SMALL._replace(is_one_step=is_one_step))
     assert broken is None, broken
     assert states > 10_000
@@ -24,7 +26,7 @@ def test_the_same_holds_where_the_answer_to_a_hand_over_is_lost() -> None:
     assert explore(UNANSWERED)[1] is None
 
 
-def test_what_others_read_before_a_plan_that_is_not_handed_over_is_read_by_nobody_again_and_said_by_the_one_in_its_place() -> (
+def test_records_read_by_others_before_an_uncommitted_plan_are_not_read_again_and_the_replacement_records_them() -> (
     None
 ):
     states, broken = explore(READ_ON)

@@ -16,7 +16,7 @@ from tests.model.handing_over_later import SMALL, STARTS, UNANSWERED, Rules, Sta
     [SMALL, SMALL._replace(is_in_zookeeper=True), UNANSWERED],
     ids=["Kafka", "ZooKeeper", "unanswered"],
 )
-def test_nothing_is_lost_nor_loaded_twice_and_what_others_read_as_well_is_told(
+def test_no_record_is_lost_or_loaded_twice_and_records_that_others_read_too_are_reported(
     start: State,
 ) -> None:
     states, broken = explore(start)

@@ -70,7 +70,7 @@ def without_heirs(plan: Plan) -> Plan:
     )
 
 
-def test_who_takes_over_a_pipeline_without_what_that_one_took_over_may_not_go_on(
+def test_an_heir_without_the_inheritance_of_its_predecessor_may_not_continue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     as_it_is: Callable[..., Plan] = inheritance.take_over_plan

@@ -14,13 +14,15 @@ from tests.model.making_again import SMALL, UNTOLD, Plan, State, explore
     "start",
     [pytest.param(SMALL, id="by its bytes"), pytest.param(UNTOLD, id="by the topic's id alone")],
 )
-def test_every_law_holds_however_a_topic_is_made_again_while_a_broker_is_away(start: State) -> None:
+def test_every_law_holds_for_a_topic_recreated_in_any_way_while_a_broker_is_away(
+    start: State,
+) -> None:
     states, broken = explore(start)
     assert broken is None, broken
     assert states > 10_000
 
 
-def test_the_model_sees_that_an_id_which_is_accepted_for_the_whole_topic_loses_the_log_of_a_broker_that_is_away(
+def test_in_the_model_an_id_accepted_for_the_whole_topic_loses_the_log_of_a_broker_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def of_the_topic(state: State, plan: Plan, stopped: list[int]) -> tuple[int, int]:
@@ -31,14 +33,14 @@ def test_the_model_sees_that_an_id_which_is_accepted_for_the_whole_topic_loses_t
     assert "missing" in broken and "goes away" in broken and "accepts" in broken
 
 
-def test_the_model_sees_that_a_topic_which_is_accepted_as_a_whole_doubles_the_log_that_a_broker_kept(
+def test_in_the_model_a_topic_accepted_as_a_whole_doubles_the_log_that_a_broker_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(making_again, "is_another", lambda *_: True)
     assert "there twice" in str(explore(SMALL)[1])
 
 
-def test_the_model_sees_that_the_topics_id_alone_does_not_tell_of_a_log_whose_znode_another_broker_kept(
+def test_in_the_model_the_topics_id_does_not_show_a_recreated_log_with_its_znode_kept_by_another_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(making_again, "lost", lambda *_: [])
@@ -60,7 +62,7 @@ def test_the_model_sees_that_tasks_which_do_not_ask_at_their_end_read_another_lo
     assert "there twice" in str(explore(SMALL)[1])
 
 
-def test_logs_of_messages_that_are_all_alike_are_not_told_apart(
+def test_logs_of_identical_messages_are_not_distinguished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A known hole: the bytes before our position are the same in both."""

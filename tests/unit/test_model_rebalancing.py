@@ -34,6 +34,6 @@ def test_the_same_holds_when_members_come_and_go_more_often(start: State) -> Non
         ("lets_go_first", "an old consumer"),
     ],
 )
-def test_without_one_of_the_rules_somebody_never_settles(rule: str, start: str) -> None:
+def test_without_one_of_the_rules_a_member_never_settles(rule: str, start: str) -> None:
     broken = explore(STARTS[start]._replace(rules=Rules()._replace(**{rule: False})))[1]
     assert broken is not None and "no member makes a step any more" in broken

@@ -48,7 +48,7 @@ def test_a_position_that_goes_back_over_loaded_offsets_is_found_out(
     assert "rows are there twice" in (explore(SMALL)[1] or "")
 
 
-def test_a_command_that_sets_beside_a_table_that_knows_more_is_found_out(
+def test_a_model_with_a_command_that_sets_offsets_below_a_newer_table_breaks_a_law(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def looks(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:

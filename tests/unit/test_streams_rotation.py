@@ -43,7 +43,7 @@ def test_the_eight_polls_ask_hand_out_and_rotate_as_consumers_do() -> None:
         assert turns.assigned == order
 
 
-def test_where_the_first_log_has_too_little_the_next_one_goes_on() -> None:
+def test_if_the_first_log_has_too_few_records_the_next_one_follows() -> None:
     turns = rotation(*LOGS)
     turns.add(P0, iter([0]))
     turns.add(P2, iter([7, 8, 9]))
@@ -67,13 +67,13 @@ def test_what_came_of_a_paused_log_is_kept_and_handed_out_once_it_is_resumed() -
     assert turns.take(9) == {P0: [0, 1]}
 
 
-def test_a_paused_log_of_which_nothing_is_left_is_not_asked_for() -> None:
+def test_a_paused_log_without_remaining_records_is_not_fetched() -> None:
     turns = rotation(P0)
     turns.pause([P0])
     assert turns.to_fetch() == ()
 
 
-def test_a_log_that_is_sought_in_forgets_what_came_and_is_asked_for_again() -> None:
+def test_a_seek_discards_the_fetched_records_and_fetches_again() -> None:
     turns = rotation(P0)
     turns.add(P0, iter([0, 1]))
     turns.drop(P0)
@@ -96,14 +96,14 @@ def test_a_log_that_is_assigned_no_longer_hands_out_nothing_and_one_that_stays_k
     assert turns.to_fetch() == (P0,) and turns.take(9) == {}, "it comes back without what it had"
 
 
-def test_who_has_records_left_is_not_fed_again() -> None:
+def test_a_log_with_remaining_records_is_not_fetched() -> None:
     turns = rotation(P0)
     turns.add(P0, iter([0]))
     with pytest.raises(ValueError, match="not returned yet"):
         turns.add(P0, iter([1]))
 
 
-def test_an_answer_without_records_leaves_its_log_to_be_asked_for() -> None:
+def test_after_a_response_without_records_its_log_is_fetched_again() -> None:
     turns = rotation(P0)
     turns.add(P0, iter(()))
     assert turns.to_fetch() == (P0,) and not turns.has_records
@@ -114,7 +114,7 @@ def broken(*before: int) -> Iterator[int]:
     raise CorruptData("a bad CRC")
 
 
-def test_records_before_a_broken_one_are_handed_out_and_it_is_told_when_nothing_else_was_in_that_turn() -> (
+def test_records_before_a_broken_one_are_returned_and_it_is_raised_when_the_turn_has_nothing_else() -> (
     None
 ):
     turns = rotation(P0, P1)
@@ -131,7 +131,7 @@ def test_records_before_a_broken_one_are_handed_out_and_it_is_told_when_nothing_
     assert turns.to_fetch() == (P1, P0)
 
 
-def test_a_failure_that_is_told_again_and_again_keeps_the_frames_of_its_last_time_alone() -> None:
+def test_an_error_raised_repeatedly_keeps_only_the_frames_of_its_last_time() -> None:
     turns, depths = rotation(P0), set[int]()
     turns.add(P0, broken())
     for _ in range(5):

@@ -136,7 +136,7 @@ def test_a_command_that_a_message_or_a_docstring_names_is_one_of_ours() -> None:
         ("records show CONF -p clicks:3 --from", "--from takes something"),
     ],
 )
-def test_a_command_that_is_none_of_ours_would_be_told(command: str, wrong: str) -> None:
+def test_an_unknown_command_would_be_found(command: str, wrong: str) -> None:
     assert wrong in (wrong_with(command) or "")
 
 

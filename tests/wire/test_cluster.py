@@ -93,7 +93,7 @@ def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_bro
 
 @pytest.mark.parametrize("topics", [["demo"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3])
-def test_a_broker_that_has_just_started_is_asked_again_until_it_was_told_of_topics(
+def test_a_broker_that_has_just_started_is_queried_again_until_it_knows_topics(
     topics: list[str] | None, answers_before: int
 ) -> None:
     with FakeBroker() as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
@@ -155,7 +155,7 @@ def test_an_open_transaction_is_named_with_its_start_by_one_request_to_each_lead
     ) == ([0, 1], [1, 1], [1, 1])
 
 
-def test_brokers_that_tell_less_of_transactions_or_nothing_stop_nothing(
+def test_brokers_that_report_fewer_or_no_transactions_stop_nothing(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     brokers[1].log("demo", 3).last_stable, brokers[1].log("demo", 3).open = 12, (7, 12)
@@ -168,7 +168,7 @@ def test_brokers_that_tell_less_of_transactions_or_nothing_stop_nothing(
     assert cluster.open_transactions(found) == {}
 
 
-def test_where_no_transaction_holds_anything_back_nobody_is_asked(
+def test_without_an_open_transaction_no_broker_is_queried(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     assert cluster.open_transactions(cluster.extents(LOGS, isolation=COMMITTED)) == {}
@@ -210,12 +210,12 @@ def test_a_leader_that_never_answers_is_unreachable(
         cluster.extents([BrokerPartition("demo", 9)], isolation=COMMITTED, wait_for_leader_s=0)
 
 
-def test_a_topic_that_is_not_there_is_told_from_one_without_leaders(cluster: Cluster) -> None:
+def test_a_missing_topic_is_distinguished_from_one_without_leaders(cluster: Cluster) -> None:
     with pytest.raises(TopicMissing):
         cluster.extents([BrokerPartition("gone", 0)], isolation=COMMITTED, wait_for_leader_s=0)
 
 
-def test_describe_tells_the_code_of_a_topic_that_is_not_there(cluster: Cluster) -> None:
+def test_describe_returns_the_error_code_of_a_missing_topic(cluster: Cluster) -> None:
     refusal = cluster.describe(["demo", "gone"]).topics["gone"].refusal
     assert refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC
 
@@ -241,7 +241,7 @@ def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(
     assert requests_of(brokers, LIST_OFFSETS) == [3, 3], "the time, the end, and the largest time"
 
 
-def test_a_time_behind_an_open_transaction_is_its_records_offset_and_not_the_end_below_it(
+def test_a_time_after_an_open_transaction_is_its_records_offset_and_not_the_end_below_it(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
@@ -261,14 +261,14 @@ def test_bytes_per_offset_come_from_one_request_per_broker_and_leave_out_empty_l
     assert requests_of(brokers, LOG_DIRS) == [1, 1]
 
 
-def test_a_broker_too_old_to_tell_sizes_is_left_out(
+def test_a_broker_too_old_to_report_sizes_is_left_out(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     del brokers[1].versions[LOG_DIRS]
     assert set(cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED))) == {LOGS[2]}
 
 
-def test_the_next_bootstrap_address_is_asked_when_one_is_silent(
+def test_the_next_bootstrap_address_is_used_when_one_is_silent(
     brokers: tuple[FakeBroker, FakeBroker],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -317,7 +317,7 @@ def test_how_long_topics_are_kept_takes_one_request(
     assert requests_of(brokers, CONFIGS) == [1, 0]
 
 
-def test_a_broker_that_cannot_tell_how_long_topics_are_kept_stops_nothing(
+def test_a_broker_that_cannot_report_retention_stops_nothing(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     brokers[0].versions = {
@@ -327,7 +327,7 @@ def test_a_broker_that_cannot_tell_how_long_topics_are_kept_stops_nothing(
     assert cluster.retention(()) == {}
 
 
-def test_how_topics_are_kept_is_asked_of_the_next_broker_when_one_is_silent(
+def test_the_retention_of_topics_is_requested_from_the_next_broker_when_one_is_silent(
     brokers: tuple[FakeBroker, FakeBroker],
 ) -> None:
     brokers[0].world.configs["demo"] = {"cleanup.policy": "compact"}
@@ -349,7 +349,7 @@ def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_no
     assert cluster.retained_from(found, {}, isolation=COMMITTED) == {}
 
 
-def test_the_end_of_an_epoch_is_asked_of_each_leader_once(
+def test_the_end_of_an_epoch_is_requested_from_each_leader_once(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     for log in LOGS:
@@ -371,7 +371,7 @@ def test_an_epoch_that_the_log_does_not_know_and_a_broker_that_knows_none_are_le
         assert of_old_brokers.epoch_ends({LOGS[1]: 0}) == {}
 
 
-def test_the_end_of_an_epoch_is_not_asked_of_a_leader_of_the_past(
+def test_the_end_of_an_epoch_is_not_requested_from_a_former_leader(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     before = cluster.describe(["demo"]).leaders
@@ -388,7 +388,7 @@ def test_not_to_know_where_an_epoch_ends_is_no_answer(
         cluster.epoch_ends({LOGS[2]: 0}, wait_for_leader_s=0)
 
 
-def test_the_leader_that_tells_an_end_tells_its_epoch(
+def test_the_leader_that_reports_an_end_reports_its_epoch(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     brokers[0].world.logs["demo", 2].elect(6)
@@ -416,7 +416,7 @@ def members_of(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> Kafk
     )
 
 
-def test_the_members_of_kafkas_own_group_are_told_by_its_coordinator_with_what_each_reads(
+def test_the_members_of_kafkas_own_group_are_reported_by_its_coordinator_with_their_assignments(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     world = brokers[0].world
@@ -438,7 +438,7 @@ def test_the_members_of_kafkas_own_group_are_told_by_its_coordinator_with_what_e
     )
 
 
-def test_where_there_never_was_a_group_nobody_coordinates_it_and_nobody_is_in_it(
+def test_a_group_that_never_existed_has_no_coordinator_and_no_members(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     assert members_of(brokers, cluster) == KafkaGroup()
@@ -468,7 +468,7 @@ def test_what_the_members_of_a_group_read_is_not_known_while_they_divide_it_or_d
         ("Assigning", None),
     ],
 )
-def test_the_members_of_a_group_of_the_consumer_protocol_are_told_with_what_each_reads_or_is_about_to(
+def test_the_members_of_a_group_of_the_consumer_protocol_are_reported_with_present_and_target_assignments(
     state: str, expected: frozenset[BrokerPartition] | None
 ) -> None:
     with (
@@ -506,7 +506,7 @@ def test_an_assignment_that_is_none_is_not_known(
     assert not found.members and found.unknown
 
 
-def test_brokers_that_speak_no_version_of_ours_tell_of_no_group_and_stop_nobody() -> None:
+def test_brokers_without_a_common_version_report_no_group_and_stop_nothing() -> None:
     with (
         FakeBroker(versions={GROUPS: (5, 6)}) as broker,
         Cluster([(broker.host, broker.port)], timeout_s=5) as cluster,
@@ -515,7 +515,7 @@ def test_brokers_that_speak_no_version_of_ours_tell_of_no_group_and_stop_nobody(
     assert found.unknown and "DESCRIBE_GROUPS" in found.unknown
 
 
-def test_a_slow_broker_keeps_no_other_from_being_asked() -> None:
+def test_a_slow_broker_does_not_delay_requests_to_others() -> None:
     """Each broker delays its answer until all have a request: 24 of them, where a large cluster has
     hundreds.
     """

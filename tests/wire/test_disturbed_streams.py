@@ -143,7 +143,7 @@ def test_records_that_were_taken_are_handed_out_also_where_the_next_fetch_cannot
 
 
 @pytest.mark.parametrize("call", ["poll", "close", "unsubscribe"])
-def test_a_listener_that_ends_what_calls_it_is_refused_and_no_member_is_left_behind(
+def test_a_listener_that_ends_its_caller_is_rejected_and_leaves_no_member(
     broker: FakeCoordinator, call: str
 ) -> None:
     refused: list[str] = []
@@ -167,7 +167,7 @@ def test_a_listener_that_ends_what_calls_it_is_refused_and_no_member_is_left_beh
     ]
 
 
-def test_what_the_group_takes_while_a_member_only_asks_for_its_epoch_is_told_before_it_goes(
+def test_partitions_revoked_while_a_member_only_waits_for_its_epoch_are_reported_before_they_go(
     broker: FakeCoordinator,
 ) -> None:
     heard: list[tuple[str, int]] = []
@@ -265,7 +265,7 @@ def test_a_last_record_that_no_decoder_reads_takes_no_position_back(
     assert found == [0, 2, 3] and broker.world.committed["g", "clicks", 0][0] == 4
 
 
-def test_what_says_that_there_is_nothing_waits_once_for_each_log() -> None:
+def test_responses_without_data_wait_once_for_each_log() -> None:
     queue = StreamQueue(10, 10)
     for offset in range(100):
         queue.put(records_of(P0, (), offset))
@@ -277,7 +277,7 @@ def test_what_says_that_there_is_nothing_waits_once_for_each_log() -> None:
     assert ends == [(P0, 99), (P1, 99)]
 
 
-def test_while_what_was_handed_out_is_committed_at_let_go_nothing_more_is(
+def test_while_returned_records_are_committed_at_a_release_no_further_ones_are_returned(
     broker: FakeCoordinator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

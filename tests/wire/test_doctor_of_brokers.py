@@ -37,7 +37,7 @@ NOTHING_KEPT = cast(ZooKeeper, _Empty())
         ({"clicks": {"cleanup.policy": "delete"}}, [], [Verdict.OK]),
     ],
 )
-def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
+def test_topics_without_a_reported_cleanup_policy_are_named(
     configs: dict[str, dict[str, str]],
     value: list[str],
     verdicts: list[Verdict],
@@ -63,7 +63,9 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
         assert "clicks" in lines[0].found and "DescribeConfigs" in lines[0].to_do
 
 
-def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_who_is_away() -> None:
+def test_of_topics_on_brokers_of_byte_positions_it_reports_unknown_facts_and_absent_brokers() -> (
+    None
+):
     here, away = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
     logs = (
         PartitionMetadata(here, None, Leader(Broker(1, "h", 1, "jafka"))),
@@ -87,7 +89,7 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9"])
-def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(
+def test_brokers_that_cannot_report_cleanup_policies_need_no_acl(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_requests, "HANDSHAKE_PATIENCE_S", 0.05)

@@ -39,7 +39,7 @@ def twice(dialect: BrokerProtocol) -> Request[bytes]:
     )
 
 
-def test_the_answers_to_one_question_are_read_together_each_behind_its_size(
+def test_the_answers_to_one_request_are_read_together_each_with_its_size(
     broker: FakeBroker,
 ) -> None:
     answers = exchange_with(broker).ask(twice)
@@ -48,7 +48,7 @@ def test_the_answers_to_one_question_are_read_together_each_behind_its_size(
     assert [each for each, _ in broker.requests].count(METADATA) == 2
 
 
-def test_a_connection_that_breaks_between_two_answers_is_not_asked_again(
+def test_a_connection_that_breaks_between_two_answers_is_not_used_again(
     broker: FakeBroker,
 ) -> None:
     broker.script[METADATA].extend(
@@ -62,7 +62,7 @@ def test_a_connection_that_breaks_between_two_answers_is_not_asked_again(
     assert [each for each, _ in broker.requests].count(METADATA) == 2
 
 
-def test_a_generation_that_was_told_is_the_one_that_is_greeted_and_one_that_is_not_there_is_named(
+def test_a_configured_generation_is_used_for_the_handshake_and_an_unknown_one_is_named(
     broker: FakeBroker,
 ) -> None:
     assert exchange_with(broker, "kafka").dialect().introduction().startswith("Kafka ")

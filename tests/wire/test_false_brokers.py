@@ -94,7 +94,7 @@ def test_few_rounds_of_scram_that_are_written_otherwise_are_few(
     assert len(reported) == 1  # no proof, by which the password could be guessed
 
 
-def test_what_comes_behind_the_handshake_and_is_no_tls_is_a_connection_that_broke(
+def test_bytes_after_the_handshake_that_are_no_tls_are_a_broken_connection(
     signed: tuple[Authority, Certificate],
 ) -> None:
     authority, certificate = signed
@@ -114,7 +114,7 @@ def test_what_comes_behind_the_handshake_and_is_no_tls_is_a_connection_that_brok
     assert broken.value.each_time is None
 
 
-def test_an_end_behind_the_handshake_says_nothing_of_the_port() -> None:
+def test_an_end_after_the_handshake_proves_nothing_about_the_port() -> None:
     ended = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
     ended.reason = "UNEXPECTED_EOF_WHILE_READING"
     assert tls.refused(ended, "broker:9093") is None
@@ -139,7 +139,7 @@ def test_a_connection_that_is_reset_before_the_handshake_broke(
             tls.wrap(connected, "127.0.0.1", Tls(LocalFile(str(signed[0].ca))), f"127.0.0.1:{port}")
 
 
-def test_the_names_of_a_certificate_are_asked_for_under_the_name_that_did_not_fit(
+def test_the_names_of_a_certificate_are_requested_under_the_name_that_did_not_match(
     signed: tuple[Authority, Certificate],
 ) -> None:
     authority, certificate = signed
@@ -163,7 +163,7 @@ def test_the_names_of_a_certificate_are_asked_for_under_the_name_that_did_not_fi
     assert named == ["localhost", "localhost"]
 
 
-def test_a_module_of_tokens_that_fails_when_it_is_imported_is_told_by_its_line_alone(
+def test_a_module_of_tokens_that_fails_at_its_import_is_reported_by_its_line_only(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_module_of_tokens_that_fails_when_it_is_imported_is_told_by_its_line_a
     )
 
 
-def test_a_name_that_is_referred_to_is_masked_in_what_the_broker_says(
+def test_a_referenced_name_is_masked_in_the_brokers_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KAFKA_USER", SECRET)
@@ -199,7 +199,7 @@ def test_a_name_that_is_referred_to_is_masked_in_what_the_broker_says(
             )
 
 
-def test_a_variable_of_bytes_that_are_no_text_is_told_by_its_key_and_without_one_of_them(
+def test_a_variable_of_bytes_that_are_no_text_is_reported_by_its_key_and_without_its_content(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "a\udcffb")

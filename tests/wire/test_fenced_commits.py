@@ -108,7 +108,7 @@ def test_a_commit_of_a_membership_that_is_over_is_void_and_moves_nothing(
     assert stored(broker) == {(500, "theirs")} and not results
 
 
-def test_behind_a_lost_answer_it_is_asked_for_again_and_its_membership_ends(
+def test_after_a_lost_answer_the_offsets_are_read_and_the_membership_ends(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
@@ -117,7 +117,7 @@ def test_behind_a_lost_answer_it_is_asked_for_again_and_its_membership_ends(
     assert results == ["unsure"] and stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
 
 
-def test_an_answer_that_never_comes_is_told_as_unknown(
+def test_an_answer_that_never_arrives_is_reported_as_unknown(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
@@ -128,7 +128,7 @@ def test_an_answer_that_never_comes_is_told_as_unknown(
 
 
 @pytest.mark.parametrize("was_taken", [True, False])
-def test_refused_behind_a_lost_answer_what_is_there_tells(
+def test_rejected_after_a_lost_answer_the_stored_offsets_decide(
     broker: FakeBroker, cluster: Cluster, was_taken: bool
 ) -> None:
     """A rejection is scripted before the connection breaks, or after it."""
@@ -140,7 +140,7 @@ def test_refused_behind_a_lost_answer_what_is_there_tells(
 
 
 @pytest.mark.parametrize("code", [14, 15, 16])
-def test_behind_an_answer_of_a_coordinator_that_moves_the_commit_may_have_been_taken_as_behind_none(
+def test_after_an_answer_of_a_moving_coordinator_the_commit_is_in_doubt_as_after_none(
     broker: FakeBroker,
     cluster: Cluster,
     code: int,
@@ -170,7 +170,7 @@ def test_and_so_it_may_where_the_new_coordinator_is_not_found_in_time(
     assert results == ["unsure"]
 
 
-def test_one_that_was_taken_in_part_behind_a_lost_answer_is_never_void(
+def test_a_commit_accepted_in_part_after_a_lost_answer_is_never_void(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     """Void, another plan would begin where the part ends that was taken."""
@@ -195,7 +195,7 @@ def test_one_that_was_taken_of_the_topics_that_the_coordinator_knew_is_not_void_
         hand_over(cluster, [], tries_for_s=20)
 
 
-def test_nor_is_one_whose_topics_nobody_knows_behind_a_lost_answer(
+def test_a_commit_with_unknown_topics_after_a_lost_answer_is_not_void_either(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
@@ -204,7 +204,7 @@ def test_nor_is_one_whose_topics_nobody_knows_behind_a_lost_answer(
         hand_over(cluster, [], tries_for_s=0.3)
 
 
-def test_a_topic_that_the_coordinator_was_not_told_of_yet_is_not_gone(
+def test_a_topic_that_the_coordinator_does_not_know_yet_is_not_deleted(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     """The brokers' metadata has it: the same commit is sent again, and accepted as soon as the
@@ -225,7 +225,7 @@ def test_a_topic_that_the_coordinator_was_not_told_of_yet_is_not_gone(
     assert stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
 
 
-def test_where_others_wrote_over_all_of_it_by_then_nobody_knows(
+def test_with_all_offsets_overwritten_by_others_the_commit_is_undecidable(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     for log in (FIRST, SECOND):
@@ -235,7 +235,7 @@ def test_where_others_wrote_over_all_of_it_by_then_nobody_knows(
         hand_over(cluster, [], tries_for_s=20)
 
 
-def test_a_partition_whose_topic_is_gone_is_nobodys_and_one_that_may_not_be_read_is_an_error(
+def test_a_partition_of_a_deleted_topic_has_no_owner_and_an_unreadable_one_is_an_error(
     broker: FakeBroker,
     cluster: Cluster,
 ) -> None:

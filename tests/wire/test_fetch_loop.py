@@ -143,7 +143,7 @@ def test_a_range_is_read_to_the_row(broker: FakeBroker) -> None:
     assert task.receipts[0].rows == 26
 
 
-def test_a_range_whose_leader_is_named_asks_nobody_else(broker: FakeBroker) -> None:
+def test_a_range_with_a_named_leader_is_read_without_metadata(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     assert Task(broker, [wanted(0, 0, 10, leader(broker))], {"bootstrap": []}).rows() == offsets(
         0, 0, 10
@@ -165,7 +165,7 @@ def test_two_ranges_of_one_log_are_never_in_one_request(broker: FakeBroker) -> N
     assert [task.receipts[index].rows for index in range(2)] == [20, 20]
 
 
-def test_no_log_starves_beside_one_that_could_fill_every_answer(broker: FakeBroker) -> None:
+def test_no_log_starves_next_to_one_that_could_fill_every_response(broker: FakeBroker) -> None:
     fill(broker, 0, batches=200, size=100)
     for partition in (1, 2):
         fill(broker, partition, batches=3, size=100)
@@ -217,7 +217,7 @@ def test_transaction_markers_are_walked_over(broker: FakeBroker) -> None:
     ) == (1, 2, 1)
 
 
-def test_a_range_whose_tail_was_compacted_away_is_complete(broker: FakeBroker) -> None:
+def test_a_range_with_a_compacted_tail_is_complete(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     broker.append("demo", 0, encode(Batch(10, [Rec(0)])))
     log = broker.log("demo", 0)
@@ -273,7 +273,7 @@ def test_offsets_missing_from_inside_a_log_are_passed_where_they_are_compactions
     assert task.receipts[0].missing_offsets == 10
 
 
-def test_a_log_full_of_holes_is_told_as_one_that_may_have_been_compacted(
+def test_a_log_full_of_holes_is_reported_as_possibly_compacted(
     broker: FakeBroker,
 ) -> None:
     broker.append("demo", 0, *(encode(Batch(2 * number, [Rec(0)])) for number in range(200)))
@@ -292,7 +292,7 @@ def test_a_log_full_of_holes_is_told_as_one_that_may_have_been_compacted(
         (Cleanup(False), "assume_compacted"),
     ],
 )
-def test_a_broker_that_gives_no_records_of_a_log_that_has_some_may_be_asked_by_a_later_run(
+def test_a_broker_that_returns_no_records_of_a_log_that_has_some_may_be_read_by_a_later_run(
     broker: FakeBroker, cleanup: Cleanup, check: str
 ) -> None:
     fill(broker, 0, batches=1)
@@ -427,7 +427,7 @@ def test_a_reset_in_mid_response_costs_no_row_and_doubles_none(
     assert Task(broker, [wanted(0, 0, 200)], {"fetch_max_bytes": 1500}).rows() == offsets(0, 0, 200)
 
 
-def test_a_leader_that_goes_on_refusing_is_a_broker_error_after_a_few_attempts(
+def test_a_leader_that_keeps_rejecting_is_a_broker_error_after_a_few_attempts(
     broker: FakeBroker,
 ) -> None:
     fill(broker, 0, batches=1)
@@ -468,7 +468,7 @@ def test_a_broker_that_stays_silent_is_given_up_at_the_deadline_however_many_att
     assert len(broker.script[FETCH]) > 30
 
 
-def test_a_log_that_nobody_leads_is_a_broker_error(broker: FakeBroker) -> None:
+def test_a_log_without_a_leader_is_a_broker_error(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).leader_id = -1
     with pytest.raises(BrokerError, match="The partition has no leader"):
@@ -480,7 +480,7 @@ def test_a_topic_that_was_deleted_is_missing(broker: FakeBroker) -> None:
         Task(broker, [wanted(0, 0, 10)]).rows()
 
 
-def test_a_topic_that_was_made_again_while_it_was_read_needs_a_decision(broker: FakeBroker) -> None:
+def test_a_topic_recreated_during_the_read_needs_a_decision(broker: FakeBroker) -> None:
     fill(broker, 0, batches=3)
     planned, of_now = UUID(int=1), UUID(int=2)
     broker.world.topic_ids["demo"] = planned
@@ -535,7 +535,7 @@ def test_a_topic_that_stayed_what_it_was_is_read_by_its_id_or_its_name(
 
 
 @pytest.mark.parametrize("planned", ["zxid-1f", None])
-def test_what_stands_for_an_id_where_brokers_have_none_is_not_asked_by(
+def test_the_placeholder_id_of_brokers_without_ids_is_not_sent(
     broker: FakeBroker, planned: str | None
 ) -> None:
     fill(broker, 0, batches=3)
@@ -544,7 +544,7 @@ def test_what_stands_for_an_id_where_brokers_have_none_is_not_asked_by(
     assert broker.requests[-1] == (FETCH, 12)
 
 
-def test_a_broker_that_does_not_know_the_id_yet_is_asked_again(broker: FakeBroker) -> None:
+def test_a_broker_that_does_not_know_the_id_yet_is_retried(broker: FakeBroker) -> None:
     fill(broker, 0, batches=3)
     broker.world.topic_ids["demo"] = UUID(int=1)
     broker.log("demo", 0).refusals.extend([100, 100])
@@ -553,7 +553,7 @@ def test_a_broker_that_does_not_know_the_id_yet_is_asked_again(broker: FakeBroke
     ).rows() == offsets(0, 0, 30)
 
 
-def test_no_record_of_a_topic_that_was_made_again_is_read_where_brokers_know_ids(
+def test_no_record_of_a_recreated_topic_is_read_if_brokers_know_ids(
     broker: FakeBroker,
 ) -> None:
     fill(broker, 0, batches=3)
@@ -687,7 +687,7 @@ def test_offsets_below_the_log_start_are_data_loss_with_both_numbers(broker: Fak
     ("log_start", "end", "read"),
     [(10, 30, (10, 20)), (25, 30, (20, 20)), (0, 12, (5, 12)), (0, 3, (5, 5))],
 )
-def test_who_takes_what_is_left_gets_what_the_log_holds_of_the_range(
+def test_with_skipped_losses_the_rest_of_the_range_is_read(
     broker: FakeBroker, log_start: int, end: int, read: tuple[int, int]
 ) -> None:
     broker.append("demo", 0, encode(Batch(0, [Rec(delta) for delta in range(end)])))
@@ -703,7 +703,7 @@ def test_offsets_beyond_the_log_end_ran_out(broker: FakeBroker) -> None:
         Task(broker, [wanted(0, 15, 20)]).rows()
 
 
-def test_an_offset_that_is_refused_and_yet_inside_is_asked_for_again(broker: FakeBroker) -> None:
+def test_a_rejected_offset_inside_the_log_is_requested_again(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.append(1)
     assert Task(broker, [wanted(0, 0, 10)]).rows() == offsets(0, 0, 10)
@@ -719,7 +719,7 @@ def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> No
 @pytest.mark.parametrize(
     "code", sorted({*versions.CODES, 999} - {versions.NONE, versions.OFFSET_OUT_OF_RANGE})
 )
-def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
+def test_every_reader_of_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([code] * 2)
     reported = (versions.error_of(code) or versions.CODES[versions.NONE]).error("fetch")

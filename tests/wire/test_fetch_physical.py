@@ -120,7 +120,7 @@ def test_a_range_that_ends_inside_an_entry_is_an_error(
         read([OffsetRange(TWO, 0, end_of(TWO, brokers) - 1, leader(TWO, brokers))])
 
 
-def test_a_broker_that_hangs_up_is_asked_again_where_it_was(
+def test_after_a_broker_hangs_up_the_request_is_repeated_at_the_same_offset(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
     brokers[1].script[FETCH].extend([hang_up] * 3)
@@ -128,7 +128,7 @@ def test_a_broker_that_hangs_up_is_asked_again_where_it_was(
     assert len(rows) == 100
 
 
-def test_a_broker_that_stays_away_is_unreachable_and_no_other_is_asked(
+def test_a_broker_that_stays_away_is_unreachable_and_no_other_is_used(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
     gone = OffsetRange(TWO, 0, 8, Leader(Broker(2, "127.0.0.1", 1, "jafka")))
@@ -158,7 +158,7 @@ def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(
     assert "deleted" in refused.value.action and "leader" not in refused.value.action
 
 
-def test_a_log_that_lost_its_end_is_told_at_once_and_read_as_far_as_it_goes_where_that_is_wanted(
+def test_a_log_that_lost_its_end_is_reported_at_once_and_read_to_its_end_on_request(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
     request, log = whole(TWO, brokers), brokers[1].logs["clicks", 0]
@@ -221,7 +221,7 @@ def test_a_log_that_reaches_far_enough_and_gives_the_same_piece_of_a_message_aga
         read([whole(TWO, brokers)], deadline_s=60, fails_on_loss=fails_on_loss)
 
 
-def test_a_piece_of_a_message_that_comes_once_is_asked_for_again(
+def test_a_message_truncated_once_is_requested_again(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
     brokers[1].script[FETCH].append(some_bytes)
@@ -286,7 +286,7 @@ def test_a_log_that_is_the_one_that_was_planned_is_read(
 
 
 @pytest.mark.parametrize("messages", [1, 100, 200])
-def test_a_log_that_was_made_again_since_it_was_planned_fails_the_task_once_it_is_read(
+def test_a_log_recreated_since_the_plan_fails_the_task_at_the_end_of_its_read(
     brokers: tuple[JafkaBroker, JafkaBroker], messages: int
 ) -> None:
     planned, r = known(TWO, brokers), whole(TWO, brokers)

@@ -100,7 +100,7 @@ def test_topics_go_by_their_names_where_the_id_of_one_is_not_known() -> None:
         assert (OFFSET_COMMIT, 9) in broker.requests
 
 
-def test_a_topic_that_was_made_again_takes_no_offset_of_the_one_that_was() -> None:
+def test_a_recreated_topic_accepts_no_offset_of_the_former_one() -> None:
     with FakeBroker(versions={OFFSET_COMMIT: (1, 10), OFFSET_FETCH: (1, 10)}) as broker:
         broker.world.topic_ids["demo"] = UUID(int=8)
         with (
@@ -122,7 +122,7 @@ def test_a_member_stores_offsets_in_its_generation(
 
 
 @pytest.mark.parametrize(("generation", "member_id"), [(3, "m-1"), (4, "m-2")])
-def test_a_member_of_the_past_stores_nothing_and_is_told_that_its_membership_is_lost(
+def test_a_former_member_stores_nothing_and_gets_the_error_of_a_lost_membership(
     broker: FakeBroker,
     consumer: SimpleConsumer,
     member: str,
@@ -135,7 +135,7 @@ def test_a_member_of_the_past_stores_nothing_and_is_told_that_its_membership_is_
 
 
 @pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
-def test_every_way_to_be_fenced_is_told_apart_from_a_lost_answer(
+def test_every_fenced_commit_is_distinguished_from_a_lost_answer(
     broker: FakeBroker, consumer: SimpleConsumer, code: int
 ) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].append(code)
@@ -147,7 +147,7 @@ def test_every_way_to_be_fenced_is_told_apart_from_a_lost_answer(
         consumer.fetch_offsets("g", [DEMO], generation=4, member_id="m-1")
 
 
-def test_nobody_else_stores_offsets_of_a_group_that_has_members(
+def test_no_other_client_stores_offsets_of_a_group_that_has_members(
     broker: FakeBroker, consumer: SimpleConsumer, member: str
 ) -> None:
     with pytest.raises(
@@ -187,7 +187,7 @@ def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
     assert broker.world.committed["g", "demo", 0][0] == 42
 
 
-def test_a_members_commit_is_sent_again_over_a_new_connection_for_nobody_else_can_have_stored_one(
+def test_a_members_commit_is_repeated_over_a_new_connection_since_no_other_client_can_commit(
     broker: FakeBroker,
     consumer: SimpleConsumer,
     member: str,
@@ -248,7 +248,7 @@ def test_an_offset_that_a_transaction_is_about_to_replace_is_waited_for_until_th
 # Logs that are refused on their own
 
 
-def test_what_each_log_is_refused_with_is_told_and_the_others_are_stored(
+def test_each_logs_error_is_reported_and_the_others_are_stored(
     broker: FakeBroker, consumer: SimpleConsumer
 ) -> None:
     broker.world.refused_logs["demo", 1] = 3

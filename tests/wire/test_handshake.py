@@ -38,7 +38,7 @@ def consumer_of(broker: OldBroker | FakeBroker, generation: str | None = None) -
     return SimpleConsumer("127.0.0.1", broker.port, timeout_s=5, generation=generation)
 
 
-def test_an_old_broker_is_found_out_and_its_generation_can_be_told_to_others(
+def test_an_old_broker_is_recognized_and_its_generation_can_be_sent_to_others(
     old: OldBroker,
 ) -> None:
     with consumer_of(old) as consumer:
@@ -56,7 +56,7 @@ def test_a_broker_of_0_9_that_hangs_up_as_0_8_does_is_not_taken_for_that() -> No
         assert consumer.introduction() == "Kafka, treated as 0.9, Fetch v1"
 
 
-def test_who_was_told_asks_for_no_versions(old: OldBroker) -> None:
+def test_with_a_known_generation_no_versions_are_requested(old: OldBroker) -> None:
     with consumer_of(old, f"kafka-{old.release}") as consumer:
         assert consumer.earliest_or_latest_offset("demo", 0, -1) == 1
     assert (API_VERSIONS, 0) not in old.requests
@@ -134,7 +134,7 @@ def test_a_port_that_hangs_up_on_everything_is_no_broker_of_any_age() -> None:
             consumer.introduction()
 
 
-def test_a_broker_of_a_generation_that_was_told_fails_as_what_it_is_not() -> None:
+def test_a_broker_of_another_generation_than_configured_fails_with_that_error() -> None:
     with FakeBroker() as new, consumer_of(new, "kafka-0.9") as consumer:
         new.script[LIST_OFFSETS].extend([hang_up] * 2)  # as 4.x does
         with pytest.raises(
@@ -165,7 +165,7 @@ def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the
     ("generation", "version"),
     [("kafka-0.10.0", 0), ("kafka-0.10.1", 1), ("kafka-0.11", 2), ("kafka-4.1", 7)],
 )
-def test_a_release_that_was_told_is_greeted_with_a_question_that_it_understands(
+def test_a_configured_release_gets_a_first_request_that_it_understands(
     generation: str, version: int
 ) -> None:
     with FakeBroker() as broker, consumer_of(broker, generation) as consumer:

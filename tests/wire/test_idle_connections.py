@@ -60,7 +60,7 @@ def ask(broker: FakeBroker, idle: IdleConnections, **changes: Any) -> int:
         return consumer.earliest_or_latest_offset("demo", 0, LATEST)
 
 
-def test_the_next_consumer_of_a_broker_takes_the_connection_and_greets_nobody(
+def test_the_next_consumer_of_a_broker_takes_the_connection_without_a_handshake(
     broker: FakeBroker, idle: IdleConnections
 ) -> None:
     assert [ask(broker, idle) for _ in range(5)] == [2] * 5
@@ -92,7 +92,7 @@ def test_a_consumer_that_was_closed_may_ask_again(
     assert (broker.connections, len(idle)) == (1, 1)
 
 
-def test_who_was_told_another_generation_or_calls_itself_otherwise_has_a_connection_of_its_own(
+def test_a_client_with_another_generation_or_client_id_has_a_connection_of_its_own(
     broker: FakeBroker,
     idle: IdleConnections,
 ) -> None:
@@ -110,7 +110,7 @@ def test_one_that_the_broker_closed_meanwhile_is_not_taken(
     assert (broker.connections, len(idle)) == (2, 1)
 
 
-def test_one_on_which_something_lies_that_nobody_asked_for_is_not_taken(
+def test_a_connection_with_unexpected_bytes_is_not_reused(
     broker: FakeBroker, idle: IdleConnections
 ) -> None:
     ask(broker, idle)
@@ -134,7 +134,7 @@ def test_one_that_breaks_at_its_next_use_is_made_anew_and_no_other_idle_one_is_t
     assert broker.connections == 3
 
 
-def test_one_that_is_idle_for_too_long_is_closed_though_nobody_asks(broker: FakeBroker) -> None:
+def test_a_connection_idle_for_too_long_is_closed_without_a_request(broker: FakeBroker) -> None:
     idle = IdleConnections(idle_s=0.3)
     ask(broker, idle)
     ask(broker, idle, client_id="other")
@@ -169,7 +169,7 @@ def _is_closed_by_peer(connection: socket.socket) -> bool:
 # Connections that are never returned
 
 
-def test_one_whose_answer_is_still_to_come_is_closed(
+def test_a_connection_with_a_pending_answer_is_closed(
     broker: FakeBroker, idle: IdleConnections
 ) -> None:
     with SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle) as consumer:
@@ -258,7 +258,7 @@ def test_a_fork_while_another_thread_holds_the_lock_leaves_a_child_that_works() 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_many_threads_share_what_is_idle(broker: FakeBroker, idle: IdleConnections) -> None:
+def test_many_threads_share_idle_connections(broker: FakeBroker, idle: IdleConnections) -> None:
     found = list[int]()
 
     def work() -> None:
@@ -288,7 +288,7 @@ def test_the_tasks_of_a_process_read_over_one_connection(
     IDLE_CONNECTIONS.close()
 
 
-def test_a_task_that_is_given_up_in_the_middle_leaves_no_connection_behind(
+def test_a_task_abandoned_in_the_middle_leaves_no_connection(
     broker: FakeBroker,
 ) -> None:
     leader = Leader(Broker(1, broker.host, broker.port, "kafka"))

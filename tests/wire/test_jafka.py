@@ -81,7 +81,7 @@ def test_a_log_of_several_segments_names_their_starts_as_boundaries(
 
 
 @pytest.mark.parametrize("logs", [1, 2, 64, 65, 1000])
-def test_the_ends_of_many_logs_are_asked_on_one_connection_and_told_apart_by_their_order(
+def test_the_ends_of_many_logs_are_requested_on_one_connection_and_matched_by_their_order(
     logs: int,
 ) -> None:
     with JafkaBroker(partitions=logs).listening() as broker, consumer_of(broker) as consumer:
@@ -95,7 +95,7 @@ def test_the_ends_of_many_logs_are_asked_on_one_connection_and_told_apart_by_the
         assert (requests_of(broker), broker.connections) == ([OFFSETS] * logs, 1)
 
 
-def test_answers_are_taken_before_more_is_asked_so_that_never_both_sides_only_send() -> None:
+def test_answers_are_read_before_further_requests_so_that_both_sides_never_only_send() -> None:
     one, unanswered = (
         len(bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff")),
         list[int](),
@@ -134,7 +134,7 @@ def test_answers_are_taken_before_more_is_asked_so_that_never_both_sides_only_se
 # Quirks
 
 
-def test_an_unflushed_tail_is_neither_told_nor_given(
+def test_an_unflushed_tail_is_neither_reported_nor_returned(
     consumer: SimpleConsumer, broker: JafkaBroker
 ) -> None:
     broker.append("demo", 0, HELLO)
@@ -194,7 +194,7 @@ def test_a_connection_that_broke_before_an_answer_is_made_anew_once(
             ask()
 
 
-def test_a_connection_that_broke_in_an_answer_is_not_asked_again(
+def test_a_connection_that_broke_in_an_answer_is_not_used_again(
     broker: JafkaBroker, consumer: SimpleConsumer
 ) -> None:
     broker.append("demo", 0, HELLO)
@@ -204,7 +204,7 @@ def test_a_connection_that_broke_in_an_answer_is_not_asked_again(
     assert requests_of(broker) == [FETCH]
 
 
-def test_a_kafka_that_was_told_to_be_a_jafka_is_none() -> None:
+def test_a_kafka_configured_as_a_jafka_is_rejected() -> None:
     with (
         FakeBroker() as kafka,
         SimpleConsumer(kafka.host, kafka.port, timeout_s=5, generation="jafka") as consumer,
@@ -216,7 +216,7 @@ def test_a_kafka_that_was_told_to_be_a_jafka_is_none() -> None:
             consumer.introduction()
 
 
-def test_a_port_of_something_else_that_was_told_to_be_a_jafka_is_none() -> None:
+def test_another_server_configured_as_a_jafka_is_rejected() -> None:
     def http(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
@@ -229,7 +229,7 @@ def test_a_port_of_something_else_that_was_told_to_be_a_jafka_is_none() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "kafka-0.8"])
-def test_whoever_takes_it_for_kafka_is_told_what_it_is(
+def test_a_jafka_configured_as_kafka_is_reported_as_jafka(
     broker: JafkaBroker, text: str | None
 ) -> None:
     with SimpleConsumer(broker.host, broker.port, timeout_s=5, generation=text) as consumer:

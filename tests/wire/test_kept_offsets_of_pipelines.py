@@ -45,7 +45,7 @@ def store(broker: FakeBroker, offset: int, word: str, log: BrokerPartition = FIR
     broker.world.committed["g", log.topic, log.partition] = (offset, word)
 
 
-def test_a_word_of_this_pipeline_is_told_as_its_plans_and_any_other_as_it_is(
+def test_metadata_of_this_pipeline_is_its_plans_and_any_other_stays_as_it_is(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     assert KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800)) == [FIRST]
@@ -63,7 +63,7 @@ def test_a_word_of_this_pipeline_is_told_as_its_plans_and_any_other_as_it_is(
 
 
 @pytest.mark.parametrize("there", [None, (500, "theirs"), (800, "another's")])
-def test_an_offset_is_moved_from_what_was_seen_and_from_nothing_and_is_there_if_anybody_moved_it_there(
+def test_an_offset_moves_from_the_observed_value_or_from_none_and_counts_if_another_client_moved_it_there(
     broker: FakeBroker,
     cluster: Cluster,
     there: tuple[int, str] | None,
@@ -112,7 +112,7 @@ def test_a_commit_without_an_answer_that_is_not_there_is_unknown_or_another_clie
         KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800))
 
 
-def test_a_log_whose_topic_is_gone_is_left_out_and_any_other_refusal_is_raised(
+def test_a_log_of_a_deleted_topic_is_left_out_and_any_other_error_is_raised(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.world.refused_logs["demo", 1] = 3
@@ -123,7 +123,7 @@ def test_a_log_whose_topic_is_gone_is_left_out_and_any_other_refusal_is_raised(
         KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)
 
 
-def test_a_log_that_a_coordinator_refuses_to_tell_of_has_no_offset_where_the_metadata_lacks_it_too(
+def test_a_log_that_a_coordinator_rejects_has_no_offset_if_the_metadata_lacks_it_too(
     broker: FakeBroker,
     cluster: Cluster,
 ) -> None:

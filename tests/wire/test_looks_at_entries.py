@@ -44,7 +44,7 @@ def bytes_asked(broker: JafkaBroker) -> int:
     return sum(int.from_bytes(body[-4:], "big") for kind, body in broker.requests if kind == FETCH)
 
 
-def test_each_position_of_a_log_is_told_from_the_others(broker: JafkaBroker) -> None:
+def test_each_offset_of_a_log_is_verified_for_itself(broker: JafkaBroker) -> None:
     sizes = [len(each) for each in (entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))]
     end = broker.append("clicks", 0, entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))
     starts = [0, sizes[0], sizes[0] + sizes[1]]
@@ -75,7 +75,7 @@ def test_a_payload_that_holds_messages_does_not_pass_for_the_log(broker: JafkaBr
     )
 
 
-def test_what_is_further_from_a_boundary_than_is_walked_has_its_checksum_alone(
+def test_an_offset_too_far_from_a_boundary_is_verified_by_its_checksum_only(
     broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
@@ -90,7 +90,7 @@ def test_what_is_further_from_a_boundary_than_is_walked_has_its_checksum_alone(
     assert (one.is_entry, one.before, one.after) == (False, None, None)
 
 
-def test_the_walk_passes_over_what_is_larger_than_one_answer_without_its_bytes(
+def test_the_scan_skips_messages_larger_than_one_response_without_their_bytes(
     broker: JafkaBroker,
 ) -> None:
     broker.max_message_bytes = 10 << 20
@@ -102,7 +102,7 @@ def test_the_walk_passes_over_what_is_larger_than_one_answer_without_its_bytes(
     assert bytes_asked(broker) < 2 << 20
 
 
-def test_a_message_that_is_larger_than_the_first_look_is_looked_at_whole(
+def test_a_message_larger_than_the_first_read_is_read_whole(
     broker: JafkaBroker,
 ) -> None:
     large = entry(b"x" * 20_000)
@@ -146,7 +146,7 @@ def test_no_message_reaches_beyond_its_segment(
         )
 
 
-def test_of_a_message_that_would_be_larger_than_what_is_looked_at_nobody_can_tell_unless_it_is_walked_to(
+def test_a_message_larger_than_the_read_limit_is_unverified_unless_the_scan_reaches_it(
     broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_requests, "WALKED_BYTES_MAX", 5000)
@@ -165,7 +165,7 @@ def test_damage_before_a_position_does_not_make_it_a_bad_one(broker: JafkaBroker
     assert looked(broker, 3 * len(entry(TEXT))) == [LookedAt(3 * len(entry(TEXT)), True)]
 
 
-def test_where_a_broker_gives_nothing_nobody_knows(broker: JafkaBroker) -> None:
+def test_without_bytes_from_the_broker_the_offset_is_unverified(broker: JafkaBroker) -> None:
     broker.flush_every = 100
     broker.append("clicks", 0, entry(TEXT), entry(TEXT))
     assert looked(broker, 5) == [LookedAt(5, None, "the broker returned no bytes from there")]
@@ -181,7 +181,7 @@ def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_messa
     assert bytes_asked(broker) == cluster_requests.FIRST_REQUEST_BYTES
 
 
-def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another(
+def test_all_logs_of_a_broker_are_verified_by_one_request_and_scanned_by_another(
     broker: JafkaBroker,
 ) -> None:
     for number in (0, 1):
@@ -198,7 +198,7 @@ def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another
     assert {log: one.is_entry for log, (one,) in found.items()} == {LOG: True, OTHER: False}
 
 
-def test_logs_are_walked_together_and_of_many_bad_ones_a_few_are_told_in_full(
+def test_logs_are_scanned_together_and_of_many_misaligned_ones_a_few_are_reported_in_full(
     broker: JafkaBroker,
 ) -> None:
     broker.counts["clicks"] = 40

@@ -50,7 +50,7 @@ def every_question(cluster: Cluster) -> tuple[OffsetsAndLeaders, Mapping[BrokerP
     return found, cluster.bytes_per_offset(found)
 
 
-def test_each_broker_is_asked_once_per_question_however_many_logs_it_leads(
+def test_each_broker_gets_each_request_once_however_many_logs_it_leads(
     many: ManyBrokers,
 ) -> None:
     with Cluster([("127.0.0.1", many.ports[0])]) as cluster:

@@ -159,7 +159,7 @@ def test_what_will_not_pass_is_its_own_error_with_the_group_and_the_broker(
 
 
 @of_each
-def test_who_has_no_right_to_know_the_coordinator_is_refused(
+def test_a_client_without_permission_for_the_coordinator_is_rejected(
     broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
 ) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].append(30)
@@ -177,7 +177,7 @@ BEATS = [
 
 
 @pytest.mark.parametrize(("protocol", "api", "code", "lost"), BEATS, ids=str)
-def test_a_heartbeat_that_says_so_ends_the_share_and_the_member_joins_again_by_itself_at_once(
+def test_a_heartbeat_with_a_rebalance_ends_the_assignment_and_the_member_rejoins_at_once(
     broker: FakeCoordinator,
     stage: Stage,
     protocol: GroupProtocol,
@@ -249,7 +249,7 @@ def test_a_group_that_does_not_settle_in_time_is_owned_and_nothing_of_ours_is_le
             assert set(broker.consumers) == {holder.rejoin().member_id}
 
 
-def test_a_coordinator_that_moved_is_looked_up_again_and_the_member_goes_on_there(
+def test_a_moved_coordinator_is_looked_up_again_and_the_member_continues_there(
     stage: Stage,
 ) -> None:
     world = World()
@@ -301,7 +301,7 @@ def test_nothing_heard_for_a_whole_session_ends_the_share_by_our_own_clock(
         assert member.rejoin().logs == share.logs
 
 
-def test_brokers_that_nobody_answers_for_are_unreachable_and_not_an_owned_group(
+def test_silent_brokers_are_unreachable_and_not_an_owned_group(
     stage: Stage,
 ) -> None:
     gone = replace(stage, bootstrap=[("127.0.0.1", 1)])
@@ -309,7 +309,7 @@ def test_brokers_that_nobody_answers_for_are_unreachable_and_not_an_owned_group(
         gone.member(join_timeout_s=0.2).join()
 
 
-def test_a_coordinator_that_never_is_one_is_told_as_such_when_time_is_over(
+def test_a_coordinator_that_never_becomes_one_is_reported_at_the_deadline(
     broker: FakeCoordinator, stage: Stage
 ) -> None:
     broker.refusals[JOIN].extend([14] * 10_000)
@@ -357,7 +357,7 @@ def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_ot
 
 
 @pytest.mark.parametrize("version", [5, 8, 9])
-def test_a_static_leader_that_comes_back_asks_for_a_rebalance_only_where_partitions_have_no_member(
+def test_a_static_leader_that_returns_requests_a_rebalance_only_for_partitions_without_a_member(
     broker: FakeCoordinator,
     stage: Stage,
     version: int,
@@ -420,7 +420,7 @@ def test_where_the_coordinator_does_not_describe_its_group_a_static_follower_tha
             )
 
 
-def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_before(
+def test_a_held_log_stays_ours_until_its_release_and_has_no_other_owner_before(
     broker: FakeCoordinator, stage: Stage
 ) -> None:
     consumers = of(stage, CONSUMERS)
@@ -544,7 +544,7 @@ def test_a_member_speaks_what_its_coordinator_does_from_the_first_version_on(
     assert broker.group.members == {}
 
 
-def test_what_a_run_asks_of_its_membership_may_be_asked_before_it_has_joined(stage: Stage) -> None:
+def test_the_membership_may_be_queried_before_the_join(stage: Stage) -> None:
     member: Member = stage.member()
     member.follow()
     assert not member.is_current and member.statistics == RebalanceStatistics()
@@ -562,7 +562,7 @@ def test_leaving_may_be_done_twice_and_before_joining_and_a_member_may_join_agai
     member.leave()
 
 
-def test_a_strategy_that_is_not_known_is_refused_before_anybody_is_asked_to_take_a_member(
+def test_an_unknown_strategy_is_rejected_before_any_request_to_join(
     broker: FakeCoordinator, stage: Stage
 ) -> None:
     with pytest.raises(

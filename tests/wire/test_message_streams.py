@@ -116,7 +116,7 @@ def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
         }
 
 
-def test_a_stream_that_waited_long_enough_says_so_and_goes_on(broker: FakeCoordinator) -> None:
+def test_a_stream_times_out_and_then_continues(broker: FakeCoordinator) -> None:
     with connector(broker) as here:
         (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=0.1)["clicks"]
         for _ in range(2):
@@ -144,7 +144,7 @@ def test_shutting_down_ends_every_stream_also_one_that_waits(broker: FakeCoordin
         here.commit()
 
 
-def test_a_record_that_no_decoder_reads_is_named_and_the_stream_goes_on_behind_it(
+def test_a_record_that_no_decoder_reads_is_named_and_the_stream_continues_after_it(
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 1, b"0", b"x", None, b"3")
@@ -162,7 +162,7 @@ def test_a_record_that_no_decoder_reads_is_named_and_the_stream_goes_on_behind_i
         assert [record.value for record in taken(stream, 2)] == [None, 3]
 
 
-def test_what_retention_took_is_told_again_and_again_and_does_not_hold_up_other_partitions(
+def test_expired_offsets_are_raised_repeatedly_and_do_not_delay_other_partitions(
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 0, *numbers(0, 4))
@@ -183,7 +183,7 @@ def test_what_retention_took_is_told_again_and_again_and_does_not_hold_up_other_
     assert reported[-1].where["offset"] == 1
 
 
-def test_what_is_out_of_reach_is_told_once_and_the_connector_goes_on(
+def test_offsets_out_of_range_are_raised_once_and_the_connector_continues(
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 0, b"a")
@@ -196,7 +196,7 @@ def test_what_is_out_of_reach_is_told_once_and_the_connector_goes_on(
         assert next(stream).value == b"a"
 
 
-def test_a_group_that_nothing_says_where_it_begins_ends_the_streams_with_the_reason(
+def test_a_group_without_a_start_ends_the_streams_with_the_reason(
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 0, b"a")
@@ -234,7 +234,7 @@ def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partitio
         )
 
 
-def test_what_waits_is_columns_until_somebody_asks_for_a_record(
+def test_queued_records_are_columns_until_a_record_is_taken(
     broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(broker, 0, *numbers(0, 1000))
@@ -278,7 +278,7 @@ def test_a_partition_that_is_taken_leaves_the_queue_and_is_read_where_the_group_
 # Commits
 
 
-def test_commit_stores_behind_what_was_handed_out(broker: FakeCoordinator) -> None:
+def test_commit_stores_the_offset_after_the_returned_messages(broker: FakeCoordinator) -> None:
     append(broker, 0, *numbers(0, 4))
     append(broker, 1, *numbers(0, 4))
     with connector(broker) as here:
@@ -290,7 +290,7 @@ def test_commit_stores_behind_what_was_handed_out(broker: FakeCoordinator) -> No
     assert committed(broker) == {first: 3, 1 - first: 1}, "shutting down commits nothing"
 
 
-def test_what_is_committed_by_itself_is_what_the_program_came_back_from(
+def test_automatic_commits_cover_the_messages_before_the_last_returned_one(
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 0, *numbers(0, 4))

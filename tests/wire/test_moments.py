@@ -111,7 +111,7 @@ def test_a_start_that_may_be_earlier_passes_nothing_over_where_the_word_is_not_b
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 0, OTHER: 1}
 
 
-def test_a_start_that_may_be_earlier_is_the_log_start_where_brokers_do_not_tell_of_segments(
+def test_a_start_that_may_be_earlier_is_the_log_start_if_brokers_do_not_report_segments(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.versions[LIST_OFFSETS] = (1, 10)
@@ -136,7 +136,7 @@ def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(
     [(BEFORE_3_0, {FETCH: 0}), ((0, 9), {LIST_OFFSETS: 2})],
     ids=["after the request for the end", "after the largest time"],
 )
-def test_a_record_that_came_while_it_was_asked_for_is_found(
+def test_a_record_that_arrives_during_the_requests_is_found(
     broker: FakeBroker, cluster: Cluster, spoken: tuple[int, int], answers: dict[int, int]
 ) -> None:
     broker.versions[LIST_OFFSETS] = spoken
@@ -153,14 +153,14 @@ def test_a_record_that_came_while_it_was_asked_for_is_found(
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
 
 
-def test_a_record_behind_an_open_transaction_makes_no_word_doubtful(
+def test_a_record_after_an_open_transaction_makes_no_answer_doubtful(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     fill(broker, NOON - 1, NOON + 5).last_stable = 1
     assert cluster.first_at({LOG: NOON}) == {LOG: None}
 
 
-def test_the_ends_of_many_logs_are_looked_at_in_one_request_and_large_ones_alone(
+def test_the_ends_of_many_logs_are_read_in_one_request_and_large_ones_alone(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.versions[LIST_OFFSETS] = BEFORE_3_0
@@ -176,9 +176,7 @@ def test_the_ends_of_many_logs_are_looked_at_in_one_request_and_large_ones_alone
     assert 1 <= requests_of(broker, FETCH) <= 3
 
 
-def test_ends_are_looked_at_again_where_the_broker_throttles(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_ends_are_read_again_if_the_broker_throttles(broker: FakeBroker, cluster: Cluster) -> None:
     broker.versions[LIST_OFFSETS] = BEFORE_3_0
     fill(broker, NOON - 2)
     broker.throttle.append(1)

@@ -57,7 +57,7 @@ def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
     [((7,), True), ((5, 7), True), ((5, 5), False), ((None,), False)],
     ids=str,
 )
-def test_behind_an_append_the_plans_membership_commits_by_its_epoch_of_now_and_no_other_does(
+def test_after_an_append_only_the_plans_membership_commits_with_its_present_epoch(
     epochs: tuple[int | None, ...],
     is_moved: bool,
 ) -> None:
@@ -116,7 +116,7 @@ def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: st
         ({"group": {"offsets_storage": "both"}}, "zookeeper, kafka or dual"),
     ],
 )
-def test_a_conf_whose_offsets_cannot_be_there_is_refused_by_the_key(
+def test_a_conf_with_impossible_offset_storage_is_rejected_by_the_key(
     sections: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(SettingsError) as refused:

@@ -111,7 +111,7 @@ def test_asking_for_a_topic_makes_none(old: OldBroker, consumer: SimpleConsumer)
     assert {topic for topic, _ in old.logs} == {"demo"}
 
 
-def test_segments_are_told_by_the_time_they_were_written(consumer: SimpleConsumer) -> None:
+def test_segments_are_reported_by_their_time_of_writing(consumer: SimpleConsumer) -> None:
     assert consumer.offsets_before("demo", 0, LATEST, 10) == (30, 25, 20)
     assert consumer.offsets_before("demo", 0, LATEST) == (30,)
     assert consumer.offsets_before("demo", 0, EARLIEST, 10) == (20,)
@@ -137,7 +137,7 @@ def test_offsets_are_kept_in_zookeeper_or_by_the_coordinator(
     assert old.committed == {("g", "demo", 0, True): 21, ("g", "demo", 0, False): 22}
 
 
-def test_of_logs_that_do_not_fit_into_one_answer_the_first_is_asked_in_full(
+def test_of_logs_that_do_not_fit_into_one_response_the_first_is_requested_in_full(
     old: OldBroker, consumer: SimpleConsumer
 ) -> None:
     old.log("demo", 1).append(*[b"x" * 10] * 5)
@@ -152,7 +152,7 @@ def test_of_logs_that_do_not_fit_into_one_answer_the_first_is_asked_in_full(
 # A cluster of them
 
 
-def test_a_cluster_tells_its_extents_and_no_more(old: OldBroker, cluster: Cluster) -> None:
+def test_a_cluster_reports_its_partition_offsets_only(old: OldBroker, cluster: Cluster) -> None:
     metadata = cluster.describe(["demo", "gone"])
     assert (metadata.cluster_id, metadata.topic_ids) == (None, {})
     assert unknown_topics(metadata, ["demo", "gone"]) == {"gone"}
@@ -169,7 +169,7 @@ def test_a_cluster_tells_its_extents_and_no_more(old: OldBroker, cluster: Cluste
     assert cluster.members_of("g", metadata.brokers.values()) == KafkaGroup()
 
 
-def test_a_log_that_grows_while_it_is_asked_for_is_not_held_back_by_a_transaction(
+def test_a_log_that_grows_during_the_requests_is_not_held_back_by_a_transaction(
     old: OldBroker, cluster: Cluster
 ) -> None:
     metadata = cluster.describe(["demo"])
@@ -197,7 +197,7 @@ def test_a_moment_that_may_be_earlier_is_that_of_the_last_segment_written_by_the
     ) == {DEMO: 20}
 
 
-def test_what_was_found_out_of_a_broker_goes_with_the_leaders(
+def test_the_detected_generation_of_a_broker_is_sent_with_the_leaders(
     old: OldBroker, cluster: Cluster
 ) -> None:
     found = cluster.extents([DEMO], isolation=COMMITTED)
@@ -209,7 +209,7 @@ def test_what_was_found_out_of_a_broker_goes_with_the_leaders(
     )
 
 
-def test_with_the_version_from_the_conf_nobody_is_asked_what_it_is(old: OldBroker) -> None:
+def test_with_the_version_from_the_conf_no_broker_is_probed(old: OldBroker) -> None:
     with Cluster(
         [("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}"
     ) as cluster:
@@ -223,7 +223,7 @@ def test_with_the_version_from_the_conf_nobody_is_asked_what_it_is(old: OldBroke
     assert {key for key, _ in old.requests} <= {METADATA, LIST_OFFSETS, FETCH, GROUPS}
 
 
-def test_under_read_committed_a_broker_of_a_version_without_transactions_is_asked_once_and_believed_if_it_has_none(
+def test_under_read_committed_a_broker_of_a_version_without_transactions_is_probed_once(
     old: OldBroker,
 ) -> None:
     with Cluster(
@@ -256,7 +256,7 @@ def test_a_task_reads_its_ranges_to_the_row(old: OldBroker) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 11, 12, 26, 40, 77])
-def test_a_message_larger_than_what_is_asked_for_is_asked_for_with_more(
+def test_a_message_larger_than_the_request_is_requested_with_more(
     old: OldBroker, size: int
 ) -> None:
     assert rows([OffsetRange(DEMO, 20, 30)], old, fetch_max_bytes=size, max_batch_bytes=1000)[
@@ -269,7 +269,7 @@ def test_a_task_without_a_leader_looks_it_up(old: OldBroker) -> None:
     assert rows([OffsetRange(DEMO, 20, 22, moved)], old)[0] == values(20, 22)
 
 
-def test_offsets_above_the_high_watermark_are_asked_for_again_and_not_passed(
+def test_offsets_above_the_high_watermark_are_requested_again_and_not_skipped(
     old: OldBroker,
 ) -> None:
     """These releases answer with an error without details; later ones answer with no records and
@@ -282,7 +282,7 @@ def test_offsets_above_the_high_watermark_are_asked_for_again_and_not_passed(
         rows([OffsetRange(DEMO, 27, 30)], old, deadline_s=0.2)
 
 
-def test_an_error_that_says_nothing_of_an_offset_below_the_high_watermark_is_a_brokers_error(
+def test_an_unrelated_error_below_the_high_watermark_is_a_broker_error(
     old: OldBroker,
 ) -> None:
     old.log("demo", 0).hidden, old.fails = 5, True
@@ -290,7 +290,7 @@ def test_an_error_that_says_nothing_of_an_offset_below_the_high_watermark_is_a_b
         rows([OffsetRange(DEMO, 22, 25)], old)
 
 
-def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(
+def test_missing_offsets_are_reported_unless_the_topic_is_known_as_compacted(
     old: OldBroker,
 ) -> None:
     del old.log("demo", 0).messages[4]
@@ -303,7 +303,7 @@ def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(
 
 @pytest.mark.parametrize("text", ["0.9", "0.10.0", "0.10.2", "0.11", "1.0", "3.9", "4.1"])
 @pytest.mark.parametrize("hangs_up", [None, True])
-def test_a_version_above_the_brokers_own_is_told_with_the_setting_and_what_the_broker_is(
+def test_a_version_above_the_brokers_own_is_reported_with_the_setting_and_the_detected_version(
     old: OldBroker, text: str, hangs_up: bool | None
 ) -> None:
     if text == old.release:
@@ -322,7 +322,7 @@ def test_a_version_above_the_brokers_own_is_told_with_the_setting_and_what_the_b
     assert f"'{old.release}'" in raised.value.action
 
 
-def test_a_broker_that_only_fails_is_not_told_to_be_an_older_one(old: OldBroker) -> None:
+def test_a_broker_that_only_fails_is_not_reported_as_an_older_one(old: OldBroker) -> None:
     old.before_answer[METADATA] = lambda connection: connection.close()
     with SimpleConsumer(
         "127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}"

@@ -81,7 +81,7 @@ def test_a_time_that_the_broker_set_is_the_time_of_all_records_of_the_batch(
     assert oldest_of(broker, {LOGS[0]: (1, 2)}) == {LOGS[0]: OldestRecord(AT + 7)}
 
 
-def test_all_logs_of_a_broker_are_asked_by_one_request() -> None:
+def test_all_logs_of_a_broker_are_in_one_request() -> None:
     world = World()
     with FakeBroker(world, broker_id=1) as first, FakeBroker(world, broker_id=2) as second:
         for log in LOGS:
@@ -94,7 +94,7 @@ def test_all_logs_of_a_broker_are_asked_by_one_request() -> None:
         assert (fetches(first), fetches(second)) == (1, 1)
 
 
-def test_record_batches_that_are_larger_than_what_is_asked_for_first_are_asked_for_together(
+def test_record_batches_larger_than_the_first_request_are_requested_together(
     broker: FakeBroker,
 ) -> None:
     for log in LOGS:
@@ -105,7 +105,7 @@ def test_record_batches_that_are_larger_than_what_is_asked_for_first_are_asked_f
     assert fetches(broker) == 2
 
 
-def test_what_is_looked_at_of_a_broker_is_bounded_and_what_lies_beyond_is_told_as_not_known(
+def test_the_bytes_read_from_a_broker_are_bounded_and_the_rest_is_unknown(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(times, "SEARCHED_BYTES_MAX", 2 * len(LARGE))
@@ -132,7 +132,7 @@ def test_records_of_aborted_transactions_and_markers_are_not_the_oldest_ones(
     }
 
 
-def test_records_behind_many_bytes_of_aborted_ones_are_found_by_further_requests(
+def test_records_after_many_bytes_of_aborted_ones_are_found_by_further_requests(
     broker: FakeBroker,
 ) -> None:
     for offset in range(4):
@@ -152,7 +152,7 @@ def test_where_nothing_but_markers_is_unread_there_is_no_record_and_no_time(
     assert one.timestamp_ms is None and one.why and "hold no record" in one.why
 
 
-def test_a_record_that_came_after_the_ends_were_asked_for_is_not_among_the_unread_ones(
+def test_a_record_that_arrived_after_the_request_for_the_ends_is_not_unread(
     broker: FakeBroker,
 ) -> None:
     broker.append("demo", 0, encode(control(0, 7, kind=1)), batch(1))
@@ -171,7 +171,7 @@ def test_a_log_that_its_broker_refuses_to_give_hides_no_other_one(broker: FakeBr
     assert refused.timestamp_ms is None and refused.why and "NOT_LEADER" in refused.why
 
 
-def test_a_damaged_record_is_told_and_hides_no_other_one(broker: FakeBroker) -> None:
+def test_a_damaged_record_is_reported_and_hides_no_other_one(broker: FakeBroker) -> None:
     damaged = bytearray(batch(0))
     damaged[-1] ^= 0xFF
     broker.append("demo", 0, bytes(damaged))
@@ -181,7 +181,7 @@ def test_a_damaged_record_is_told_and_hides_no_other_one(broker: FakeBroker) -> 
     assert (found[LOGS[0]].why or "").startswith("its record cannot be read: ")
 
 
-def test_a_log_that_gives_nothing_is_asked_a_few_times_only(broker: FakeBroker) -> None:
+def test_a_log_without_a_response_is_requested_a_few_times_only(broker: FakeBroker) -> None:
     broker.append("demo", 0, batch(0))
     broker.log("demo", 0).withheld = 100
     assert oldest_of(broker, {LOGS[0]: (0, 10)}) == {
@@ -190,7 +190,7 @@ def test_a_log_that_gives_nothing_is_asked_a_few_times_only(broker: FakeBroker) 
     assert fetches(broker) <= 4
 
 
-def test_a_broker_that_went_away_hides_only_what_it_alone_could_tell() -> None:
+def test_an_absent_broker_hides_only_its_own_logs() -> None:
     world = World()
     with FakeBroker(world, broker_id=1) as there:
         with FakeBroker(world, broker_id=2) as gone:
@@ -202,7 +202,7 @@ def test_a_broker_that_went_away_hides_only_what_it_alone_could_tell() -> None:
     assert found[LOGS[1]].timestamp_ms is None and found[LOGS[1]].why
 
 
-def test_a_log_without_a_leader_is_not_asked_for(broker: FakeBroker) -> None:
+def test_a_log_without_a_leader_is_not_requested(broker: FakeBroker) -> None:
     with Cluster([("127.0.0.1", broker.port)], timeout_s=5) as cluster:
         leaders: dict[BrokerPartition, Leader] = {}
         assert read_oldest(cluster, {LOGS[0]: (0, 10)}, leaders, isolation=COMMITTED) == {}

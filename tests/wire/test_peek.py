@@ -159,7 +159,7 @@ def test_it_starts_at_an_offset_or_a_time(kafka: FakeBroker, start: Any, first: 
     assert (records, log.ended, log.from_offset) == (numbers(first, 50), Ended.END, first)
 
 
-def test_it_ends_with_the_count_in_the_middle_of_an_answer_and_says_where_to_go_on(
+def test_it_ends_at_the_count_in_the_middle_of_a_response_and_returns_the_next_offset(
     kafka: FakeBroker,
 ) -> None:
     records, log = peeked(kafka, start=8, most=5)
@@ -246,7 +246,7 @@ def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(
         (3, 15 + len(wrapped(entry(b"a"), entry(b"b"))), Ended.COUNT),
     ],
 )
-def test_as_many_as_were_asked_for_may_end_inside_a_compressed_message_which_is_said(
+def test_the_requested_count_may_end_inside_a_compressed_message_and_that_is_reported(
     jafka: JafkaBroker,
     most: int,
     position: int,
@@ -329,7 +329,7 @@ def test_a_record_that_the_log_holds_only_the_begin_of_is_damage(jafka: JafkaBro
         ({"start": 51}, SettingsError, "Offset 51 is not in the log, which has 0 to 50.*--from"),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(
+def test_a_missing_partition_or_offset_is_reported_with_the_existing_ones(
     kafka: FakeBroker, wanted: dict[str, Any], kind: type[EtlError], match: str
 ) -> None:
     with pytest.raises(kind, match=match):
@@ -368,7 +368,7 @@ def test_a_leader_that_moved_is_found_again(kafka: FakeBroker) -> None:
     assert peeked(kafka, timeout_s=5)[0] == numbers(0, 50)
 
 
-def test_a_refusal_that_does_not_pass_is_told_at_the_deadline_and_a_final_one_at_once(
+def test_a_lasting_rejection_is_raised_at_the_deadline_and_a_permanent_one_at_once(
     kafka: FakeBroker,
 ) -> None:
     kafka.log("clicks").refusals.extend([6] * 100)
@@ -381,7 +381,7 @@ def test_a_refusal_that_does_not_pass_is_told_at_the_deadline_and_a_final_one_at
     assert not kafka.log("clicks").refusals
 
 
-def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_told(
+def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_reported(
     kafka: FakeBroker,
 ) -> None:
     def while_it_reads(change: Callable[[], None]) -> None:
@@ -406,7 +406,7 @@ def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_told(
         while_it_reads(lambda: log.batches.__delitem__(slice(1, None)))
 
 
-def test_damage_ends_it_behind_the_records_before_it(kafka: FakeBroker) -> None:
+def test_damage_ends_it_after_the_records_before_it(kafka: FakeBroker) -> None:
     broken = bytearray(encode(Batch(50, [Rec(0, b"broken")])))
     broken[-1] ^= 1
     kafka.append("clicks", 0, bytes(broken))

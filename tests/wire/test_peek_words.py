@@ -69,7 +69,7 @@ def test_a_line_has_offset_time_key_value_and_headers(broker: FakeBroker, conf: 
     )
 
 
-def test_ten_records_are_shown_unless_more_are_asked_for(broker: FakeBroker, conf: Path) -> None:
+def test_ten_records_are_shown_by_default(broker: FakeBroker, conf: Path) -> None:
     append(broker, *(Rec(delta, b"%d" % delta) for delta in range(30)))
     assert len(fields(peek(conf))) == 10
     assert len(fields(peek(conf, "-n", "25"))) == 25
@@ -248,14 +248,14 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
         (("--timeout", "0"), ["--timeout is not a duration"]),
     ],
 )
-def test_wrong_words_are_told_before_anything_is_shown(
+def test_wrong_arguments_are_reported_before_any_record_is_shown(
     broker: FakeBroker, conf: Path, words: tuple[str, ...], value: list[str]
 ) -> None:
     append(broker, Rec(0, b"v"))
     refused(peek(conf, *words, "--json"), 2, *value)
 
 
-def test_a_partition_that_is_not_there_is_told_with_those_that_are(
+def test_a_missing_partition_is_reported_with_the_existing_ones(
     broker: FakeBroker, conf: Path
 ) -> None:
     append(broker, Rec(0, b"v"))
@@ -313,9 +313,7 @@ def started(conf: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def test_ctrl_c_ends_what_is_followed_and_closes_the_document(
-    broker: FakeBroker, conf: Path
-) -> None:
+def test_ctrl_c_ends_following_and_closes_the_document(broker: FakeBroker, conf: Path) -> None:
     append(broker, Rec(0, b"v"))
     with started(conf, "--follow", "--json") as peeking:
         assert peeking.stdout and peeking.stderr
@@ -331,7 +329,7 @@ def test_ctrl_c_ends_what_is_followed_and_closes_the_document(
         assert peeking.stderr.read() == "etl: Stopped. Nothing was changed\n     A retry may help\n"
 
 
-def test_a_reader_who_has_enough_ends_it_without_a_word(broker: FakeBroker, conf: Path) -> None:
+def test_a_closed_pipe_ends_it_without_an_error(broker: FakeBroker, conf: Path) -> None:
     append(broker, *(Rec(delta, b"v" * 1000) for delta in range(3000)))
     with started(conf, "-n", "3000", "--no-truncate") as peeking:
         assert peeking.stdout and peeking.stderr

@@ -116,7 +116,7 @@ def test_spark_partitions_are_as_large_as_the_logs_bytes_make_them(
     least=st.integers(1, 60),
     target=st.sampled_from(["20000", "300000", "100000000"]),
 )
-def test_no_spark_partition_spans_more_offsets_than_it_may_and_there_are_as_many_as_are_asked_for(
+def test_no_spark_partition_exceeds_its_limit_of_offsets_and_their_number_is_the_requested_one(
     shared: FakeBroker, most: int, least: int, target: str
 ) -> None:
     tasks = tasks_of(
@@ -190,7 +190,7 @@ def test_a_pattern_chooses_topics_as_sparks_does(broker: FakeBroker) -> None:
 # Logs that change between planning and reading
 
 
-def test_a_topic_that_is_made_again_between_planning_and_reading_is_noticed(
+def test_a_topic_recreated_between_planning_and_reading_is_found(
     broker: FakeBroker,
 ) -> None:
     fill(broker, 0, batches=3)
@@ -206,9 +206,7 @@ def test_a_topic_that_is_made_again_between_planning_and_reading_is_noticed(
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(
-    broker: FakeBroker, left: int
-) -> None:
+def test_a_recreated_and_shorter_topic_is_reported_as_that(broker: FakeBroker, left: int) -> None:
     fill(broker, 0, batches=3)
     broker.world.topic_ids["clicks"] = UUID(int=1)
     reader = reader_of(broker, startingOffsets='{"clicks": {"0": 15}}')
@@ -218,7 +216,7 @@ def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(
     assert "deleted and recreated" in failure_of(reader.read(planned)).message
 
 
-def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the_option_says(
+def test_records_that_expire_during_the_read_are_an_error_or_skipped_by_the_option(
     broker: FakeBroker,
 ) -> None:
     fill(broker, 0, batches=9)
@@ -235,7 +233,7 @@ def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the
     ] == list(range(40, 90))
 
 
-def test_a_lost_segment_is_an_error_or_passed_over_as_the_option_says(broker: FakeBroker) -> None:
+def test_a_lost_segment_is_an_error_or_skipped_by_the_option(broker: FakeBroker) -> None:
     fill(broker, 0, batches=9)
     broker.world.configs["clicks"] = {"cleanup.policy": "delete"}
     del broker.log("clicks", 0).batches[2:4]
@@ -271,7 +269,9 @@ def test_a_log_that_was_cut_and_written_anew_since_it_was_planned_is_noticed(
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 
-def test_a_record_that_is_too_large_is_told_in_the_words_of_the_options(broker: FakeBroker) -> None:
+def test_a_record_that_is_too_large_is_reported_with_the_names_of_the_options(
+    broker: FakeBroker,
+) -> None:
     broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"x" * 100_000)], codec=Codec.NONE)))
     reader = reader_of(broker, max_record_bytes="1000")
     error = failure_of(reader.read(reader.partitions()[0]))

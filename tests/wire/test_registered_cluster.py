@@ -62,14 +62,14 @@ def cluster_of(registry: Registry) -> Cluster:
     )
 
 
-def test_the_registry_is_asked_instead_of_the_brokers(broker: Broker) -> None:
+def test_the_registry_is_used_instead_of_the_brokers(broker: Broker) -> None:
     with cluster_of(Registry(broker)) as cluster:
         assert cluster.describe(None).leaders == {HERE: Leader(broker)}
         assert cluster.describe_when_known(["no-such-topic"], wait_s=float("inf")).topics == {}
         assert cluster.first(lambda consumer: consumer.introduction()) == "a pebble"
 
 
-def test_logs_of_a_broker_that_is_away_are_told_at_once_and_the_others_read(broker: Broker) -> None:
+def test_logs_of_an_absent_broker_are_reported_at_once_and_the_others_read(broker: Broker) -> None:
     began = time.monotonic()
     with cluster_of(Registry(broker)) as cluster:
         described = chosen_topics(cluster.describe(None), TopicFilter(topics=("stones",)))

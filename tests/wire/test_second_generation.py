@@ -40,7 +40,7 @@ def consumer(broker: PebbleBroker) -> Iterator[SimpleConsumer]:
         yield connected
 
 
-def test_a_broker_is_asked_in_the_words_of_its_generation(consumer: SimpleConsumer) -> None:
+def test_a_broker_gets_requests_of_its_generation(consumer: SimpleConsumer) -> None:
     assert consumer.introduction() == "a pebble"
     assert consumer.earliest_or_latest_offset("stones", 1, EARLIEST) == 0
     assert consumer.earliest_or_latest_offset("stones", 1, LATEST) == 50
@@ -52,7 +52,7 @@ def test_a_broker_that_the_newest_generation_knows_is_of_that_one() -> None:
         assert consumer.introduction().startswith("Kafka ")
 
 
-def test_a_port_of_no_generation_fails_as_the_newest_says() -> None:
+def test_a_port_of_no_generation_fails_with_the_error_of_the_newest() -> None:
     with (
         listening(lambda connection: None) as port,
         SimpleConsumer("127.0.0.1", port, timeout_s=5) as consumer,
@@ -66,13 +66,13 @@ def test_a_refusal_means_the_same_in_every_generation(consumer: SimpleConsumer) 
     assert refusal is not None and refusal.meaning is Meaning.UNKNOWN_TOPIC
 
 
-def test_a_question_that_a_generation_does_not_know_says_so(consumer: SimpleConsumer) -> None:
+def test_a_request_unknown_to_a_generation_has_its_own_error(consumer: SimpleConsumer) -> None:
     with pytest.raises(SettingsError, match="cannot report the sizes of partitions"):
         consumer.log_sizes(LOGS)
     assert consumer.epoch_ends({LOGS[0]: 1}, {}) == {}
 
 
-def test_a_cluster_of_it_tells_where_its_logs_start_and_end(broker: PebbleBroker) -> None:
+def test_a_cluster_of_it_reports_the_start_and_end_of_its_logs(broker: PebbleBroker) -> None:
     with Cluster([("127.0.0.1", broker.port)], timeout_s=5) as cluster:
         found = cluster.extents(LOGS, isolation=Isolation.READ_COMMITTED)
         assert dict(found.extents) == {

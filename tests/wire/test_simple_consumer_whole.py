@@ -93,7 +93,7 @@ def test_a_request_is_sent_again_over_a_new_connection_unless_it_must_not_happen
 # Records one by one
 
 
-def test_an_answer_is_iterated_from_the_offset_that_was_asked_for(consumer: SimpleConsumer) -> None:
+def test_a_response_is_iterated_from_the_requested_offset(consumer: SimpleConsumer) -> None:
     messages = Messages(consumer.fetch("demo", 0, 3))
     assert [(each.offset, each.next_offset, each.value) for each in messages] == [
         (3, 4, b"3"),
@@ -171,7 +171,7 @@ def test_offsets_are_kept_by_the_coordinator_wherever_that_is() -> None:
 
 
 @pytest.mark.parametrize("code", [14, 15, 16])
-def test_a_coordinator_that_is_not_one_yet_is_asked_again(
+def test_a_coordinator_that_is_not_one_yet_is_retried(
     broker: FakeBroker, consumer: SimpleConsumer, code: int
 ) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].append(code)
@@ -218,7 +218,7 @@ def test_an_old_broker_writes_offsets_to_zookeeper_or_keeps_them_and_these_are_t
         ] == [7, 9]
 
 
-def test_a_broker_that_keeps_no_offsets_says_so() -> None:
+def test_a_broker_without_offset_storage_has_its_own_error() -> None:
     with (
         JafkaBroker().listening() as jafka,
         SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
@@ -230,7 +230,7 @@ def test_a_broker_that_keeps_no_offsets_says_so() -> None:
 # Several threads
 
 
-def test_a_second_thread_is_told_that_the_first_one_waits(broker: FakeBroker) -> None:
+def test_a_second_thread_gets_the_error_that_the_first_one_waits(broker: FakeBroker) -> None:
     consumer, request, raised = (
         SimpleConsumer(broker.host, broker.port, timeout_s=1),
         threading.Event(),

@@ -82,7 +82,7 @@ def hello(consumer: SimpleConsumer) -> bytes:
     return bytes(consumer.fetch("demo", 0, 0).records)
 
 
-def test_an_answer_over_quota_names_no_partition_and_a_single_fetch_asks_again(
+def test_a_response_over_quota_names_no_partition_and_a_single_fetch_is_retried(
     broker: FakeBroker, consumer: SimpleConsumer
 ) -> None:
     broker.throttle.extend([1, 1, 1])
@@ -255,7 +255,7 @@ def test_a_negative_number_that_brokers_would_take_for_a_word_is_rejected_and_no
     assert broker.requests == []
 
 
-def test_the_two_ends_of_a_log_may_be_asked_for_by_their_words(consumer: SimpleConsumer) -> None:
+def test_the_two_ends_of_a_log_may_be_requested_by_their_names(consumer: SimpleConsumer) -> None:
     assert [consumer.list_offsets({LOG: when})[LOG].offset for when in (EARLIEST, LATEST)] == [0, 2]
 
 
@@ -348,7 +348,7 @@ def test_ctrl_c_while_waiting_leaves_a_consumer_that_works(
 # Use
 
 
-def test_nothing_else_may_be_asked_while_a_fetch_is_under_way(consumer: SimpleConsumer) -> None:
+def test_no_other_request_is_permitted_while_a_fetch_is_pending(consumer: SimpleConsumer) -> None:
     consumer.begin_fetch([FetchTarget(LOG, 0, 100)])
     with pytest.raises(
         ValueError, match="a fetch is in flight on this connection: call end_fetch first"
@@ -357,7 +357,7 @@ def test_nothing_else_may_be_asked_while_a_fetch_is_under_way(consumer: SimpleCo
     assert consumer.end_fetch().partitions[0].partition == 0
 
 
-def test_an_answer_that_was_not_asked_for_cannot_be_waited_for(consumer: SimpleConsumer) -> None:
+def test_an_answer_without_a_request_cannot_be_waited_for(consumer: SimpleConsumer) -> None:
     with pytest.raises(ValueError, match="no fetch"):
         consumer.end_fetch()
 
@@ -436,7 +436,7 @@ def test_another_protocol_is_shown_by_its_first_bytes() -> None:
     assert (type(failure), "b'SSH-'" in failure.message) == (NotKafka, True)
 
 
-def test_a_port_whose_bytes_look_like_a_short_frame_is_recognised_too() -> None:
+def test_a_port_with_bytes_like_a_short_frame_is_recognized_too() -> None:
     with port_that_says(b"\0\0\0\x08not kafk") as port:
         assert type(failure_of(port)) is NotKafka
 
@@ -448,7 +448,7 @@ def test_a_port_that_hangs_up_on_the_first_request_may_be_tls() -> None:
     assert "TLS" in failure.action
 
 
-def test_a_broker_that_hangs_up_on_the_first_request_once_is_asked_again(
+def test_a_broker_that_hangs_up_once_on_the_first_request_is_retried(
     broker: FakeBroker, consumer: SimpleConsumer
 ) -> None:
     broker.script[API_VERSIONS].append(hang_up)
@@ -466,7 +466,7 @@ def test_a_port_that_leaves_everything_unanswered_is_unreachable() -> None:
             connected.topic_metadata()
 
 
-def test_a_process_that_may_open_no_more_files_is_told_so_and_not_sent_to_look_at_the_broker() -> (
+def test_a_process_without_free_file_descriptors_gets_that_error_and_no_advice_about_the_broker() -> (
     None
 ):
     """A run has a connection to each broker of the cluster, and shells often allow 1,024 files."""

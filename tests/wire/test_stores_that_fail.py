@@ -177,7 +177,7 @@ def test_a_store_that_keeps_if_none_match_passes_and_nothing_of_the_probe_is_lef
     assert place.files() == before
 
 
-def test_a_probe_that_may_not_write_says_so(place: Place) -> None:
+def test_a_probe_without_write_permission_reports_it(place: Place) -> None:
     place.way.rules(Rule("PUT", "_delta_log/0", 10, "denied"))
     with pytest.raises(PermissionDenied, match="The store denies access:"):
         require_exclusive_create(place.path)

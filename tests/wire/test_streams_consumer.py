@@ -106,7 +106,7 @@ def test_a_record_has_all_that_the_broker_has_of_it(kafka: FakeBroker) -> None:
     assert first.log == P0
 
 
-def test_records_come_in_the_order_of_their_log_and_no_poll_gives_more_than_was_asked_for(
+def test_records_are_returned_in_the_order_of_their_log_and_no_poll_exceeds_its_limit(
     kafka: FakeBroker,
 ) -> None:
     with opened(kafka, assigned=[P0, P1]) as consumer:
@@ -131,7 +131,7 @@ def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -
         ] * 3
 
 
-def test_what_is_left_of_one_answer_is_not_asked_for_again(kafka: FakeBroker) -> None:
+def test_the_rest_of_one_response_is_not_requested_again(kafka: FakeBroker) -> None:
     with opened(kafka, assigned=[P0, P1], max_wait_ms=5000) as consumer:
         assert offsets(consumer.poll(5, 2)[P0]) == [0, 1] and consumer.position(P0) == 2
         consumer.poll(5, 2), consumer.poll(5, 2), consumer.poll(5, 2)
@@ -160,7 +160,7 @@ def test_a_leader_that_moved_is_looked_up_again_and_nothing_is_read_twice() -> N
         assert two.fetched
 
 
-def test_a_decoder_is_not_asked_about_null_and_one_that_fails_loses_no_record() -> None:
+def test_a_decoder_is_not_called_with_null_and_a_failing_one_loses_no_record() -> None:
     with FakeBroker() as broker:
         broker.append(
             "clicks",
@@ -176,7 +176,7 @@ def test_a_decoder_is_not_asked_about_null_and_one_that_fails_loses_no_record() 
             assert [(one.key, one.value) for one in polled(consumer, 1)] == [("k", None)]
 
 
-def test_a_damaged_record_batch_is_told_again_until_it_is_sought_past(kafka: FakeBroker) -> None:
+def test_a_damaged_record_batch_is_raised_again_until_a_seek_after_it(kafka: FakeBroker) -> None:
     kafka.script[FETCH].append(altered(lambda frame: b"8".join(frame.rsplit(b"7", 1))))
     with opened(kafka, assigned=[P0]) as consumer:
         assert offsets(polled(consumer, 4)) == [0, 1, 2, 3]
@@ -188,7 +188,7 @@ def test_a_damaged_record_batch_is_told_again_until_it_is_sought_past(kafka: Fak
         assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], "it was damaged on the way"
 
 
-def test_a_record_batch_larger_than_what_was_asked_for_is_asked_for_with_more() -> None:
+def test_a_record_batch_larger_than_the_request_is_requested_with_more() -> None:
     with FakeBroker() as broker:
         broker.append("clicks", 1, encode(Batch(0, [Rec(0, b"x")])))
         broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"y" * 5000)])))
@@ -196,7 +196,7 @@ def test_a_record_batch_larger_than_what_was_asked_for_is_asked_for_with_more() 
             assert [len(one.value) for one in polled(consumer, 2)] == [1, 5000]
 
 
-def test_so_much_is_asked_for_of_each_log_that_all_of_them_fit_an_answer() -> None:
+def test_the_bytes_requested_of_each_log_let_all_of_them_fit_into_a_response() -> None:
     sizes = FetchSizes(Isolation.READ_COMMITTED, 16 << 20, 1 << 20, 256 << 20, 500, 30)
     assert [sizes.bytes_per_partition(logs) for logs in (1, 16, 64, 10_000)] == [
         1 << 20,
@@ -206,7 +206,7 @@ def test_so_much_is_asked_for_of_each_log_that_all_of_them_fit_an_answer() -> No
     ]
 
 
-def test_whether_an_answer_came_can_be_asked_without_waiting_for_it(kafka: FakeBroker) -> None:
+def test_a_caller_can_check_for_an_answer_without_waiting(kafka: FakeBroker) -> None:
     with SimpleConsumer("127.0.0.1", kafka.port, timeout_s=5) as asking:
         with pytest.raises(ValueError, match="no fetch is in flight"):
             asking.is_answered()
@@ -220,7 +220,7 @@ def test_whether_an_answer_came_can_be_asked_without_waiting_for_it(kafka: FakeB
 # Where it is
 
 
-def test_it_begins_at_either_end_and_goes_on_where_it_is_sought(kafka: FakeBroker) -> None:
+def test_it_begins_at_either_end_and_continues_at_a_seek(kafka: FakeBroker) -> None:
     with opened(kafka, start="latest", assigned=[P0, P1]) as consumer:
         assert (consumer.position(P0), consumer.poll(0.2)) == (8, {})
         consumer.seek_to_beginning([P0])
@@ -240,7 +240,7 @@ def test_it_begins_at_either_end_and_goes_on_where_it_is_sought(kafka: FakeBroke
 
 
 @pytest.mark.parametrize("when", [-1, -2, -3, -4, 2**63])
-def test_a_time_that_brokers_would_take_for_a_word_is_rejected_before_anybody_is_asked(
+def test_a_time_that_brokers_would_take_for_a_special_value_is_rejected_before_any_request(
     kafka: FakeBroker, when: int
 ) -> None:
     with opened(kafka) as consumer:
@@ -256,7 +256,7 @@ def test_an_answer_that_a_seek_overtook_is_dropped(kafka: FakeBroker) -> None:
         assert offsets(polled(consumer, 2)) == [6, 7]
 
 
-def test_what_is_paused_is_not_handed_out_and_what_comes_back_begins_anew(
+def test_a_paused_partition_returns_nothing_and_a_reassigned_one_begins_anew(
     kafka: FakeBroker,
 ) -> None:
     with opened(kafka, assigned=[P0, P1]) as consumer:
@@ -272,7 +272,7 @@ def test_what_is_paused_is_not_handed_out_and_what_comes_back_begins_anew(
 @pytest.mark.parametrize(
     "start, error, position", [(2, ExpiredOffsets, 4), (99, RanOutBeforeUntil, 8)]
 )
-def test_an_offset_that_is_not_in_the_log_is_told_until_somebody_says_where_to_go_on(
+def test_an_offset_outside_the_log_is_raised_until_a_seek(
     kafka: FakeBroker,
     start: int,
     error: type[EtlError],
@@ -294,7 +294,7 @@ def test_an_offset_that_is_not_in_the_log_is_told_until_somebody_says_where_to_g
 # The group's offsets
 
 
-def test_a_group_goes_on_where_it_committed(kafka: FakeBroker) -> None:
+def test_a_group_continues_at_its_commit(kafka: FakeBroker) -> None:
     with opened(kafka, assigned=[P0, P1], group="readers") as consumer:
         assert consumer.committed([P0]) == {}
         consumer.pause([P1])
@@ -307,7 +307,7 @@ def test_a_group_goes_on_where_it_committed(kafka: FakeBroker) -> None:
         assert again.committed([P0]) == {P0: 1} and again.position(P0) == 8
 
 
-def test_without_an_offset_and_without_a_start_nobody_guesses(kafka: FakeBroker) -> None:
+def test_without_an_offset_and_without_a_start_the_poll_fails(kafka: FakeBroker) -> None:
     with opened(kafka, group="new", start=None) as consumer:
         with pytest.raises(NeedsDecision, match="of the partition, and start is None"):
             consumer.poll()
@@ -318,7 +318,7 @@ def test_without_an_offset_and_without_a_start_nobody_guesses(kafka: FakeBroker)
 # Refused by name
 
 
-def test_what_is_not_assigned_is_refused_and_so_is_everything_once_closed(
+def test_an_unassigned_partition_is_rejected_and_so_is_every_call_after_close(
     kafka: FakeBroker,
 ) -> None:
     consumer = opened(kafka, assigned=[])
@@ -398,12 +398,12 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
         ),
     ],
 )
-def test_what_cannot_be_opened_is_refused_before_anybody_is_asked(wrong: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected_before_any_request(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         Consumer(**wrong)
 
 
-def test_a_partition_out_of_reach_is_told_in_time_and_goes_on_once_it_is_back(
+def test_an_unreachable_partition_is_raised_within_the_timeout_and_continues_after_its_return(
     kafka: FakeBroker,
 ) -> None:
     with opened(kafka, timeout_s=0.3) as consumer:
@@ -415,7 +415,9 @@ def test_a_partition_out_of_reach_is_told_in_time_and_goes_on_once_it_is_back(
         assert offsets(polled(consumer, 2)) == [6, 7]
 
 
-def test_a_broker_that_never_answers_is_told_in_time_and_asked_again(kafka: FakeBroker) -> None:
+def test_a_broker_that_never_answers_is_raised_within_the_timeout_and_retried(
+    kafka: FakeBroker,
+) -> None:
     kafka.script[FETCH].append(never)
     with opened(kafka, timeout_s=0.3) as consumer:
         consumer.seek(P0, 6)
@@ -424,7 +426,7 @@ def test_a_broker_that_never_answers_is_told_in_time_and_asked_again(kafka: Fake
         assert offsets(polled(consumer, 2)) == [6, 7]
 
 
-def test_a_silent_broker_does_not_hold_up_the_others_and_is_told_between_them() -> None:
+def test_a_silent_broker_does_not_delay_the_others_and_is_raised_between_them() -> None:
     world = World()
     with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:
         one.append("clicks", 0, batch(0))
@@ -440,7 +442,7 @@ def test_a_silent_broker_does_not_hold_up_the_others_and_is_told_between_them() 
 # Other generations
 
 
-def test_a_broker_of_0_8_is_read_and_told_where_its_log_ends() -> None:
+def test_a_broker_of_0_8_is_read_and_the_end_of_its_log_is_reported() -> None:
     with OldBroker("0.8").listening() as broker:
         broker.log("clicks").append(b"0", b"1", b"2")
         with Consumer(
@@ -511,7 +513,7 @@ def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_
                 consumer.offsets_for_times({here: 1_700_000_000_000})
 
 
-def test_importing_the_room_imports_nothing_that_asks_brokers() -> None:
+def test_importing_the_package_imports_no_client() -> None:
     program = (
         "import sys, etl.streams; print([name for name in sys.modules if name.startswith('etl.') "
         "and name != 'etl.streams'])"

@@ -167,7 +167,7 @@ def test_what_the_group_wants_back_is_ours_until_the_next_poll_however_late_that
     assert len(read) == 20 and not second.read, "it begins at the committed offset"
 
 
-def test_what_came_of_a_log_that_is_taken_is_dropped_and_read_again_by_whoever_has_it_next(
+def test_fetched_records_of_a_revoked_log_are_dropped_and_read_again_by_its_next_owner(
     broker: FakeCoordinator,
 ) -> None:
     more(broker)
@@ -233,7 +233,7 @@ def test_one_that_is_not_polled_while_the_group_waits_for_it_leaves_sooner(
 # Commits
 
 
-def test_nothing_is_committed_by_itself_unless_that_was_asked_for(broker: FakeCoordinator) -> None:
+def test_nothing_is_committed_automatically_by_default(broker: FakeCoordinator) -> None:
     more(broker)
     with opened(broker) as consumer:
         consumer.subscribe(["clicks"])
@@ -266,7 +266,7 @@ def test_what_a_failing_program_was_at_is_not_committed_by_itself(broker: FakeCo
 
 
 @pytest.mark.parametrize("offset", [-1, 3.5, "3", 2**63], ids=str)
-def test_what_is_no_offset_is_neither_sought_nor_committed(
+def test_an_invalid_offset_is_neither_sought_nor_committed(
     broker: FakeCoordinator, offset: Any
 ) -> None:
     """Old consumers die of a znode that holds no number."""
@@ -351,12 +351,14 @@ def test_subscribing_and_assigning_are_never_mixed(broker: FakeCoordinator) -> N
 @pytest.mark.parametrize(
     "wrong", [{}, {"topics": ["a"], "pattern": "a"}, {"topics": "clicks"}, {"pattern": "("}]
 )
-def test_what_is_no_subscription_is_refused(broker: FakeCoordinator, wrong: dict[str, Any]) -> None:
+def test_an_invalid_subscription_is_rejected(
+    broker: FakeCoordinator, wrong: dict[str, Any]
+) -> None:
     with opened(broker) as consumer, pytest.raises(SettingsError):
         consumer.subscribe(**wrong)
 
 
-def test_without_a_group_nobody_subscribes(broker: FakeCoordinator) -> None:
+def test_a_subscription_needs_a_group(broker: FakeCoordinator) -> None:
     with (
         Consumer(f"127.0.0.1:{broker.port}") as consumer,
         pytest.raises(SettingsError, match="no group"),
@@ -364,7 +366,7 @@ def test_without_a_group_nobody_subscribes(broker: FakeCoordinator) -> None:
         consumer.subscribe(["clicks"])
 
 
-def test_a_group_that_does_not_settle_is_told_by_the_poll_and_asked_again_by_the_next(
+def test_a_group_that_does_not_settle_is_raised_by_the_poll_and_retried_by_the_next(
     broker: FakeCoordinator,
 ) -> None:
     with opened(broker, group={"join_timeout_s": 0.2}) as consumer:

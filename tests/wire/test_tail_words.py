@@ -84,7 +84,7 @@ def test_one_document_for_a_program(conf: Path) -> None:
     } == {("clicks", partition, offset, offset) for partition in range(2) for offset in range(3)}
 
 
-def test_told_to_it_has_the_group_go_on_behind_what_was_shown(
+def test_with_a_commit_the_group_continues_after_the_shown_records(
     broker: FakeCoordinator, conf: Path
 ) -> None:
     assert tail(conf, "-n", "4", "--commit").code == 0
@@ -107,7 +107,7 @@ def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(
     assert tail(conf, "--topic", "nothing", "--timeout", "400ms").code == 0, "a topic may come"
 
 
-def test_the_group_that_the_pipeline_tells_its_offsets_to_is_refused_too(conf: Path) -> None:
+def test_the_group_of_the_pipelines_mirror_is_rejected_too(conf: Path) -> None:
     conf.write_text(conf.read_text().replace("group: group", "group: group\nmirror_group: lookers"))
     refused(tail(conf, "--json"), 2, "mirror_group")
 
@@ -119,7 +119,7 @@ def test_what_the_group_takes_to_settle_is_no_time_in_which_nothing_came(
     assert tail(conf, "--timeout", "300ms").out.count("\n") == 6
 
 
-def test_an_offset_that_retention_took_is_told_in_words_of_the_command(
+def test_an_expired_offset_is_reported_with_the_names_of_the_command(
     broker: FakeCoordinator, conf: Path
 ) -> None:
     broker.world.committed["lookers", "clicks", 0] = (0, "")

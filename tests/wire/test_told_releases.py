@@ -68,7 +68,7 @@ def asked_what_it_is(broker: FakeBroker) -> int:
 
 
 @pytest.mark.parametrize("text", WITHOUT_TRANSACTIONS)
-def test_what_was_never_committed_is_not_read_by_a_release_that_knows_no_transactions(
+def test_uncommitted_records_are_not_read_by_a_release_without_transactions(
     text: str,
 ) -> None:
     with (
@@ -86,7 +86,7 @@ def test_what_was_never_committed_is_not_read_by_a_release_that_knows_no_transac
     assert "'1.1' fits" in raised.value.action and "read_uncommitted" in raised.value.action
 
 
-def test_where_it_is_wanted_nobody_is_asked() -> None:
+def test_with_read_uncommitted_no_broker_is_probed() -> None:
     with broker_of("1.1") as broker, cluster_of(broker, "0.10.2") as cluster:
         assert extents_of(cluster, UNCOMMITTED) == {DEMO}
     assert asked_what_it_is(broker) == 0
@@ -99,13 +99,13 @@ def test_nor_is_a_broker_of_a_release_that_has_transactions(text: str) -> None:
     assert asked_what_it_is(broker) == 0
 
 
-def test_a_broker_that_has_none_either_is_asked_once() -> None:
+def test_a_broker_without_transactions_is_probed_once() -> None:
     with broker_of("0.10.2") as broker, cluster_of(broker, "0.10.2") as cluster:
         assert [extents_of(cluster, COMMITTED) for _ in range(3)] == [{DEMO}] * 3
     assert asked_what_it_is(broker) == 1
 
 
-def test_a_broker_that_leads_nothing_yet_is_asked_too() -> None:
+def test_a_broker_that_leads_nothing_yet_is_probed_too() -> None:
     world = World()
     with broker_of("0.10.2", world) as first, FakeBroker(world, broker_id=2) as second:
         with cluster_of(first, "0.10.2") as cluster, pytest.raises(OtherRelease) as raised:
@@ -113,7 +113,7 @@ def test_a_broker_that_leads_nothing_yet_is_asked_too() -> None:
     assert raised.value.where["broker"] == f"{second.host}:{second.port}"
 
 
-def test_one_that_cannot_be_asked_and_leads_nothing_stops_nobody() -> None:
+def test_an_unreachable_broker_that_leads_nothing_stops_nothing() -> None:
     world = World()
     with socket.create_server(("127.0.0.1", 0)) as gone:
         world.addresses[2] = gone.getsockname()
@@ -144,7 +144,7 @@ def test_one_that_cannot_be_asked_and_leads_nothing_stops_nobody() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_a_question_that_the_broker_hangs_up_on_is_told_with_the_setting(
+def test_a_request_that_the_broker_hangs_up_on_is_reported_with_the_setting(
     release: str, text: str, api: int, ask: Callable[[Cluster], object]
 ) -> None:
     with broker_of(release) as broker, cluster_of(broker, text) as cluster:
@@ -188,7 +188,7 @@ def told_by_doctor(broker: FakeBroker, text: str, isolation: Isolation) -> Line:
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_the_doctor_asks_each_broker_whether_it_is_what_the_conf_says(
+def test_the_doctor_probes_each_broker_for_the_confs_release(
     release: str, text: str, isolation: Isolation, verdict: Verdict
 ) -> None:
     with broker_of(release) as broker:

@@ -42,7 +42,7 @@ def cluster(broker: FakeBroker) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("requests", [["early", "late"], ["late"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3, 4])
-def test_a_registered_topic_that_the_broker_was_not_told_of_yet_is_waited_for(
+def test_a_registered_topic_that_the_broker_does_not_know_yet_is_waited_for(
     broker: FakeBroker, cluster: Cluster, requests: list[str] | None, answers_before: int
 ) -> None:
     def answers_and_is_told(connection: socket.socket, frame: bytes) -> None:
@@ -62,7 +62,7 @@ def test_a_registered_topic_that_the_broker_was_not_told_of_yet_is_waited_for(
     assert {log.topic for log in reported.leaders} == set(requests or ["early", "late"])
 
 
-def test_one_that_the_brokers_never_tell_of_is_an_error_that_may_pass(cluster: Cluster) -> None:
+def test_a_topic_that_the_brokers_never_report_is_a_transient_error(cluster: Cluster) -> None:
     with pytest.raises(
         BrokerUnreachable,
         match="do not report a topic and 1 more that is registered in ZooKeeper.*late",
@@ -72,9 +72,7 @@ def test_one_that_the_brokers_never_tell_of_is_an_error_that_may_pass(cluster: C
         )
 
 
-def test_what_is_registered_nowhere_is_believed_to_be_missing_at_once(
-    broker: FakeBroker, cluster: Cluster
-) -> None:
+def test_an_unregistered_topic_is_missing_at_once(broker: FakeBroker, cluster: Cluster) -> None:
     reported = describe_registered_topics(
         cluster, ["early", "misspelt"], lambda reported: ["early"], wait_s=float("inf")
     )
@@ -98,7 +96,7 @@ def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_w
         chosen_topics(with_denied_topics(cluster, reported, ["early", "late", "deleted"]), every)
 
 
-def test_a_topic_that_was_read_and_is_gone_is_not_asked_back(
+def test_a_deleted_topic_that_was_read_is_not_created_by_a_request(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     reported = cluster.describe(None)

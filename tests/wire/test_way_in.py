@@ -78,7 +78,7 @@ def opened(consumer: SimpleConsumer) -> Any:
     return found[0]
 
 
-def test_records_are_the_same_behind_encryption_and_a_login(
+def test_records_are_the_same_with_encryption_and_a_login(
     broker: FakeBroker, certified: tuple[Authority, Certificate]
 ) -> None:
     authority, certificate = certified
@@ -99,7 +99,7 @@ def test_records_are_the_same_behind_encryption_and_a_login(
         assert port.logins == port.connections
 
 
-def test_a_connection_that_says_something_of_its_own_is_not_answering(
+def test_a_connection_with_unrequested_bytes_is_not_answering(
     broker: FakeBroker,
     certified: tuple[Authority, Certificate],
 ) -> None:
@@ -121,7 +121,7 @@ def test_a_connection_that_says_something_of_its_own_is_not_answering(
         idle.close()
 
 
-def test_who_waits_for_an_answer_behind_encryption_is_interrupted(
+def test_a_wait_for_an_encrypted_answer_is_interrupted(
     broker: FakeBroker,
     certified: tuple[Authority, Certificate],
 ) -> None:
@@ -169,7 +169,9 @@ def test_a_login_is_made_anew_at_85_percent_of_its_life_and_never_under_a_reques
         assert consumer.end_fetch().partitions[0].high_watermark == 30
 
 
-def test_an_idle_connection_whose_login_ends_soon_is_not_taken(broker: FakeBroker) -> None:
+def test_an_idle_connection_with_a_login_that_expires_soon_is_not_reused(
+    broker: FakeBroker,
+) -> None:
     idle = IdleConnections()
     with Guarded(broker, users=USERS) as port:
         for _ in range(2):
@@ -188,7 +190,7 @@ def test_a_login_that_ended_unnoticed_costs_a_connect(broker: FakeBroker) -> Non
         assert port.logins == 2
 
 
-def test_a_refused_login_is_told_without_what_the_broker_says_of_the_secret(
+def test_a_rejected_login_is_reported_without_the_brokers_text_about_the_secret(
     broker: FakeBroker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,7 +205,7 @@ def test_a_refused_login_is_told_without_what_the_broker_says_of_the_secret(
         assert "another-secret" not in str(refused.value)
 
 
-def test_whoever_asks_for_few_rounds_of_scram_learns_nothing(broker: FakeBroker) -> None:
+def test_a_server_with_few_rounds_of_scram_learns_nothing(broker: FakeBroker) -> None:
     def impostor(token: bytes) -> tuple[int, bytes, str | None]:
         nonce = token.rpartition(b"r=")[2]
         return 0, b"r=" + nonce + b"more,s=c2FsdA==,i=1", None
@@ -234,7 +236,9 @@ def test_an_answer_that_is_none_of_the_mechanism_is_a_refusal(
             consumer.topic_metadata(["clicks"])
 
 
-def test_a_refusal_of_which_the_broker_says_nothing_is_told_by_its_name(broker: FakeBroker) -> None:
+def test_an_error_without_a_message_of_the_broker_is_reported_by_its_name(
+    broker: FakeBroker,
+) -> None:
     with (
         Guarded(broker, users=USERS, answers=lambda token: (WRONG, b"", None)) as port,
         consumer_of(port, way()) as consumer,
@@ -299,7 +303,7 @@ def test_a_broker_that_fails_once_in_the_middle_of_a_login_costs_a_connect(
         assert consumer.topic_metadata(["clicks"]).topics
 
 
-def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(
+def test_a_listener_that_requires_a_login_is_distinguished_from_a_broker_that_hangs_up(
     broker: FakeBroker,
 ) -> None:
     with Guarded(broker, users=USERS) as port, consumer_of(port, Security()) as consumer:
@@ -313,7 +317,7 @@ def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(
             consumer.topic_metadata(["clicks"])
 
 
-def test_a_login_where_nobody_logs_in_and_a_mechanism_that_is_not_there_are_refused(
+def test_a_login_to_a_listener_without_one_and_an_unknown_mechanism_are_rejected(
     broker: FakeBroker,
 ) -> None:
     with Guarded(broker) as port, consumer_of(port, way()) as consumer:
@@ -348,7 +352,7 @@ def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
 
 
 @pytest.mark.parametrize("refused", [1, 2])
-def test_a_token_that_ends_on_its_way_is_asked_for_once_more(
+def test_a_token_that_expires_on_its_way_is_requested_once_more(
     broker: FakeBroker,
     monkeypatch: pytest.MonkeyPatch,
     refused: int,

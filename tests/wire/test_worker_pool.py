@@ -99,7 +99,7 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_two_workers_do_five_tasks_and_what_came_is_told_in_their_order(
+def test_two_workers_do_five_tasks_and_the_results_are_reported_in_their_order(
     files: FilesOfWorkers, tmp_path: Path
 ) -> None:
     pids = processes(files)
@@ -138,7 +138,7 @@ def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(
     assert not any(map(is_alive, pids))
 
 
-def test_an_answer_that_is_cut_off_is_asked_for_again_and_costs_no_record(
+def test_a_truncated_response_is_requested_again_and_costs_no_record(
     of_one: FilesOfWorkers,
     broker: FakeBroker,
     tmp_path: Path,
@@ -183,7 +183,7 @@ def test_a_worker_gives_back_rows_a_refusal_and_a_bug_with_its_traceback_also_wh
         assert "Traceback" in failed.text and "AttributeError" in failed.text
 
 
-def test_a_bug_in_a_task_ends_the_write_and_is_told(of_one: FilesOfWorkers) -> None:
+def test_a_bug_in_a_task_ends_the_write_and_is_reported(of_one: FilesOfWorkers) -> None:
     wanted: Any = "no value of the kind"
     with pytest.raises(TaskFailed, match="(?s)Traceback.*AttributeError"):
         of_one.write(wanted)
@@ -211,7 +211,7 @@ def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
     worker.end()
 
 
-def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_told(
+def test_a_worker_that_exits_is_not_restarted_and_its_last_output_is_reported(
     pool_tasks: tuple[list[Task], ReadOptions],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -245,7 +245,7 @@ def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
     assert sum(one.rows for one in again.write(FileOptions(str(tmp_path), COLUMNS))) > 0
 
 
-def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
+def test_if_one_worker_cannot_be_started_the_others_end_and_that_is_reported(
     pool_tasks: tuple[list[Task], ReadOptions],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -157,7 +157,7 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
         )
 
 
-def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_taken_away(
+def test_damage_in_a_log_fails_the_task_with_its_place_and_the_written_files_are_deleted(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     abandon, lay_there = DataFiles.abandon, list[Path]()
@@ -197,7 +197,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
     assert len(lay_there) == 1 and [*tmp_path.rglob("*.parquet")] == []
 
 
-def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(
+def test_an_unwritable_folder_is_reported_as_an_error_of_the_table_and_not_as_a_bug(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "partition=0").write_text("in the way")
@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(
     assert isinstance(reported, TableUnreachable) and "cannot be written" in reported.message
 
 
-def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its_log(
+def test_a_tables_folder_that_is_removed_meanwhile_is_not_created_again_without_its_log(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     """The next run would treat it as files of another writer."""
@@ -282,7 +282,7 @@ def write_transformed(
     )
 
 
-def test_receipts_count_what_was_read_and_files_have_what_the_function_made_of_it(
+def test_range_results_count_the_records_read_and_files_have_the_rows_of_the_function(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     written = write_transformed(broker, tmp_path, "evens_twice", ("size",))
@@ -296,7 +296,7 @@ def test_receipts_count_what_was_read_and_files_have_what_the_function_made_of_i
     assert table["topic"].unique().to_pylist() == ["clicks"]
 
 
-def test_a_function_that_fails_behind_the_first_batch_leaves_no_file_and_is_told_with_its_line(
+def test_a_function_that_fails_after_the_first_batch_leaves_no_file_and_is_reported_with_its_line(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     with pytest.raises(TaskFailed) as raised:

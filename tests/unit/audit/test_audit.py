@@ -121,7 +121,7 @@ def test_two_plans_with_the_same_offsets_are_refused() -> None:
         find(Expected((applied(0, 10), applied(8, 12))), range(12))
 
 
-def test_logs_are_told_apart_and_those_without_a_row_are_not_forgotten() -> None:
+def test_logs_are_distinguished_and_those_without_a_row_are_included() -> None:
     again, other = AuditedLog(LOG, 1), AuditedLog(BrokerPartition("views", 0))
     expected = {
         AUDITED: Expected((applied(0, 5),)),
@@ -143,7 +143,7 @@ def test_logs_are_told_apart_and_those_without_a_row_are_not_forgotten() -> None
     }
 
 
-def test_a_range_that_nobody_counted_may_hold_any_of_its_rows_and_what_it_lacks_cannot_be_proven() -> (
+def test_an_uncounted_range_may_have_any_of_its_rows_and_its_missing_rows_cannot_be_proven() -> (
     None
 ):
     expected = Expected(((OffsetRange(LOG, 10, 40_000), NOT_COUNTED), applied(40_000, 40_010)))
@@ -162,7 +162,7 @@ def test_a_range_that_nobody_counted_may_hold_any_of_its_rows_and_what_it_lacks_
     )
 
 
-def test_what_was_counted_behind_a_transform_must_be_there_and_what_it_lacked_cannot_be_proven() -> (
+def test_rows_counted_after_a_transform_must_exist_and_their_missing_offsets_cannot_be_proven() -> (
     None
 ):
     offset_range, receipt = applied(0, 10, (3, 5))

@@ -81,7 +81,7 @@ WHOLE = [(0, 0), (40, 0), (40, 1), (40, 2), (100, 0), (131, 0), (131, 1)]
 EXPECTED = Expected((applied(0, 100, 4), applied(100, 150, 3)))
 
 
-def test_a_log_whose_ranges_have_as_many_messages_as_their_receipts_say_is_right() -> None:
+def test_a_log_with_the_message_counts_of_its_range_results_is_right() -> None:
     found = find(EXPECTED, WHOLE)
     assert found.is_right and (found.expected_rows, found.found_rows) == (7, 7)
     pruned = Expected((applied(100, 150, 3),), (Interval(0, 100, 4),))
@@ -119,16 +119,14 @@ def test_a_message_that_is_there_twice_is_double_and_its_entry_is_named() -> Non
     )
 
 
-def test_what_lies_outside_of_all_ranges_or_is_too_much_inside_one_is_unexpected() -> None:
+def test_messages_outside_of_all_ranges_or_surplus_inside_one_are_unexpected() -> None:
     outside = find(EXPECTED, [*WHOLE, (150, 0), (150, 1)])
     assert (outside.unexpected, outside.unexpected_first) == (2, (150,))
     inside = find(EXPECTED, [*WHOLE, (140, 0)])
     assert (inside.unexpected, inside.unexpected_first, inside.missing) == (1, (), 0)
 
 
-def test_an_entry_whose_messages_have_other_numbers_is_found_though_none_is_missing_by_their_number() -> (
-    None
-):
+def test_an_entry_with_other_message_numbers_is_found_though_the_count_matches() -> None:
     shifted = [(entry, index + 1) if entry == 40 else (entry, index) for entry, index in WHOLE]
     found = find(EXPECTED, shifted)
     assert (
@@ -146,16 +144,14 @@ def test_an_entry_whose_messages_have_other_numbers_is_found_though_none_is_miss
     )
 
 
-def test_what_was_given_up_may_be_there_or_not() -> None:
+def test_abandoned_offsets_may_have_rows_or_not() -> None:
     expected = Expected((applied(100, 150, 3),), given_up=(Interval(0, 100, 4),))
     for there in (WHOLE, WHOLE[2:]):
         found = find(expected, there)
         assert found.is_right and found.given_up_rows == len(there) - 3
 
 
-def test_a_range_that_nobody_counted_and_one_that_was_counted_behind_a_transform_cannot_be_proven() -> (
-    None
-):
+def test_an_uncounted_range_and_one_counted_after_a_transform_cannot_be_proven() -> None:
     counted = RangeResult(rows=3, gaps_complete=False, behind_transform=True)
     found = find(Expected((applied(0, 100, None), (OffsetRange(LOG, 100, 150), counted))), WHOLE)
     assert (
@@ -178,7 +174,7 @@ def test_a_range_that_nobody_counted_and_one_that_was_counted_behind_a_transform
     ).is_right
 
 
-def test_no_offset_of_a_physical_log_is_without_a_row_for_reasons_nobody_knows_and_what_is_lost_is_told_in_bytes() -> (
+def test_of_a_physical_log_no_offset_has_an_unknown_reason_and_losses_are_reported_in_bytes() -> (
     None
 ):
     losses = (Loss(LOG, 150, 200, LossReason.EXPIRED),)
@@ -211,9 +207,7 @@ def test_two_plans_of_the_same_bytes_are_refused() -> None:
     assert refused.value.where["broker_id"] == 1
 
 
-def test_logs_that_are_expected_and_not_there_come_last_and_logs_that_nobody_expects_are_unexpected() -> (
-    None
-):
+def test_expected_logs_without_rows_come_last_and_logs_without_expectation_are_unexpected() -> None:
     other = AuditedLog(BrokerPartition("clicks", 0, 2))
     found = list(
         audit_entries({AUDITED: EXPECTED}, [(other, EntryInterval(0, 5, 4, 70, first_double=70))])
@@ -235,7 +229,7 @@ CUTS = st.lists(st.integers(0, 60), min_size=2, max_size=5, unique=True).map(sor
 
 @settings(deadline=None)
 @given(ENTRIES, CUTS, st.data())
-def test_what_is_found_is_what_counting_by_hand_finds(
+def test_the_result_equals_that_of_counting_by_hand(
     entries: dict[int, list[int]], cuts: list[int], data: st.DataObject
 ) -> None:
     ranges = list(zip(cuts, cuts[1:], strict=False))

@@ -55,7 +55,7 @@ def test_a_range_that_is_in_the_coverage_already_is_explained_once() -> None:
     assert gaps_of(expected, ()).summary == "4 control"
 
 
-def test_where_every_offset_has_its_row_nothing_is_said() -> None:
+def test_with_a_row_for_every_offset_there_is_no_explanation() -> None:
     assert gaps_of(Expected(((OffsetRange(LOG, 0, 10), RangeResult(10, 900)),)), ()).summary == ""
 
 
@@ -80,7 +80,7 @@ def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) 
         "more lacked than now: another writer restored some rows",
     ],
 )
-def test_missing_rows_are_told_apart_by_what_their_commit_held(
+def test_missing_rows_are_distinguished_by_the_content_of_their_commit(
     committed: int | None, expected: Missing
 ) -> None:
     assert blame([origin(committed)], [DELETE], frozenset()) == expected
@@ -121,7 +121,7 @@ def test_a_log_is_right_when_all_that_is_missing_may_be_missing() -> None:
     assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, unexpected=1)).is_right
 
 
-def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_operator_accepts_the_table_after_them() -> (
+def test_unprovable_ranges_are_reported_with_their_plans_and_are_wrong_until_an_operator_accepts_the_table_after_them() -> (
     None
 ):
     unproven = (
@@ -144,12 +144,12 @@ def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_oper
     ).is_right
 
 
-def test_where_nothing_is_in_doubt_nothing_is_said_of_it() -> None:
+def test_without_a_doubt_there_is_no_explanation() -> None:
     doubt = doubt_of((), {(0, 10): 7}, pruned=3, accepted=0)
     assert (doubt, doubt.summary, doubt.allowed) == (UnprovenOffsets(), "", True)
 
 
-def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed() -> None:
+def test_the_origin_of_a_range_compares_planned_and_committed_offsets() -> None:
     assert origin_of(SHORT, 3, RangeResult(rows=10), RangeResult(rows=8)) == Origin(SHORT, 3, 10, 8)
     assert origin_of(SHORT, 3, RangeResult(rows=10), None).committed_rows is None
 

@@ -44,7 +44,7 @@ def proof_of(expected: Expected, rows: list[Bucket], *losses: Loss) -> LogProof:
     return LogProof(audit_log(AuditedLog(A), expected, rows), gaps_of(expected, losses))
 
 
-def test_a_hole_that_a_plan_names_is_right_and_is_told() -> None:
+def test_a_hole_that_a_plan_names_is_right_and_reported() -> None:
     proof = proof_of(
         Expected(OURS, read_by_others=((10, 20),)), rows_of(*range(10), *range(20, 30))
     )
@@ -76,7 +76,7 @@ def test_a_loss_is_a_name_too() -> None:
     ).is_right
 
 
-def test_where_nobody_else_reads_no_hole_needs_a_name() -> None:
+def test_without_other_readers_no_hole_needs_a_name() -> None:
     assert gaps_of(Expected(OURS), ()) == Gaps()
 
 

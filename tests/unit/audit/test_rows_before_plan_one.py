@@ -21,7 +21,7 @@ PLAN = plain_plan(
 TABLE = Table("t", 3, 1)
 
 
-def test_rows_from_before_plan_one_are_those_of_its_offsets_and_lives_without_what_was_loaded_there_since() -> (
+def test_rows_from_before_plan_one_are_those_of_its_offsets_and_incarnations_without_those_loaded_since() -> (
     None
 ):
     assert rows_before_of(PLAN, TABLE, {}) == {FIRST: [(10, 100)], SECOND: [(0, 50)]}
@@ -33,7 +33,7 @@ def test_rows_from_before_plan_one_are_those_of_its_offsets_and_lives_without_wh
     assert FIRST not in rows_before_of(PLAN, TABLE, {FIRST: whole})
 
 
-def test_another_table_and_a_plan_that_says_nothing_of_such_rows_have_none() -> None:
+def test_another_table_and_a_plan_without_such_rows_have_none() -> None:
     assert rows_before_of(PLAN, replace(TABLE, id="another"), {}) == {}
     assert (
         rows_before_of(replace(PLAN, rows_before=None), TABLE, {})
@@ -60,9 +60,7 @@ def test_as_many_rows_as_there_were_or_fewer_are_right_and_more_are_not() -> Non
     assert "DESCRIBE HISTORY" in wrong.action
 
 
-def test_an_acknowledgement_keeps_the_topics_whose_rows_are_of_another_log_and_an_older_one_names_none() -> (
-    None
-):
+def test_a_decision_keeps_the_topics_with_rows_of_another_log_and_an_older_one_names_none() -> None:
     acknowledgement = Acknowledgement(
         "t", 3, 0, "of another cluster", 1, rows_of=("clicks", "views")
     )

@@ -64,7 +64,7 @@ def test_an_offset_that_came_twice_is_one() -> None:
     assert seen.receipt(gaps_max=9) == RangeResult(rows=3, missing_offsets=1, gaps=((0, 1),))
 
 
-def test_a_receipt_keeps_the_first_gaps_and_says_that_there_are_more() -> None:
+def test_a_range_result_keeps_the_first_gaps_and_marks_that_there_are_more() -> None:
     size = 3 * 2**19 + 1
     seen = ObservedOffsets(OffsetRange(LOG, 0, size))
     seen.add(numpy.arange(0, size, 2, dtype=numpy.int64))

@@ -18,7 +18,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_is_printed_as_json_is_kept_in_the_file_too_and_nothing_else_is_there(
+def test_the_printed_json_document_is_written_to_the_file_too_and_nothing_else(
     kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "no/such.yaml", "--json"]) == 2
@@ -31,7 +31,7 @@ def test_a_command_that_prints_no_document_keeps_none(kept: Path) -> None:
     assert not kept.exists()
 
 
-def test_a_file_that_cannot_be_written_is_told_and_changes_nothing_of_the_command(
+def test_an_unwritable_file_is_reported_and_changes_nothing_of_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(DOCUMENT_FILE, str(tmp_path / "no" / "such.json"))

@@ -60,7 +60,7 @@ def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> 
         (CLOSED_PIPE, True, 0, ""),
     ],
 )
-def test_a_question_without_an_answer_fails_and_what_was_done_is_done(
+def test_a_prompt_without_an_answer_fails_and_completed_work_stays(
     error: OSError,
     is_done: bool,
     code: int,
@@ -81,7 +81,7 @@ def test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone() -> None:
         assert (process.stderr.read(), process.wait()) == (b"", 141)
 
 
-def test_an_error_is_told_and_has_its_code_where_its_document_cannot_be_written(
+def test_an_error_is_reported_and_has_its_code_if_its_document_cannot_be_written(
     tmp_path: Path,
 ) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
@@ -135,7 +135,7 @@ def test_of_a_report_that_cannot_be_written_nothing_is_left(
     assert list(folder.iterdir()) == [before]
 
 
-def test_behind_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path) -> None:
+def test_after_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path) -> None:
     ahead = tmp_path / "group+clicks-20990101T000000-abcdef.json"
     ahead.touch()
     with kept_in(str(tmp_path), report(), keep=1):
@@ -160,13 +160,13 @@ def _in_the_way(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "../x", "a/b", "é"])
-def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(name: str) -> None:
+def test_an_invalid_pipeline_name_is_rejected_before_any_request_to_zookeeper(name: str) -> None:
     for command in pipelines.retire, pipelines.resume:
         with pytest.raises(SettingsError, match="no name of a pipeline"):
             command(plain_settings(), name, "r")
 
 
-def test_lines_are_json_again_behind_a_command_inside_another_one(
+def test_lines_are_json_again_after_a_nested_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with output_session(json_lines=True):

@@ -12,7 +12,7 @@ from etl.settings.choices import StartAt
 from etl.settings.source import BeforeEnd, Timestamp
 
 
-def test_a_place_is_counted_back_from_now_or_from_the_end_or_is_what_it_says() -> None:
+def test_a_position_counts_back_from_now_or_from_the_end_or_is_absolute() -> None:
     assert parse_position("-10000", "--to") == BeforeEnd(10000)
     assert parse_position("1200", "--to") == 1200
     assert parse_position("latest", "--to") is StartAt.LATEST
@@ -24,7 +24,7 @@ def test_a_place_is_counted_back_from_now_or_from_the_end_or_is_what_it_says() -
 @pytest.mark.parametrize(
     "text", ["-1y", "-", "- 5", "-5x", "since-last-success", "2026-01-31T00:00:00"]
 )
-def test_what_is_no_place_is_refused_by_the_options_name(text: str) -> None:
+def test_an_invalid_position_is_rejected_by_the_options_name(text: str) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_position(text, "--to")
     assert refused.value.exit_code == 2

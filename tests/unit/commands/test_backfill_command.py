@@ -62,7 +62,7 @@ def preview() -> BackfillPreview:
     return BackfillPreview(found, "clicks", 250)
 
 
-def test_a_dry_run_says_what_of_it_is_paused_and_what_other_members_read() -> None:
+def test_a_dry_run_lists_paused_offsets_and_offsets_that_other_members_read() -> None:
     found = preview()
     paused = replace(
         found.beginning.snapshot, pauses=(Pause("clicks", None, "broken", "kim@h", 5),)
@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_of_it_is_paused_and_what_other_members_read() -> No
     ) and second.startswith("clicks 1 ")
 
 
-def test_a_dry_run_says_how_much_would_be_loaded_in_how_many_plans() -> None:
+def test_a_dry_run_reports_the_offsets_and_the_number_of_plans() -> None:
     found = preview()
     assert (
         found.summary
@@ -106,13 +106,13 @@ def test_a_dry_run_says_how_much_would_be_loaded_in_how_many_plans() -> None:
         (("-1h", "9"), ("-1h", "9")),
     ],
 )
-def test_bounds_are_the_same_where_they_mean_the_same_or_are_said_alike(
+def test_bounds_of_the_same_meaning_or_the_same_text_are_equal(
     one: tuple[str, str], other: tuple[str, str]
 ) -> None:
     assert parse_backfill_request(*one, ()).asked == parse_backfill_request(*other, ()).asked
 
 
-def test_partitions_are_the_same_in_whatever_order_and_however_often_they_are_said() -> None:
+def test_partitions_are_equal_in_any_order_and_with_repetitions() -> None:
     one, other = (
         parse_backfill_request("0", "9", tuple(f"clicks:{number}" for number in value))
         for value in ("1 0 10".split(), "10 0 1 0".split())
@@ -120,7 +120,7 @@ def test_partitions_are_the_same_in_whatever_order_and_however_often_they_are_sa
     assert (one, one.asked) == (other, "from 0 until 9 of clicks:0, clicks:1, clicks:10")
 
 
-def test_what_is_asked_for_tells_partitions_and_what_is_left_out() -> None:
+def test_the_text_of_a_request_contains_partitions_and_exclusions() -> None:
     found = parse_backfill_request("0", "9", ("clicks:1",), only_retained=True, only_missing=True)
     assert found.asked == "from 0 until 9 of clicks:1, only what is missing and what is retained"
     assert (found.covers(BrokerPartition("clicks", 1)), found.covers(LOG)) == (True, False)
@@ -156,7 +156,7 @@ def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
         plain_settings(pipeline=own.pipeline)
 
 
-def test_a_pipeline_and_its_backfills_are_beside_one_another_and_nobody_else_is() -> None:
+def test_a_pipeline_and_its_backfills_are_the_same_pipeline_and_no_other_is() -> None:
     backfill = backfill_pipeline(APP_ID, "old")
     assert live_and_name(backfill) == (APP_ID, "old") and live_and_name(APP_ID) == (APP_ID, None)
     assert (
@@ -189,7 +189,7 @@ def part(number: int, start: int, until: int, at_ms: int) -> Any:
     )
 
 
-def test_the_pace_is_what_lies_between_the_last_plans() -> None:
+def test_the_pace_is_computed_from_the_last_plans() -> None:
     assert pace_of(CLAIM, []) is None and pace_of(CLAIM, [part(1, 0, 4, 1000)]) is None
     assert pace_of(CLAIM, [part(1, 0, 4, 1000), part(2, 4, 8, 3000)]) == 2.0
     assert pace_of(CLAIM, [part(1, 8, 10, 1000), part(2, 20, 24, 2000)]) == 2.0, (
@@ -261,7 +261,7 @@ class Terminal(io.StringIO):
         ("", ("--dry-run",), 0, 0),
     ],
 )
-def test_on_a_terminal_it_shows_what_it_would_load_and_asks(
+def test_on_a_terminal_it_shows_the_offsets_to_load_and_asks_for_confirmation(
     answer: str,
     words: tuple[str, ...],
     code: int,
@@ -297,7 +297,7 @@ def test_on_a_terminal_it_shows_what_it_would_load_and_asks(
     assert ("Backfill old loads 6 offsets" in out.getvalue()) is (words != ("--yes",))
 
 
-def test_where_there_is_no_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_there_is_no_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     from etl.commands import backfill
 
     did = list[str]()
@@ -338,7 +338,7 @@ def test_where_there_is_no_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPa
     assert did == ["old", "new", "old"]
 
 
-def test_who_looks_ahead_of_a_pipeline_without_a_plan_is_told_to_run_it_first() -> None:
+def test_a_dry_run_of_a_pipeline_without_a_plan_advises_to_run_it_first() -> None:
     world = FakeWorld(outside_of(5, 3, 4), LATEST)
     with pytest.raises(SettingsError, match="The pipeline has loaded nothing yet,") as refused:
         estimate_backfill(

@@ -84,7 +84,7 @@ def test_each_key_has_its_reason_above_it_and_the_first_line_leads_an_editor_to_
         ({"topics": ("é è",), "table": "/é"}, "pipeline", "conf/pipeline.yaml"),
     ],
 )
-def test_a_pipeline_is_called_as_was_said_or_as_its_file_topic_or_table(
+def test_a_pipeline_has_the_given_name_or_that_of_its_file_topic_or_table(
     change: dict[str, Any], name: str, path: str
 ) -> None:
     request = replace(REQUEST, **change)
@@ -108,7 +108,7 @@ def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(
         choose_keys(replace(REQUEST, cluster="mine"), SEEN)
 
 
-def test_what_is_there_already_is_said(tmp_path: Path) -> None:
+def test_existing_offsets_plans_and_tables_are_reported(tmp_path: Path) -> None:
     assert (
         "none of these topics yet" in why(REQUEST, SEEN)["group"]
         and "the table does not exist yet, the first run creates it"
@@ -135,7 +135,7 @@ def test_a_text_that_yaml_would_read_as_something_else_comes_back_as_it_was(tmp_
     )
 
 
-def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten_and_no_server_is_contacted(tmp_path: Path) -> None:
     path = tmp_path / "clicks.yaml"
     path.write_text("mine")
     with pytest.raises(SettingsError, match="The file exists, and is not overwritten"):
@@ -153,7 +153,7 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
     ],
     ids=["no ledger", "no port", "no expression", "no name"],
 )
-def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(
+def test_missing_or_wrong_options_are_rejected_before_any_request(
     words: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     result = run_etl(
@@ -186,7 +186,7 @@ KEYS = tuple(
 )
 
 
-def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_conf_sees_them(
+def test_given_keys_are_written_into_their_sections_with_files_relative_to_the_conf(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -215,7 +215,7 @@ def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_c
         ("source.nothing=1", "unknown key"),
     ],
 )
-def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(
+def test_a_key_that_init_does_not_take_is_rejected_before_any_request(
     word: str, message: str, tmp_path: Path
 ) -> None:
     words = (
@@ -254,7 +254,7 @@ def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(
         ((), "protocol=SASL_SSL --set source.security.sasl.mechanism=MECHANISM", "listener"),
     ],
 )
-def test_what_to_say_of_the_way_in_goes_by_what_brokers_registered(
+def test_the_advice_on_connection_security_follows_the_registered_listeners(
     listeners: tuple[tuple[str, str], ...],
     message: str,
     not_said: str,

@@ -77,7 +77,7 @@ def taken_in(outside: Outside) -> tuple[Interval, ...]:
     ).intervals[LOG]
 
 
-def test_offsets_that_nobody_has_loaded_since_are_free_to_be_loaded(outside: Outside) -> None:
+def test_offsets_that_no_pipeline_has_loaded_since_are_free(outside: Outside) -> None:
     assert taken_in(outside) == (Interval(20, 45, 25),)
 
 

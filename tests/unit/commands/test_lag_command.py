@@ -39,7 +39,7 @@ def loaded() -> Outside:
     return outside
 
 
-def test_a_partition_has_its_lag_in_records_bytes_and_time_and_the_sum_is_told() -> None:
+def test_a_partition_has_its_lag_in_records_bytes_and_time_and_the_sum_is_reported() -> None:
     first, second, third = (found := lags(loaded())).as_json()["partitions"]
     assert (first["loaded_until"], first["log_end"], first["lag"], first["records_at_most"]) == (
         5,
@@ -76,7 +76,7 @@ def test_the_document_is_one_that_json_holds() -> None:
     assert json.loads(json.dumps(found)) == found and found["at"] == "2023-11-14T22:13:20.000+00:00"
 
 
-def test_only_logs_that_lag_are_asked_for_their_oldest_unread_record() -> None:
+def test_the_oldest_unread_record_is_requested_only_for_logs_with_a_lag() -> None:
     outside = loaded()
     outside.logs[LOGS[2]].log_start = 5
     assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[0]: 5}
@@ -120,7 +120,7 @@ def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> 
     )
 
 
-def test_a_time_that_nobody_tells_is_null_with_the_reason_and_not_in_the_longest() -> None:
+def test_an_unknown_time_is_null_with_the_reason_and_not_in_the_longest() -> None:
     found = lags(
         loaded(),
         oldest={
@@ -138,7 +138,7 @@ def test_a_time_that_nobody_tells_is_null_with_the_reason_and_not_in_the_longest
     )
 
 
-def test_a_record_from_the_future_is_not_behind_by_less_than_nothing() -> None:
+def test_a_record_from_the_future_has_no_negative_time_behind() -> None:
     row = lags(loaded(), oldest={**OLDEST_RECORDS, LOGS[0]: OldestRecord(NOW_MS + 5000)}).as_json()[
         "partitions"
     ][0]
@@ -155,7 +155,7 @@ def test_a_record_from_the_future_is_not_behind_by_less_than_nothing() -> None:
         ),
     ],
 )
-def test_a_size_that_nobody_tells_is_not_assumed(changes: dict[str, Any], why: str) -> None:
+def test_an_unknown_size_is_not_assumed(changes: dict[str, Any], why: str) -> None:
     found = lags_of(
         snapshot_of({A: (0, 50)}, **changes), plan_settings(), OLDEST_RECORDS, now_ms=NOW_MS
     )
@@ -163,7 +163,7 @@ def test_a_size_that_nobody_tells_is_not_assumed(changes: dict[str, Any], why: s
     assert found.logs[0].unknown["estimated_bytes"] == why
 
 
-def test_the_least_headroom_of_all_partitions_is_told_in_all() -> None:
+def test_the_total_has_the_least_headroom_of_all_partitions() -> None:
     reported = {A: OldestRecord(NOW_MS - 60_000), B: OldestRecord(NOW_MS - 120_000)}
     snapshot = snapshot_of(
         {A: (0, 50), B: (0, 50)},
@@ -199,7 +199,7 @@ def test_a_physical_log_lags_in_bytes_and_has_neither_records_nor_a_time() -> No
     ) == (300, None, 300)
 
 
-def test_where_the_ledgers_disagree_every_partition_says_so_and_so_does_the_exit_code() -> None:
+def test_if_the_ledgers_disagree_every_partition_and_the_exit_code_report_it() -> None:
     outside = loaded()
     outside.table = None
     found = lags(outside)
@@ -210,7 +210,7 @@ def test_where_the_ledgers_disagree_every_partition_says_so_and_so_does_the_exit
     assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {}
 
 
-def test_a_log_that_is_another_one_by_now_has_no_lag_and_is_not_asked() -> None:
+def test_a_log_of_another_incarnation_has_no_lag_and_no_request() -> None:
     outside = loaded()
     outside.logs[LOGS[0]].cut(3)
     grow(outside, 5, 0, 0)
@@ -222,7 +222,7 @@ def test_a_log_that_is_another_one_by_now_has_no_lag_and_is_not_asked() -> None:
     assert first_unread_offsets(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[2]: 4}
 
 
-def test_what_waits_behind_an_open_transaction_does_not_lag_and_is_told() -> None:
+def test_records_after_an_open_transaction_are_no_lag_and_are_reported() -> None:
     outside = loaded()
     outside.logs[LOGS[0]].held_back = 2
     found = lags(outside)

@@ -27,7 +27,7 @@ def loaded_twice() -> Outside:
     return outside
 
 
-def looked_at(outside: Outside) -> Table | None:
+def observed(outside: Outside) -> Table | None:
     table = fake_table.read_table(outside)
     reject_table_that_stops_a_run(FakeWorld(outside, SETTINGS).read_ledger(), table, SETTINGS)
     return table
@@ -40,7 +40,7 @@ def test_an_older_copy_of_the_table_is_not_maintained_for_the_newer_files_would_
     with pytest.raises(LedgersDisagree) as at_run:
         run(outside)
     with pytest.raises(LedgersDisagree) as refused:
-        looked_at(outside)
+        observed(outside)
     assert (refused.value.message, refused.value.action) == (
         at_run.value.message,
         at_run.value.action,
@@ -53,16 +53,16 @@ def test_a_table_of_another_ledger_of_the_same_name_is_not_maintained() -> None:
     outside.applied.clear()
     outside.uid = "another"
     with pytest.raises(LedgersDisagree, match="written by another pipeline of the same name"):
-        looked_at(outside)
+        observed(outside)
 
 
 @pytest.mark.parametrize("stop", ["store plan", "append", "record"])
-def test_a_table_is_maintained_behind_a_run_that_was_killed(stop: str) -> None:
+def test_a_table_is_maintained_after_a_killed_run(stop: str) -> None:
     outside = loaded_twice()
     grow(outside, 1, 0, 0)
     with pytest.raises(Crash):
         run(outside, at=crash_at(stop, When.AFTER))
-    assert looked_at(outside)
+    assert observed(outside)
 
 
 def test_a_table_is_maintained_though_its_ledger_is_lost() -> None:
@@ -70,7 +70,7 @@ def test_a_table_is_maintained_though_its_ledger_is_lost() -> None:
     outside.plans.clear()
     outside.applied.clear()
     outside.uid = None
-    assert looked_at(outside)
+    assert observed(outside)
 
 
 def backfilled(at: At = nothing) -> Outside:
@@ -83,7 +83,7 @@ def backfilled(at: At = nothing) -> Outside:
     return outside
 
 
-def looked_at_beside(outside: Outside) -> None:
+def observed_with_backfill(outside: Outside) -> None:
     """As maintenance looks at what the backfill has loaded, its ledger first."""
     backfill = outside.backfill("old")
     ledger, theirs, table = (
@@ -105,17 +105,17 @@ def test_an_older_copy_of_the_table_that_lacks_a_backfills_commits_alone_is_not_
     lacking: int, message: str
 ) -> None:
     outside = backfilled()
-    looked_at_beside(outside)
+    observed_with_backfill(outside)
     assert outside.table
     del outside.table[-lacking:]
-    assert looked_at(outside), "of the pipeline's own commits it lacks none"
+    assert observed(outside), "of the pipeline's own commits it lacks none"
     with pytest.raises(LedgersDisagree, match=message):
-        looked_at_beside(outside)
+        observed_with_backfill(outside)
 
 
 @pytest.mark.parametrize("stop", ["begin", "fetch", "append", "record", "store plan"])
-def test_a_table_is_maintained_behind_a_backfill_that_was_killed(stop: str) -> None:
-    looked_at_beside(backfilled(crash_at(stop, When.AFTER)))
+def test_a_table_is_maintained_after_a_killed_backfill(stop: str) -> None:
+    observed_with_backfill(backfilled(crash_at(stop, When.AFTER)))
 
 
 def test_a_table_that_lacks_what_a_killed_backfill_had_loaded_before_is_not_maintained() -> None:
@@ -123,12 +123,12 @@ def test_a_table_that_lacks_what_a_killed_backfill_had_loaded_before_is_not_main
     assert outside.table
     outside.table.pop()
     with pytest.raises(LedgersDisagree, match="Backfill old has loaded plan 1"):
-        looked_at_beside(outside)
+        observed_with_backfill(outside)
 
 
-def test_what_a_backfill_loaded_into_another_table_keeps_nobody_from_maintaining_this_one() -> None:
+def test_a_backfill_into_another_table_does_not_prevent_the_maintenance_of_this_one() -> None:
     outside = backfilled()
     outside.table_id = "table-2"
     assert outside.table
     del outside.table[-3:]
-    looked_at_beside(outside)
+    observed_with_backfill(outside)

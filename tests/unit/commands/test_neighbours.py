@@ -58,13 +58,13 @@ def judged(ledger: Ledger, found: LogFindings, table: Table = TABLE) -> tuple[Lo
     return one, rows
 
 
-def test_rows_behind_those_of_a_pipeline_that_was_taken_over_are_its_successors() -> None:
+def test_rows_after_those_of_an_inherited_pipeline_are_its_successors() -> None:
     found, rows = judged(RETIRED, BEYOND)
     assert (found.is_right, rows) == (True, 4)
     assert not stops_a_run(THEIRS, RETIRED) and stops_a_run(replace(THEIRS, by=None), RETIRED)
 
 
-def test_rows_that_are_there_twice_are_told_of_a_pipeline_that_was_taken_over_too() -> None:
+def test_double_rows_of_an_inherited_pipeline_are_reported_too() -> None:
     assert not judged(RETIRED, replace(BEYOND, double_rows=1))[0].is_right
     unequal = replace(BEYOND, unequal=(Unequal(0, 5, 3, 5),), unexpected=6)
     assert judged(RETIRED, unequal)[0].unexpected == 2
@@ -95,7 +95,7 @@ def test_a_pipeline_that_has_loaded_nothing_is_refused_in_the_words_of_a_run_whe
     )
 
 
-def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_none_of_ours(
+def test_brokers_are_not_contacted_if_every_topic_of_others_is_known_or_not_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outside = outside_of(5, 3, 4)

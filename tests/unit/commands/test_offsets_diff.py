@@ -138,7 +138,7 @@ def with_a_plan_that_expired() -> Outside:
 
 
 @of_both_kinds
-def test_all_three_agree_behind_a_run_and_no_row_is_shown_unless_all_are_asked_for(
+def test_all_three_agree_after_a_run_and_rows_are_shown_only_with_all(
     outside_of: OutsideOf,
 ) -> None:
     outside = outside_of(5, 3, 4)
@@ -164,7 +164,7 @@ def test_an_offset_that_was_not_moved_after_the_append_is_moved_by_the_next_run(
     )
 
 
-def test_a_plan_of_which_nobody_recorded_what_came_of_it_is_told_as_in_the_table() -> None:
+def test_a_plan_without_a_recorded_result_is_reported_as_in_the_table() -> None:
     found = diff(crashed("append", When.AFTER, outside_of(5, 3, 4)))
     assert found.document["plan"]["stands"] == "in the table, and not recorded"
     assert [row[-1] for row in rows_of(found)] == ["offset not moved"] * 3
@@ -177,7 +177,7 @@ def test_a_plan_that_is_stored_and_not_in_the_table_is_ahead_of_both_and_is_exec
     assert found.document["plan"]["stands"] == "stored, and not in the table"
 
 
-def test_a_stored_plan_whose_range_expired_is_said_to_give_way_to_another() -> None:
+def test_a_stored_plan_with_an_expired_range_is_reported_as_superseded_next() -> None:
     found = diff(with_a_plan_that_expired(), settings_of(on_data_loss="skip"))
     assert [row[-1] for row in rows_of(found)] == ["plan not appended"] * 3
     assert next_runs(found) == {
@@ -186,7 +186,9 @@ def test_a_stored_plan_whose_range_expired_is_said_to_give_way_to_another() -> N
     assert found.refusal is None
 
 
-def test_a_ledger_that_was_restored_from_an_old_copy_is_behind_the_table_and_written_anew() -> None:
+def test_a_ledger_restored_from_an_old_copy_is_older_than_the_table_and_rewritten_by_the_next_run() -> (
+    None
+):
     found = diff(with_an_old_ledger())
     assert rows_of(found) == [
         (0, 5, 5, 7, "ledger behind the table"),
@@ -198,7 +200,7 @@ def test_a_ledger_that_was_restored_from_an_old_copy_is_behind_the_table_and_wri
     assert found.document["plan"]["stands"] == "older than the table's" and found.refusal is None
 
 
-def test_a_ledger_that_was_lost_is_told_by_the_table_alone() -> None:
+def test_a_lost_ledger_is_compared_by_the_table_alone() -> None:
     found = diff(with_a_lost_ledger())
     assert found.document["plan"] is None
     assert rows_of(found) == [
@@ -207,7 +209,7 @@ def test_a_ledger_that_was_lost_is_told_by_the_table_alone() -> None:
     assert found.refusal is None
 
 
-def test_another_plan_of_the_same_number_is_told_though_no_position_differs() -> None:
+def test_another_plan_of_the_same_number_is_reported_without_a_different_offset() -> None:
     outside = loaded()
     outside.plans[1] = render_plan(
         with_id(replace(parse_plan(outside.plans[1], path=""), reason="superseded too late"))
@@ -218,7 +220,7 @@ def test_another_plan_of_the_same_number_is_told_though_no_position_differs() ->
     assert found.document["plan"]["id"] != found.document["table"]["plan_id"]
 
 
-def test_an_offset_that_another_client_moved_on_is_followed_where_policy_says_so() -> None:
+def test_an_offset_that_another_client_moved_is_followed_if_policy_permits() -> None:
     outside = loaded()
     grow(outside, 9, 0, 0)
     outside.move_offset(LOGS[0], 8)
@@ -263,7 +265,7 @@ MENDED: list[tuple[Callable[[], Outside], Settings]] = [
 @pytest.mark.parametrize(
     ("situation", "settings"), MENDED, ids=lambda one: getattr(one, "__name__", "")
 )
-def test_where_no_person_is_asked_the_next_run_leaves_all_three_in_agreement(
+def test_without_a_decision_of_an_operator_the_next_run_leaves_all_three_in_agreement(
     situation: Callable[[], Outside], settings: Settings
 ) -> None:
     outside = situation()
@@ -308,7 +310,7 @@ def with_a_wanted_offset_gone() -> Outside:
         (with_a_wanted_offset_gone, NeedsDecision, []),
     ],
 )
-def test_where_a_person_must_decide_it_is_the_error_of_the_run_and_the_rows_are_told_all_the_same(
+def test_a_needed_decision_is_the_error_of_the_run_and_the_rows_are_listed_anyway(
     situation: Callable[[], Outside],
     error: type[EtlError],
     rows: list[tuple[Any, ...]],
@@ -325,14 +327,14 @@ def test_where_a_person_must_decide_it_is_the_error_of_the_run_and_the_rows_are_
     assert next_runs(found) <= {"stops before it does anything: a person must decide"}
 
 
-def test_a_plan_that_was_in_a_table_which_is_gone_is_told_as_recorded_and_not_there() -> None:
+def test_a_plan_of_a_lost_table_is_reported_as_recorded_and_absent() -> None:
     assert (
         diff(with_the_table_dropped()).document["plan"]["stands"]
         == "recorded, and the table does not hold it"
     )
 
 
-def test_an_offset_that_moved_beside_a_stored_plan_stops_the_run_that_executes_it() -> None:
+def test_an_offset_moved_during_a_stored_plan_stops_the_run_that_executes_it() -> None:
     outside = with_a_stored_plan()
     outside.move_offset(LOGS[0], 6)
     found = diff(outside)
@@ -359,7 +361,7 @@ def test_a_table_that_lacks_a_plan_and_was_accepted_is_no_disagreement() -> None
     assert next_runs(found) == {"continues after the plan, and gives up what the table lacks of it"}
 
 
-def test_a_retired_pipeline_is_compared_and_told_as_a_run_tells_it() -> None:
+def test_a_retired_pipeline_is_compared_and_reported_as_by_a_run() -> None:
     snapshot = seen(loaded())
     found = compare_sources(
         replace(snapshot, ledger=replace(snapshot.ledger, retired=Retirement("moved", 1))), SETTINGS
@@ -367,7 +369,7 @@ def test_a_retired_pipeline_is_compared_and_told_as_a_run_tells_it() -> None:
     assert isinstance(found.refusal, NeedsDecision) and found.document["rows"] == []
 
 
-def test_an_owner_holds_up_a_run_and_asks_no_person() -> None:
+def test_an_owner_delays_a_run_and_needs_no_decision() -> None:
     outside = with_a_stored_plan()
     outside.owners[LOGS[0]] = "consumer-1"
     found = diff(outside)
@@ -377,7 +379,7 @@ def test_an_owner_holds_up_a_run_and_asks_no_person() -> None:
     assert "A run that starts now stops:" in shown.get()
 
 
-def test_a_table_whose_log_forgot_our_commit_tells_no_position_and_no_difference() -> None:
+def test_a_table_with_a_log_without_our_commit_has_no_offset_and_no_difference() -> None:
     outside = loaded()
     outside.forgotten_commits = True
     assert diff(outside).document["rows"] == []
@@ -394,7 +396,7 @@ def test_a_table_whose_log_forgot_our_commit_tells_no_position_and_no_difference
 @pytest.mark.parametrize(
     ("situation", "settings"), MENDED[:-1], ids=lambda one: getattr(one, "__name__", "")
 )
-def test_without_brokers_the_same_rows_are_told_and_what_was_not_looked_at(
+def test_without_brokers_the_same_rows_are_listed_with_the_missing_observations(
     situation: Callable[[], Outside], settings: Settings
 ) -> None:
     outside = situation()
@@ -406,7 +408,7 @@ def test_without_brokers_the_same_rows_are_told_and_what_was_not_looked_at(
 
 
 @pytest.mark.parametrize("situation", [with_an_offset_moved_back, with_the_table_dropped])
-def test_without_brokers_a_person_is_asked_for_what_no_broker_could_change(
+def test_without_brokers_a_decision_is_requested_if_no_broker_could_change_it(
     situation: Callable[[], Outside],
 ) -> None:
     outside = situation()
@@ -417,12 +419,12 @@ def test_without_brokers_a_person_is_asked_for_what_no_broker_could_change(
     )
 
 
-def test_without_brokers_a_stored_plan_is_not_said_to_be_executed_for_sure() -> None:
+def test_without_brokers_a_stored_plan_is_not_reported_as_certainly_executed() -> None:
     assert next_runs(diff_by_ledgers(with_a_stored_plan())) == {"executes the plan, or replaces it"}
 
 
 @pytest.mark.parametrize("situation", [loaded, with_a_stored_plan])
-def test_whether_an_offset_may_be_followed_nobody_can_tell_without_brokers(
+def test_without_brokers_it_is_unknown_whether_an_offset_is_followed(
     situation: Callable[[], Outside],
 ) -> None:
     outside = situation()
@@ -438,7 +440,7 @@ def test_whether_an_offset_may_be_followed_nobody_can_tell_without_brokers(
 # ------------------------------------------------------------------------------------------------
 
 
-def test_partitions_of_which_the_same_is_told_are_told_in_one_sentence() -> None:
+def test_partitions_with_the_same_text_share_one_sentence() -> None:
     with screen.capture() as shown:
         show_offsets_diff(diff(with_a_stored_plan()).document)
     lines = shown.get().splitlines()
@@ -456,7 +458,7 @@ def test_partitions_of_which_the_same_is_told_are_told_in_one_sentence() -> None
     ]
 
 
-def test_physical_logs_are_told_by_broker_and_partition() -> None:
+def test_physical_logs_are_named_by_broker_and_partition() -> None:
     outside = crashed("commit from 0", When.BEFORE, physical_outside_of(5, 3, 4))
     found = diff(outside)
     assert [(r["broker_id"], r["partition"]) for r in found.document["rows"]] == [

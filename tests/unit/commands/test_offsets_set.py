@@ -66,14 +66,14 @@ def test_a_position_does_not_go_back_over_rows_of_a_log_that_was_cut() -> None:
     )
 
 
-def test_rows_that_nobody_can_count_are_taken_for_there() -> None:
+def test_uncountable_rows_count_as_present() -> None:
     with pytest.raises(
         NeedsDecision, match="It is unknown whether the table holds rows.*no column offset"
     ):
         rows_of(Rows(is_counted=False), stands())
 
 
-def test_an_offset_is_looked_at_in_the_logs_that_are_named_alone() -> None:
+def test_offsets_are_verified_only_in_the_named_logs() -> None:
     assert SetOffsetsRequest(parse_named("clicks:0"), 7).offsets_of(A) == (
         7,
     ) and not SetOffsetsRequest(parse_named("clicks:0"), 7).offsets_of(B)
@@ -85,7 +85,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
-def test_a_person_is_shown_what_it_comes_to_and_asked(
+def test_the_operator_sees_the_consequences_and_confirms(
     answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = Terminal()
@@ -103,7 +103,7 @@ def test_any_other_answer_changes_nothing(answer: str, monkeypatch: pytest.Monke
         confirm(["clicks:0 goes back"], yes=False, as_json=False)
 
 
-def test_where_nobody_can_be_asked_nothing_is_done_and_the_option_is_named(
+def test_without_a_terminal_nothing_is_changed_and_the_option_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SettingsError, match="clicks:0 goes back") as refused:

@@ -97,7 +97,7 @@ def test_a_worker_that_has_only_the_zip_compiles_no_kernel_wherever_it_lies(
     assert str(tmp_path / "home" / ".cache" / "offset-range-etl" / "kernels-") in where
 
 
-def test_a_worker_without_a_home_to_write_to_keeps_kernels_beside_the_zip(
+def test_a_worker_without_a_writable_home_keeps_kernels_next_to_the_zip(
     zipped: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "home").write_text("a file where the home should be")
@@ -108,7 +108,7 @@ def test_a_worker_without_a_home_to_write_to_keeps_kernels_beside_the_zip(
     assert int(compiled) == 0 and str(tmp_path / "work" / "kernels-") in where
 
 
-def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_what_to_submit(
+def test_the_command_creates_the_zip_and_the_job_and_prints_the_submit_command(
     tmp_path: Path,
 ) -> None:
     result = run_etl("package", "--output", str(tmp_path), "--json")
@@ -138,7 +138,7 @@ def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_w
     assert run_etl("package", "--output", str(tmp_path)).out.count(made["command"]) == 1
 
 
-def test_what_was_packed_is_named_as_the_executors_see_it() -> None:
+def test_the_packed_file_is_named_as_the_executors_see_it() -> None:
     archive = Package(
         Path("/d/p.zip"),
         Path("/d/etl_job.py"),
@@ -159,7 +159,7 @@ def test_what_was_packed_is_named_as_the_executors_see_it() -> None:
     )
 
 
-def test_a_clone_beside_its_environment_is_not_packed_as_one_and_the_way_out_is_told(
+def test_a_clone_next_to_its_environment_is_not_packed_as_one_and_the_error_has_an_action(
     tmp_path: Path,
 ) -> None:
     if Path(sys.prefix) in Path(etl.__file__).parents:
@@ -169,7 +169,7 @@ def test_a_clone_beside_its_environment_is_not_packed_as_one_and_the_way_out_is_
     assert "pip install" in json.dumps(result.document)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = run_etl("package", "--output", str(tmp_path / "file" / "dist"), "--json")
     assert result.code == 2 and result.document["where"]["key"] == "--output"

@@ -66,7 +66,7 @@ def stored_and_grown(settings: Settings = SETTINGS) -> Outside:
     return outside
 
 
-def test_a_run_that_replays_a_plan_is_said_to_make_the_next_one_too() -> None:
+def test_a_preview_of_a_replayed_plan_includes_the_next_plan() -> None:
     outside = stored_and_grown()
     assert (
         summary(outside)
@@ -75,7 +75,7 @@ def test_a_run_that_replays_a_plan_is_said_to_make_the_next_one_too() -> None:
     assert is_what_a_run_reads(outside)
 
 
-def test_a_replay_that_leaves_nothing_is_said_to_find_nothing_new_after_it() -> None:
+def test_a_preview_of_a_replay_without_further_records_finds_nothing_new_after_it() -> None:
     outside = stored_and_grown()
     grow(outside, -2, 0, -1)
     assert (
@@ -85,7 +85,7 @@ def test_a_replay_that_leaves_nothing_is_said_to_find_nothing_new_after_it() -> 
     )
 
 
-def test_a_plan_that_is_superseded_is_said_to_be_followed_by_what_the_caps_left() -> None:
+def test_a_preview_of_a_superseded_plan_includes_the_rest_of_the_caps() -> None:
     outside, capped = (
         expired_plan(),
         settings_of(on_data_loss="skip", limits={"max_records_per_plan": 4}),
@@ -94,7 +94,7 @@ def test_a_plan_that_is_superseded_is_said_to_be_followed_by_what_the_caps_left(
     assert is_what_a_run_reads(outside, capped)
 
 
-def test_what_the_next_run_lets_go_is_said_and_is_what_it_then_lets_go() -> None:
+def test_a_preview_lists_the_losses_that_the_next_run_then_records() -> None:
     outside, settings = outside_of(5, 3, 4), SKIPPING
     run(outside, settings)
     grow(outside, 5, 2, 0)
@@ -119,7 +119,7 @@ def test_what_the_next_run_lets_go_is_said_and_is_what_it_then_lets_go() -> None
     ]
 
 
-def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> None:
+def test_a_plan_of_losses_only_is_described_as_abandoning_and_not_as_keeping_starts() -> None:
     outside = outside_of(5, 3, 4)
     run(outside, SKIPPING)
     outside.logs[LOGS[0]].end = outside.logs[LOGS[0]].log_start = 7
@@ -132,7 +132,7 @@ def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> No
     assert report.outcomes[-1][1] == "Plan 2 reads nothing and gives up 2 offsets"
 
 
-def test_a_run_that_replays_under_caps_is_said_to_take_on_a_whole_new_plan_besides() -> None:
+def test_a_preview_of_a_replay_under_caps_includes_a_whole_new_plan() -> None:
     settings = settings_of(limits={"max_records_per_plan": 3})
     outside = stored_and_grown(settings)
     assert (
@@ -147,7 +147,7 @@ def test_a_run_that_replays_under_caps_is_said_to_take_on_a_whole_new_plan_besid
     assert is_what_a_run_reads(outside, settings)
 
 
-def test_what_the_table_knows_better_is_said_to_be_taken_over_first() -> None:
+def test_a_preview_includes_the_restore_from_the_table() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.plans.clear()
@@ -198,7 +198,7 @@ def test_doctor_fails_where_plan_stops_with_the_same_error(
     )
 
 
-def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_the_same() -> None:
+def test_the_doctor_reports_an_owner_once_and_the_pipelines_state_anyway() -> None:
     outside = outside_of(5, 3, 4)
     outside.owners[LOGS[0]] = "consumer-1"
     outside.topic_ids["clicks"] = "id-1"
@@ -210,7 +210,7 @@ def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_t
     ] == [Verdict.OK]
 
 
-def test_the_doctor_says_where_nothing_tells_that_a_topic_is_made_again() -> None:
+def test_the_doctor_reports_topics_without_a_way_to_detect_recreation() -> None:
     first, second = check_snapshot(
         "x", FakeWorld(outside_of(5, 3, 4), SETTINGS).observe(), SETTINGS, preview_of
     )
@@ -265,7 +265,7 @@ def test_plan_refuses_a_transform_that_the_run_would_not_find(
     assert refused.value.where["key"] == "transform.dataframe"
 
 
-def test_plan_says_that_what_a_transform_makes_was_not_looked_at_and_starts_no_spark(
+def test_plan_reports_that_the_transform_was_not_run_and_starts_no_spark(
     by_transform: Callable[..., Settings],
 ) -> None:
     found = seen_by(by_transform("shaping:fails", "colour"), outside_of(5, 3, 4))
@@ -302,7 +302,7 @@ def test_plan_refuses_a_table_that_no_transform_could_be_written_to(
         seen_by(settings, outside_of(5, 3, 4))
 
 
-def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(
+def test_a_transform_is_not_loaded_if_the_run_would_not_use_it(
     by_transform: Callable[..., Settings],
 ) -> None:
     outside, settings = outside_of(5, 3, 4), by_transform("nowhere_at_all:fails")

@@ -64,7 +64,7 @@ def outside() -> Outside:
     return outside
 
 
-def told_by(outside: Outside) -> BothLedgers:
+def both_ledgers_of(outside: Outside) -> BothLedgers:
     kept = tuple(
         (plan, fake_ledger._record_of(outside, plan.number, plan.id))
         for plan, _ in fake_ledger.stored_plans(outside)
@@ -99,11 +99,11 @@ def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
         lambda settings, *_: world_of(backfill_of(settings), settings),
     )
     monkeypatch.setattr(
-        expected_rows, "read_both_ledgers", lambda own: told_by(backfill_of(own.settings))
+        expected_rows, "read_both_ledgers", lambda own: both_ledgers_of(backfill_of(own.settings))
     )
 
     def found() -> expected_rows.ExpectedOfAll:
-        reported = told_by(outside)
+        reported = both_ledgers_of(outside)
         assert reported.table is not None
         world = world_of(outside, CAPPED)
         return expected_rows.expected_of_all(
@@ -135,7 +135,7 @@ def test_rows_that_a_backfill_loaded_again_are_expected_once(
     assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (45, 0, 0, 0)
 
 
-def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_one(
+def test_intervals_with_rows_in_a_lost_table_are_not_expected_in_this_one(
     outside: Outside, expected: Any
 ) -> None:
     of_all = expected()
@@ -160,13 +160,13 @@ def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_di
     ]
 
 
-def test_what_is_left_of_a_range_that_was_loaded_again_in_part_is_told_as_in_the_table_before(
+def test_the_rest_of_a_partly_reloaded_range_is_expected_as_in_the_former_table(
     outside: Outside,
     expected: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     filled(outside, backfill_request(3, 14), settings=CAPPED, name="jan")
-    found, of_all, reported = proven(outside, expected), expected(), told_by(outside)
+    found, of_all, reported = proven(outside, expected), expected(), both_ledgers_of(outside)
     assert reported.table is not None
     monkeypatch.setattr(verify, "_removals", lambda *_: ((), frozenset[int]()))
     [log] = verify._explain(world_of(outside, CAPPED), reported, reported.table, of_all, [found])
@@ -175,7 +175,7 @@ def test_what_is_left_of_a_range_that_was_loaded_again_in_part_is_told_as_in_the
     )
 
 
-def test_what_went_elsewhere_is_missed_but_for_what_was_loaded_again() -> None:
+def test_rows_in_another_table_are_missing_except_reloaded_ones() -> None:
     def of(start: int, until: int) -> tuple[OffsetRange, RangeResult]:
         return OffsetRange(LOG, start, until), RangeResult(until - start, 0)
 
@@ -194,9 +194,7 @@ def test_what_went_elsewhere_is_missed_but_for_what_was_loaded_again() -> None:
     assert found.given_up == ()
 
 
-def test_of_a_range_whose_gaps_nobody_knows_nothing_is_missed_where_some_of_it_was_loaded_again() -> (
-    None
-):
+def test_of_a_range_with_unknown_gaps_nothing_is_missing_if_a_part_was_reloaded() -> None:
     """The number of its rows outside of that is unknown."""
     unknown = OffsetRange(LOG, 0, 10), RangeResult(8, 0, gaps_complete=False)
     apart = OffsetRange(LOG, 10, 20), RangeResult(8, 0, gaps_complete=False)

@@ -115,7 +115,7 @@ def test_a_plan_that_a_run_prunes_meanwhile_counts_once(when: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "coverage"])
-def test_a_run_that_goes_on_and_prunes_meanwhile_is_looked_at_again(when: str) -> None:
+def test_a_run_that_continues_and_prunes_meanwhile_is_observed_again(when: str) -> None:
     def go_on_once(during: RunsMeanwhile) -> None:
         during.when = ""
         during.go_on()
@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_and_prunes_meanwhile_is_looked_at_again(when: str) -
     assert sum(until - start for start, until in offsets_of(reported)) == newest * 10
 
 
-def test_runs_that_never_rest_are_told_and_no_loss_is_invented() -> None:
+def test_runs_without_a_pause_are_reported_and_no_loss_is_invented() -> None:
     with pytest.raises(Owned) as caught:
         look(RunsMeanwhile(when="plans", then=RunsMeanwhile.go_on))
     assert caught.value.exit_code == 4

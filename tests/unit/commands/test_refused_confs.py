@@ -59,7 +59,7 @@ def test_a_conf_file_that_is_not_there_is_named() -> None:
     [b"", b"- a\n- list\n", b"version: 1\n  group: [\n", b"\xff\xfe\x00", None],
     ids=["empty", "a list", "no YAML", "no text", "a folder"],
 )
-def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_a_file_that_is_no_conf_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "odd.yaml"
     path.mkdir() if content is None else path.write_bytes(content)
     refused(run_etl("run", str(path), "--json"), 2, "odd.yaml")
@@ -78,12 +78,12 @@ def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) ->
     ids=" ".join,
 )
 @pytest.mark.parametrize("reason", ["", " "])
-def test_a_reason_that_says_nothing_is_none(words: tuple[str, ...], reason: str) -> None:
+def test_an_empty_reason_is_none(words: tuple[str, ...], reason: str) -> None:
     refused(run_etl(*words, "--reason", reason, "--json"), 2, "The reason is empty")
 
 
 @pytest.mark.parametrize(("path", "message"), [("gs://lake/t", True), ("s3://lake/t", False)])
-def test_a_run_to_a_store_on_which_nothing_was_ever_tried_says_so(
+def test_a_run_to_an_untested_store_logs_it(
     path: str,
     message: bool,
     tmp_path: Path,

@@ -49,7 +49,7 @@ def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_no
     assert found.notes == () and sorted(outside.plans) == [1]
 
 
-def test_a_dry_run_says_that_a_compacted_topic_may_give_fewer_rows_than_go() -> None:
+def test_a_dry_run_reports_that_a_compacted_topic_may_return_fewer_rows() -> None:
     from dataclasses import replace
 
     outside = outside_of(5, 3, 4)
@@ -63,7 +63,7 @@ def test_a_dry_run_says_that_a_compacted_topic_may_give_fewer_rows_than_go() -> 
     )
 
 
-def test_a_dry_run_says_that_what_it_names_is_paused() -> None:
+def test_a_dry_run_reports_paused_logs() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.pauses = (Pause("clicks", LOGS[0], "broken", "kim@h", 5),)
@@ -146,7 +146,7 @@ def test_a_topic_or_partition_that_is_none_is_refused(partition: str) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["no terminal", "with --json"])
-def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
+def test_without_a_terminal_it_is_rejected_before_any_observation(
     words: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -219,7 +219,7 @@ class Terminal(io.StringIO):
     [("y\n", 0, ["replay"]), ("n\n", 130, []), ("", 130, [])],
     ids=["yes", "no", "end"],
 )
-def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
+def test_on_a_terminal_it_shows_the_rows_to_replace_and_executes_only_the_confirmed_plan(
     answer: str,
     code: int,
     done: list[str],
@@ -267,13 +267,15 @@ def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
     assert "3 rows of clicks go, and at most 3 come" in out.getvalue()
 
 
-def test_who_says_no_hears_that_nothing_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_declined_confirmation_reports_that_nothing_was_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     with pytest.raises(Stopped, match="Nothing was changed"):
         ask("replace them?")
 
 
-def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_and_say_why(
+def test_a_replay_into_another_table_waits_for_a_stored_plan_that_no_run_can_execute_and_reports_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outside = outside_of(5, 3, 4)
@@ -292,7 +294,7 @@ def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_a
         replay.replay_into(SETTINGS, parse_wanted(("clicks:0",), "0", "4"), "other")
 
 
-def test_what_is_in_another_table_is_told_in_one_sentence() -> None:
+def test_ranges_in_another_table_are_reported_in_one_sentence() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     world = FakeWorld(outside, SETTINGS)

@@ -40,7 +40,7 @@ def conf(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_page_of_the_last_run_is_written_beside_its_report_and_its_path_is_printed(
+def test_the_page_of_the_last_run_is_written_next_to_its_report_and_its_path_is_printed(
     conf: Path,
 ) -> None:
     result = run_etl("report", str(conf))
@@ -87,7 +87,7 @@ def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path)
     assert "it is still at work, or it was killed" in Path(result.document["page"]).read_text()
 
 
-def test_without_a_display_no_browser_is_asked_and_that_is_said(
+def test_without_a_display_no_browser_is_started_and_that_is_reported(
     conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
@@ -105,7 +105,7 @@ def test_without_a_display_no_browser_is_asked_and_that_is_said(
 @pytest.mark.parametrize(
     ("takes_it", "text"), [(True, ""), (False, "No display or no browser here:")]
 )
-def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is_said(
+def test_with_a_display_the_page_is_opened_and_a_missing_browser_is_reported(
     conf: Path,
     monkeypatch: pytest.MonkeyPatch,
     takes_it: bool,
@@ -128,7 +128,7 @@ def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is
     )
 
 
-def test_where_no_run_has_left_a_report_that_is_said_with_what_leaves_one(conf: Path) -> None:
+def test_without_a_report_the_error_names_the_key_that_enables_reports(conf: Path) -> None:
     conf.write_text(CONF.replace("reports", "elsewhere"))
     refused(
         run_etl("report", str(conf), "--json"),

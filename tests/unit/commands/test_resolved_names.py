@@ -36,7 +36,7 @@ FOUND = NamedTable("lake.clicks", "/wh/clicks", "id-1", 1_700_000_000_000)
         ),
     ],
 )
-def test_what_the_next_run_makes_of_a_name_is_told(
+def test_the_next_runs_use_of_a_table_name_is_reported(
     before: NamedTable | None, made_for: str | None, words: str, is_silent_of: str
 ) -> None:
     ledger = Ledger("uid", plain_plan(1, table_id=made_for)) if made_for else Ledger(None)
@@ -53,7 +53,7 @@ def test_what_the_next_run_makes_of_a_name_is_told(
         (replace(FOUND, path="/wh/old"), 2, "is at /wh/clicks", "lacks"),
     ],
 )
-def test_a_copy_that_lacks_the_newest_plan_is_told_with_the_place_that_may_hold_it(
+def test_a_copy_without_the_newest_plan_is_reported_with_the_location_that_may_have_it(
     before: NamedTable | None,
     in_table: int | None,
     words: str,

@@ -108,7 +108,7 @@ def test_what_no_retry_mends_is_worse_than_what_one_may(
     )
 
 
-def test_a_stop_is_that_of_all_and_says_what_was_not_begun(tmp_path: Path) -> None:
+def test_a_stop_ends_all_runs_and_lists_those_not_begun(tmp_path: Path) -> None:
     for name in "abc":
         conf(tmp_path, name)
     found, started, reported = run(
@@ -121,7 +121,7 @@ def test_a_stop_is_that_of_all_and_says_what_was_not_begun(tmp_path: Path) -> No
     assert found.runs[2].error is not None and "Not started:" in found.runs[2].error.message
 
 
-def test_a_file_that_others_name_as_their_defaults_is_no_pipeline_and_neither_is_what_is_no_yaml(
+def test_a_file_of_defaults_and_a_file_that_is_no_yaml_are_no_pipelines(
     tmp_path: Path,
 ) -> None:
     conf(tmp_path, "a", defaults="common.yaml", group=None)
@@ -171,7 +171,7 @@ def test_what_a_run_in_its_own_process_came_to_is_known_by_its_code_and_document
     assert type(found.error) is kind and found.exit_code == kind.exit_code
 
 
-def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its_name(
+def test_the_command_runs_a_folder_with_the_given_options_and_names_each_conf(
     tmp_path: Path,
 ) -> None:
     conf(tmp_path, "a")
@@ -197,7 +197,7 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
     assert shown.code == 2 and "b.yaml" in shown.out and "exit code" in shown.out
 
 
-def test_a_folder_behind_two_dashes_is_run_as_any_other(tmp_path: Path) -> None:
+def test_a_folder_after_two_dashes_is_run_like_any_other(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("pipeline: b")
     for words in (["--", str(tmp_path)], [str(tmp_path), "--"]):
         result = run_etl("run", "--json", *words)

@@ -42,13 +42,13 @@ class Run:
         return [line.partition(" etl: ")[2] for line in self.printed]
 
 
-def test_a_short_run_with_nothing_new_says_nothing() -> None:
+def test_a_short_run_with_nothing_new_prints_nothing() -> None:
     run = Run()
     run.until(9)
     assert run.printed == []
 
 
-def test_that_spark_starts_is_said_at_once_with_the_time() -> None:
+def test_the_start_of_spark_is_printed_at_once_with_the_time() -> None:
     run = Run()
     run.until(1)
     run.doing = Doing(Verb.START_SPARK)
@@ -68,7 +68,7 @@ def test_lines_come_after_ten_seconds_and_then_more_rarely_down_to_one_a_minute(
     assert times == [10, 30, 70, 130, 190, 250]
 
 
-def test_a_line_says_how_far_how_fast_and_how_long_still() -> None:
+def test_a_line_has_progress_speed_and_remaining_time() -> None:
     run = Run()
     run.doing = Doing(Verb.FETCH, ReadSoFar(0, 6, 0, 1000, 0, 0))
     run.until(8)
@@ -86,7 +86,7 @@ def test_a_line_says_how_far_how_fast_and_how_long_still() -> None:
         (Verb.APPEND, "committing to the table: 50%, 490 records, 45 MB"),
     ],
 )
-def test_before_and_after_the_fetch_no_pace_is_told(verb: Verb, words: str) -> None:
+def test_before_and_after_the_fetch_no_speed_is_printed(verb: Verb, words: str) -> None:
     run = Run()
     run.doing = Doing(verb, HALF)
     run.until(10)
@@ -138,7 +138,7 @@ def test_a_terminal_shows_a_picture_that_is_gone_at_the_end(
     os.close(ours)
 
 
-def test_a_standard_error_that_nobody_reads_ends_no_run() -> None:
+def test_a_closed_standard_error_ends_no_run() -> None:
     watch, read_end, write_end = Stopwatch(), *os.pipe()
     os.close(read_end)
     error = os.fdopen(write_end, "w")

@@ -71,7 +71,7 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
         ["lag", "x", "y", "--log-format=json"],
     ],
 )
-def test_wrong_words_are_told_so_too(words: list[str]) -> None:
+def test_wrong_arguments_are_reported_as_json_too(words: list[str]) -> None:
     result = run_etl(*words)
     [reported] = objects(result.err)
     assert (
@@ -111,7 +111,7 @@ def test_a_bug_is_one_line_with_its_traceback(
     )
 
 
-def test_ctrl_c_is_told_though_libraries_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_reported_though_libraries_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(conf: Path) -> None:
         commands._stop(2, None)
 
@@ -150,7 +150,7 @@ def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() ->
     )
 
 
-def test_a_run_that_fails_says_so_once_and_leaves_the_error_to_whoever_tells_it() -> None:
+def test_a_failing_run_logs_it_once_and_leaves_the_error_to_the_caller() -> None:
     stream, report = io.StringIO(), new_report()
     with contextlib.redirect_stderr(stream), json_lines.written() as lines, lines.of_run(report):
         failed(TableUnreachable("it is full"), report)
@@ -159,7 +159,7 @@ def test_a_run_that_fails_says_so_once_and_leaves_the_error_to_whoever_tells_it(
     assert (last["level"], last["message"], last["exit_code"]) == ("error", "Run ended: failed", 7)
 
 
-def test_progress_is_told_in_numbers_and_no_more_often_than_as_text() -> None:
+def test_progress_is_reported_in_numbers_and_no_more_often_than_as_text() -> None:
     stream, now = io.StringIO(), [0.0]
     doing = Doing(Verb.FETCH, ReadSoFar(2, 4, 500, 1000, 490, 45_000_000))
     progress = json_lines._Progress(lambda: doing, JsonLines(stream))

@@ -81,13 +81,13 @@ def test_nothing_that_is_piped_is_cut_or_folded(monkeypatch: pytest.MonkeyPatch)
     assert line.endswith("x" * 200) and line.startswith("11999")
 
 
-def test_what_is_folded_on_a_terminal_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_folded_on_a_terminal_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = seen(monkeypatch, screens.show_doctor, DIAGNOSIS, terminal=True)
     assert " ".join(" ".join(lines).split()).count(LONG) == 3
     assert "/a/path/that/is/long" in " ".join(lines)
 
 
-def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_counted_in_bytes(
+def test_logs_with_byte_offsets_are_shown_by_broker_and_partition_and_counted_in_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = BrokerPartition("clicks", 0, 1)
@@ -123,7 +123,7 @@ def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_coun
     assert names.endswith("lag in bytes") and row.split()[:2] == ["clicks", "1-0"]
 
 
-def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what_nobody_tells(
+def test_the_lag_of_the_table_is_shown_by_partition_then_in_total_then_the_unknown_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
@@ -169,7 +169,7 @@ def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what
     ]
 
 
-def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(
+def test_a_lag_of_logs_with_byte_offsets_is_in_bytes_and_of_no_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = BrokerPartition("clicks", 0, 1)

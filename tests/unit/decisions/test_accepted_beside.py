@@ -74,5 +74,5 @@ def test_that_there_is_no_table_is_heard_while_none_can_have_been_made_since(
         )
 
 
-def test_where_nothing_was_said_nothing_is_heard() -> None:
+def test_without_a_decision_none_is_returned() -> None:
     assert heard(None, DROPPED) is None

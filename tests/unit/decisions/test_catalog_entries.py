@@ -44,7 +44,7 @@ def entry(
         ("hdfs://name:8020/t", "hdfs://name:8020/t"),
     ],
 )
-def test_a_place_is_told_as_a_conf_would_write_it(location: str, written: str) -> None:
+def test_a_location_is_written_as_in_a_conf(location: str, written: str) -> None:
     assert as_written(location) == written == place_in(NAME, entry("EXTERNAL", location=location))
 
 
@@ -150,7 +150,7 @@ COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
         ),
     ],
 )
-def test_a_table_that_its_catalog_does_not_make_is_told_with_what_makes_it(
+def test_an_error_for_a_table_that_its_catalog_does_not_create_contains_the_statement_that_does(
     condition: str, text: str, value: tuple[str, ...]
 ) -> None:
     refusal = not_created_error(NAME, condition, condition, text, statement(NAME, COLUMNS, ()))
@@ -209,7 +209,7 @@ def test_a_kept_word_is_gone_by_as_long_as_the_name_means_the_same_catalog(
     )
 
 
-def test_a_password_in_the_url_of_a_metastores_database_tells_nothing_of_which_it_is() -> None:
+def test_a_password_in_the_url_of_a_metastores_database_does_not_identify_the_metastore() -> None:
     urls = [
         "jdbc:mysql://u:one@db/hive?user=u&password=one",
         "jdbc:mysql://u:two@db/hive?user=u&password=two",

@@ -87,7 +87,7 @@ def unconnected(message: str) -> tuple[str, ...]:
         ((), 7, "no known cause"),
     ],
 )
-def test_the_first_cause_that_says_something_is_told_in_our_words_with_the_key_that_names_the_catalog(
+def test_the_first_known_cause_is_reported_in_our_words_with_the_key_of_the_catalog(
     causes: tuple[str, ...],
     code: int,
     text: str,
@@ -146,7 +146,7 @@ def test_the_key_is_that_of_the_catalog_which_the_name_means(
     assert refusal.message.endswith(f"connection refused{f', {place}' if place else ''}")
 
 
-def test_of_exceptions_that_wrap_others_the_innermost_is_told_where_no_other_is_there() -> None:
+def test_of_nested_exceptions_the_innermost_is_reported_if_no_cause_is_known() -> None:
     assert known_cause(OF_HIVE) is None and innermost(OF_HIVE) == "InvocationTargetException"
 
 
@@ -163,7 +163,7 @@ def test_of_exceptions_that_wrap_others_the_innermost_is_told_where_no_other_is_
         (["java.net.ConnectException: Connection refused"], 7),
     ],
 )
-def test_a_table_that_is_not_made_is_told_with_the_statement_that_makes_it_where_no_other_run_would(
+def test_an_error_for_a_missing_table_contains_the_statement_that_creates_it_if_no_run_would(
     causes: list[str],
     code: int,
 ) -> None:

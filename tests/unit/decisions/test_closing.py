@@ -70,7 +70,7 @@ def test_a_plan_that_reads_nothing_is_closed_only_where_it_superseded_one_that_a
     assert needs_closing(stored(ranges=(), kind=PlanKind.SET, supersedes="2" * 32))
 
 
-def test_the_next_number_is_closed_behind_the_newest_plan_of_the_table() -> None:
+def test_the_number_after_the_tables_newest_plan_is_closed() -> None:
     last = stored()
     closing = next_closing_plan(
         last, "taken over", table_id="table", table_version=9, number=2, now_ms=5

@@ -73,7 +73,7 @@ def test_an_answer_that_refuses_nothing_is_gone_on_from() -> None:
     assert reaction_to(None) == Reaction(Next.GO_ON)
 
 
-def test_whatever_code_comes_a_member_knows_what_to_do_and_asks_again_only_what_may_pass() -> None:
+def test_for_every_error_code_a_member_has_a_next_step_and_retries_only_transient_errors() -> None:
     reported = {code: reaction_to(refusal).next for code, refusal in CODES.items()}
     assert all(
         CODES[code].is_retriable
@@ -93,7 +93,7 @@ EVENTS = st.lists(
 @given(
     events=EVENTS, interval=st.floats(0.1, 3), session=st.floats(3, 60), backoff=st.floats(0.05, 1)
 )
-def test_heartbeats_are_due_and_sessions_over_when_kafka_python_says_so(
+def test_heartbeats_are_due_and_sessions_end_as_in_kafka_python(
     events: Sequence[tuple[str, float]],
     interval: float,
     session: float,
@@ -147,7 +147,7 @@ A, B, C = (BrokerPartition("clicks", number) for number in range(3))
     ],
     ids=["the same", "less", "less and held", "other ones and held", "more", "the first"],
 )
-def test_what_is_taken_is_let_go_unless_it_is_held_and_nothing_new_is_owned_beside_it(
+def test_revoked_partitions_are_released_unless_held_and_no_new_one_is_owned_meanwhile(
     owned: set[BrokerPartition],
     target: set[BrokerPartition],
     holds: bool,

@@ -92,7 +92,7 @@ def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets
     ) == (Interval(0, 5, 5), Interval(2, 9, 7, incarnation=1))
 
 
-def test_folding_keeps_the_life_of_the_log_and_what_a_reset_said_of_vanished_records() -> None:
+def test_folding_keeps_the_incarnation_of_the_log_and_the_vanished_records_of_a_reset() -> None:
     first, reset, later = plan_of(1, (A, 0, 5)), plan_of(2), plan_of(3, (A, 3, 9))
     gone = Vanished(A, 3, 5)
     found = fold(fold(LoadedIntervals(), *first), replace(reset[0], vanished=(gone,)), reset[1])
@@ -164,7 +164,7 @@ def test_the_record_of_another_plan_is_never_folded_in(other: dict[str, Any]) ->
         ((5, None), (5, None), False),
     ],
 )
-def test_what_is_kept_of_a_plan_gives_way_only_to_who_knows_more(
+def test_the_intervals_of_a_plan_are_replaced_only_by_more_exact_ones(
     record: tuple[int, int | None],
     kept: tuple[int, int | None],
     better: bool,
@@ -242,7 +242,7 @@ def test_the_newest_stays_however_large_it_is() -> None:
 
 
 @given(st.dictionaries(st.integers(1, 300), st.integers(0, 40), max_size=30))
-def test_what_is_pruned_is_older_than_all_that_stays(sizes: dict[int, int]) -> None:
+def test_pruned_plans_are_older_than_every_kept_one(sizes: dict[int, int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loaded_intervals, "PLANS_KEPT", 10)
         patch.setattr(loaded_intervals, "PLAN_BYTES_KEPT", 100)
@@ -305,7 +305,7 @@ def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
         ),  # an old copy was accepted, and nothing was loaded since
     ],
 )
-def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(
+def test_the_plans_that_led_to_a_table_are_found_by_the_version_that_each_observed(
     bits: dict[int, int], version: int, led: Ancestry
 ) -> None:
     assert ancestry(bits, version) == led
@@ -344,7 +344,7 @@ def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
         (1, None, (0, 15)),
     ],
 )
-def test_what_the_table_holds_is_told_by_the_version_that_it_is_at(
+def test_the_loaded_intervals_of_a_table_depend_on_its_version(
     version: int | None,
     intervals: tuple[int, int] | None,
     given_up: tuple[int, int] | None,
@@ -357,9 +357,7 @@ def test_what_the_table_holds_is_told_by_the_version_that_it_is_at(
         )
 
 
-def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_for_another_table() -> (
-    None
-):
+def test_inherited_intervals_include_those_of_backfills_except_into_another_table() -> None:
     live = fold(LoadedIntervals(), *plan_of(1, (A, 5, 9)))
     backfill = fold(LoadedIntervals(), *plan_of(1, (A, 0, 3), (B, 0, 2)))
     elsewhere = replace(fold(LoadedIntervals(), *plan_of(1, (A, 3, 5))), table_id="t2")
@@ -384,7 +382,7 @@ def test_what_other_members_read_of_a_pipeline_stays_theirs_for_who_takes_over()
 
 
 @pytest.mark.parametrize("change", ["another table", "an old copy"])
-def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it_is(
+def test_if_the_abandoned_part_of_the_intervals_is_unknown_all_of_them_are_abandoned(
     change: str,
 ) -> None:
     first, second, third = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))

@@ -54,7 +54,7 @@ def ledger_of(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
         (Retention(is_tiered=True), False, False, False),
     ],
 )
-def test_what_missing_offsets_mean_is_what_the_brokers_tell_or_an_operator_says(
+def test_missing_offsets_are_explained_by_the_brokers_or_by_an_operator(
     reported: Retention | None,
     value: bool,
     explains: bool,
@@ -80,7 +80,7 @@ def test_a_start_below_the_first_offset_that_lasts_expires_by_time() -> None:
 
 
 @pytest.mark.parametrize("start", [500, 900])
-def test_a_start_that_lasts_is_not_told(start: int) -> None:
+def test_a_start_that_does_not_expire_soon_is_not_reported(start: int) -> None:
     snapshot = snapshot_of(retention={"clicks": Retention(ms=7_200_000)}, retained_from={A: 500})
     assert soon(snapshot, OffsetRange(A, start, 1_000)) == ()
 
@@ -88,7 +88,7 @@ def test_a_start_that_lasts_is_not_told(start: int) -> None:
 @pytest.mark.parametrize(
     ("start", "is_told"), [(100, True), (190, True), (191, False), (900, False)]
 )
-def test_a_start_expires_by_size_when_what_is_kept_from_it_on_nearly_fills_the_log(
+def test_a_start_expires_by_size_when_the_bytes_after_it_nearly_reach_the_limit(
     start: int, is_told: bool
 ) -> None:
     snapshot = snapshot_of(retention={"clicks": Retention(bytes=9_000)})
@@ -96,7 +96,7 @@ def test_a_start_expires_by_size_when_what_is_kept_from_it_on_nearly_fills_the_l
 
 
 @pytest.mark.parametrize(("ago_s", "is_told"), [(1_200, True), (1_201, False)])
-def test_where_brokers_do_not_tell_the_log_starts_own_movement_does(
+def test_without_retention_of_brokers_the_movement_of_the_log_start_counts(
     ago_s: int, is_told: bool
 ) -> None:
     """It moved by 100 since the plan, and 300 are left: a third of the time that passed, three
@@ -114,7 +114,7 @@ def test_where_brokers_do_not_tell_the_log_starts_own_movement_does(
 @pytest.mark.parametrize(
     "ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)]
 )
-def test_a_log_start_of_which_no_movement_is_known_tells_nothing(ledger: Ledger) -> None:
+def test_a_log_start_without_a_known_movement_predicts_nothing(ledger: Ledger) -> None:
     assert soon(snapshot_of(ledger=ledger), OffsetRange(A, 100, 1_000)) == ()
 
 
@@ -123,7 +123,7 @@ def test_a_topic_without_limits_never_expires() -> None:
     assert soon(snapshot, OffsetRange(A, 100, 1_000)) == ()
 
 
-def test_nobody_is_warned_where_the_warning_time_is_zero() -> None:
+def test_with_a_warning_time_of_zero_no_start_is_reported() -> None:
     snapshot = snapshot_of(retention={"clicks": Retention(ms=1)}, retained_from={A: 1_000})
     assert soon(snapshot, OffsetRange(A, 100, 1_000))
     assert soon(snapshot, OffsetRange(A, 100, 1_000), within_s=0) == ()
@@ -146,13 +146,15 @@ def test_a_record_outlasts_retention_ms_from_its_own_time_on(age_s: float, left_
 
 
 @pytest.mark.parametrize(("offset", "left"), [(1_000, 9_000), (400, 3_000), (100, 0)])
-def test_by_size_it_is_told_how_much_may_still_come_and_not_when(offset: int, left: int) -> None:
+def test_expiry_by_size_is_reported_in_bytes_that_may_arrive_and_not_as_a_time(
+    offset: int, left: int
+) -> None:
     found = room(snapshot_of(retention={"clicks": Retention(bytes=9_000)}), offset)
     assert (found.bytes, found.seconds) == (left, None)
     assert found.why == "only retention.bytes limits the partition, and its growth rate is unknown"
 
 
-def test_of_two_limits_both_are_told() -> None:
+def test_of_two_limits_both_are_reported() -> None:
     found = room(snapshot_of(retention={"clicks": Retention(ms=HOUR * 1000, bytes=9_000)}))
     assert found == Headroom(3540.0, 3_000, "retention.ms")
 
@@ -165,13 +167,13 @@ def test_of_two_limits_both_are_told() -> None:
     ],
     ids=["part of it elsewhere", "no sizes"],
 )
-def test_where_the_size_of_the_whole_log_is_not_told_no_bytes_are_guessed(
+def test_without_a_known_size_of_the_log_no_bytes_are_estimated(
     changes: dict[str, Any],
 ) -> None:
     assert room(snapshot_of(**changes)).bytes is None
 
 
-def test_where_a_record_has_no_time_nobody_says_when_it_expires_by_time() -> None:
+def test_a_record_without_a_timestamp_has_no_time_of_expiry() -> None:
     found = room(
         snapshot_of(retention={"clicks": Retention(ms=1)}), age_s=None, why="its format has none"
     )
@@ -185,12 +187,12 @@ def test_where_a_record_has_no_time_nobody_says_when_it_expires_by_time() -> Non
         (Retention(is_compacted=True), "a newer record of its key may replace it at any time"),
     ],
 )
-def test_where_no_limit_is_set_none_is_told(retention: Retention, why: str) -> None:
+def test_without_a_limit_none_is_reported(retention: Retention, why: str) -> None:
     assert room(snapshot_of(retention={"clicks": retention})) == Headroom(why=why)
 
 
 @pytest.mark.parametrize(("offset", "left_s"), [(400, HOUR), (100, 0)])
-def test_where_brokers_do_not_tell_limits_the_headroom_goes_by_how_the_log_start_moves(
+def test_without_limits_of_brokers_the_headroom_follows_the_movement_of_the_log_start(
     offset: int, left_s: float
 ) -> None:
     found = room(snapshot_of(ledger=ledger_of({A: 0}, 1_200)), offset, age_s=None)

@@ -30,7 +30,7 @@ def applied_of(*receipts: RangeResult) -> CommitResult:
     return CommitResult(1, "id", 7, "table-1", receipts)
 
 
-def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
+def test_a_reservation_is_split_at_the_borders_of_its_known_parts() -> None:
     loaded = LoadedIntervals(
         intervals={LOG: (Interval(0, 4, 3), Interval(6, 8, 2))},
         given_up={LOG: (Interval(8, 12, 4),)},
@@ -44,7 +44,7 @@ def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
     )
 
 
-def test_in_doubt_is_what_was_loaded_before_the_table_was_another_and_not_again_since() -> None:
+def test_in_doubt_are_intervals_loaded_into_an_earlier_table_and_not_again_since() -> None:
     given_up = {LOG: (Interval(0, 3, 3), Interval(3, 8, 5)), PHYSICAL: (Interval(0, 9, 1),)}
     loaded = LoadedIntervals(intervals={LOG: (Interval(2, 4, 2),)}, given_up=given_up)
     assert given_up_offsets({LOG: ((0, 6), (7, 20))}, loaded) == {LOG: ((0, 2), (4, 6), (7, 8))}
@@ -76,7 +76,7 @@ def test_of_very_many_holes_the_largest_are_given_back() -> None:
 
 
 @pytest.mark.parametrize(("rows", "kept"), [(0, {}), (1, {PHYSICAL: ((0, 90),)})])
-def test_of_a_physical_log_rows_tell_only_whether_any_is_there(rows: int, kept: object) -> None:
+def test_rows_of_a_physical_log_only_show_whether_any_row_exists(rows: int, kept: object) -> None:
     stretches = {PHYSICAL: ((0, 90),)}
     held = split_reservation(
         stretches, LoadedIntervals(intervals={PHYSICAL: (Interval(0, 90, 3),)})
@@ -87,7 +87,7 @@ def test_of_a_physical_log_rows_tell_only_whether_any_is_there(rows: int, kept: 
     )
 
 
-def test_a_plan_is_expected_without_what_was_given_back() -> None:
+def test_released_offsets_are_not_expected_of_a_plan() -> None:
     plan = plain_plan(
         1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 5, 10), OffsetRange(LOG, 10, 12))
     )
@@ -102,7 +102,7 @@ def test_a_plan_is_expected_without_what_was_given_back() -> None:
     assert [(one.rows, one.gaps) for one in applied.receipts] == [(4, ()), (3, ((7, 8),))]
 
 
-def test_of_a_range_whose_gaps_nobody_knows_what_is_left_is_not_judged() -> None:
+def test_a_range_with_unknown_gaps_is_not_judged() -> None:
     plan = plain_plan(1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 6, 10)))
     unknown = RangeResult(rows=3, gaps_complete=False)
     left, applied, doubtful = plan_without_released(plan, applied_of(unknown, unknown), CLAIM)
@@ -124,7 +124,7 @@ def test_the_same_holds_of_plans_that_were_pruned() -> None:
     assert intervals_without_released(coverage, whole) == coverage
 
 
-def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_counted() -> None:
+def test_an_heir_keeps_undecidable_intervals_as_loaded_and_not_counted() -> None:
     """Free it would be loaded again, and some of its rows may be there."""
     pruned = LoadedIntervals(
         1,

@@ -46,7 +46,7 @@ def test_a_duration_is_read_as_delta_writes_it(text: str, duration: timedelta | 
         ("interval 30 days", 31, 31),
     ],
 )
-def test_files_that_no_version_needs_stay_for_a_week_at_least_and_as_long_as_the_table_says(
+def test_files_without_a_version_stay_for_a_week_at_least_and_as_long_as_the_tables_property(
     message: str | None, wanted_days: int | None, days: int
 ) -> None:
     wanted = None if wanted_days is None else timedelta(days=wanted_days)
@@ -65,7 +65,7 @@ def test_a_shorter_time_is_refused_with_the_least_one(
     assert f"--retain {least}" in refused.value.action
 
 
-def test_a_property_that_nobody_understands_is_no_reason_to_remove_anything() -> None:
+def test_an_unknown_property_is_no_reason_to_remove_a_file() -> None:
     with pytest.raises(SettingsError, match="not understood"):
         kept_for({KEEPS_FILES: "interval 1 month"})
 
@@ -91,9 +91,7 @@ def test_files_of_which_two_are_no_whole_one_are_small_so_that_what_waits_can_be
     )
 
 
-def test_a_run_puts_files_together_once_as_many_wait_as_the_conf_says_and_without_a_word_of_it_never() -> (
-    None
-):
+def test_a_run_compacts_at_the_confs_number_of_small_files_and_never_without_the_key() -> None:
     assert [is_compaction_due(small, 3) for small in (0, 2, 3, 4)] == [False, False, True, True]
     assert not is_compaction_due(10_000, 0) and not is_compaction_due(0, 0)
 

@@ -150,11 +150,11 @@ SITUATIONS: dict[str, Callable[[], Situation]] = {
 }
 
 
-def told_by_plan(outside: Outside, settings: Settings) -> int:
+def described_by_plan(outside: Outside, settings: Settings) -> int:
     return preview_of(FakeWorld(outside, settings).observe(), settings).lag
 
 
-def told_by_offsets(outside: Outside, settings: Settings) -> dict[int, int | None]:
+def described_by_offsets(outside: Outside, settings: Settings) -> dict[int, int | None]:
     return {
         row["partition"]: row["lag"]
         for row in offsets_of(FakeWorld(outside, settings).observe(), settings).rows
@@ -165,13 +165,13 @@ def all_lags(outside: Outside, settings: Settings) -> Lags:
     return lags_of(FakeWorld(outside, settings).observe(), settings, {}, now_ms=NOON_MS)
 
 
-def told_by_lag(outside: Outside, settings: Settings) -> dict[int, int | None]:
+def described_by_lag(outside: Outside, settings: Settings) -> dict[int, int | None]:
     return {
         row["partition"]: row["lag"] for row in all_lags(outside, settings).as_json()["partitions"]
     }
 
 
-def told_by_report(
+def described_by_report(
     outside: Outside, settings: Settings, when: str, step: str | None = None
 ) -> dict[int, int | None]:
     report = new_report()
@@ -187,26 +187,26 @@ def told_by_report(
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_plan_and_lag_and_offsets_and_the_report_tell_the_same_lag(situation: str) -> None:
+def test_plan_lag_offsets_and_report_show_the_same_lag(situation: str) -> None:
     outside, settings, lags = SITUATIONS[situation]()
-    assert told_by_offsets(outside, settings) == told_by_lag(outside, settings) == lags
-    assert told_by_plan(outside, settings) == sum(lag or 0 for lag in lags.values())
-    assert told_by_report(outside, settings, "before") == lags
+    assert described_by_offsets(outside, settings) == described_by_lag(outside, settings) == lags
+    assert described_by_plan(outside, settings) == sum(lag or 0 for lag in lags.values())
+    assert described_by_report(outside, settings, "before") == lags
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_what_a_report_tells_of_the_end_is_what_the_others_tell_then(situation: str) -> None:
+def test_a_reports_lag_at_the_end_equals_that_of_the_other_commands(situation: str) -> None:
     outside, settings, _ = SITUATIONS[situation]()
-    after = told_by_report(outside, settings, "after")
-    assert told_by_offsets(outside, settings) == after
-    assert told_by_plan(outside, settings) == sum(lag or 0 for lag in after.values())
+    after = described_by_report(outside, settings, "after")
+    assert described_by_offsets(outside, settings) == after
+    assert described_by_plan(outside, settings) == sum(lag or 0 for lag in after.values())
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_run_that_dies_at_its_fetch_has_the_lag_of_its_beginning(situation: str) -> None:
     outside, settings, lags = SITUATIONS[situation]()
-    assert told_by_report(outside, settings, "after", step="append") == lags
-    assert told_by_offsets(outside, settings) == lags
+    assert described_by_report(outside, settings, "after", step="append") == lags
+    assert described_by_offsets(outside, settings) == lags
 
 
 def of_a_cut_log(at: int) -> Outside:
@@ -216,7 +216,7 @@ def of_a_cut_log(at: int) -> Outside:
     return outside
 
 
-def of_a_topic_made_again() -> Outside:
+def of_a_recreated_topic() -> Outside:
     outside = outside_of(5, 3, 4)
     outside.logs[OTHER], outside.topic_ids = FakeLog(4), {"clicks": "id-1", "clicks-2": "id-2"}
     run(outside)
@@ -229,10 +229,10 @@ def of_a_topic_made_again() -> Outside:
     ("make", "lags"),
     [
         (lambda: of_a_cut_log(3), {0: None, 1: 1, 2: 1}),
-        (of_a_topic_made_again, {0: 2, 1: 0, 2: 1, 7: None}),
+        (of_a_recreated_topic, {0: 2, 1: 0, 2: 1, 7: None}),
     ],
 )
-def test_of_logs_that_are_no_longer_the_same_no_lag_is_told_but_what_plan_says(
+def test_logs_with_another_incarnation_have_no_lag_and_the_reason_of_plan(
     make: Callable[[], Outside], lags: Any
 ) -> None:
     outside = make()
@@ -240,11 +240,11 @@ def test_of_logs_that_are_no_longer_the_same_no_lag_is_told_but_what_plan_says(
     assert (
         {row["partition"]: row["lag"] for row in reported.rows}
         == lags
-        == told_by_report(outside, SETTINGS, "after")
+        == described_by_report(outside, SETTINGS, "after")
     )
-    assert told_by_lag(outside, SETTINGS) == told_by_offsets(outside, SETTINGS)
+    assert described_by_lag(outside, SETTINGS) == described_by_offsets(outside, SETTINGS)
     with pytest.raises(NeedsDecision) as plan_says:
-        told_by_plan(outside, SETTINGS)
+        described_by_plan(outside, SETTINGS)
     assert str(reported.refusal) == str(plan_says.value)
 
 
@@ -260,17 +260,17 @@ def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
     )
 
 
-def test_where_a_run_would_stop_at_the_table_no_lag_is_told() -> None:
+def test_no_lag_is_reported_if_a_run_would_stop_at_the_table() -> None:
     outside = loaded()
     outside.table = None
-    assert set(told_by_offsets(outside, SETTINGS).values()) == {None}
-    assert set(told_by_report(outside, SETTINGS, "before").values()) == {None}
+    assert set(described_by_offsets(outside, SETTINGS).values()) == {None}
+    assert set(described_by_report(outside, SETTINGS, "before").values()) == {None}
 
 
 def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:
     outside = loaded()
     outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
-    assert told_by_offsets(outside, SETTINGS) == {0: 2, 1: 0, 2: 1}
+    assert described_by_offsets(outside, SETTINGS) == {0: 2, 1: 0, 2: 1}
 
 
 def test_a_position_above_the_end_of_its_log_is_no_lag_below_nothing() -> None:
@@ -281,6 +281,6 @@ def test_a_position_above_the_end_of_its_log_is_no_lag_below_nothing() -> None:
     )
 
 
-def test_nobody_knows_the_lag_of_a_log_whose_start_was_not_asked_for() -> None:
+def test_the_lag_of_a_log_without_an_observed_start_is_unknown() -> None:
     last = onward({B: 5}, pending_starts={A: 1}).last
     assert lag_of(A, snapshot_of({A: (0, 5)}), Progress(last, {B: 5}), plan_settings()) is None

@@ -396,7 +396,7 @@ def content(plan: Plan) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_plan_says_is_what_a_run_does(case: Callable[[], Situation]) -> None:
+def test_a_run_does_the_step_that_plan_shows(case: Callable[[], Situation]) -> None:
     situation = case()
     snapshot = Watched(situation).observe()
     try:
@@ -434,7 +434,7 @@ def test_the_first_step_is_the_very_plan_that_a_run_stores(case: Callable[[], Si
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_left_is_finished_also_by_a_run_that_then_stops(
+def test_unfinished_work_is_completed_also_by_a_run_that_then_stops(
     case: Callable[[], Situation],
 ) -> None:
     situation = case()
@@ -451,7 +451,7 @@ def test_a_run_has_one_step_after_a_plan_that_was_left_and_it_is_the_last() -> N
     ]
 
 
-def test_a_step_is_the_same_whenever_it_is_asked_for() -> None:
+def test_the_next_step_of_a_snapshot_is_always_the_same() -> None:
     snapshot = FakeWorld(crashed("commit from 0"), SETTINGS).observe()
     assert next_step(snapshot, SETTINGS, now_ms=1, uid="u") == next_step(
         snapshot, SETTINGS, now_ms=1, uid="u"

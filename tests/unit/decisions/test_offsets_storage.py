@@ -158,7 +158,7 @@ CASES: list[tuple[OffsetsStorage, Committed, Committed, int | str | None]] = [
 
 
 @pytest.mark.parametrize(("storage", "seen", "found", "moved"), CASES)
-def test_behind_a_plan_each_place_is_there_or_to_be_moved_or_was_moved_by_another_client(
+def test_after_a_plan_each_storage_has_the_offset_or_is_to_be_moved_or_was_moved_by_another_client(
     storage: OffsetsStorage,
     seen: Committed,
     found: Committed,
@@ -224,7 +224,7 @@ def test_offsets_that_a_group_forgot_are_moved_again_from_the_positions_and_noth
 
 @pytest.mark.parametrize("was", OffsetsStorage)
 @pytest.mark.parametrize("now", OffsetsStorage)
-def test_a_place_that_is_new_gets_the_positions_unless_somebody_else_is_there(
+def test_a_new_storage_gets_the_offsets_unless_another_client_committed_there(
     was: OffsetsStorage, now: OffsetsStorage
 ) -> None:
     seen = {
@@ -253,7 +253,9 @@ def test_a_place_that_is_new_gets_the_positions_unless_somebody_else_is_there(
             up_to_date(plan, {LOG: in_kafka(300, "theirs")}, OnOffsetChanged.FOLLOW, {LOG: 1000})
 
 
-def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind_it() -> None:
+def test_a_stored_plan_moves_offsets_in_its_own_storage_and_the_changed_key_applies_after_it() -> (
+    None
+):
     plan = plan_at(ZOOKEEPER, in_zookeeper(500))
     reject_other_offsets_storage(plan, ZOOKEEPER)
     with pytest.raises(
@@ -267,7 +269,7 @@ def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind
     reject_other_offsets_storage(replace(plan, moves_offsets=False), KAFKA)
 
 
-def test_of_a_log_that_is_read_no_longer_nobody_says_that_kafka_dropped_its_offset() -> None:
+def test_of_a_log_that_is_no_longer_read_no_dropped_offset_is_reported() -> None:
     plan = plan_at(KAFKA, in_kafka(500))
     assert up_to_date(plan, {}, OnOffsetChanged.FAIL, {LOG: 900}).dropped == (LOG,)
     assert up_to_date(plan, {}, OnOffsetChanged.FAIL, {}).dropped == (), (

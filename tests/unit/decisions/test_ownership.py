@@ -101,7 +101,7 @@ def test_other_owners_are_no_drivers_of_ours(owner: str) -> None:
 # ----------------------------------------------------------------------------------------------------------
 
 
-def test_without_consumers_and_owners_nobody_is_left_anything() -> None:
+def test_without_consumers_and_owners_no_partition_is_left_out() -> None:
     assert leave_to_owners(snapshot_of(), settings_of()) == snapshot_of()
 
 
@@ -124,7 +124,7 @@ def test_an_owned_log_is_refused_and_named(on_owned: str) -> None:
 
 
 @pytest.mark.parametrize("group", [{"on_owned": "skip"}, {"on_active_members": "skip"}])
-def test_what_somebody_owns_is_left_out_and_the_rest_is_taken(group: dict[str, str]) -> None:
+def test_owned_partitions_are_left_out_and_the_rest_is_read(group: dict[str, str]) -> None:
     live = ("group_host-1",) if "on_active_members" in group else ()
     left = leave_to_owners(
         replace(snapshot_of({B: FOREIGN}, *live), leaderless=frozenset({B})),
@@ -144,9 +144,7 @@ def test_only_under_wait_is_an_owner_waited_for() -> None:
         assert owners_to_wait_for(owned, settings_of(**group)) == {}
 
 
-def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_pipeline_is() -> (
-    None
-):
+def test_a_driver_of_this_pipeline_is_no_other_owner_and_one_of_another_pipeline_is() -> None:
     assert leave_to_owners(snapshot_of({B: driver_of("clicks")}), settings_of()) == snapshot_of()
     with pytest.raises(Owned, match="etl:other"):
         leave_to_owners(snapshot_of({B: driver_of("other")}), settings_of())
@@ -184,12 +182,12 @@ def test_a_registration_of_this_pipeline_is_no_live_consumer_and_what_it_owns_is
         settings_of(mode="join", join={"instance_id": "et"}),
     ],
 )
-def test_a_consumer_of_another_name_is_somebody_else(settings: Settings) -> None:
+def test_a_consumer_of_another_name_is_another_owner(settings: Settings) -> None:
     with pytest.raises(Owned, match="group_etl"):
         leave_to_owners(snapshot_of({}, "group_etl"), settings)
 
 
-def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_those_of_kafkas_own_group() -> (
+def test_a_member_leaves_partitions_outside_its_assignment_and_respects_live_consumers_of_kafkas_group_only() -> (
     None
 ):
     share = MemberAssignment("group_etl", Membership.ZOOKEEPER, "range", None, frozenset({A}))
@@ -222,7 +220,7 @@ STATIC = "driver-6f1a0c52-0d3b-4a51-9f0e-0123456789ab at 10.0.0.7"
         (Membership.COORDINATOR, ("m-2 at 10.0.0.8",)),
     ],
 )
-def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_one(
+def test_a_partition_without_a_known_member_is_not_reported_as_left_to_one(
     membership: Membership,
     live: tuple[str, ...],
 ) -> None:
@@ -255,7 +253,7 @@ def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_run
     assert foreign_consumers([consumer], unnamed) == (consumer,)
 
 
-def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:
+def test_a_stored_plan_over_partitions_of_other_owners_is_rejected() -> None:
     plan = plan_of(A)
     reject_owned_ranges(plan, snapshot_of({B: FOREIGN}))
     with pytest.raises(Owned, match=r"Plan 1 is stored and must be executed first\.") as caught:
@@ -263,7 +261,7 @@ def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:
     assert caught.value.where == {"topic": "clicks", "partition": 0}
 
 
-def test_each_owner_is_told_once_for_a_topic() -> None:
+def test_each_owner_is_reported_once_per_topic() -> None:
     many = {BrokerPartition("clicks", p): FOREIGN for p in range(1007)}
     assert list(describe_by_owner({**many, BrokerPartition("other", 3): "x", A: "x"})) == [
         "clicks 0: owned by x; left out",
@@ -315,7 +313,7 @@ def test_a_log_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
     assert set(outside.rows().values()) == {1} and len(outside.rows()) == 12
 
 
-def test_the_position_of_a_known_log_stays_while_somebody_owns_it() -> None:
+def test_the_offset_of_a_known_log_stays_while_another_client_owns_it() -> None:
     outside = outside_of()
     run(outside, SKIP)
     outside.owners = {B: FOREIGN}
@@ -344,7 +342,7 @@ def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start
     )
 
 
-def test_live_consumers_are_lived_with_where_the_conf_says_so() -> None:
+def test_live_consumers_are_tolerated_with_the_confs_permission() -> None:
     outside = outside_of(owners={B: FOREIGN}, live_consumers=("group_host-1",))
     run(outside, settings_of(on_active_members="skip"))
     assert {log for log, _ in outside.rows()} == {A, C}
@@ -436,7 +434,7 @@ def test_claims_are_given_back_when_a_run_fails() -> None:
     assert outside.owners == {}
 
 
-def test_a_preview_says_what_would_be_left() -> None:
+def test_a_preview_lists_partitions_that_would_be_left_out() -> None:
     preview = Preview(
         "the next run makes plan 1",
         (),

@@ -52,7 +52,7 @@ def resumed(*names: str, before: tuple[Pause, ...]) -> tuple[tuple[Pause, ...], 
     return found.pauses, found.summary
 
 
-def test_what_is_named_is_paused_once_however_often_it_is_named() -> None:
+def test_a_partition_named_twice_is_paused_once() -> None:
     assert paused("clicks:1", "orders", "clicks:1") == (
         (of(B), whole("orders", "r")),
         ("clicks:1 is paused: r", "orders is paused: r"),
@@ -68,18 +68,18 @@ def test_what_is_named_is_paused_once_however_often_it_is_named() -> None:
         ((whole(), of(B, "old", 1)), "clicks:1", "clicks:1 is paused already: old"),
     ],
 )
-def test_what_is_paused_already_stays_as_it_was_and_that_is_said(
+def test_a_paused_partition_stays_as_it_was_and_that_is_reported(
     before: tuple[Pause, ...], name: str, message: str
 ) -> None:
     assert paused(name, before=before) == (before, (message,))
 
 
-def test_a_topic_is_paused_as_a_whole_beside_its_partitions_that_were_paused_before() -> None:
+def test_a_topic_is_paused_as_a_whole_in_addition_to_its_paused_partitions() -> None:
     assert paused("clicks", before=(of(B, "old"),))[0] == (of(B, "old"), whole("clicks", "r"))
 
 
 @pytest.mark.parametrize("name", ["clicks:9", "nosuch", "clicks:1-0"])
-def test_a_log_that_nobody_knows_is_neither_paused_nor_resumed(name: str) -> None:
+def test_an_unknown_log_is_neither_paused_nor_resumed(name: str) -> None:
     with pytest.raises(SettingsError, match="no partition|no topic"):
         paused(name)
     with pytest.raises(SettingsError, match="no partition|no topic"):
@@ -110,7 +110,7 @@ def test_a_log_that_nobody_knows_is_neither_paused_nor_resumed(name: str) -> Non
         ),
     ],
 )
-def test_what_is_resumed_is_paused_no_longer(
+def test_a_resumed_partition_is_not_paused_any_more(
     before: tuple[Pause, ...], names: list[str], left: tuple[Pause, ...], message: str
 ) -> None:
     assert resumed(*names, before=before) == (left, (message,))
@@ -146,7 +146,7 @@ def test_paused_logs_are_left_alone_led_or_not_and_come_back_for_who_names_them(
     }
 
 
-def test_the_oldest_record_is_asked_for_where_something_waits_and_messages_have_times() -> None:
+def test_the_oldest_record_is_requested_for_a_lag_on_messages_with_timestamps() -> None:
     extents = {
         A: PartitionOffsets(3, 9),
         B: PartitionOffsets(0, 5),
@@ -221,13 +221,13 @@ SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
         ),
     ],
 )
-def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(
+def test_a_pause_is_reported_with_its_lag_and_the_time_before_expiry(
     message: str, given: dict[str, object]
 ) -> None:
     assert paused_lines(**given) == [message]  # type: ignore[arg-type]
 
 
-def test_of_a_pause_nobody_tells_more_than_is_known() -> None:
+def test_unknown_facts_of_a_pause_are_not_reported() -> None:
     [result] = paused_lines((of(A),))
     assert result.startswith(
         f"clicks 0: {SINCE}r; 9 offsets unread, and their expiry is unknown: neither the "

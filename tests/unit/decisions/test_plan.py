@@ -55,7 +55,7 @@ from tests.fakes.planning import (
 # ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_plan_reads_from_the_first_record_and_says_all_it_knows() -> None:
+def test_the_first_plan_reads_from_the_first_record_and_records_every_observation() -> None:
     plan = planned(
         snapshot_of(
             {A: (3, 10), B: (0, 5)}, topic_ids={"clicks": "id-1"}, table=Table("t1", 0, None)
@@ -81,7 +81,7 @@ def test_the_first_plan_reads_from_the_first_record_and_says_all_it_knows() -> N
     )
 
 
-def test_the_next_plan_goes_on_where_the_last_one_ended_and_names_it() -> None:
+def test_the_next_plan_starts_at_the_end_of_the_last_one_and_names_it() -> None:
     state = onward({A: 7, B: 5})
     plan = planned(
         snapshot_of({A: (3, 10), B: (0, 5)}, committed={A: Committed(7, 2), B: Committed(5, 0)}),
@@ -257,7 +257,7 @@ def test_a_log_without_a_leader_keeps_its_position_under_skip() -> None:
     assert plan.positions == {A: 10, B: 5}
 
 
-def test_a_topic_that_was_made_again_needs_a_decision() -> None:
+def test_a_recreated_topic_needs_a_decision() -> None:
     with pytest.raises(NeedsDecision, match="deleted and recreated"):
         next_plan(
             snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-2"}),
@@ -265,12 +265,12 @@ def test_a_topic_that_was_made_again_needs_a_decision() -> None:
         )
 
 
-def test_topic_ids_that_brokers_begin_to_tell_are_kept() -> None:
+def test_topic_ids_that_brokers_begin_to_report_are_kept() -> None:
     plan = planned(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-1"}), onward({A: 7}))
     assert plan.topic_ids == {"clicks": "id-1"}
 
 
-def test_an_id_of_another_kind_says_nothing_of_a_topic() -> None:
+def test_an_id_of_another_kind_does_not_identify_a_topic() -> None:
     plan = planned(
         snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-1"}),
         onward({A: 7}, topic_ids={"clicks": "zxid-5"}),
@@ -290,25 +290,25 @@ def test_a_topic_named_in_plain_letters_must_exist() -> None:
     assert caught.value.where["topic"] == "clicks"
 
 
-def test_a_topic_that_is_gone_while_a_plan_is_left_to_read_it_is_told_by_that_plan() -> None:
+def test_a_deleted_topic_under_an_unfinished_plan_is_reported_by_that_plan() -> None:
     reject_missing_topics(SETTINGS, [], gone={"clicks"})
     with pytest.raises(TopicMissing):
         reject_missing_topics(SETTINGS, [], gone={"orders"})
 
 
-def test_a_topic_that_was_read_and_is_gone_is_not_told_as_a_wrong_spelling() -> None:
+def test_a_deleted_topic_that_was_read_is_not_reported_as_misspelt() -> None:
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(SETTINGS, ["click"], lambda: ["click"], read={"clicks"})
     assert "whether it was deleted" in caught.value.action and "spelling" not in caught.value.action
 
 
-def test_a_topic_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
+def test_a_missing_topic_is_reported_with_similar_names() -> None:
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(SETTINGS, [], lambda: ["orders", "click", "clicks-2"])
     assert caught.value.action == "Check its spelling: the cluster has click, clicks-2"
 
 
-def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
+def test_expressions_without_a_match_are_reported_with_the_existing_topics() -> None:
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(
             settings_of(topics=["x.*"]), [], lambda: ["__consumer_offsets", *"gfedcba"]
@@ -319,7 +319,7 @@ def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
 DOTTED = settings_of(topics=["clicks", "my.topic"])
 
 
-def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> None:
+def test_a_name_with_a_dot_is_reported_as_missing_if_no_topic_matches_it() -> None:
     reject_missing_topics(DOTTED, ["clicks", "my.topic"])
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(DOTTED, ["clicks"], lambda: ["clicks", "my.topics"])
@@ -342,7 +342,7 @@ def test_an_expression_that_is_no_name_may_match_nothing_where_another_one_does(
         (["clicks", "orders"], ["clicks"], ["orders"]),
     ],
 )
-def test_topics_that_are_allowed_and_denied_are_told_as_denied(
+def test_allowed_and_denied_topics_are_reported_as_denied(
     allow: list[str], deny: list[str], there: list[str]
 ) -> None:
     with pytest.raises(SettingsError, match="source.exclude_topics excludes it") as caught:
@@ -369,7 +369,7 @@ def test_expressions_must_match_something() -> None:
         reject_missing_topics(settings_of(topics=["x.*"]), [])
 
 
-def test_a_topic_whose_name_a_partition_cannot_hold_is_refused_where_the_table_is_partitioned_by_it() -> (
+def test_a_topic_name_that_no_partition_folder_can_have_is_rejected_for_tables_partitioned_by_topic() -> (
     None
 ):
     topics = ["clicks", "__HIVE_DEFAULT_PARTITION__"]
@@ -414,7 +414,7 @@ def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> No
         ),
     ],
 )
-def test_of_a_plan_it_is_known_whether_a_transform_made_its_rows_whatever_the_conf_says_now(
+def test_a_plan_records_whether_a_transform_shaped_its_rows_whatever_the_present_conf_is(
     of_then: Settings,
     now: Settings,
     expected: bool,
@@ -659,7 +659,7 @@ def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
         again(twice, snapshot_of({A: (0, 40)}), Loss(A, 7, 9, LossReason.SKIPPED))
 
 
-def test_what_is_skipped_or_passed_over_is_lost_of_the_life_that_the_log_has_now() -> None:
+def test_skipped_or_missing_offsets_are_losses_of_the_present_incarnation() -> None:
     old = with_id(
         replace(STORED, incarnations={A: 2}, losses=(Loss(A, 4, 5, LossReason.SKIPPED, 1),))
     )
@@ -691,7 +691,7 @@ def test_nothing_is_skipped_in_a_partition_while_it_has_no_leader() -> None:
     assert caught.value.retriable
 
 
-def test_what_was_skipped_in_a_partition_that_has_no_leader_by_now_is_for_the_plan_to_say_that_reads_it() -> (
+def test_offsets_skipped_in_a_partition_without_a_leader_are_reported_by_the_plan_that_reads_it() -> (
     None
 ):
     once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
@@ -714,7 +714,7 @@ def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one
     )
 
 
-def test_a_stored_plan_over_a_partition_without_a_leader_says_under_fail_what_lets_the_others_go_on() -> (
+def test_under_fail_a_stored_plan_without_a_leader_reports_the_key_that_lets_the_others_continue() -> (
     None
 ):
     with pytest.raises(
@@ -757,7 +757,7 @@ def test_plans_that_take_each_others_place_and_those_after_them_have_every_offse
     assert all(before[1] == after[0] for before, after in zip(found, found[1:])), found
 
 
-def test_a_stored_plan_whose_offsets_are_all_there_is_replayed() -> None:
+def test_a_stored_plan_with_all_its_offsets_in_the_log_is_replayed() -> None:
     stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
     assert replay_or_supersede(stored, snapshot_of({A: (3, 30), B: (0, 5)}), SETTINGS) == stored
 
@@ -796,7 +796,7 @@ def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was
     )
 
 
-def test_offsets_that_somebody_moved_a_position_past_are_a_loss() -> None:
+def test_offsets_that_another_client_moved_past_are_a_loss() -> None:
     state = replace(onward({A: 4}), positions={A: 7}, followed={A: 7})
     plan = planned(snapshot_of({A: (0, 9)}), state)
     assert (offsets_of(plan), plan.losses) == ({A: [(7, 9)]}, (Loss(A, 4, 7, LossReason.MOVED),))

@@ -94,7 +94,7 @@ def test_who_lost_the_session_is_no_member_wherever_it_stood(before: MemberState
     assert after_session_end(before).phase is Phase.UNJOINED
 
 
-def test_a_hundred_events_that_change_nothing_let_nobody_go() -> None:
+def test_a_hundred_events_without_a_change_remove_no_member() -> None:
     standing = STABLE
     for _ in range(100):
         standing, does = after_observation(standing, "ab", owns_its_share=True)

@@ -136,7 +136,7 @@ AWAITED = table_of(None, is_of_others_alone=True)
     "changes",
     [{}, {"kind": PlanKind.START}, {"number": 8, "table_transaction_version": 0, "table_id": None}],
 )
-def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_that_other_pipelines_made(
+def test_a_plan_made_without_a_table_is_superseded_in_a_table_that_other_pipelines_created(
     changes: dict[str, Any],
 ) -> None:
     ledger = ledger_of(changes.pop("number", 1), applied=False, **changes)
@@ -165,7 +165,7 @@ def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_
         (ledger_of(1, applied=False, kind=PlanKind.RESET), AWAITED, "there was no table"),
     ],
 )
-def test_a_plan_that_was_made_for_a_table_or_reached_one_does_not_go_on_in_that_of_other_pipelines(
+def test_a_plan_made_for_a_table_or_appended_to_one_is_not_superseded_in_a_table_of_other_pipelines(
     ledger: Ledger,
     table: Table,
     message: str,
@@ -173,7 +173,9 @@ def test_a_plan_that_was_made_for_a_table_or_reached_one_does_not_go_on_in_that_
     disagreement(ledger, table, message)
 
 
-def test_a_plan_that_may_be_in_no_table_is_said_to_be_looked_for_and_not_to_be_given_up() -> None:
+def test_for_a_plan_that_may_be_in_no_table_the_error_advises_to_search_it_and_not_to_abandon_it() -> (
+    None
+):
     error = disagreement(ledger_of(1, applied=False), table_of(None), "there was no table")
     assert (
         "searched in it: if it has some of them, the plan counts as done" in error.action
@@ -200,7 +202,7 @@ def test_a_plan_in_the_table_with_its_offsets_committed_is_complete(
     assert stand(ledger, table_of(number)) == UpToDate(plan_of(number), POSITIONS)
 
 
-def test_an_offset_at_its_position_is_complete_whoever_wrote_it() -> None:
+def test_an_offset_equal_to_the_loaded_until_offset_is_complete_whoever_committed_it() -> None:
     committed = {**COMPLETE, A: Committed(5, 77)}
     assert stand(ledger_of(2), table_of(2), committed) == UpToDate(plan_of(2), POSITIONS)
 
@@ -229,7 +231,7 @@ def test_some_offsets_committed_and_some_not_leaves_those_that_are_not() -> None
         (A, Committed()),
     ],
 )
-def test_an_offset_that_is_neither_was_moved_by_somebody_else(
+def test_an_unexpected_offset_was_moved_by_another_client(
     log: BrokerPartition, found: Committed
 ) -> None:
     with pytest.raises(OffsetMoved) as caught:
@@ -239,12 +241,12 @@ def test_an_offset_that_is_neither_was_moved_by_somebody_else(
     assert caught.value.where.get("offset") == found.offset
 
 
-def test_a_moved_offset_hides_behind_no_uncommitted_one() -> None:
+def test_a_moved_offset_is_found_also_with_an_uncommitted_one() -> None:
     with pytest.raises(OffsetMoved):
         stand(ledger_of(2), table_of(2), {A: SEEN[A], B: Committed(1, 0), C: SEEN[C]})
 
 
-def test_the_refusal_of_several_moved_offsets_tells_how_many() -> None:
+def test_the_error_for_several_moved_offsets_contains_their_number() -> None:
     with pytest.raises(OffsetMoved, match="and 1 more"):
         stand(ledger_of(2), table_of(2), {A: Committed(4, 9), B: Committed(1, 0), C: SEEN[C]})
 
@@ -291,7 +293,7 @@ def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:
     assert isinstance(found, UpToDate) and found.followed == {A: 50}
 
 
-def test_an_offset_of_a_log_that_nobody_asked_for_its_end_is_neither_followed_nor_moved() -> None:
+def test_an_offset_of_a_log_without_an_observed_end_is_neither_followed_nor_moved() -> None:
     committed = {**COMPLETE, A: Committed(50, 9), B: Committed(3, 1)}
     found = stand(
         ledger_of(2), table_of(2), committed, OnOffsetChanged.FOLLOW, ends={B: 100, C: 100}
@@ -349,7 +351,7 @@ def test_a_plan_that_was_superseded_too_late_is_adopted_although_it_was_never_re
     assert isinstance(found, RebuildFromTable) and found.plan == other
 
 
-def test_a_table_whose_log_forgot_our_commit_is_believed_by_its_commit_bit() -> None:
+def test_a_table_with_a_log_without_our_commit_counts_by_its_transaction_version() -> None:
     assert stand(ledger_of(2), table_of(2, metadata=None)) == UpToDate(plan_of(2), POSITIONS)
 
 
@@ -374,7 +376,7 @@ def test_a_table_that_holds_more_than_the_ledger_knows_is_right(
 
 
 @pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
-def test_an_offset_above_an_adopted_position_was_moved_by_somebody_else(
+def test_an_offset_above_a_restored_one_was_moved_by_another_client(
     on_offset_changed: OnOffsetChanged,
 ) -> None:
     committed = {**COMPLETE, A: Committed(50, 0)}
@@ -388,7 +390,7 @@ def test_an_offset_above_an_adopted_position_was_moved_by_somebody_else(
 
 @pytest.mark.parametrize("number", [None, 1])
 @pytest.mark.parametrize("metadata", [None, CommitMetadata(7, APP_ID, UID, 3, "plan-3")])
-def test_a_table_that_is_ahead_and_does_not_tell_the_plan_is_refused(
+def test_a_table_ahead_of_the_ledger_without_the_plan_is_rejected(
     number: int | None, metadata: CommitMetadata | None
 ) -> None:
     error = disagreement(
@@ -413,7 +415,7 @@ def test_a_commit_that_carries_a_plan_of_something_else_is_not_adopted(
     disagreement(ledger_of(1), table_of(3, metadata=metadata), "was not made for it")
 
 
-def test_a_commit_whose_plan_is_damaged_is_not_adopted() -> None:
+def test_a_commit_with_a_damaged_plan_is_not_restored() -> None:
     disagreement(
         ledger_of(1),
         table_of(3, metadata=replace(stamp_of(plan_of(3)), document=b"x")),
@@ -482,7 +484,7 @@ def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_pl
     )
 
 
-def test_a_restore_that_came_after_the_rows_were_removed_is_told_and_not_asked_for() -> None:
+def test_a_restore_after_the_removal_of_rows_is_reported_and_needs_no_decision() -> None:
     done = (ForeignCommit(8, "DELETE", "removed rows"), ForeignCommit(9, "RESTORE", "removed rows"))
     error = disagreement(
         ledger_of(2),
@@ -508,7 +510,7 @@ def test_another_table_than_the_first_plan_went_to_is_refused() -> None:
 
 @pytest.mark.parametrize("ledger", [ledger_of(None), ledger_of(2), ledger_of(3, applied=False)])
 @pytest.mark.parametrize("why", ["removed rows", "redefined the table"])
-def test_a_table_that_somebody_else_changed_is_refused_with_the_version(
+def test_a_table_that_another_writer_changed_is_rejected_with_the_version(
     ledger: Ledger, why: str
 ) -> None:
     table = table_of(
@@ -571,7 +573,7 @@ def test_what_others_did_up_to_an_acknowledged_version_stops_nothing() -> None:
         acknowledgement_of(2, table_id=None),
     ],
 )
-def test_what_came_after_the_acknowledged_version_or_was_said_of_another_table_stops(
+def test_a_change_after_the_accepted_version_or_accepted_for_another_table_stops(
     acknowledgement: Acknowledgement,
 ) -> None:
     table = table_of(
@@ -647,7 +649,7 @@ def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(
         ),
     ],
 )
-def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(
+def test_a_decision_does_not_cover_a_table_with_fewer_rows_than_at_its_time(
     acknowledgement: dict[str, Any], table: Table | None
 ) -> None:
     result = replace(
@@ -699,15 +701,13 @@ def test_a_word_stays_in_force_when_the_record_of_its_plan_is_made_up_for() -> N
     )
 
 
-def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
+def test_a_plan_of_a_lost_and_accepted_table_is_superseded() -> None:
     acknowledgement = acknowledgement_of(3, table_id=None, delta_version=None)
     found = stand(replace(ledger_of(3, applied=False), acknowledged=acknowledgement), None)
     assert found == Supersede(plan_of(3), "the table is gone, and that was accepted: it was me")
 
 
-def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_than_an_acknowledgement() -> (
-    None
-):
+def test_a_plan_that_another_table_may_hold_needs_more_than_an_accepted_change() -> None:
     result = replace(
         ledger_of(3, applied=False), acknowledged=acknowledgement_of(3, table_id="clone")
     )
@@ -739,7 +739,7 @@ def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_
         (Ledger(), table_of(None)),
     ],
 )
-def test_where_the_ledgers_tell_whether_the_newest_plan_is_in_the_table_no_row_is_looked_for(
+def test_with_ledgers_that_record_the_newest_plans_result_no_row_is_searched(
     ledger: Ledger, table: Table | None
 ) -> None:
     assert is_told(ledger, table)

@@ -139,7 +139,7 @@ def test_whatever_was_replaced_and_pruned_the_table_is_proven_right(
 
 
 @given(histories(), st.integers(0, 6), st.data())
-def test_a_row_too_few_or_too_many_is_found_behind_any_replay(
+def test_a_missing_or_surplus_row_is_found_after_any_replay(
     history: History, folded: int, data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, history.end))
@@ -167,13 +167,11 @@ def test_of_a_dense_interval_the_parts_around_are_known_and_of_another_only_the_
     [Interval(0, 10, 9), Interval(0, 10, None)],
     ids=["the replaced rows were not counted", "the loaded rows were not counted"],
 )
-def test_where_nobody_counted_the_rows_the_number_is_not_known(interval: Interval) -> None:
+def test_without_counts_of_the_rows_the_number_is_unknown(interval: Interval) -> None:
     assert replace_span([interval], Span(LOG, 3, 6), [Interval(3, 6, 3)])[0].rows is None
 
 
-def test_byte_positions_tell_no_rows_so_a_replay_inside_an_interval_leaves_their_number_alone() -> (
-    None
-):
+def test_byte_positions_count_no_rows_so_a_replay_inside_an_interval_keeps_their_number() -> None:
     left = replace_span(
         [Interval(0, 100, 100)], Span(PHYSICAL, 30, 60, stood=31), [Interval(30, 60, 29)]
     )
@@ -187,7 +185,7 @@ def test_rows_of_another_life_of_the_log_are_left_alone() -> None:
     ) == (old, came)
 
 
-def test_after_others_removed_rows_what_stood_says_nothing_of_the_rest() -> None:
+def test_after_a_removal_of_rows_by_others_the_former_count_does_not_apply_to_the_rest() -> None:
     history = History(has=set(range(10)) - {1})
     history.adds(PlanKind.INGEST, [0, 10], [False])
     history.adds(PlanKind.REPLAY, [4, 6], [True])

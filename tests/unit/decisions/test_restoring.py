@@ -88,7 +88,7 @@ def test_an_offset_that_another_client_moved_goes_back_to_the_position(offset: i
     reject_unfinished(outside)
 
 
-def test_a_plan_of_which_nobody_wrote_a_record_gets_it_before_offsets_go_back_and_its_losses_are_told() -> (
+def test_a_plan_without_a_recorded_result_gets_it_before_offsets_go_back_and_its_losses_are_reported() -> (
     None
 ):
     outside, skips = loaded(), settings_of(on_data_loss="skip")
@@ -110,7 +110,7 @@ def test_a_plan_of_which_nobody_wrote_a_record_gets_it_before_offsets_go_back_an
 
 
 @pytest.mark.parametrize("offset", [None, 9, 30])
-def test_a_ledger_that_was_lost_is_written_anew_and_offsets_that_somebody_set_since_go_back(
+def test_a_lost_ledger_is_written_anew_and_offsets_that_another_client_set_since_go_back(
     offset: int | None,
 ) -> None:
     outside = emptied(loaded())
@@ -148,7 +148,9 @@ def test_a_crash_while_it_is_restored_is_finished_by_saying_it_again(step: str, 
     reject_unfinished(outside)
 
 
-def test_a_stored_plan_is_left_to_the_next_run_unless_somebody_moved_an_offset_since() -> None:
+def test_a_stored_plan_is_left_to_the_next_run_unless_another_client_moved_an_offset_since() -> (
+    None
+):
     outside = loaded()
     outside.logs[A].end = 25
     with pytest.raises(Crash):
@@ -185,13 +187,13 @@ def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:
     assert "etl ledger restore CONF" in (refused.value.action or "")
 
 
-def test_a_table_without_a_plan_of_ours_tells_nothing() -> None:
+def test_a_table_without_a_plan_of_ours_restores_nothing() -> None:
     with pytest.raises(SettingsError, match="nothing to restore"):
         restore(outside_of(15))
     assert not is_forgotten(plain_snapshot({}).ledger, Table("t", 3, None))
 
 
-def test_what_going_on_behind_rows_comes_to_is_said() -> None:
+def test_the_consequences_of_a_restore_from_rows_are_reported() -> None:
     snapshot = plain_snapshot({A: (0, 30), B: (0, 5)}, committed={A: Committed(21, 0)})
     result = describe_restored_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
     assert result[0] == (

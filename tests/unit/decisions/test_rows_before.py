@@ -68,7 +68,7 @@ def test_a_first_plan_that_would_read_offsets_of_rows_in_the_table_is_refused_wi
     ("first", "second", "is_refused"),
     [(100, 60, False), (150, 200, False), (99, 60, True), (100, 59, True)],
 )
-def test_a_partition_begins_behind_the_rows_where_the_group_has_an_offset_there_and_not_before_them(
+def test_a_partition_starts_after_the_rows_if_the_groups_offset_is_there_and_not_before_them(
     first: int,
     second: int,
     is_refused: bool,
@@ -86,15 +86,15 @@ def test_a_partition_begins_behind_the_rows_where_the_group_has_an_offset_there_
     assert plan.rows_before == RowsBefore("t", HELD)
 
 
-def test_rows_of_the_last_life_count_and_what_is_loaded_behind_them_is_of_that_life() -> None:
+def test_rows_of_the_last_incarnation_count_and_rows_loaded_after_them_have_that_incarnation() -> (
+    None
+):
     held = (HeldRows(FIRST, 0, 0, 900, 900), HeldRows(FIRST, 2, 0, 50, 50))
     plan = planned(seen(table=replace(TABLE, held=held), committed={FIRST: Committed(50, 1)}))
     assert begins(plan)[FIRST] == 50 and plan.incarnations == {FIRST: 2}
 
 
-def test_rows_that_an_operator_said_are_other_records_leave_the_start_alone_and_the_next_life_begins() -> (
-    None
-):
+def test_rows_accepted_as_other_records_keep_the_start_and_the_next_incarnation_begins() -> None:
     plan = planned(seen(ledger=word()))
     assert begins(plan) == {FIRST: 0, SECOND: 0} and plan.incarnations == {FIRST: 1, SECOND: 1}
     assert plan.rows_before is not None and all(one.is_accepted for one in plan.rows_before.held)
@@ -143,7 +143,7 @@ def test_a_partition_that_could_not_be_read_at_first_is_judged_by_what_the_last_
     assert topics_accepted(later) == ("clicks",)
 
 
-def test_a_table_is_asked_before_plan_one_and_later_for_new_topics_only_if_it_had_rows_before() -> (
+def test_a_table_is_searched_before_plan_one_and_later_for_new_topics_only_if_it_had_rows_before() -> (
     None
 ):
     topics, last = ("clicks", "views"), plain_plan(positions={FIRST: 1}, table_id="t")

@@ -56,7 +56,7 @@ def unloaded() -> Outside:
     return outside
 
 
-def test_a_position_that_goes_forwards_skips_by_hand_and_says_so() -> None:
+def test_an_offset_set_forwards_skips_records_and_reports_it() -> None:
     outside = loaded()
     outside.logs[A].end = 30
     plan = set_to(outside, a=20)
@@ -74,7 +74,7 @@ def test_a_position_that_goes_forwards_skips_by_hand_and_says_so() -> None:
     ] and outside.offsets[A][0] == 30
 
 
-def test_a_position_goes_back_over_what_was_never_loaded_and_nothing_comes_twice() -> None:
+def test_an_offset_set_back_over_unloaded_records_loads_each_once() -> None:
     outside = unloaded()
     plan = set_to(outside, LATEST, a=4)
     assert plan and not plan.losses and plan.positions[A] == 4
@@ -86,7 +86,7 @@ def test_a_position_goes_back_over_what_was_never_loaded_and_nothing_comes_twice
     )
 
 
-def test_what_was_skipped_by_hand_is_loaded_once_the_position_goes_back() -> None:
+def test_skipped_records_are_loaded_once_after_the_offset_is_set_back() -> None:
     outside = loaded()
     outside.logs[A].end = 30
     set_to(outside, a=30)
@@ -131,7 +131,7 @@ def test_an_offset_that_the_log_does_not_have_is_refused(to: int, what: str) -> 
         set_to(outside, a=to)
 
 
-def test_an_offset_behind_an_open_transaction_is_refused_until_it_ends() -> None:
+def test_an_offset_after_an_open_transaction_is_rejected_until_its_end() -> None:
     outside = loaded()
     outside.logs[A].end, outside.logs[A].held_back = 30, 10
     with pytest.raises(NotYetReadable):
@@ -182,7 +182,7 @@ def test_a_stored_plan_gives_its_number_to_the_position_and_the_rest_of_it_is_re
         (25, 15, []),
     ],
 )
-def test_a_position_that_is_set_again_before_a_run_tells_what_it_skips_once(
+def test_an_offset_that_is_set_twice_before_a_run_reports_the_skipped_offsets_once(
     first: int, second: int, lost: list[tuple[int, int]]
 ) -> None:
     outside = loaded()
@@ -244,7 +244,7 @@ def test_a_position_that_was_set_in_the_place_of_a_plan_that_begins_a_log_is_not
 
 
 @pytest.mark.parametrize("moment", range(44))
-def test_a_crash_at_any_moment_of_setting_and_of_the_run_behind_it_loses_and_doubles_nothing(
+def test_a_crash_at_any_moment_of_setting_an_offset_or_of_the_next_run_loses_and_doubles_nothing(
     moment: int,
 ) -> None:
     outside = unloaded()
@@ -323,9 +323,7 @@ def test_our_own_position_is_set_where_another_client_moved_the_offset_and_runs_
     )
 
 
-def test_a_position_in_a_life_of_a_log_keeps_that_life_and_epochs_that_nobody_read_are_dropped() -> (
-    None
-):
+def test_a_set_offset_keeps_the_incarnation_and_drops_epochs_after_it() -> None:
     outside = loaded()
     outside.logs[A].cut(10)
     outside.logs[A].end = 30
@@ -377,7 +375,7 @@ def test_the_plan_is_written_and_read_back_as_it_is() -> None:
         ((4, 10), [(0, 2), (1, 6)], [(6, 10)]),
     ],
 )
-def test_what_is_left_of_a_stretch_outside_of_its_holes(
+def test_the_rest_of_an_interval_excludes_its_holes(
     stretch: tuple[int, int],
     holes: list[tuple[int, int]],
     left: list[tuple[int, int]],

@@ -30,7 +30,7 @@ def test_a_run_with_little_to_read_is_short() -> None:
     )
 
 
-def test_a_small_plan_is_not_short_where_a_large_one_comes_behind_it() -> None:
+def test_a_small_plan_is_not_short_with_a_large_one_after_it() -> None:
     assert not short(10, {LOG: 10 + MANY + 1})
     assert not short(10, {LOG: 10, OTHER: MANY + 1}), (
         "a log that has no position yet counts from its start"
@@ -45,7 +45,7 @@ def test_a_small_plan_is_not_short_where_a_large_one_comes_behind_it() -> None:
         {"table": {"path": "t", "auto_compact_min_files": 20}},
     ],
 )
-def test_a_run_is_not_short_where_nobody_knows_what_else_its_session_will_read(
+def test_a_run_is_not_short_if_the_further_reads_of_its_session_are_unknown(
     section: dict[str, Any],
 ) -> None:
     assert not short(10, {LOG: 10}, **section)

@@ -39,7 +39,7 @@ def test_by_default_no_plan_is_small_not_even_one_of_nothing() -> None:
     assert not small(0) and not small(0, OffsetRange(A, 0, 1))
 
 
-def test_records_of_a_size_that_nobody_tells_are_taken_for_large_ones() -> None:
+def test_records_of_unknown_size_count_as_large() -> None:
     unknown = BrokerPartition("others", 0)
     assert not small(1000, OffsetRange(unknown, 0, 10))
 

@@ -42,12 +42,12 @@ def test_on_s3_ours_keeps_delta_s_log_by_either_scheme_and_brings_hadoops_client
         assert is_ours(found) and packages(found) == ["org.apache.hadoop:hadoop-aws:3.5.0"]
 
 
-def test_a_log_store_that_somebody_chose_stays() -> None:
+def test_a_configured_log_store_stays() -> None:
     chosen = {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}
     assert settings_for(S3, chosen) == {} and not is_ours(chosen) and packages(chosen)
 
 
-def test_a_log_store_for_s3_is_the_one_that_spark_uses_which_is_told_s3a() -> None:
+def test_a_log_store_for_s3_is_that_of_spark_under_s3a() -> None:
     chosen = {"spark.delta.logStore.s3.impl": "io.delta.storage.S3DynamoDBLogStore"}
     assert settings_for(S3, chosen) == {
         "spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"
@@ -55,12 +55,12 @@ def test_a_log_store_for_s3_is_the_one_that_spark_uses_which_is_told_s3a() -> No
 
 
 @pytest.mark.parametrize("path", [S3, AZURE])
-def test_a_log_store_that_somebody_chose_for_another_scheme_chooses_none_here(path: str) -> None:
+def test_a_log_store_configured_for_another_scheme_does_not_apply_here(path: str) -> None:
     chosen = {"spark.delta.logStore.gs.impl": "io.delta.storage.GCSLogStore"}
     assert settings_for(path, chosen) == settings_for(path, {})
 
 
-def test_a_log_store_that_somebody_chose_for_all_schemes_stays_alone() -> None:
+def test_a_log_store_configured_for_all_schemes_stays_alone() -> None:
     assert settings_for(S3, {"spark.delta.logStore.class": "mine"}) == {}
 
 
@@ -74,9 +74,7 @@ def test_a_log_store_that_somebody_chose_for_all_schemes_stays_alone() -> None:
         ({}, OURS),
     ],
 )
-def test_a_log_store_that_spark_submit_was_told_of_stays(
-    submitted: dict[str, str], kept: str | None
-) -> None:
+def test_a_log_store_of_spark_submit_stays(submitted: dict[str, str], kept: str | None) -> None:
     found = {**submitted, **complete({"spark.app.name": "etl", **settings_for(S3, {})}, submitted)}
     assert found.get("spark.delta.logStore.s3a.impl") == kept and found["spark.app.name"] == "etl"
     assert (
@@ -86,14 +84,14 @@ def test_a_log_store_that_spark_submit_was_told_of_stays(
     )
 
 
-def test_a_store_that_throttles_is_asked_for_minutes_and_not_for_a_day() -> None:
+def test_a_store_that_throttles_is_retried_for_minutes_and_not_for_a_day() -> None:
     """S3A waits a tenth of a second, then twice as long each time."""
     [(key, tries)] = hadoop_defaults("s3a://lake/t").items()
     assert key == "fs.s3a.retry.throttle.limit" and 20 < 0.1 * 2 ** int(tries) < 60
     assert hadoop_defaults("/data/t") == {}
 
 
-def test_a_jvm_whose_azure_is_away_ends_without_asking_it_to_take_figures() -> None:
+def test_a_jvm_with_an_unreachable_azure_ends_without_sending_metrics() -> None:
     assert hadoop_defaults(AZURE) == {"fs.azure.metrics.collection.enabled": "false"}
 
 
@@ -176,7 +174,7 @@ def test_whatever_a_session_leaves_out_of_its_event_log_the_keys_of_a_store_are_
         assert redacting(keys, widened) is None
 
 
-def test_who_tells_hadoop_no_secret_changes_nothing() -> None:
+def test_without_secrets_for_hadoop_its_settings_stay() -> None:
     assert redacting([], "mine") is None
 
 
@@ -191,7 +189,7 @@ def test_who_tells_hadoop_no_secret_changes_nothing() -> None:
         (None, STORES_OF[S3], None, False),
     ],
 )
-def test_a_session_that_asks_a_catalog_reaches_the_store_of_its_warehouse_with_the_keys_that_fit_it(
+def test_a_session_with_a_catalog_reaches_the_store_of_its_warehouse_with_the_matching_keys(
     warehouse: str | None,
     store: StoreSettings,
     place: str | None,
@@ -201,7 +199,7 @@ def test_a_session_that_asks_a_catalog_reaches_the_store_of_its_warehouse_with_t
     assert found == place and (found is not None and store_of(found) == store) is has_keys
 
 
-def test_hadoop_is_told_of_the_scheme_s3_where_a_place_has_it() -> None:
+def test_hadoop_gets_the_scheme_s3_if_a_location_has_it() -> None:
     by_scheme = {
         path: hadoop_defaults(path).get("fs.s3.impl")
         for path in (S3, "s3a://lake/t", AZURE, "/data/t")

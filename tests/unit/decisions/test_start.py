@@ -95,7 +95,7 @@ def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None
     assert its_rows(outside) == [4, 5], "the conf of the first run counts"
 
 
-def behind_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
+def after_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
     """Partition 0 has 6 records, the last 4 after the start of an open transaction."""
     outside = outside_of(6, 3, 0)
     outside.logs[LOGS[0]].held_back, outside.logs[LOGS[0]].later = 4, later
@@ -106,10 +106,10 @@ def behind_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside,
     ("later", "rows"),
     [({4: NOON_MS, 5: NOON_MS - 1}, [4, 5]), ({5: NOON_MS - 1}, []), ({2: NOON_MS}, [2, 3, 4, 5])],
 )
-def test_a_start_by_time_behind_an_open_transaction_waits_and_loads_no_older_record(
+def test_a_start_by_time_after_an_open_transaction_waits_and_loads_no_older_record(
     later: dict[int, int], rows: list[int]
 ) -> None:
-    outside, settings = behind_a_transaction(later, starting_offsets=AT_NOON)
+    outside, settings = after_a_transaction(later, starting_offsets=AT_NOON)
     for _ in range(2):
         run(outside, settings)
         assert its_rows(outside) == []
@@ -119,7 +119,7 @@ def test_a_start_by_time_behind_an_open_transaction_waits_and_loads_no_older_rec
 
 
 def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> None:
-    outside, settings = behind_a_transaction({1: NOON_MS}, starting_offsets=AT_NOON)
+    outside, settings = after_a_transaction({1: NOON_MS}, starting_offsets=AT_NOON)
     run(outside, settings)
     assert its_rows(outside) == [1]
 
@@ -127,7 +127,7 @@ def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> No
 def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_it_is_loaded() -> (
     None
 ):
-    outside, settings = behind_a_transaction({}, starting_offsets="latest")
+    outside, settings = after_a_transaction({}, starting_offsets="latest")
     run(outside, settings)
     outside.logs[LOGS[0]].held_back = 0
     run(outside, settings)
@@ -148,7 +148,7 @@ def skipping_owners(**source: Any) -> Settings:
     )
 
 
-def beside_an_unread_topic(why: str, *ends: int) -> Outside:
+def with_an_unread_topic(why: str, *ends: int) -> Outside:
     """Another topic with four records that are older than the first run, and that this one cannot
     read: a partition of its own.
     """
@@ -167,15 +167,15 @@ def can_be_read(outside: Outside) -> None:
 def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later(
     why: str, ends: tuple[int, ...]
 ) -> None:
-    outside, settings = beside_an_unread_topic(why, *ends), skipping_owners()
+    outside, settings = with_an_unread_topic(why, *ends), skipping_owners()
     run(outside, settings)
     can_be_read(outside)
     run(outside, skipping_owners(starting_offsets="latest"))
     reject_unfinished(outside)
 
 
-def test_a_start_that_is_kept_is_told_once() -> None:
-    outside = beside_an_unread_topic("no_leader", 5)
+def test_a_kept_start_is_reported_once() -> None:
+    outside = with_an_unread_topic("no_leader", 5)
     run(outside, skipping_owners())
     assert outcomes(run(outside, skipping_owners())) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
 
@@ -184,7 +184,7 @@ def test_a_start_that_is_kept_is_told_once() -> None:
 def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_first_run(
     step: str,
 ) -> None:
-    outside, settings = beside_an_unread_topic("no_leader", 5, 3), skipping_owners()
+    outside, settings = with_an_unread_topic("no_leader", 5, 3), skipping_owners()
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
     can_be_read(outside)
@@ -196,7 +196,7 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_th
     None
 ):
     outside, settings = (
-        beside_an_unread_topic("no_leader", 5),
+        with_an_unread_topic("no_leader", 5),
         skipping_owners(on_data_loss="skip", starting_offsets="earliest"),
     )
     with pytest.raises(Crash):
@@ -210,7 +210,7 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_th
 
 
 def test_the_start_of_a_topic_that_could_not_be_read_survives_the_loss_of_the_ledger() -> None:
-    outside, settings = beside_an_unread_topic("no_leader", 5), skipping_owners()
+    outside, settings = with_an_unread_topic("no_leader", 5), skipping_owners()
     run(outside, settings)
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
     can_be_read(outside)
@@ -219,7 +219,7 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_the_loss_of_the_le
 
 
 def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_decided() -> None:
-    outside = beside_an_unread_topic("no_leader", 5)
+    outside = with_an_unread_topic("no_leader", 5)
     run(outside, skipping_owners())
     can_be_read(outside)
     run(outside, skipping_owners(exclude_topics=["clicks-2"]))
@@ -228,7 +228,7 @@ def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_de
 
 
 def test_a_topic_that_the_conf_names_only_later_starts_as_a_new_one() -> None:
-    outside = beside_an_unread_topic("", 5)
+    outside = with_an_unread_topic("", 5)
     run(outside, skipping_owners(exclude_topics=["clicks-2"]))
     run(outside, skipping_owners())
     assert its_rows(outside) == [0, 1, 2, 3, 4] and not its_rows(outside, UNREAD)
@@ -246,7 +246,7 @@ def test_a_first_run_without_any_leader_keeps_its_start_all_the_same() -> None:
     assert outside.rows() == {(LOGS[0], 5): 1}
 
 
-def test_a_new_topic_that_starts_at_the_latest_does_so_where_nobody_leads_it_at_first() -> None:
+def test_a_new_topic_starts_at_the_latest_offset_also_if_it_had_no_leader_at_first() -> None:
     outside, settings = (
         outside_of(5),
         settings_of(on_no_leader="skip", new_topics_starting_offsets="latest"),
@@ -264,7 +264,7 @@ def test_a_new_topic_that_starts_at_the_latest_does_so_where_nobody_leads_it_at_
     )
 
 
-def test_a_partition_that_somebody_owned_at_the_first_run_starts_where_that_run_decided() -> None:
+def test_a_partition_with_another_owner_at_the_first_run_starts_where_that_run_decided() -> None:
     outside, settings = outside_of(6, 3, 0), settings_of(starting_offsets="latest")
     skipping = settings.model_copy(
         update={"group": settings.group.model_copy(update={"on_owned": OnOwned.SKIP})}
@@ -287,7 +287,7 @@ def test_an_owner_that_commits_before_it_goes_is_followed_where_it_stopped() -> 
 
 
 @pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
-def test_what_is_decided_survives_a_crash_of_the_first_run(step: str) -> None:
+def test_a_decided_start_survives_a_crash_of_the_first_run(step: str) -> None:
     outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
@@ -296,7 +296,7 @@ def test_what_is_decided_survives_a_crash_of_the_first_run(step: str) -> None:
     assert its_rows(outside) == [5]
 
 
-def test_what_is_decided_survives_the_loss_of_the_ledger() -> None:
+def test_a_decided_start_survives_the_loss_of_the_ledger() -> None:
     outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
     run(outside, settings)
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
@@ -363,7 +363,7 @@ def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had
     assert truncated.positions[A] == 4
 
 
-def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:
+def test_offsets_at_a_time_are_requested_only_for_logs_that_start_at_one() -> None:
     first = plan_settings(starting_offsets=AT_NOON)
     assert timestamps_to_look_up([A, OTHER], None, first, {}) == {A: NOON_MS, OTHER: NOON_MS}
     assert timestamps_to_look_up([A, OTHER], None, SKIP, {}) == {}
@@ -372,7 +372,7 @@ def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:
     ) == {A: NOW_MS}
 
 
-def test_a_log_with_a_committed_offset_is_not_asked_for_its_moment() -> None:
+def test_for_a_log_with_a_committed_offset_no_offset_at_a_time_is_requested() -> None:
     last = kept_after_a_first_run(starting_offsets="latest")
     committed = {A: Committed(3), B: NOTHING_COMMITTED}
     assert timestamps_to_look_up(
@@ -382,7 +382,7 @@ def test_a_log_with_a_committed_offset_is_not_asked_for_its_moment() -> None:
     assert timestamps_to_look_up([A, B], last, SKIP, {A: NOTHING_COMMITTED}) == {A: NOW_MS}
 
 
-def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
+def test_a_start_without_a_requested_offset_waits_for_a_run_that_requests_it() -> None:
     last = kept_after_a_first_run(starting_offsets="latest")
     state = onward({B: 5}, pending_starts=last.pending_starts)
     plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}), state, SKIP)
@@ -391,7 +391,7 @@ def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
     assert (plan.positions, plan.pending_starts) == ({A: 9, B: 7}, {})
 
 
-def test_under_fail_a_partition_whose_leader_went_away_while_it_was_asked_stops_the_run() -> None:
+def test_under_fail_a_partition_that_loses_its_leader_during_the_request_stops_the_run() -> None:
     with pytest.raises(BrokerUnreachable):
         planned(
             snapshot_of({B: (0, 5)}, leaderless=frozenset({A})),

@@ -20,11 +20,11 @@ AZURE = "abfss://lake@acme.dfs.core.windows.net/clicks"
 @pytest.mark.parametrize(
     "path", ["s3://lake/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t", "gs://lake/t", "/data/t"]
 )
-def test_nothing_given_is_nothing_told(path: str) -> None:
+def test_without_options_nothing_is_set(path: str) -> None:
     assert delta_rs_options(path, StoreSettings()) == hadoop_options(path, StoreSettings()) == {}
 
 
-def test_both_engines_are_told_the_same_of_s3() -> None:
+def test_both_engines_get_the_same_settings_of_s3() -> None:
     store = StoreSettings(
         endpoint="http://h:9000", allow_http=True, access_key=KEY, secret_key=SECRET
     )
@@ -47,7 +47,7 @@ def test_both_engines_are_told_the_same_of_s3() -> None:
     }
 
 
-def test_of_amazon_itself_only_the_region_need_be_told() -> None:
+def test_for_amazon_itself_the_region_is_enough() -> None:
     store = StoreSettings(region="eu-central-1")
     assert delta_rs_options("s3://lake/t", store) == {"AWS_REGION": "eu-central-1"}
     assert hadoop_options("s3://lake/t", store) == {
@@ -55,7 +55,7 @@ def test_of_amazon_itself_only_the_region_need_be_told() -> None:
     }
 
 
-def test_both_engines_are_told_the_key_of_azures_account() -> None:
+def test_both_engines_get_the_key_of_azures_account() -> None:
     store = StoreSettings(account_key=KEY)
     assert delta_rs_options(AZURE, store) == {
         "AZURE_STORAGE_ACCOUNT_NAME": "acme",
@@ -64,7 +64,7 @@ def test_both_engines_are_told_the_key_of_azures_account() -> None:
     assert hadoop_options(AZURE, store) == {"fs.azure.account.key.acme.dfs.core.windows.net": KEY}
 
 
-def test_what_speaks_azures_protocol_elsewhere_is_told_to_both() -> None:
+def test_both_engines_get_the_endpoint_of_an_azure_compatible_store() -> None:
     store = StoreSettings(endpoint="http://127.0.0.1:10000/acme", allow_http=True, account_key=KEY)
     assert delta_rs_options(AZURE, store) == {
         "AZURE_STORAGE_ACCOUNT_NAME": "acme",

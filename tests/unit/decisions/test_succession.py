@@ -94,7 +94,7 @@ def test_a_start_that_the_other_decided_and_could_not_read_is_taken_over() -> No
     assert [offset for log, offset in outside.rows() if log == late] == [3]
 
 
-def test_what_was_backfilled_beside_a_pipeline_is_taken_over_with_it() -> None:
+def test_backfills_of_a_pipeline_are_inherited_with_it() -> None:
     outside = loaded_by_another(6, 6, 6)
     outside.others = (*outside.others, replace(old_pipeline(), app_id=f"{OLD}@jan"))
     run(ruled(outside))
@@ -102,7 +102,7 @@ def test_what_was_backfilled_beside_a_pipeline_is_taken_over_with_it() -> None:
 
 
 @pytest.mark.parametrize("plan", [old_pipeline().plan, None])
-def test_nobody_is_told_to_take_the_place_of_a_backfill_but_of_the_pipeline_that_it_is_beside(
+def test_errors_advise_to_inherit_the_live_pipeline_and_not_its_backfill(
     plan: Plan | None,
 ) -> None:
     outside = loaded_by_another(6, 6, 6)
@@ -165,7 +165,7 @@ def test_two_pipelines_with_topics_of_their_own_share_a_table() -> None:
     assert outcomes(run(outside)) == [Outcome.INGESTED]
 
 
-def test_a_topic_that_comes_later_is_asked_for_too_and_those_that_we_know_are_not() -> None:
+def test_a_topic_added_later_is_requested_too_and_known_ones_are_not() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.others = (old_pipeline(),)
@@ -178,7 +178,7 @@ def test_a_topic_that_comes_later_is_asked_for_too_and_those_that_we_know_are_no
         run(outside)
 
 
-def test_where_nobody_knows_what_the_other_loaded_the_tables_rows_decide() -> None:
+def test_if_the_others_loaded_offsets_are_unknown_the_tables_rows_decide() -> None:
     forgotten = OtherPipeline(OLD, 4)
     snapshot = snapshot_of(loaded_by_another(6, 6, 6, other=forgotten))
     assert snapshot.table is not None
@@ -200,7 +200,7 @@ def test_a_stored_plan_is_not_replayed_into_a_table_that_another_pipeline_loaded
         run(outside)
 
 
-def test_the_pipeline_that_was_taken_over_stops_and_no_acknowledgement_lets_it_go_on() -> None:
+def test_an_inherited_pipeline_stops_and_no_accepted_change_lets_it_continue() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.foreign = (
@@ -228,9 +228,7 @@ def test_the_pipeline_that_was_taken_over_stops_and_no_acknowledgement_lets_it_g
 # ---------------------------------------------------------------------------------------------------------
 
 
-def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_from_there() -> (
-    None
-):
+def test_an_heir_begins_at_the_others_offsets_and_the_next_run_continues_from_there() -> None:
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
     assert plan is not None
@@ -326,7 +324,7 @@ def of_another_era(outside: Outside, number: int) -> Snapshot:
 
 
 @pytest.mark.parametrize("number", [1, 7])
-def test_who_takes_the_place_of_an_era_before_goes_on_behind_both_and_under_a_number_that_the_table_takes(
+def test_an_heir_of_an_earlier_era_continues_after_both_under_a_number_that_the_table_accepts(
     number: int,
 ) -> None:
     outside = outside_of(4, 4, 4)
@@ -374,9 +372,7 @@ def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_on
         state_of_own_ledger(of_another_era(outside, 3))
 
 
-def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_again_is_of_the_past() -> (
-    None
-):
+def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_past() -> None:
     outside = loaded_by_another(9, 9, 9)
     snapshot = snapshot_of(outside)
     taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
@@ -425,7 +421,7 @@ def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> No
         predecessor_of(old_pipeline({orders: 7}), {}, snapshot, SETTINGS)
 
 
-def test_where_the_log_forgot_the_others_plan_its_rows_say_where_it_ended() -> None:
+def test_without_the_others_plan_in_the_log_its_rows_show_its_end() -> None:
     snapshot = snapshot_of(loaded_by_another(6, 6, 6))
     taken = predecessor_of(
         OtherPipeline(OLD, 4), {LOGS[0]: (2, 7), LOGS[1]: (0, 9)}, snapshot, SETTINGS
@@ -492,7 +488,7 @@ def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record(
 OLDEST = f"offset-range-etl/{CLUSTER}/oldest-group/clicks"
 
 
-def test_who_takes_over_takes_what_that_one_had_taken_over_and_goes_on() -> None:
+def test_an_heir_inherits_the_others_inheritance_and_continues() -> None:
     middle = old_pipeline(heir_of=(TookOver(OLDEST, 3),))
     outside = ruled(loaded_by_another(6, 6, 6, other=middle))
     outside.others = (middle, replace(old_pipeline({LOGS[0]: 2}), app_id=OLDEST, number=3))
@@ -636,13 +632,13 @@ def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
     )
 
 
-def test_behind_rows_no_plan_is_believed_that_nobody_knows_to_have_been_executed() -> None:
+def test_after_rows_a_plan_counts_only_if_its_execution_is_known() -> None:
     stored, plan = from_an_old_copy()
     assert stored.positions[LOGS[0]] == 14
     assert (plan.number, plan.positions) == (6, dict.fromkeys(LOGS, 7))
 
 
-def test_behind_rows_of_a_topic_that_was_made_again_its_old_id_is_kept_so_that_the_next_run_stops_unless_it_was_accepted() -> (
+def test_after_rows_of_a_recreated_topic_its_old_id_is_kept_so_that_the_next_run_stops_unless_it_was_accepted() -> (
     None
 ):
     assert from_an_old_copy("id-2")[1].topic_ids == {"clicks": "id-1"}

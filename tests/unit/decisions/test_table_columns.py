@@ -49,7 +49,7 @@ def struct_of(*fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("made", [array, mapping, struct])
-def test_what_is_never_null_fits_what_may_be_and_not_the_other_way_round(made: Any) -> None:
+def test_a_non_null_column_fits_a_nullable_one_and_not_the_reverse(made: Any) -> None:
     assert [
         fits(made(rows), made(table))
         for rows, table in ((False, True), (True, True), (False, False), (True, False))
@@ -62,7 +62,7 @@ def test_another_type_fits_nowhere_however_deep() -> None:
     assert not fits(struct(False), {"type": "struct", "fields": []})
 
 
-def test_a_column_that_may_be_null_is_refused_where_the_table_says_never() -> None:
+def test_a_nullable_column_is_rejected_for_a_non_null_one_of_the_table() -> None:
     reject_other_columns(
         "/t", columns(nullable=False, source="string"), columns(source="string", more="integer")
     )
@@ -89,7 +89,7 @@ def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_t
     )
 
 
-def test_bytes_are_no_partition_and_what_to_do_instead_is_told() -> None:
+def test_binary_partition_columns_are_rejected_with_an_alternative() -> None:
     with pytest.raises(SettingsError, match="bytes come back as others") as caught:
         reject_partitions(columns(key="binary", value="binary"), ["key"])
     assert (caught.value.where["key"], caught.value.action) == (

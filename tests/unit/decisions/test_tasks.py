@@ -124,7 +124,7 @@ def test_no_log_starves_over_as_many_turns_as_there_are_logs(
     assert all(read[log] for log, (start, end) in logs.items() if end > start)
 
 
-def test_a_log_with_large_records_is_read_in_its_turn_beside_one_with_small_ones() -> None:
+def test_a_log_with_large_records_is_read_in_turn_with_one_of_small_records() -> None:
     logs, costs, limits = (
         {A: (0, 10), B: (0, 10**6)},
         {A: 1000.0, B: 1.0},
@@ -164,7 +164,7 @@ def test_the_pieces_of_a_range_are_the_range(
     st.integers(1, 2**26),
     st.integers(0, 8),
 )
-def test_packing_puts_each_range_into_one_task_and_only_what_is_not_worth_a_task_shares_one_with_another_leaders(
+def test_packing_puts_each_range_into_one_task_and_combines_leaders_only_below_the_size_of_a_task(
     sizes: list[tuple[int, int | None]],
     cost: float,
     target: int,

@@ -91,7 +91,7 @@ def test_a_process_with_the_local_zone_has_the_clock_of_sparks_zone(
     assert found == seconds_east
 
 
-def test_a_plan_that_was_stored_under_another_zone_is_told_and_executed_under_that_of_the_run() -> (
+def test_a_plan_stored_under_another_time_zone_is_reported_and_executed_under_that_of_the_run() -> (
     None
 ):
     plan = plan_in("UTC", 1, 0, 10)
@@ -115,14 +115,16 @@ def test_the_same_zone_and_a_plan_from_before_zones_were_kept_are_no_news(zone: 
     assert not [*describe_time_zones(before, replace(HERE, ledger=Ledger(newest=before)))]
 
 
-def test_the_first_plan_behind_a_change_of_the_zone_is_told_and_one_without_rows_is_not() -> None:
+def test_the_first_plan_after_a_change_of_the_time_zone_is_reported_and_one_without_rows_is_not() -> (
+    None
+):
     snapshot = replace(HERE, ledger=Ledger(newest=plan_in("UTC", 1, 0, 10)))
     [sentence] = describe_time_zones(plan_in("Asia/Tokyo", 2, 10, 20), snapshot)
     assert "the plan before it was made under UTC" in sentence
     assert not [*describe_time_zones(plan_in("Asia/Tokyo", 2, 10, 20, ranges=()), snapshot)]
 
 
-def test_a_backfill_is_told_where_its_live_pipeline_has_another_zone() -> None:
+def test_a_backfill_of_a_live_pipeline_with_another_time_zone_is_reported() -> None:
     plan = plan_in("Asia/Tokyo", 1, 0, 10, kind=PlanKind.BACKFILL)
     [sentence] = describe_time_zones(
         plan, replace(HERE, ledger=Ledger(newest=plan), live_time_zone="America/New_York")
@@ -130,7 +132,7 @@ def test_a_backfill_is_told_where_its_live_pipeline_has_another_zone() -> None:
     assert "live pipeline was made under America/New_York" in sentence
 
 
-def test_a_replay_is_told_by_the_plans_that_made_the_rows_of_now() -> None:
+def test_a_replay_is_reported_by_the_plans_that_made_the_present_rows() -> None:
     first, second = plan_in("UTC", 1, 0, 10), plan_in("Europe/Berlin", 2, 10, 20)
     again = plan_in("Asia/Tokyo", 3, 0, 10, kind=PlanKind.REPLAY)
     snapshot = replace(HERE, ledger=Ledger(newest=again))
@@ -145,7 +147,7 @@ def test_a_replay_is_told_by_the_plans_that_made_the_rows_of_now() -> None:
     ]
 
 
-def test_a_replay_of_rows_whose_plans_are_gone_is_told_by_the_plan_before_it() -> None:
+def test_a_replay_of_rows_without_their_plans_is_reported_by_the_plan_before_it() -> None:
     snapshot = replace(HERE, ledger=Ledger(newest=plan_in("UTC", 8, 50, 60)))
     [sentence] = describe_replaced_time_zones(
         plan_in("Asia/Tokyo", 9, 0, 10, kind=PlanKind.REPLAY), [plan_in("UTC", 8, 50, 60)], snapshot

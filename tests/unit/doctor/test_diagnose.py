@@ -89,7 +89,7 @@ def test_of_two_lines_with_the_same_exit_code_the_first_is_the_worst() -> None:
     assert Diagnosis((failed("a", first), failed("b", PermissionDenied("second")))).worst is first
 
 
-def test_a_line_says_places_and_what_to_do_and_the_document_has_all_of_it() -> None:
+def test_a_line_has_places_and_an_action_and_the_document_has_all_of_it() -> None:
     line = failed(
         "broker 7", BrokerUnreachable("no connection", broker="h:9092", action="that it runs")
     )
@@ -112,7 +112,7 @@ def _refusing(name: str, findings: Findings) -> Iterator[Line]:
     raise ZooKeeperUnreachable("no answer", action="that it runs")
 
 
-def test_a_check_whose_ground_failed_is_not_made_and_says_which_line_to_mend() -> None:
+def test_a_check_with_a_failed_precondition_is_skipped_and_names_the_line_to_repair() -> None:
     def never(name: str, findings: Findings) -> Iterator[Line]:
         raise AssertionError("this check must not run")
 
@@ -147,7 +147,7 @@ def test_the_operators_page_names_every_check_in_its_order() -> None:
     assert listed.split(", ") == [check.name for check in CHECKS]
 
 
-def test_what_checks_opened_is_closed_when_all_is_said() -> None:
+def test_resources_that_checks_opened_are_closed_at_the_end() -> None:
     closed: list[bool] = []
 
     def opening(name: str, findings: Findings) -> Iterator[Line]:
@@ -425,7 +425,7 @@ _LOG = BrokerPartition("clicks", 0)
         ),
     ],
 )
-def test_where_the_pipeline_stands_is_told_in_words(
+def test_the_state_of_the_pipeline_is_described_in_words(
     state: PipelineState, verdict: Verdict, words: str
 ) -> None:
     line = describe_state("x", state)
@@ -517,7 +517,7 @@ def test_a_disk_that_is_nearly_full_is_advice(
         ),
     ],
 )
-def test_who_writes_the_files_is_told_before_a_run(
+def test_the_writer_of_the_files_is_reported_before_a_run(
     writer: str, transform: str | None, verdict: Verdict, message: str
 ) -> None:
     (line,) = lines_of(

@@ -15,7 +15,7 @@ OPEN, OURS, OTHERS = (
 )
 
 
-def test_what_everybody_may_change_under_acl_creator_is_told_with_the_command() -> None:
+def test_znodes_writable_by_everyone_under_acl_creator_are_reported_with_the_command() -> None:
     line = acl_line("znode ACLs", Acl.CREATOR, {"/a": OPEN, "/b": OURS, "/c": OPEN}, "sasl:etl")
     assert (
         line.verdict is Verdict.ADVICE
@@ -24,7 +24,9 @@ def test_what_everybody_may_change_under_acl_creator_is_told_with_the_command() 
     assert "`etl ledger apply-acl CONF`" in line.to_do
 
 
-def test_what_is_guarded_under_acl_open_is_told_with_whom_and_no_hash_of_a_password() -> None:
+def test_guarded_znodes_under_acl_open_are_reported_with_their_owner_and_without_the_hash_of_a_password() -> (
+    None
+):
     line = acl_line("znode ACLs", Acl.OPEN, {"/a": OPEN, "/b": OTHERS}, "sasl:etl")
     assert (
         line.verdict is Verdict.ADVICE
@@ -32,12 +34,12 @@ def test_what_is_guarded_under_acl_open_is_told_with_whom_and_no_hash_of_a_passw
     )
 
 
-def test_znodes_of_two_logins_are_told() -> None:
+def test_znodes_of_two_logins_are_reported() -> None:
     line = acl_line("znode ACLs", Acl.CREATOR, {"/a": OURS, "/b": OTHERS}, "sasl:etl")
     assert line.verdict is Verdict.ADVICE and "some by digest:etl or sasl:etl" in line.found
 
 
-def test_what_is_as_the_conf_asks_for_is_well() -> None:
+def test_znodes_as_configured_are_ok() -> None:
     for request, writers in (
         (Acl.OPEN, OPEN),
         (Acl.CREATOR, OURS),
@@ -63,7 +65,7 @@ def test_what_is_as_the_conf_asks_for_is_well() -> None:
         (OURS, "sasl:other", "by sasl:etl alone, and the login of this conf is sasl:other"),
     ],
 )
-def test_what_another_login_guards_is_told_before_a_run_is_refused(
+def test_znodes_guarded_by_another_login_are_reported_before_a_run_is_denied(
     writers: frozenset[str], ours: str, message: str
 ) -> None:
     line = acl_line("znode ACLs", Acl.CREATOR, {"/a": writers}, ours)

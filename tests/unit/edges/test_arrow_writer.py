@@ -120,7 +120,7 @@ def test_a_table_that_files_make_is_the_one_that_a_plan_without_ranges_makes(
         ),
     ],
 )
-def test_a_range_that_did_not_come_back_once_is_told_and_nothing_is_committed(
+def test_a_missing_or_repeated_range_is_reported_and_nothing_is_committed(
     path: str, spoil: Any, why: str
 ) -> None:
     with pytest.raises(TableUnreachable, match=why):
@@ -134,7 +134,7 @@ def test_a_range_that_did_not_come_back_once_is_told_and_nothing_is_committed(
     ("harm", "why"),
     [(os.remove, "is missing"), (lambda file: open(file, "ab").write(b"x"), "bytes of")],
 )
-def test_a_file_that_is_not_as_its_task_left_it_is_told_and_nothing_is_committed(
+def test_a_file_changed_after_its_task_is_reported_and_nothing_is_committed(
     path: str, harm: Any, why: str
 ) -> None:
     def spoil(found: list[Written]) -> list[Written]:
@@ -147,7 +147,7 @@ def test_a_file_that_is_not_as_its_task_left_it_is_told_and_nothing_is_committed
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first write", "later write"])
-def test_a_commit_that_comes_while_tasks_write_wins_and_ours_is_told_whose_it_was(
+def test_a_commit_during_the_tasks_wins_and_the_error_names_its_pipeline(
     path: str, is_first: bool
 ) -> None:
     number, table_id = 1, None
@@ -164,7 +164,7 @@ def test_a_commit_that_comes_while_tasks_write_wins_and_ours_is_told_whose_it_wa
     assert (len(offsets(path)), DeltaTable(path).version()) == (15 * number, number - 1)
 
 
-def test_a_table_that_somebody_makes_while_the_first_files_are_written_is_not_appended_to(
+def test_a_table_created_during_the_first_files_is_not_appended_to(
     path: str,
 ) -> None:
     other = Destination(path, "offset-range-etl/cluster/group/other")
@@ -180,7 +180,7 @@ def test_a_table_that_somebody_makes_while_the_first_files_are_written_is_not_ap
     assert len(offsets(path)) == 15
 
 
-def test_a_column_that_somebody_adds_while_tasks_write_throws_no_work_away(path: str) -> None:
+def test_a_column_added_during_the_tasks_does_not_discard_their_files(path: str) -> None:
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
     note = Field("note", PrimitiveType("string"))
@@ -208,7 +208,7 @@ def test_a_table_that_becomes_unfit_while_tasks_write_is_refused_and_nothing_is_
     assert len(offsets(path)) == 15
 
 
-def test_under_auto_a_table_that_becomes_unfit_while_tasks_write_asks_for_another_run_and_for_no_setting(
+def test_under_auto_a_table_that_becomes_unfit_during_the_tasks_needs_another_run_and_no_setting(
     path: str,
 ) -> None:
     appended(path, plan_of())
@@ -222,13 +222,15 @@ def test_under_auto_a_table_that_becomes_unfit_while_tasks_write_asks_for_anothe
     assert len(offsets(path)) == 15
 
 
-def test_a_commit_says_that_it_adds_rows_and_looked_at_none_as_those_of_spark_do(path: str) -> None:
+def test_a_commit_is_a_blind_append_like_those_of_spark(path: str) -> None:
     appended(path, plan_of())
     appended(path, plan_of(2, table_id=id_of(path)))
     assert [commit["isBlindAppend"] for commit in DeltaTable(path).history()] == [True, True]
 
 
-def test_files_with_other_rows_than_were_read_are_told_and_nothing_is_committed(path: str) -> None:
+def test_files_with_other_rows_than_those_read_are_reported_and_nothing_is_committed(
+    path: str,
+) -> None:
     def spoil(found: list[Written]) -> list[Written]:
         return [replace(found[0], receipts={0: replace(READ[0], rows=11)}), *found[1:]]
 
@@ -266,7 +268,7 @@ def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_
     assert appended(path, plan).result is Result.APPLIED
 
 
-def test_what_the_file_system_says_at_the_commit_is_told_as_that_and_not_as_a_bug(
+def test_an_error_of_the_file_system_at_the_commit_is_reported_as_that_and_not_as_a_bug(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended(path, plan_of())
@@ -319,9 +321,7 @@ def test_a_lower_number_than_the_tables_makes_no_task_write_and_takes_nothing_ba
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before tasks write", "while tasks write"])
-def test_a_table_that_is_made_again_since_the_plan_was_made_gets_none_of_its_rows(
-    path: str, is_late: bool
-) -> None:
+def test_a_table_recreated_since_the_plan_gets_none_of_its_rows(path: str, is_late: bool) -> None:
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
 
@@ -342,7 +342,7 @@ def test_a_table_that_is_made_again_since_the_plan_was_made_gets_none_of_its_row
 
 
 @pytest.mark.parametrize("has_rows", [True, False], ids=["rows", "no rows"])
-def test_the_log_says_when_a_number_was_taken_for_ids_may_be_kept_by_time(
+def test_the_log_has_the_time_of_a_transaction_because_ids_may_expire(
     path: str, has_rows: bool
 ) -> None:
     """delta-rs omits it by default."""
@@ -360,7 +360,7 @@ def test_the_log_says_when_a_number_was_taken_for_ids_may_be_kept_by_time(
     assert before - 1 <= taken["lastUpdated"] <= time.time() * 1000
 
 
-def test_a_column_that_somebody_added_is_null_in_our_rows(path: str) -> None:
+def test_an_added_column_is_null_in_our_rows(path: str) -> None:
     from deltalake import Field
     from deltalake.schema import PrimitiveType
 
@@ -400,7 +400,7 @@ def test_a_table_of_other_columns_or_partitions_is_refused_and_no_task_writes(pa
 
 
 @pytest.mark.parametrize("around", [-1000, -1, 0, 1, 999, 1000])
-def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_what_the_log_says_of_files(
+def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_statistics(
     path: str, around: int
 ) -> None:
     """Microseconds, which the log's milliseconds do not hold. A bound that is too tight loses rows
@@ -430,7 +430,7 @@ def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_what_the_l
             assert found.num_rows == sum(holds(one, micros) for one in every), (sign, micros)
 
 
-def test_filters_find_the_rows_of_topics_whose_names_the_log_keeps_in_part(path: str) -> None:
+def test_filters_find_the_rows_of_topics_with_truncated_statistics(path: str) -> None:
     names = ["clicks-" + "long-" * 8 + end for end in ("", "a", "b")]
     ranges = tuple(
         OffsetRange(BrokerPartition(name, 0), 0, many)
@@ -485,7 +485,7 @@ def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
     assert results_of(replace(found, plan_id="another")) is None
 
 
-def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(
+def test_delta_rs_would_commit_a_used_number_so_it_is_checked_before(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A late driver is stopped by the checks on the same table object, and by the conflict check
@@ -500,7 +500,7 @@ def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(
 
 
 @pytest.mark.parametrize("writer", [ArrowWriter(), EmptyCommit(arrow_schema())])
-def test_a_table_that_is_gone_since_the_plan_was_made_is_told_and_no_other_is_made_in_its_place(
+def test_a_table_deleted_since_the_plan_is_reported_and_no_other_is_created(
     tmp_path: Path, writer: Any
 ) -> None:
     first = plan_of()
@@ -512,7 +512,7 @@ def test_a_table_that_is_gone_since_the_plan_was_made_is_told_and_no_other_is_ma
     assert not (tmp_path / "table").exists()
 
 
-def test_of_two_plans_that_make_one_table_at_the_same_moment_one_is_its_first_version_and_no_other_lies_behind_it(
+def test_of_two_plans_that_create_one_table_at_the_same_moment_one_is_its_first_version_and_the_other_is_not_appended(
     tmp_path: Path,
 ) -> None:
     empty = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))

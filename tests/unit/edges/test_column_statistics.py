@@ -67,13 +67,13 @@ ROWS = st.lists(
 )
 
 
-def said_of(*batches: pa.RecordBatch) -> dict[str, Any]:
+def statistics_of(*batches: pa.RecordBatch) -> dict[str, Any]:
     """The statistics of the file that these batches become, a row group each."""
-    [reported] = said_of_each(*batches)
+    [reported] = statistics_of_each(*batches)
     return reported
 
 
-def said_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
+def statistics_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
     """The same where there may be a file for each: the first one lacks columns that it has no value
     in.
     """
@@ -133,7 +133,7 @@ def test_bounds_contain_every_value_of_every_kind_and_nulls_are_counted(
     first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
     batches = [pa.RecordBatch.from_pylist(rows, schema=SCHEMA) for rows in (first, second)]
-    reported = said_of_each(*batches)
+    reported = statistics_of_each(*batches)
     for each, rows in zip(
         reported, [first, second] if len(reported) > 1 else [[*first, *second]], strict=True
     ):
@@ -166,7 +166,7 @@ def test_each_column_that_readers_look_for_has_bounds_or_none_has(
     """If only some bounds are missing, delta-rs reads them as null, and its PyArrow dataset skips
     the file.
     """
-    reported = said_of(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+    reported = statistics_of(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
     valued = {name for name in KINDS if any(row[name] is not None for row in rows)}
     is_finite = all(
         math.isfinite(row[name]) for row in rows for name in ("f32", "f64") if row[name] is not None
@@ -183,7 +183,7 @@ def test_a_number_that_json_or_an_order_does_not_have_takes_the_bounds_away(
     values: list[float],
 ) -> None:
     """Spark finds NaN above every number: a greatest value that passes it over loses rows."""
-    reported = said_of(*(pa.record_batch({"n": pa.array([one])}) for one in (*values, 2.0)))
+    reported = statistics_of(*(pa.record_batch({"n": pa.array([one])}) for one in (*values, 2.0)))
     assert reported == {"numRecords": len(values) + 1, "nullCount": {"n": 0}}
 
 
@@ -215,13 +215,15 @@ def test_timestamps_are_bounded_in_milliseconds_with_the_greatest_rounded_up(
     least: str,
     greatest: str,
 ) -> None:
-    reported = said_of(pa.record_batch({"t": pa.array([micros], pa.timestamp("us", tz=zone))}))
+    reported = statistics_of(
+        pa.record_batch({"t": pa.array([micros], pa.timestamp("us", tz=zone))})
+    )
     assert (reported["minValues"]["t"], reported["maxValues"]["t"]) == (least, greatest)
 
 
 def test_days_and_times_of_other_years_than_1_to_9999_have_no_bounds() -> None:
     beyond = (date(9999, 12, 31) - date(1970, 1, 1)) // timedelta(days=1) + 1
-    reported = said_of(
+    reported = statistics_of(
         pa.record_batch(
             {
                 "d": pa.array([0, beyond], pa.int32()).cast(pa.date32()),
@@ -260,7 +262,7 @@ def test_a_decimal_that_has_none_above_it_in_its_type_has_no_bounds() -> None:
 
 def test_the_log_speaks_of_as_many_columns_as_deltas_own_writer_does() -> None:
     many = INDEXED_COLUMNS + 5
-    reported = said_of(pa.record_batch({f"c{n}": [n] for n in range(many)}))
+    reported = statistics_of(pa.record_batch({f"c{n}": [n] for n in range(many)}))
     assert (
         list(reported["minValues"])
         == list(reported["nullCount"])

@@ -104,7 +104,7 @@ def test_columns_of_wider_types_come_as_the_tables_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100, 5_000])
-def test_a_page_is_about_as_large_as_is_asked_for_whatever_the_size_of_rows(
+def test_a_page_has_about_the_requested_size_whatever_the_size_of_rows(
     tmp_path: Path, size: int
 ) -> None:
     """A reader holds a page at a time."""
@@ -113,7 +113,7 @@ def test_a_page_is_about_as_large_as_is_asked_for_whatever_the_size_of_rows(
     assert table_storage.rows_at_a_time(1, 10 * table_storage.PAGE_BYTES) == 1
 
 
-def test_a_column_that_no_row_has_a_value_in_is_left_out_of_the_file_and_its_nulls_are_told(
+def test_a_column_without_values_is_left_out_of_the_file_and_its_nulls_are_counted(
     tmp_path: Path,
 ) -> None:
     [file] = written(wanted(tmp_path, row_group_bytes=1), rows([5, 6]), rows([7]))
@@ -198,7 +198,7 @@ def test_no_rows_are_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -> None:
+def test_the_statistics_of_a_file_bound_each_of_its_values(tmp_path: Path) -> None:
     [file] = written(
         wanted(tmp_path), rows([7, 5], [MICROS, None], key=[b"k", None]), rows([9], [-1])
     )
@@ -253,7 +253,7 @@ def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(
         assert {least, greatest} <= set(texts)
 
 
-def test_what_the_log_says_of_a_long_topic_is_short_and_finds_it(tmp_path: Path) -> None:
+def test_the_statistics_of_a_long_topic_are_short_and_find_it(tmp_path: Path) -> None:
     name = "clicks-of-a-topic-with-a-name-that-is-longer-than-32"
     [file] = written(wanted(tmp_path), rows([7, 8], topic=[name, f"{name}-b"]))
     statistics = json.loads(file.stats)
@@ -263,7 +263,7 @@ def test_what_the_log_says_of_a_long_topic_is_short_and_finds_it(tmp_path: Path)
     )
 
 
-def test_a_text_of_which_its_row_group_says_nothing_is_bounded_all_the_same(tmp_path: Path) -> None:
+def test_a_text_without_statistics_in_its_row_group_is_bounded_anyway(tmp_path: Path) -> None:
     """Parquet keeps no bounds of more than 4 KiB. Those of the other row groups would be too tight,
     and rows lost in filters.
     """
@@ -364,7 +364,7 @@ def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999(
     assert file.partition_values == {"event_date": None if day is None else day.isoformat()}
 
 
-def test_a_value_that_makes_no_plain_name_leaves_the_file_beside_the_folders(
+def test_a_value_without_a_plain_folder_name_leaves_the_file_outside_the_partition_folders(
     tmp_path: Path,
 ) -> None:
     request = wanted(tmp_path, ("topic",))
@@ -385,7 +385,7 @@ def test_small_batches_share_a_file_and_large_ones_are_split(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("file_bytes", [20_000, 60_000])
-def test_no_file_is_larger_than_is_asked_for_by_more_than_a_row_group_and_none_but_the_last_is_smaller(
+def test_no_file_exceeds_the_requested_size_by_more_than_a_row_group_and_only_the_last_is_smaller(
     tmp_path: Path,
     file_bytes: int,
 ) -> None:
@@ -455,7 +455,7 @@ def test_rows_in_small_batches_are_held_back_by_their_own_size(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("file_bytes", [1, 2**20], ids=["whole", "begun"])
-def test_files_that_nobody_will_name_are_taken_away(tmp_path: Path, file_bytes: int) -> None:
+def test_files_that_no_commit_will_name_are_deleted(tmp_path: Path, file_bytes: int) -> None:
     files = DataFiles(wanted(tmp_path, ("partition",), file_bytes=file_bytes, row_group_bytes=1))
     for at in range(3):
         files.take(rows([at], partition=[at]))

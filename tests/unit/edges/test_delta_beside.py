@@ -42,7 +42,7 @@ def loads_seen(app_id: str, by: str) -> int:
     return len(found)
 
 
-def test_what_is_loaded_beside_us_is_told_of_nobody_else() -> None:
+def test_loads_of_the_same_pipeline_are_reported_to_no_backfill_of_it() -> None:
     assert (
         loads_seen(APP_ID, BACKFILL)
         == loads_seen(BACKFILL, APP_ID)

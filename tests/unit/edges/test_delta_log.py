@@ -172,7 +172,7 @@ def test_a_table_is_redefined_when_its_id_partitioning_or_one_of_our_columns_cha
     assert judged == (ForeignCommit(5, "unknown", "redefined the table") if redefined else None)
 
 
-def test_without_the_shape_before_nobody_judges_a_new_shape() -> None:
+def test_without_the_former_schema_a_new_one_is_not_judged() -> None:
     assert judge(parse_commit(5, content(metadata([], "id-2"))), OURS, None) is None
 
 

@@ -42,14 +42,14 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_other_pipelines_are_told_with_their_newest_plan_and_no_stream_of_somebody_elses_is_one(
+def test_other_pipelines_are_listed_with_their_newest_plan_and_foreign_streams_are_not(
     table: Path,
 ) -> None:
     assert other_pipelines(str(table), OURS) == (OtherPipeline(OLD, 2, 1, plan_of(2)),)
     assert [one.app_id for one in other_pipelines(str(table), NEW)] == [OLD, OURS]
 
 
-def test_a_table_tells_under_which_names_a_pipeline_has_commits_there(table: Path) -> None:
+def test_a_table_has_the_names_under_which_a_pipeline_committed(table: Path) -> None:
     DeltaTable(str(table)).create_checkpoint()
     log_files(table)[2].unlink()
     assert [holds_commits(str(table), one) for one in (OURS, OLD, NEW)] == [True, True, False], (
@@ -62,7 +62,7 @@ def test_no_table_has_no_other_pipelines(tmp_path: Path) -> None:
     assert other_pipelines(str(tmp_path / "none"), OURS) == ()
 
 
-def test_a_pipeline_whose_commits_were_cleaned_up_is_known_by_a_checkpoint_and_its_plan_is_not(
+def test_a_pipeline_with_expired_commits_is_known_by_a_checkpoint_and_its_plan_is_not(
     table: Path,
 ) -> None:
     DeltaTable(str(table)).create_checkpoint()
@@ -75,7 +75,7 @@ def test_a_pipeline_whose_commits_were_cleaned_up_is_known_by_a_checkpoint_and_i
     )
 
 
-def test_a_checkpoint_of_version_2_in_json_tells_the_same(table: Path) -> None:
+def test_a_checkpoint_of_version_2_in_json_has_the_same_content(table: Path) -> None:
     actions = [
         json.loads(line) for file in log_files(table) for line in file.read_text().splitlines()
     ]
@@ -104,9 +104,7 @@ def test_a_commit_that_carries_no_plan_that_can_be_read_leaves_what_it_loaded_un
     assert there.topics_with_rows == {"clicks"}
 
 
-def test_whether_a_table_has_rows_of_a_topic_is_yes_where_nobody_can_tell(
-    table: Path, tmp_path: Path
-) -> None:
+def test_a_table_may_have_rows_of_a_topic_if_it_is_undecidable(table: Path, tmp_path: Path) -> None:
     assert holds_rows_of(str(table), "clicks") and not holds_rows_of(str(table), "orders")
     write_deltalake(str(tmp_path / "odd"), pyarrow.table({"another": [1]}))
     assert holds_rows_of(str(tmp_path / "odd"), "clicks")
@@ -130,7 +128,7 @@ def test_a_table_is_of_others_alone_while_only_pipelines_that_are_not_we_have_ad
     assert not is_of_others_alone(path, OURS)
 
 
-def test_whose_rows_it_holds_nobody_can_tell_where_the_tables_log_does_not_reach_back_to_its_first_commit(
+def test_the_owner_of_rows_is_unknown_if_the_tables_log_does_not_reach_its_first_commit(
     tmp_path: Path,
 ) -> None:
     commit(tmp_path, OLD, plan_of(1))
@@ -176,7 +174,7 @@ def test_who_took_our_place_is_named_before_it_has_loaded_a_row(table: Path) -> 
     assert loads(table) == (ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
 
 
-def test_what_was_taken_over_is_no_load_and_what_that_pipeline_loaded_after_it_is_wherever_our_own_commit_is(
+def test_inherited_plans_are_no_loads_and_later_loads_of_that_pipeline_are_wherever_our_own_commit_is(
     table: Path,
 ) -> None:
     assert loads(table, took_over=TookOver(OLD, 2)) == ()
@@ -191,7 +189,7 @@ def test_what_was_taken_over_is_no_load_and_what_that_pipeline_loaded_after_it_i
     ]
 
 
-def test_what_a_pipeline_loads_whose_place_was_taken_long_ago_is_found_below_the_last_one_that_was_taken(
+def test_loads_of_a_pipeline_inherited_long_ago_are_found_below_the_last_inheritance(
     table: Path,
 ) -> None:
     commit(table, OLD, plan_of(3))
@@ -223,5 +221,5 @@ def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_th
     assert loads(table, known=2, table_version=0, table_id=table_id) == ()
 
 
-def test_what_a_pipeline_loaded_is_told_by_its_plans(table: Path) -> None:
+def test_the_loads_of_a_pipeline_are_read_from_its_plans(table: Path) -> None:
     assert loaded_by(str(table), OLD) == {BrokerPartition("clicks", 0): [(0, 0, 2), (0, 0, 1)]}

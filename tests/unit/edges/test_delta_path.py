@@ -76,7 +76,7 @@ def test_a_file_and_a_folder_of_other_files_are_not_our_table(tmp_path: Path) ->
         open_table(str(tmp_path))
 
 
-def test_a_table_whose_log_is_damaged_is_out_of_reach(tmp_path: Path) -> None:
+def test_a_table_with_a_damaged_log_is_unreadable(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "t"), arrow_schema())
     (tmp_path / "t" / "_delta_log" / f"{0:020}.json").write_text('{"protocol"')
     with pytest.raises(TableUnreachable, match="cannot be read"):
@@ -114,9 +114,7 @@ def test_a_name_that_looks_escaped_is_refused(tmp_path: Path) -> None:
         open_table(str(tmp_path / "a%20b"))
 
 
-def test_both_engines_are_told_the_same_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_engines_get_the_same_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert spark_path("warehouse/clicks") == f"file://{tmp_path}/warehouse/clicks"
     assert (
@@ -137,7 +135,7 @@ def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_of_somebody_else_cannot_be_written(shared: Path) -> None:
+def test_a_folder_of_another_user_cannot_be_written(shared: Path) -> None:
     with unprivileged(), pytest.raises(TableUnreachable, match="new/table") as caught:
         check_writable(str(shared / "new" / "table"))
     assert caught.value.exit_code == 7
@@ -198,7 +196,7 @@ def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) ->
     assert isinstance(reported, SettingsError) and "spark.jars.packages" in reported.action
 
 
-def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_passing_trouble() -> (
+def test_a_value_that_no_folder_can_be_named_by_is_reported_with_its_column_as_a_permanent_error() -> (
     None
 ):
     result = (
@@ -229,7 +227,7 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_p
     )
 
 
-def test_what_a_writer_itself_says_of_an_obstacle_is_said_once() -> None:
+def test_a_writers_own_error_text_is_reported_once() -> None:
     result = unreachable(
         OSError("\x1b[31m↳\x1b[0m No space left on device (os error 28)"), "/t", "written"
     )
@@ -239,7 +237,7 @@ def test_what_a_writer_itself_says_of_an_obstacle_is_said_once() -> None:
     )
 
 
-def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -> None:
+def test_a_table_folder_that_disappears_before_the_commit_is_no_bug(tmp_path: Path) -> None:
     """The next run reads the state of the table again."""
     rows = pyarrow.table({"n": [1]})
     write_deltalake(str(tmp_path / "t"), rows)
@@ -278,7 +276,7 @@ def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug() -> None:
     assert not is_obstacle("java.lang.NullPointerException")
 
 
-def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
+def test_of_a_java_stack_trace_the_line_with_the_cause_is_reported() -> None:
     text = (
         "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job "
         "aborted\n\tat org.apache.spark.X(X.scala:1)\n"
@@ -305,7 +303,7 @@ def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
         "io.delta.exceptions.ProtocolChangedException: ...",
     ],
 )
-def test_a_stack_trace_that_speaks_of_somebody_elses_commit_is_a_conflict(text: str) -> None:
+def test_a_stack_trace_about_a_concurrent_commit_is_a_conflict(text: str) -> None:
     assert is_conflict(text)
     assert not is_conflict("java.lang.NullPointerException at io.delta.storage")
 
@@ -333,7 +331,7 @@ def test_a_table_with_a_feature_that_delta_rs_does_not_know_is_not_ours_and_no_p
     assert caught.value.exit_code == 2
 
 
-def test_a_stale_hint_at_a_checkpoint_is_told_as_what_it_is_and_no_table_is_given_up_for_it(
+def test_a_stale_pointer_to_a_checkpoint_is_reported_as_that_and_no_table_is_abandoned_for_it(
     tmp_path: Path,
 ) -> None:
     write_deltalake(str(tmp_path), pyarrow.table({"a": [1]}))

@@ -80,7 +80,7 @@ def test_a_word_is_about_nothing_once_clean_up_took_the_commit_that_it_names(
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_a_table_whose_log_lacks_a_commit_is_no_passing_trouble(
+def test_a_table_with_a_missing_commit_in_its_log_is_a_permanent_error(
     places: tuple[Path, Path], gone: int
 ) -> None:
     path, _ = places

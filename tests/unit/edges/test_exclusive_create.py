@@ -90,6 +90,6 @@ def test_the_variable_by_which_delta_rs_renames_over_commits_is_refused(
         require_exclusive_create(str(tmp_path))
 
 
-def test_a_probe_that_was_killed_makes_the_folder_nobody_elses(tmp_path: Path) -> None:
+def test_a_killed_probe_does_not_make_the_folder_foreign(tmp_path: Path) -> None:
     (tmp_path / f"{PROBE_PREFIX}0123" / "_delta_log").mkdir(parents=True)
     assert open_table(str(tmp_path)) is None

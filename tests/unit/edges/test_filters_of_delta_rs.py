@@ -76,7 +76,7 @@ class OneFileEach:
         "nulls",
     ],
 )
-def test_each_value_is_found_whatever_the_log_cannot_say_of_others(
+def test_each_value_is_found_whatever_statistics_of_others_lack(
     tmp_path: Path, first: pa.Array, second: pa.Array
 ) -> None:
     batches = [

@@ -54,7 +54,7 @@ def without_statistics(path: Path) -> None:
         log.write_text("\n".join(map(json.dumps, lines)))
 
 
-def test_files_of_other_topics_and_files_of_one_partition_are_told_by_statistics_and_no_file_is_opened(
+def test_files_of_other_topics_and_files_of_one_partition_are_known_by_statistics_and_no_file_is_opened(
     tmp_path: Path,
 ) -> None:
     written(tmp_path, rows(("views", 0, 5), ("views", 1, 6)))
@@ -96,7 +96,7 @@ def test_a_table_without_statistics_is_read_and_one_that_is_partitioned_by_topic
     assert of_clicks(tmp_path / "parts") == [HeldRows(LOG, 0, 5, 6, 1)]
 
 
-def test_lives_of_a_log_are_told_apart_and_null_is_the_first_one(tmp_path: Path) -> None:
+def test_incarnations_of_a_log_are_distinguished_and_null_is_the_first_one(tmp_path: Path) -> None:
     written(tmp_path, rows(("clicks", 0, 5), ("clicks", 0, 6)))
     lives = pyarrow.array([None, 0, 2], pyarrow.int32())
     written(
@@ -117,7 +117,7 @@ def test_a_table_without_the_columns_that_name_records_or_with_others_of_their_n
     assert of_clicks(tmp_path / "none") == of_clicks(tmp_path / "types") == []
 
 
-def test_what_pipelines_of_ours_loaded_is_theirs_and_an_empty_table_or_none_is_not_asked(
+def test_rows_of_our_pipelines_are_theirs_and_an_empty_or_missing_table_is_not_scanned(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "table"

@@ -8,7 +8,7 @@ from etl.io.spark.log_store import jar_path
 from tests.log_store_build import JAR, classes, shipped
 
 
-def test_the_jar_has_the_classes_of_the_source_beside_it() -> None:
+def test_the_jar_has_the_classes_of_the_source_next_to_it() -> None:
     assert shipped() == classes(), "python -m tests.log_store_build makes it anew"
 
 

@@ -55,7 +55,7 @@ def test_the_file_is_the_one_that_is_named_or_one_of_the_pipelines_name_in_the_f
     )
 
 
-def test_a_run_that_fails_is_told_and_keeps_when_one_last_succeeded(tmp_path: Path) -> None:
+def test_a_failed_run_is_written_and_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
     settings, file = settings_at(tmp_path), tmp_path / "group+clicks.prom"
     ran(tmp_path, settings)
     [before] = SUCCESS.findall(file.read_text())
@@ -79,7 +79,7 @@ def test_a_run_that_fails_is_told_and_keeps_when_one_last_succeeded(tmp_path: Pa
         b"17.0\n",
     ],
 )
-def test_a_file_that_says_nothing_of_this_pipeline_is_written_anew(
+def test_a_file_without_samples_of_this_pipeline_is_rewritten(
     tmp_path: Path, before: bytes
 ) -> None:
     (tmp_path / "group+clicks.prom").write_bytes(before)
@@ -87,7 +87,7 @@ def test_a_file_that_says_nothing_of_this_pipeline_is_written_anew(
     assert SUCCESS.findall((tmp_path / "group+clicks.prom").read_text()) == []
 
 
-def test_metrics_that_cannot_be_written_are_told_and_change_nothing_that_the_run_came_to(
+def test_unwritable_metrics_are_reported_and_do_not_change_the_outcome_of_the_run(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "group+clicks.prom").mkdir()

@@ -62,7 +62,7 @@ def test_what_a_task_reads_is_known_to_the_driver_while_it_reads(port: ProgressP
     assert wait_until(lambda: port.last_progress[7] == AttemptProgress(0, 15, 14, 1000), 10)
 
 
-def test_a_task_tells_its_beginning_its_end_and_no_more_often_than_twice_a_second_between() -> None:
+def test_a_task_reports_its_beginning_its_end_and_at_most_two_updates_a_second() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as driver:
         driver.bind(("127.0.0.1", 0))
         driver.settimeout(10)
@@ -104,7 +104,7 @@ def test_what_does_not_know_the_token_or_is_of_no_task_is_dropped(port: Progress
     assert set(port.last_progress) == {7}
 
 
-def test_a_task_that_tells_more_than_it_was_given_is_not_believed(port: ProgressPort) -> None:
+def test_a_report_of_more_records_than_the_task_has_is_ignored(port: ProgressPort) -> None:
     teller = ProgressSender(port.address, 7, 0)
     teller.read(0, 10**9, 10**9, 5)
     teller.close()
@@ -131,7 +131,7 @@ def test_junk_does_not_end_the_listening(junk: bytes) -> None:
         ProgressAddress("", 0, bytes(16)),
     ],
 )
-def test_a_task_that_reaches_nobody_reads_on(address: ProgressAddress | None) -> None:
+def test_a_task_without_a_listener_reads_on(address: ProgressAddress | None) -> None:
     teller = ProgressSender(address, 0, 0, clock=iter(range(1000)).__next__)
     for step in range(10):
         teller.read(0, step, step, step)

@@ -218,7 +218,7 @@ def test_rows_of_no_log_of_another_log_and_of_another_life_of_ours_are_passed_ov
     assert (second.rows, second.gaps) == (1, ((0, 3), (4, 6)))
 
 
-def test_receipts_say_that_a_transform_made_the_rows_they_were_counted_from(path: str) -> None:
+def test_range_results_record_that_a_transform_made_the_counted_rows(path: str) -> None:
     write_deltalake(path, rows_of(ROWS))
     receipts = recount(path, 0, RANGES, behind_transform=True).receipts
     assert [(r.behind_transform, r.is_doubtful) for r in receipts] == [
@@ -340,7 +340,7 @@ def test_a_table_without_what_names_a_message_cannot_be_counted(path: str) -> No
     ],
     ids=["dropped", "renamed", "partition as text", "offset as double", "topic as number"],
 )
-def test_what_a_transform_made_of_the_columns_leaves_receipts_that_say_nothing(
+def test_renamed_columns_of_a_transform_leave_results_without_counts(
     path: str, table: pyarrow.Table, why: str
 ) -> None:
     write_deltalake(path, table)
@@ -387,6 +387,6 @@ def test_a_file_that_cannot_be_opened_now_is_tried_again_by_the_next_run(
         recount(path, 0, RANGES)
 
 
-def test_a_table_that_is_gone_is_asked_for_again_by_the_next_run(path: str) -> None:
+def test_a_missing_table_is_read_again_by_the_next_run(path: str) -> None:
     with pytest.raises(TableUnreachable, match="gone"):
         recount(path, None, RANGES)

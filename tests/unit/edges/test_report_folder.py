@@ -38,7 +38,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_each_run_leaves_a_page_beside_its_report_and_it_names_those_before(tmp_path: Path) -> None:
+def test_each_run_leaves_a_page_next_to_its_report_with_links_to_earlier_ones(
+    tmp_path: Path,
+) -> None:
     for day in (1, 2, 3):
         ran(tmp_path, day)
     assert names(tmp_path) == [
@@ -66,7 +68,7 @@ def test_pages_go_with_the_reports_that_are_too_old(tmp_path: Path) -> None:
     ]
 
 
-def test_a_page_that_cannot_be_written_is_told_and_changes_nothing_that_the_run_came_to(
+def test_an_unwritable_page_is_reported_and_does_not_change_the_outcome_of_the_run(
     tmp_path: Path,
 ) -> None:
     (tmp_path / f"{OURS}-{RUN.format(1)}.html").mkdir()
@@ -79,7 +81,7 @@ def test_a_page_that_cannot_be_written_is_told_and_changes_nothing_that_the_run_
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
-def test_a_bug_in_a_page_is_told_and_does_not_make_a_run_fail(
+def test_a_bug_in_a_page_is_reported_and_does_not_make_a_run_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> str:
@@ -140,7 +142,7 @@ def test_a_page_elsewhere_links_to_no_other_page(tmp_path: Path) -> None:
     assert f'href="{OURS}' not in (tmp_path / "mail" / "page.html").read_text()
 
 
-def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "reports").touch()
     with pytest.raises(
         SettingsError, match="The directory of reports cannot be read: Not a directory"

@@ -38,7 +38,9 @@ def runs_of(*batches: Sequence[Key]) -> list[tuple[object, ...]]:
     ]
 
 
-def test_a_run_goes_on_with_the_next_message_of_its_entry_or_the_first_of_a_later_one() -> None:
+def test_a_sequence_continues_with_the_next_message_of_its_entry_or_the_first_of_a_later_one() -> (
+    None
+):
     keys: list[Key] = [
         (*CLICKS, *message) for message in ((0, 0), (0, 1), (40, 0), (80, 0), (80, 1), (80, 2))
     ]
@@ -64,7 +66,7 @@ def test_a_run_ends_at_an_edge_at_another_log_and_at_rows_of_no_log() -> None:
     ]
 
 
-def test_a_run_ends_before_a_double_a_hole_an_earlier_entry_and_an_entry_whose_first_message_is_elsewhere() -> (
+def test_a_sequence_ends_before_a_double_a_hole_an_earlier_entry_and_an_entry_without_its_first_message() -> (
     None
 ):
     for after in ((40, 1), (40, 3), (0, 0), (80, 1)):

@@ -25,7 +25,7 @@ from etl.testkit.java_and_jars import java_home
 
 
 @pytest.fixture(autouse=True)
-def nobody_chose_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_configured_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
 
 
@@ -37,7 +37,7 @@ def test_alone_a_session_is_local_retries_tasks_and_runs_this_python() -> None:
     assert chosen["spark.driver.bindAddress"] == "127.0.0.1"
 
 
-def test_what_spark_submit_was_told_is_not_set_again() -> None:
+def test_options_of_spark_submit_are_not_set_again() -> None:
     submitted = {
         "spark.master": "spark://host:7077",
         "spark.jars": "/delta.jar",
@@ -53,7 +53,7 @@ def test_what_spark_submit_was_told_is_not_set_again() -> None:
     assert chosen["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
 
 
-def test_zstd_tries_as_hard_by_either_writer_unless_somebody_says_otherwise() -> None:
+def test_zstd_has_the_same_level_by_either_writer_unless_configured() -> None:
     level = "spark.hadoop.parquet.compression.codec.zstd.level"
     assert complete({}, {})[level] == str(level_of(Codec.ZSTD))
     assert complete({level: "9"}, {})[level] == "9" and level not in complete({}, {level: "9"})
@@ -76,7 +76,7 @@ def test_delta_joins_the_extensions_that_are_there(given: dict[str, str]) -> Non
         assert complete({"spark.sql.extensions": wanted}, {})["spark.sql.extensions"] == wanted
 
 
-def test_a_short_run_has_a_jvm_of_one_compiler_beside_what_it_is_told_already() -> None:
+def test_a_short_run_adds_the_option_for_one_compiler_to_the_jvms_own() -> None:
     options, archive = "spark.driver.extraJavaOptions", "-XX:SharedArchiveFile=classes.jsa"
     assert for_short_run({options: archive}, ())[options] == f"{archive} -XX:TieredStopAtLevel=1"
     assert for_short_run({}, ()) == {options: "-XX:TieredStopAtLevel=1"}
@@ -85,7 +85,7 @@ def test_a_short_run_has_a_jvm_of_one_compiler_beside_what_it_is_told_already() 
 @pytest.mark.parametrize(
     "theirs", [{"spark.driver.extraJavaOptions": "-Xlog:gc"}, {"spark.master": "yarn"}]
 )
-def test_a_jvm_whose_options_others_chose_or_whose_tasks_run_elsewhere_stays_as_it_is(
+def test_a_jvm_with_configured_options_or_with_tasks_elsewhere_stays_as_it_is(
     theirs: dict[str, str],
 ) -> None:
     assert for_short_run(theirs, theirs) == theirs
@@ -108,7 +108,7 @@ def own_file(
 
 
 @pytest.mark.parametrize("own_file", ["SPARK_CONF_DIR", "SPARK_HOME"], indirect=True)
-def test_a_jvm_whose_options_are_in_sparks_own_file_keeps_them(own_file: Path) -> None:
+def test_a_jvm_with_options_in_sparks_own_file_keeps_them(own_file: Path) -> None:
     options = "spark.driver.extraJavaOptions"
     assert options in for_short_run({}, ()), "there is no such file"
     own_file.write_text(f"# {options} -Xlog:gc\nspark.driver.extraJavaOptionsOfMine 1\n")
@@ -117,7 +117,7 @@ def test_a_jvm_whose_options_are_in_sparks_own_file_keeps_them(own_file: Path) -
     assert for_short_run({}, ()) == {}
 
 
-def test_what_is_ours_to_start_quickly_takes_the_place_of_nothing_in_sparks_own_file(
+def test_our_options_for_a_quick_start_replace_none_in_sparks_own_file(
     own_file: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

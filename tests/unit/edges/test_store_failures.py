@@ -86,7 +86,7 @@ def test_whom_a_store_refuses_need_not_try_again(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "key"), WRONG)
-def test_a_wrong_setting_is_told_by_its_key(text: str, key: str) -> None:
+def test_a_wrong_setting_is_reported_with_its_key(text: str, key: str) -> None:
     reported = unreachable(OSError(text), AZURE, "written")
     assert (
         type(reported) is SettingsError
@@ -107,7 +107,7 @@ def test_what_may_pass_is_worth_another_run(text: str, words_said: str) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_a_writer_raises_in_a_store_is_told_the_same_way(text: str) -> None:
+def test_an_error_of_a_writer_in_a_store_is_reported_the_same_way(text: str) -> None:
     by_spark = Exception(
         f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job "
         f"aborted.\nCaused by: {text}"

@@ -50,7 +50,7 @@ def test_what_it_returns_is_returned() -> None:
         raising(KeyboardInterrupt()),
     ],
 )
-def test_whatever_it_raises_is_an_error_of_it_and_what_it_says_is_not_told(
+def test_every_exception_is_an_error_of_the_token_function_and_its_text_is_hidden(
     function: Callable[[], Any],
 ) -> None:
     with pytest.raises(
@@ -64,12 +64,12 @@ def test_whatever_it_raises_is_an_error_of_it_and_what_it_says_is_not_told(
     )
 
 
-def test_an_error_that_says_what_to_do_stays_itself() -> None:
+def test_an_error_with_an_action_stays_itself() -> None:
     with pytest.raises(SettingsError, match="not installed"):
         called(raising(SettingsError("a library is not installed")))
 
 
-def test_one_that_hangs_is_left_behind_at_the_deadline() -> None:
+def test_a_hanging_function_is_abandoned_at_the_deadline() -> None:
     ended = threading.Event()
     try:
         with pytest.raises(

@@ -38,12 +38,14 @@ TRACEBACK = (
         ),
     ],
 )
-def test_what_a_worker_lacks_is_told_with_the_command_that_makes_it(raised: str, text: str) -> None:
+def test_missing_libraries_of_a_worker_are_reported_with_the_command_that_installs_them(
+    raised: str, text: str
+) -> None:
     error = lacking(TRACEBACK.format(raised=raised))
     assert error is not None and text in error.message and "`etl package" in error.action
 
 
-def test_a_python_that_is_not_on_the_workers_is_told_with_its_path() -> None:
+def test_a_python_missing_on_the_workers_is_reported_with_its_path() -> None:
     error = lacking(
         'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No '
         "such file or directory"

@@ -62,7 +62,7 @@ def test_ranges_are_appended_by_spark_and_the_table_is_not_opened_for_that(
 @pytest.mark.parametrize(
     ("more", "writer"), [({}, EmptyCommit), ({"transform": "module:function"}, SparkWriter)]
 )
-def test_a_new_table_is_made_without_spark_where_no_transform_says_its_columns(
+def test_a_new_table_is_created_without_spark_if_no_transform_defines_its_columns(
     more: dict[str, Any], writer: type
 ) -> None:
     assert isinstance(choose_writer(plan_of(), plain_settings(**more), unasked).writer, writer)
@@ -92,7 +92,7 @@ def conf(**table: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("writer", ["arrow", "auto"])
 @pytest.mark.parametrize("table_id", [None, "t"])
-def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(
+def test_tasks_write_the_files_with_the_confs_permission_and_a_plain_table(
     table_id: str | None, writer: str
 ) -> None:
     settings = plain_settings(
@@ -196,7 +196,7 @@ UNFIT_TABLES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("table", "why"), UNFIT_TABLES, ids=[why for _, why in UNFIT_TABLES])
-def test_a_table_whose_promises_files_of_ours_would_break_is_refused_by_name_under_arrow_and_gets_spark_under_auto(
+def test_a_table_with_features_that_our_files_would_break_is_rejected_by_name_under_arrow_and_gets_spark_under_auto(
     table: Any,
     why: str,
 ) -> None:
@@ -235,7 +235,7 @@ MADE = pa.schema(
 
 
 @pytest.mark.parametrize("by", [[], ["day", "topic"], ["event_date"]])
-def test_an_arrow_transform_says_which_columns_files_and_a_new_table_have(by: list[str]) -> None:
+def test_an_arrow_transform_defines_the_columns_of_files_and_of_a_new_table(by: list[str]) -> None:
     settings = plain_settings(
         **conf(writer="arrow", partition_by=by), transform={"record_batch": "module:function"}
     )
@@ -248,7 +248,7 @@ def test_an_arrow_transform_says_which_columns_files_and_a_new_table_have(by: li
     ("by", "made"),
     [("at", MADE), ("price", MADE), ("event_date", MADE.remove(MADE.get_field_index("timestamp")))],
 )
-def test_what_has_no_one_text_for_a_partition_is_left_to_sparks_writer(
+def test_partition_values_without_a_unique_text_are_left_to_sparks_writer(
     by: str, made: pa.Schema
 ) -> None:
     settings = plain_settings(

@@ -37,7 +37,7 @@ def install_java(home: Path, version: str) -> Path:
     return program
 
 
-def test_java_home_is_asked_before_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_precedes_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = install_java(tmp_path / "seventeen", "17")
     (tmp_path / "path" / "java").symlink_to(install_java(tmp_path / "twenty-one", "21"))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "seventeen"))
@@ -55,7 +55,7 @@ def test_a_java_of_another_version_is_passed_over(
     assert java_and_jars.java_environment()["JAVA_HOME"] == str(tmp_path / "twenty-one")
 
 
-def test_without_a_java_the_error_says_what_was_tried_and_what_to_do(
+def test_without_a_java_the_error_has_the_tried_paths_and_an_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_java(tmp_path / "eight", "1.8")

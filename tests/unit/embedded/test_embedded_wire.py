@@ -20,11 +20,11 @@ _V0 = bytes.fromhex(f"00000000 {_BROKER} 00000001 0000 000174 {_PARTITIONS}")
 _V1_WITHOUT_TOPICS = bytes.fromhex(f"00000000 {_BROKER} ffff 00000007 00000000")
 
 
-def test_version_0_tells_brokers_and_leaders_and_no_controller() -> None:
+def test_version_0_has_brokers_and_leaders_and_no_controller() -> None:
     assert parse_metadata(_V0, version=0) == Metadata(frozenset({7}), None, {"t": {0: 7, 1: -1}})
 
 
-def test_version_1_tells_the_controller_and_is_asked_for_no_topic() -> None:
+def test_version_1_has_the_controller_and_requests_no_topic() -> None:
     assert parse_metadata(_V1_WITHOUT_TOPICS, version=1) == Metadata(frozenset({7}), 7, {})
 
 

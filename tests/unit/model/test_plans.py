@@ -16,7 +16,7 @@ def test_a_plan_that_moves_no_offsets_has_none_to_move() -> None:
     assert plan_of(1, moves_offsets=False).offsets_to_move == ()
 
 
-def test_a_moved_offset_is_at_the_position_one_write_behind_what_was_seen() -> None:
+def test_an_offset_moved_by_the_plan_has_its_end_and_the_next_znode_version() -> None:
     assert {log: plan_of(1).moved(log) for log in (A, B)} == {log: COMPLETE[log] for log in (A, B)}
 
 

@@ -94,7 +94,7 @@ def values(codec: Codec, payload: bytes) -> list[bytes]:
         (ZSTD, one(ZSTD, PLAIN[:CUT]) + SKIPPABLE + one(ZSTD, PLAIN[CUT:])),
     ],
 )
-def test_what_javas_clients_read_behind_a_whole_stream_is_read_so_here(
+def test_trailing_bytes_of_a_whole_stream_are_read_as_by_javas_clients(
     codec: Codec, payload: bytes
 ) -> None:
     assert values(codec, payload) == [record.value for record in RECORDS]

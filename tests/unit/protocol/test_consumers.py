@@ -84,7 +84,7 @@ def test_every_form_is_read(payload: bytes, dialect: BrokerFamily, threads: dict
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_registration_is_an_error_that_names_the_znode(payload: bytes) -> None:
+def test_an_invalid_registration_is_an_error_that_names_the_znode(payload: bytes) -> None:
     with pytest.raises(
         SettingsError, match="The registration of a consumer of the group is invalid"
     ) as failed:

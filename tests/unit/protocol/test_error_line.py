@@ -36,7 +36,7 @@ def test_the_first_of_several_marked_errors_is_the_one() -> None:
     assert isinstance(found, CorruptData)
 
 
-def test_a_marker_in_other_text_does_not_hide_the_error_behind_it() -> None:
+def test_a_marker_in_other_text_does_not_hide_the_error_after_it() -> None:
     found = unmark('raise RuntimeError("etl-error:" + text)\n' + mark(CorruptData("here")))
     assert isinstance(found, CorruptData)
 
@@ -71,7 +71,7 @@ def test_junk_holds_no_error(junk: str) -> None:
 
 
 @given(st.text().filter(lambda text: "etl-error:" not in text), st.text(), st.text())
-def test_what_stands_around_a_marked_error_is_no_error_and_hides_none(
+def test_text_around_a_marked_error_is_no_error_and_hides_none(
     text: str, before: str, after: str
 ) -> None:
     assert unmark(text) is None
@@ -99,7 +99,7 @@ def test_a_marked_document_that_is_no_error_holds_none(document: object) -> None
 
 
 @given(message=st.text(), action=st.text(), topic=st.text(), offset=st.integers())
-def test_whatever_an_error_says_survives_marking(
+def test_every_error_text_survives_marking(
     message: str, action: str, topic: str, offset: int
 ) -> None:
     found = unmark(

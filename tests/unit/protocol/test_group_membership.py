@@ -58,7 +58,7 @@ def sent(api: Api, version: int, request: Any, kind: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_join_says_who_we_are_what_we_want_and_how_long_we_may_be_waited_for(
+def test_a_join_has_our_name_our_subscription_and_our_timeouts(
     version: int,
 ) -> None:
     found = sent(
@@ -82,7 +82,7 @@ def test_a_join_says_who_we_are_what_we_want_and_how_long_we_may_be_waited_for(
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_leader_tells_everybody_what_they_own_and_a_follower_tells_nothing(version: int) -> None:
+def test_a_leader_sends_every_assignment_and_a_follower_sends_none(version: int) -> None:
     dialect = speaking(Api.SYNC_GROUP, version)
     found = sent(
         Api.SYNC_GROUP,
@@ -128,7 +128,7 @@ def test_heartbeats_and_the_leave_name_member_and_generation(version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_a_heartbeat_of_the_consumer_protocol_says_everything_when_it_joins_and_only_what_is_new_later(
+def test_a_heartbeat_of_the_consumer_protocol_has_every_field_at_the_join_and_only_changes_later(
     version: int,
 ) -> None:
     dialect, topic = (
@@ -186,9 +186,7 @@ def test_any_part_of_an_answer_that_is_cut_off_is_an_error_and_so_is_what_follow
                 kafka_python_messages.decode(api, version, memoryview(wrong))
 
 
-def test_the_leader_alone_is_told_of_all_members_and_not_where_the_group_is_divided_already() -> (
-    None
-):
+def test_only_the_leader_gets_all_members_and_not_if_the_group_is_already_assigned() -> None:
     answer = {
         seed[0]: kafka_python_messages.decode(Api.JOIN_GROUP, seed[0], memoryview(seed[1:]))
         for seed in seeds.responses(Api.JOIN_GROUP)
@@ -251,7 +249,7 @@ def test_a_subscription_is_read_as_it_was_written(reported: Subscription) -> Non
     )
 
 
-def test_what_owns_nothing_is_said_in_the_version_that_every_client_reads() -> None:
+def test_an_empty_assignment_has_the_version_that_every_client_reads() -> None:
     assert group_messages.render_subscription(Subscription(("a",)))[:2] == b"\0\0"
     assert group_messages.render_assignment(LOGS)[:2] == b"\0\0"
     assert group_messages.parse_assignment(group_messages.render_assignment(LOGS)) == LOGS

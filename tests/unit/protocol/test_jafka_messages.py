@@ -47,7 +47,7 @@ def fetch(*wanted: FetchTarget, max_bytes: int = 1 << 30) -> Request[FetchAnswer
     return DIALECT.fetch(Fetch(tuple(wanted), Isolation.READ_COMMITTED, max_bytes, 500, 1))
 
 
-def behind_size(answer: str | bytes) -> memoryview:
+def after_size(answer: str | bytes) -> memoryview:
     """Return the bytes after the size field of one framed answer; check the size."""
     content = bytes.fromhex(answer) if isinstance(answer, str) else answer
     assert int.from_bytes(content[:4], "big") == len(content) - 4
@@ -55,7 +55,7 @@ def behind_size(answer: str | bytes) -> memoryview:
 
 
 def answer_of(request: Request[Any], answer: str | bytes) -> Any:
-    return request.read(behind_size(answer)).answer
+    return request.read(after_size(answer)).answer
 
 
 def records(answer: FetchAnswer) -> list[tuple[bytes, str | None]]:
@@ -118,7 +118,7 @@ def test_an_offset_beyond_the_end_and_a_partition_beyond_the_last_are_refused_wi
     ) == [(b"", "WRONG_PARTITION")]
 
 
-def test_several_logs_are_one_multifetch_whose_parts_come_in_the_order_asked_for() -> None:
+def test_several_logs_are_one_multifetch_with_parts_in_the_requested_order() -> None:
     names = [("demo", 0), ("demo", 1), ("demo", 7), ("nosuch", 0)]
     wanted = [FetchTarget(BrokerPartition(topic, number), 0, 100) for topic, number in names]
     request = fetch(*wanted)
@@ -183,9 +183,7 @@ def test_a_topic_is_deleted_and_a_wrong_password_refused() -> None:
     )
 
 
-def test_messages_are_appended_byte_for_byte_and_an_offsets_request_behind_them_shows_that_they_were() -> (
-    None
-):
+def test_messages_are_appended_byte_for_byte_and_a_following_offsets_request_proves_it() -> None:
     values = [(None, b"hello"), (None, "\u4e2d\u6587".encode())]
     request = DIALECT.append(DEMO, values, timestamp_ms=0, timeout_ms=0)
     assert request.frame(1) == (
@@ -203,7 +201,7 @@ def test_messages_are_appended_byte_for_byte_and_an_offsets_request_behind_them_
 # The generation
 
 
-def test_whoever_connects_must_have_been_told_that_it_is_a_jafka() -> None:
+def test_a_connection_needs_the_configured_broker_type_jafka() -> None:
     [jafka] = [each for each in BROKER_TYPES if "jafka" in each.names]
     assert jafka.is_told
     greeting = jafka.greeting("client", "b:9092")
@@ -215,7 +213,7 @@ def test_whoever_connects_must_have_been_told_that_it_is_a_jafka() -> None:
     assert isinstance(jafka, Jafka)
 
 
-def test_what_a_broker_of_this_generation_knows_nothing_of_is_said_so() -> None:
+def test_requests_unknown_to_a_jafka_broker_are_rejected_with_the_reason() -> None:
     with pytest.raises(
         SettingsError, match="cannot report brokers and topics, which are in ZooKeeper"
     ):
@@ -233,7 +231,7 @@ def test_a_moment_is_refused_with_the_reason_before_anything_is_sent() -> None:
 # Quirks
 
 
-def test_a_log_that_was_never_written_starts_and_ends_at_0_as_kafka_0_7_says_itself() -> None:
+def test_a_log_that_was_never_written_starts_and_ends_at_0_as_kafka_0_7_reports() -> None:
     for answer in ("00000006 0000 00000000", "0000000e 0000 00000001 0000000000000000"):
         assert answer_of(list_offsets(LATEST), answer) == {
             DEMO: ListedOffset(DEMO, None, 0, None, None, boundaries=(0,))
@@ -272,7 +270,7 @@ def test_a_negative_size_is_never_sent_because_its_answer_would_have_no_end() ->
         fetch(FetchTarget(DEMO, 0, -5))
 
 
-def test_the_answer_is_bounded_by_what_is_asked_for_since_the_broker_knows_no_bound_of_the_whole() -> (
+def test_the_response_is_bounded_by_the_request_since_the_broker_has_no_bound_of_the_whole() -> (
     None
 ):
     logs = [BrokerPartition("demo", number) for number in range(4)]
@@ -288,7 +286,7 @@ def test_the_answer_is_bounded_by_what_is_asked_for_since_the_broker_knows_no_bo
     ] == [(0, b"\1\2\3", True), (1, b"", False), (2, b"\1\2\3", True), (3, b"\1\2\3", True)]
 
 
-def test_the_first_log_is_asked_for_whole_however_small_the_bound_is() -> None:
+def test_the_first_log_is_requested_whole_however_small_the_bound_is() -> None:
     request = fetch(
         FetchTarget(DEMO, 0, 5000), FetchTarget(BrokerPartition("demo", 1), 0, 1), max_bytes=100
     )
@@ -311,7 +309,7 @@ def test_a_fetch_of_no_bytes_proves_nothing() -> None:
         (17, EtlError, False),
     ],
 )
-def test_each_code_says_what_it_is_and_whether_asking_again_may_help(
+def test_each_error_code_has_its_meaning_and_whether_a_retry_may_help(
     code: int, kind: type[EtlError], is_retriable: bool
 ) -> None:
     refusal = jafka_requests.error_of(code)

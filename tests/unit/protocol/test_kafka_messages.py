@@ -92,7 +92,7 @@ def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_every_fetch_version_says_what_kafka_python_would_say(version: int) -> None:
+def test_every_fetch_version_equals_that_of_kafka_python(version: int) -> None:
     a0, a1, b0 = BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 0)
     a_id, b_id = (UUID(int=number) for number in (0xA, 0xB))
     wanted = [
@@ -242,7 +242,7 @@ def test_null_records_are_empty() -> None:
     )
 
 
-def test_an_empty_log_behind_one_with_records_proves_nothing() -> None:
+def test_an_empty_log_after_one_with_records_proves_nothing() -> None:
     body = response(
         11,
         [{"partition_index": 0}, {"partition_index": 1, "records": b"x"}, {"partition_index": 2}],
@@ -281,7 +281,7 @@ def test_an_absurd_count_of_aborted_transactions_is_refused_before_any_is_read()
         fetch_messages.parse_fetch(4, memoryview(body), **PLACE)
 
 
-def test_bytes_behind_the_end_of_a_fetch_response_are_corrupt_data() -> None:
+def test_bytes_after_the_end_of_a_fetch_response_are_corrupt_data() -> None:
     with pytest.raises(CorruptData, match="1 bytes follow"):
         fetch_messages.parse_fetch(
             4, memoryview(bytes(response(4, [{"partition_index": 3}])) + b"\0"), **PLACE
@@ -343,7 +343,7 @@ def test_the_highest_version_that_both_speak_is_chosen(
 
 
 @pytest.mark.parametrize("spoken", [{1: (14, 17)}, {}])
-def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it_speaks(
+def test_a_broker_without_a_common_version_is_a_settings_error_that_lists_its_versions(
     spoken: dict[int, tuple[int, int]],
 ) -> None:
     with pytest.raises(SettingsError, match="no version of FETCH from 0 to 13"):

@@ -64,7 +64,7 @@ HELLO = "0000000000000064 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f"
     ("release", "throttled"),
     [("0.8", ""), ("0.9", "0000000a"), ("0.10.0", "0000000a"), ("0.10.1", "0000000a")],
 )
-def test_an_answer_of_an_old_version_tells_no_last_stable_offset_and_no_log_start(
+def test_a_response_of_an_old_version_has_no_last_stable_offset_and_no_log_start(
     release: str, throttled: str
 ) -> None:
     request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
@@ -94,9 +94,7 @@ def test_an_answer_of_an_old_version_tells_no_last_stable_offset_and_no_log_star
     assert reply.throttled_ms == (10 if throttled else 0)
 
 
-def test_an_empty_log_proves_it_whoever_comes_before_it_where_the_whole_answer_has_no_limit() -> (
-    None
-):
+def test_an_empty_log_proves_it_in_any_place_if_the_whole_response_has_no_limit() -> None:
     body = memoryview(
         hexed(
             f"00000001 000464656d6f 00000002 00000000 0000 0000000000000065 0000001f {HELLO}"
@@ -110,7 +108,7 @@ def test_an_empty_log_proves_it_whoever_comes_before_it_where_the_whole_answer_h
     ] == [True, False]
 
 
-def test_without_a_limit_of_the_whole_answer_the_first_is_asked_in_full_and_the_others_as_far_as_they_fit() -> (
+def test_without_a_limit_of_the_whole_response_the_first_log_is_requested_in_full_and_the_others_as_far_as_they_fit() -> (
     None
 ):
     logs = [
@@ -128,7 +126,7 @@ def test_without_a_limit_of_the_whole_answer_the_first_is_asked_in_full_and_the_
 # ListOffsets
 
 
-def test_list_offsets_v0_asks_for_one_offset_and_reads_the_newest() -> None:
+def test_list_offsets_v0_requests_one_offset_and_reads_the_newest() -> None:
     request = spoken_to_as("0.9").list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {DEMO: 7})
     assert request.frame(2) == hexed(
         "0000002d 0002 0000 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
@@ -184,7 +182,7 @@ def test_a_later_broker_names_one_offset_for_a_time_or_none() -> None:
     assert request.read(answer(reported + "ffffffffffffffff")).answer == ()
 
 
-def test_an_answer_about_two_logs_where_one_was_asked_for_is_corrupt_data() -> None:
+def test_a_response_about_two_logs_to_a_request_for_one_is_corrupt_data() -> None:
     request = spoken_to_as("0.8").offsets_before(DEMO, LATEST, 1)
     with pytest.raises(CorruptData, match="2 partitions"):
         request.read(
@@ -222,7 +220,7 @@ TOPICS = (
 )
 
 
-def test_metadata_v0_tells_leaders_and_neither_ids_nor_epochs() -> None:
+def test_metadata_v0_has_leaders_and_neither_ids_nor_epochs() -> None:
     reported = spoken_to_as("0.8").metadata(None).read(answer(BROKERS + TOPICS)).answer
     assert (reported.cluster_id, reported.brokers, reported.topic_ids) == (
         None,
@@ -241,7 +239,7 @@ def test_metadata_v0_tells_leaders_and_neither_ids_nor_epochs() -> None:
     ("requests", "found"),
     [([], {}), (["demo"], {"demo": None}), (["demo", "gone"], {"demo": None, "gone": "unknown"})],
 )
-def test_of_all_topics_those_that_were_asked_for_are_told_and_one_that_is_not_there_as_unknown(
+def test_of_all_topics_the_requested_ones_are_returned_and_a_missing_one_as_unknown(
     requests: list[str], found: Any
 ) -> None:
     reported = spoken_to_as("0.8").metadata(requests).read(answer(BROKERS + TOPICS)).answer
@@ -288,7 +286,7 @@ def test_offset_commit_is_encoded_byte_for_byte(in_zookeeper: bool, release: str
     ("in_zookeeper", "code", "is_told"),
     [(True, "0003", True), (False, "0003", False), (False, "0000", True)],
 )
-def test_a_log_without_a_committed_offset_is_told_by_a_code_from_zookeeper_only(
+def test_a_log_without_a_committed_offset_has_an_error_code_from_zookeeper_only(
     in_zookeeper: bool, code: str, is_told: bool
 ) -> None:
     request = spoken_to_as("0.8").committed_offsets(
@@ -375,7 +373,7 @@ def test_a_version_of_a_broker_is_of_a_release(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.7", "0.12", "5.0", "10", "", "new", "0.9.x", "0.9."])
-def test_a_version_that_nobody_knows_is_refused(version: str) -> None:
+def test_an_unknown_version_is_rejected(version: str) -> None:
     with pytest.raises(
         SettingsError, match="The API versions of brokers of version .* are unknown"
     ):
@@ -383,7 +381,7 @@ def test_a_version_that_nobody_knows_is_refused(version: str) -> None:
 
 
 @pytest.mark.parametrize("name", Kafka.names)
-def test_every_release_can_be_asked_for_what_a_run_needs(name: str) -> None:
+def test_every_release_answers_the_requests_of_a_run(name: str) -> None:
     release = name.removeprefix("kafka-")
     if release != "kafka":
         reported = spoken_to_as(release)
@@ -411,7 +409,7 @@ def test_what_a_broker_is_too_old_for_is_refused_by_name(release: str, question:
         question(spoken_to_as(release))
 
 
-def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() -> None:
+def test_a_broker_without_a_request_of_its_configured_release_is_of_another_one() -> None:
     of_0_8 = KafkaProtocol.of_release("0.8", "me", "b:1")
     assert [of_0_8.release_mismatch(f"kafka-{value}") for value in ("0.8", "0.8.0", "0.8.2")] == [
         None
@@ -429,7 +427,7 @@ def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() ->
 
 
 @pytest.mark.parametrize("text", ["0.8", "0.9", "0.10.0", "0.10.2"])
-def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_what_was_committed_is_read(
+def test_a_broker_with_transactions_is_not_of_a_release_without_them_if_only_committed_records_are_read(
     text: str,
 ) -> None:
     told_itself = KafkaProtocol(versions.releases()["1.1"], "me", "b:1")
@@ -455,7 +453,7 @@ def test_topics_that_a_broker_makes_when_they_are_named_are_not_named() -> None:
         assert reported.metadata(["demo", made]).frame(1) == every
 
 
-def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken() -> None:
+def test_an_append_without_an_offset_and_without_an_error_is_reported_as_rejected() -> None:
     answer = SimpleNamespace(
         responses=[
             SimpleNamespace(

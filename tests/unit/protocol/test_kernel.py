@@ -270,7 +270,7 @@ def test_a_record_with_more_headers_than_sparks_memory_takes_is_named_itself(cod
     assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 43}
 
 
-def test_what_lies_around_a_record_that_is_refused_is_read_once_it_is_left_out() -> None:
+def test_the_neighbours_of_a_rejected_record_are_read_without_it() -> None:
     batch = encode(
         Batch(
             40,

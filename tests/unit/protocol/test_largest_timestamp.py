@@ -43,7 +43,7 @@ AT = 1_750_000_000_000
         "nothing",
     ],
 )
-def test_the_header_of_what_comes_first_tells_the_largest_timestamp(
+def test_the_header_of_the_first_batch_has_the_largest_timestamp(
     records: bytes, reported: int | None
 ) -> None:
     assert largest_timestamp(memoryview(records)) == reported
@@ -52,7 +52,7 @@ def test_the_header_of_what_comes_first_tells_the_largest_timestamp(
         assert largest_timestamp(memoryview(records + follows)) == reported
 
 
-def test_a_header_that_is_cut_off_tells_nothing() -> None:
+def test_a_truncated_header_has_no_timestamp() -> None:
     whole = encode(Batch(5, [Rec(0)], max_timestamp=AT))
     assert [largest_timestamp(memoryview(whole[:size])) for size in (16, 17, 42, 43)] == [
         None,

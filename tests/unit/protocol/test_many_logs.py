@@ -231,7 +231,7 @@ def test_sizes_are_those_of_folders_that_work_and_of_copies_that_stay(
     assert many_partition_messages.parse_log_dirs(version, answered(theirs, version)) == (sizes, 9)
 
 
-def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
+def test_logs_with_unknown_tagged_fields_are_read_without_them() -> None:
     first, second = (
         "00000003 0000 ffffffffffffffff 0000000000000011 00000002",
         "00000004 0000 ffffffffffffffff 0000000000000012 00000002",
@@ -260,7 +260,7 @@ def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
         ("00000007 00 00000000 02 00", "impossible length -1"),
     ],
 )
-def test_bytes_that_are_no_answer_are_refused_with_what_is_wrong(answer: str, message: str) -> None:
+def test_bytes_that_are_no_response_are_rejected_with_the_reason(answer: str, message: str) -> None:
     with pytest.raises(CorruptData, match=message):
         many_partition_messages.parse_offsets(7, memoryview(bytes.fromhex(answer)), broker="b:9092")
 

@@ -178,7 +178,7 @@ def test_under_log_append_time_the_wrappers_time_holds_for_all_in_it(codec: Code
 
 
 @each_codec
-def test_under_create_time_the_wrapper_says_of_which_kind_the_times_in_it_are(codec: Codec) -> None:
+def test_under_create_time_the_wrapper_has_the_kind_of_the_times_in_it(codec: Codec) -> None:
     wrapper = Wrapper(
         [Msg(7, b"a", None, 5, append_time=True), Msg(8, b"b", None, -1)], codec, timestamp=99
     )
@@ -227,7 +227,7 @@ def test_the_checksum_of_an_lz4_header_is_that_of_the_headers_that_everybody_wri
 @pytest.mark.parametrize(
     "content", [b"", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x6d\x40\0\0", b"no lz4 at all"]
 )
-def test_what_has_no_lz4_header_is_left_as_it_is(content: bytes) -> None:
+def test_bytes_without_an_lz4_header_stay_unchanged(content: bytes) -> None:
     assert codecs.with_lz4_checksum(np.frombuffer(content, dtype=np.uint8)).tobytes() == content
 
 
@@ -469,7 +469,7 @@ def test_what_no_wrapper_may_hold_is_corrupt(magic: int, wrong: Any, what: str) 
 
 
 @pytest.mark.parametrize(("magic", "offset", "last"), [(0, 9, 8), (0, 9, 10), (1, 9, 10)])
-def test_a_wrapper_whose_offset_cannot_be_that_of_its_last_message_is_corrupt(
+def test_a_wrapper_with_an_impossible_offset_of_its_last_message_is_corrupt(
     magic: int, offset: int, last: int
 ) -> None:
     """Rows of other offsets would be passed over in silence, or come twice."""
@@ -479,7 +479,7 @@ def test_a_wrapper_whose_offset_cannot_be_that_of_its_last_message_is_corrupt(
 
 
 @each_magic
-def test_messages_whose_offsets_do_not_rise_are_corrupt(magic: int) -> None:
+def test_messages_with_offsets_that_do_not_rise_are_corrupt(magic: int) -> None:
     for second in (Msg(7), Msg(6), Wrapper([Msg(7), Msg(8)]), Wrapper([Msg(6)])):
         with pytest.raises(CorruptData, match="begins at or below offset 7|does not ascend"):
             rows_between(encode_logical([Msg(7), second], magic), 0, 20)

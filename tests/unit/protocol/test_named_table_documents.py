@@ -15,7 +15,7 @@ FOUND = NamedTable("main.lake.clicks", "s3a://bucket/wh/clicks", "3f-1", 1_700_0
 
 
 @pytest.mark.parametrize("found", [FOUND, NamedTable("lake.clicks", "/wh/cl icks", None, 0)])
-def test_what_is_kept_comes_back(found: NamedTable) -> None:
+def test_a_stored_document_is_parsed_unchanged(found: NamedTable) -> None:
     assert parse_named_table(render_named_table(found), path="p") == found
 
 
@@ -31,7 +31,7 @@ def test_what_is_kept_comes_back(found: NamedTable) -> None:
         ({"since": "then"}, None),
     ],
 )
-def test_what_is_no_such_document_is_refused_and_a_key_more_is_not(
+def test_another_document_is_rejected_and_an_additional_key_is_not(
     change: dict[str, object], kind: type[Exception] | None
 ) -> None:
     document = {**json.loads(zlib.decompress(render_named_table(FOUND))), **change}

@@ -65,7 +65,9 @@ def test_a_message_has_its_own_offset_and_the_next_one() -> None:
     ) == (None, None, None, (), 3)
 
 
-def test_messages_in_a_compressed_entry_lead_back_to_its_begin_and_the_last_one_behind_it() -> None:
+def test_messages_in_a_compressed_entry_have_the_offset_of_its_begin_and_the_last_one_that_after_it() -> (
+    None
+):
     chinese = "\u4e2d\u6587".encode()
     assert places(physical(GZIPPED + HELLO, at=1000)) == [
         (1000, 0, 1000, b"hello"),
@@ -100,7 +102,7 @@ def test_whatever_is_cut_off_at_the_end_is_left_for_the_next_fetch() -> None:
         assert (messages.next_offset, messages.needed_bytes) == (115, 0)
 
 
-def test_an_answer_without_a_whole_message_says_how_many_bytes_it_takes() -> None:
+def test_a_response_without_a_whole_message_has_the_required_number_of_bytes() -> None:
     assert list(Messages(physical(b""))) == []
     for size in range(1, len(HELLO)):
         messages = Messages(physical(HELLO[:size], at=100))
@@ -119,7 +121,7 @@ def test_an_offset_inside_a_message_is_named_and_nothing_is_skipped() -> None:
             list(Messages(physical((HELLO + WORLD * 100)[inside:], at=inside)))
 
 
-def test_a_wrong_checksum_is_told_with_its_place() -> None:
+def test_a_wrong_checksum_is_reported_with_its_offset() -> None:
     with pytest.raises(CorruptData, match="CRC.*partition 3.*offset 15"):
         list(Messages(physical(HELLO + WORLD[:-1] + b"?")))
 
@@ -127,7 +129,7 @@ def test_a_wrong_checksum_is_told_with_its_place() -> None:
 # Logical logs
 
 
-def test_records_of_a_record_batch_begin_at_the_offset_that_was_asked_for() -> None:
+def test_records_of_a_record_batch_begin_at_the_requested_offset() -> None:
     records = [
         Rec(delta, b"%d" % delta, b"k", ((b"h", b"1"), (b"none", None)), timestamp_delta=delta)
         for delta in range(4)

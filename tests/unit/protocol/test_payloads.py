@@ -126,7 +126,7 @@ def test_a_driver_comes_back_from_its_znode(driver: DriverNode) -> None:
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31, 10**400, 1e999, None, "x", []])
-def test_a_driver_without_a_pid_of_this_world_is_nobody_we_know(pid: object) -> None:
+def test_a_driver_without_a_pid_of_this_system_is_unknown(pid: object) -> None:
     assert (
         parse_driver(json.dumps({"host": "h", "pid": pid, "started": None, "run_id": "r"}).encode())
         is None

@@ -144,7 +144,7 @@ def test_however_the_log_is_cut_into_answers_and_ranges_each_message_is_a_row_on
     assert rows == physical_rows(entries, start)
 
 
-def test_a_receipt_counts_rows_and_bytes_and_nothing_that_offsets_would_tell() -> None:
+def test_a_range_result_counts_rows_and_bytes_and_no_gaps_of_offsets() -> None:
     cursor = physical_cursor(1000, 1092)
     physical_rows_in(cursor, HELLO + BOTH_IN_GZIP + HELLO)
     assert cursor.done and cursor.receipt == RangeResult(rows=4, fetched_bytes=92)
@@ -164,7 +164,7 @@ def test_a_cut_off_tail_is_left_for_the_next_answer(left: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 16))
-def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes_from_any_size_on(
+def test_a_message_larger_than_the_response_is_requested_with_more_bytes_from_any_size_on(
     size: int,
 ) -> None:
     cursor = physical_cursor(1000, 1016, fetch_max_bytes=size)
@@ -185,7 +185,7 @@ def test_a_message_larger_than_any_fetch_may_be_is_named_with_its_size() -> None
 
 
 @pytest.mark.parametrize("there", [NIHAO[:1], NIHAO[:3], NIHAO[:9]])
-def test_a_message_that_stays_cut_off_where_the_log_goes_on_is_none(there: bytes) -> None:
+def test_a_message_that_stays_truncated_although_the_log_continues_is_none(there: bytes) -> None:
     """Its segment ends there. Once it may be a broker's slip."""
     cursor = physical_cursor(1000, 2000)
     assert physical_rows_in(cursor, there) == [] and cursor.starved
@@ -239,7 +239,9 @@ def test_a_position_inside_a_message_is_an_error_that_names_it_and_gives_no_row(
         b"GET / HTTP",
     ],
 )
-def test_what_cannot_begin_a_message_is_told_at_once_and_never_waited_for(records: bytes) -> None:
+def test_bytes_that_cannot_begin_a_message_are_reported_at_once_and_never_waited_for(
+    records: bytes,
+) -> None:
     for before in (b"", HELLO):
         with pytest.raises(
             MisalignedOffset, match="No message is at this byte position:"
@@ -259,13 +261,13 @@ def test_a_range_that_ends_inside_a_message_is_an_error_and_no_row(
     assert caught.value.where["offset"] == (1000 if until < 1015 else 1015)
 
 
-def test_an_entry_that_would_reach_beyond_the_range_is_told_before_its_bytes_are_there() -> None:
+def test_an_entry_that_would_exceed_the_range_is_reported_before_its_bytes_arrive() -> None:
     """Otherwise an offset inside a message would be fetched with more and more bytes."""
     with pytest.raises(MisalignedOffset, match="it would reach to 1000005, beyond 1031"):
         physical_rows_between(struct.pack(">i", 999_001) + b"\1", 1000, 1031)
 
 
-def test_what_begins_at_the_end_of_a_range_is_not_looked_at() -> None:
+def test_bytes_at_the_end_of_a_range_are_not_parsed() -> None:
     assert len(physical_rows_between(HELLO + b"\xff" * 50, 1000, 1015)) == 1
 
 
@@ -362,7 +364,7 @@ def test_a_message_larger_than_its_bound_is_named_by_the_outer_one() -> None:
     assert caught.value.where == {**PLACE, "offset": 1015}
 
 
-def test_bits_of_the_attributes_beside_the_codec_mean_nothing() -> None:
+def test_bits_of_the_attributes_other_than_the_codec_are_ignored() -> None:
     entries = [
         Entry(b"plain", attributes=0xFC),
         Entry(inside=[Entry(b"x", attributes=0xFC)], attributes=0xFC),

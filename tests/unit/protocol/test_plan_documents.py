@@ -194,9 +194,7 @@ def test_a_document_of_an_older_format_is_rejected(older: int) -> None:
         parse_plan(payload_of(document), path="/p")
 
 
-def test_a_plan_that_says_nothing_of_rows_from_before_it_has_the_id_that_it_had_before_plans_could_say_so() -> (
-    None
-):
+def test_a_plan_without_earlier_rows_has_the_id_of_versions_without_that_field() -> None:
     plan = plan_of(2)
     assert plan.rows_before is None and "rows_before" not in content_of(plan)
     assert parse_plan(render_plan(plan), path="/p").rows_before is None
@@ -328,7 +326,7 @@ def test_coverage_comes_back_from_its_znode(coverage: LoadedIntervals) -> None:
     assert parse_loaded_intervals(render_loaded_intervals(coverage), path="/p") == coverage
 
 
-def test_intervals_of_older_coverage_do_not_say_why_offsets_gave_no_row() -> None:
+def test_intervals_of_older_documents_have_no_reasons_for_missing_rows() -> None:
     document = document_of(
         render_loaded_intervals(LoadedIntervals(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)}))
     )
@@ -404,7 +402,7 @@ def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(
         parse_plan(bomb, path="/p")
 
 
-def test_a_stamp_says_which_plan_of_which_pipeline_this_is_and_what_it_holds() -> None:
+def test_a_stamp_has_the_pipeline_the_plan_and_its_content() -> None:
     plan = plan_of(2)
     text = render_commit_metadata(plan, APP_ID)
     assert parse_commit_metadata(text, 17) == CommitMetadata(
@@ -447,7 +445,7 @@ def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPat
     assert caught.value.where["key"] == "source.topics"
 
 
-def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(
+def test_a_plan_with_more_ranges_than_a_result_can_list_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("etl.ledger.plan_document.RANGES_MAX", 3)
@@ -469,7 +467,7 @@ def test_the_record_of_the_most_ranges_is_written_whole_however_large_its_number
     ("short_of", "kept"),
     [(0, [3, 0, 1, 2]), (1, [0, 0, 1, 2]), (4 * 40, [0, 0, 1, 0]), (6 * 40, [0, 0, 0, 0])],
 )
-def test_a_record_that_is_too_large_leaves_the_gaps_of_the_worst_ranges_out_and_says_so(
+def test_a_result_that_is_too_large_leaves_out_the_gaps_of_the_worst_ranges_and_marks_it(
     monkeypatch: pytest.MonkeyPatch,
     short_of: int,
     kept: list[int],

@@ -197,7 +197,7 @@ def test_a_topic_of_kafka_names_the_brokers_of_each_partition(
         (b"\xac\xed", {}),
     ],
 )
-def test_what_was_set_for_a_topic_is_told_and_nothing_of_what_is_no_setting(
+def test_the_config_of_a_topic_is_parsed_and_other_fields_are_ignored(
     payload: bytes, config: dict[str, str]
 ) -> None:
     assert parse_topic_config(payload) == config
@@ -270,7 +270,7 @@ def test_a_cluster_id_is_text_or_nothing(payload: bytes, cluster: str | None) ->
         ),
     ).map(lambda document: json.dumps(document).encode())
 )
-def test_random_payloads_are_nothing_or_what_they_say(payload: bytes) -> None:
+def test_random_payloads_are_rejected_or_parsed(payload: bytes) -> None:
     assert parse_broker("1", payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
     assert parse_physical_broker("1", payload) is None or dialect_of(payload) is BrokerFamily.JAFKA
     assert parse_count(payload) is None or payload.strip().isdigit()
@@ -306,7 +306,7 @@ def test_the_listener_of_a_protocol_and_a_name_is_found_and_no_other_taken_for_i
     assert (found and (found.host, found.port)) == place
 
 
-def test_listeners_are_told_by_their_names_and_what_they_speak() -> None:
+def test_listeners_have_their_names_and_protocols() -> None:
     assert parse_listeners(SECURED) == (
         "OUTSIDE (SASL_SSL)",
         "INSIDE (SASL_SSL)",

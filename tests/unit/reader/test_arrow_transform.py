@@ -67,7 +67,7 @@ def changed(
     return lambda batch: batch.set_column(batch.schema.get_field_index(name), name, values(batch))
 
 
-def test_what_it_makes_of_no_rows_says_the_columns_of_all(shaped: Callable[[Any], None]) -> None:
+def test_the_result_for_no_rows_has_the_columns_of_all(shaped: Callable[[Any], None]) -> None:
     shaped(
         with_column(
             "kind",
@@ -174,7 +174,7 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
         "no UTF-8",
     ],
 )
-def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(
+def test_an_error_on_rows_is_reported_as_the_functions_with_an_action(
     shaped: Callable[[Any], None], shape: Any, words: str
 ) -> None:
     shaped(shape)
@@ -214,7 +214,7 @@ def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(
         (7, "is not a function"),
     ],
 )
-def test_what_is_wrong_without_rows_is_known_before_there_are_any(
+def test_an_error_without_rows_is_known_before_the_first_row(
     shaped: Callable[[Any], None], shape: Any, words: str
 ) -> None:
     shaped(shape)
@@ -223,7 +223,7 @@ def test_what_is_wrong_without_rows_is_known_before_there_are_any(
     assert words in raised.value.message and raised.value.where["key"] == "transform.record_batch"
 
 
-def test_a_function_that_is_not_there_is_told_with_the_key() -> None:
+def test_a_missing_function_is_reported_with_the_key() -> None:
     with pytest.raises(
         SettingsError, match="The function of transform.record_batch cannot be imported"
     ):
@@ -256,7 +256,7 @@ def test_columns_come_to_the_function_in_the_tables_order_and_types_whatever_a_f
     assert seen == [arrow_schema()] * 2
 
 
-def test_the_function_on_the_page_makes_the_column_that_it_says(
+def test_the_function_on_the_page_returns_its_column(
     shaped: Callable[[Any], None],
 ) -> None:
     [program] = programs(ROOT / "docs/RUNNING.md")

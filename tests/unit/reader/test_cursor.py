@@ -83,7 +83,7 @@ def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_
     assert cursor.receipt.epochs == ((7, 103), (8, 115))[: 1 + (until > 115)]
 
 
-def test_an_empty_range_is_done_before_anything_is_asked() -> None:
+def test_an_empty_range_is_done_before_any_request() -> None:
     cursor = cursor_of(5, 5)
     assert cursor.done and cursor.receipt == RangeResult(fetched_bytes=0)
 
@@ -110,7 +110,7 @@ def test_the_position_follows_the_record_batch_and_not_its_last_record() -> None
     assert cursor.position == 141
 
 
-def test_a_log_that_goes_on_beyond_until_completes_a_range_whose_tail_was_compacted_away() -> None:
+def test_a_log_that_continues_beyond_until_completes_a_range_with_a_compacted_tail() -> None:
     cursor = cursor_of(100, 150)
     feed(cursor, encode(TEN))
     assert not cursor.done
@@ -132,7 +132,7 @@ def test_a_damaged_record_batch_does_not_prove_that_the_tail_is_gone() -> None:
         feed(cursor, encode(TEN) + witness)
 
 
-def test_a_cut_off_record_batch_after_a_whole_one_is_asked_again() -> None:
+def test_a_truncated_record_batch_after_a_whole_one_is_requested_again() -> None:
     cursor = cursor_of(100, 120)
     assert len(feed(cursor, encode(TEN) + encode(Batch(110, [Rec(9)]))[:40])) == 10
     assert (cursor.position, cursor.max_bytes) == (110, 1 << 20)

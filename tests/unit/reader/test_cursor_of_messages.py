@@ -61,7 +61,7 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
-def test_what_is_missing_lies_between_entries_however_they_come(
+def test_missing_offsets_are_those_between_entries_in_any_division(
     log: list[OldEntry], data: st.DataObject
 ) -> None:
     """Offsets inside a wrapper or a record batch, or after the last of them, do not count as
@@ -114,7 +114,7 @@ def test_the_position_moves_when_the_answer_is_fed_and_before_its_rows_are_read(
 
 
 @each_magic
-def test_a_wrapper_that_lies_beyond_until_shows_what_is_missing_below(magic: int) -> None:
+def test_a_wrapper_beyond_until_shows_the_missing_offsets_below(magic: int) -> None:
     for beyond in (Wrapper([Msg(8), Msg(12)]), Msg(8)):
         log = encode_logical([Msg(4), beyond], magic)
         for until, rows, missing in ((9, [4, 8], (5, 8)), (7, [4], (5, 7))):
@@ -138,7 +138,7 @@ def test_leader_epochs_are_those_of_the_record_batches_alone(magic: int) -> None
 
 @each_magic
 @pytest.mark.parametrize("size", [1, 11, 12, 16, 17, 25, 26, 100])
-def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes(
+def test_a_message_larger_than_the_response_is_requested_with_more_bytes(
     magic: int, size: int
 ) -> None:
     """Brokers before 0.10.1 cut even the first message off."""

@@ -25,7 +25,7 @@ def reading(*, began: float | None, last_came: float | None, ended: int) -> Foll
     return following
 
 
-def test_until_a_task_tells_that_it_began_spark_is_at_its_first_job() -> None:
+def test_until_a_task_reports_its_beginning_spark_is_at_its_first_job() -> None:
     following = reading(began=None, last_came=None, ended=0)
     assert following.doing().verb is Verb.FIRST_JOB
 
@@ -51,7 +51,7 @@ def test_the_time_of_a_reading_is_first_job_and_fetch_and_the_rest_is_the_commit
     }
 
 
-def test_where_no_task_could_tell_that_it_began_the_first_job_counts_as_fetch() -> None:
+def test_without_reports_of_tasks_the_first_job_counts_as_fetch() -> None:
     assert reading(began=None, last_came=7.0, ended=2).spent(1.0, 9.0) == {
         Verb.FIRST_JOB: 0.0,
         Verb.FETCH: 6.0,
@@ -66,7 +66,7 @@ def test_a_reading_that_broke_off_was_fetching_until_then() -> None:
     assert reading(began=None, last_came=None, ended=0).spent(1.0, 9.0) == {}
 
 
-def test_it_may_be_asked_from_two_threads_at_once() -> None:
+def test_two_threads_may_read_it_at_once() -> None:
     following = Following(
         "plan-1",
         [OffsetRange(BrokerPartition("clicks", p), 0, 1) for p in range(500)],

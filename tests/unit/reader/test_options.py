@@ -97,7 +97,7 @@ def test_ranges_are_written_as_json() -> None:
         ),
     ],
 )
-def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_meant(
+def test_a_repeated_name_in_an_option_is_rejected_as_ambiguous(
     options: dict[str, str], named: str
 ) -> None:
     with pytest.raises(SettingsError, match=f"'{named}' is named twice"):
@@ -224,7 +224,7 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) 
         '[{"topic": "t", "partition": 0, "from": 0.5, "until": 5}]',
     ],
 )
-def test_what_is_no_list_of_ranges_is_refused_with_the_form(text: str) -> None:
+def test_an_invalid_list_of_ranges_is_rejected_with_the_form(text: str) -> None:
     with pytest.raises(SettingsError, match='"from": 10'):
         parse_ranges(text)
 
@@ -332,7 +332,7 @@ def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> 
 
 
 @pytest.mark.parametrize(("start", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
-def test_a_start_that_an_open_transaction_hides_may_be_asked_for_again(
+def test_a_start_hidden_by_an_open_transaction_may_be_requested_again(
     start: int, raised: type[EtlError]
 ) -> None:
     log = BrokerPartition("clicks", 0)
@@ -342,7 +342,9 @@ def test_a_start_that_an_open_transaction_hides_may_be_asked_for_again(
 
 
 @pytest.mark.parametrize("side", ["starting", "ending"])
-def test_a_record_that_comes_while_a_time_is_looked_up_lies_behind_what_is_read(side: str) -> None:
+def test_a_record_that_arrives_during_the_lookup_of_a_time_is_after_the_read_range(
+    side: str,
+) -> None:
     log = BrokerPartition("clicks", 0)
     reading = parse_options({**LEAST, f"{side}Timestamp": "5"})
     found = {"starting": ({log: 12}, {}), "ending": ({}, {log: 12})}[side]
@@ -351,7 +353,7 @@ def test_a_record_that_comes_while_a_time_is_looked_up_lies_behind_what_is_read(
 
 
 @pytest.mark.parametrize(("until", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
-def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(
+def test_a_range_covered_by_an_open_transaction_may_be_requested_again(
     until: int, raised: type[EtlError]
 ) -> None:
     with pytest.raises(raised, match=f"up to 10, offsets up to {until}"):
@@ -426,7 +428,7 @@ def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(
         ),
     ],
 )
-def test_a_bound_that_the_log_does_not_have_is_told_with_its_place(
+def test_a_bound_outside_the_log_is_reported_with_its_place(
     options: dict[str, str], raised: type[EtlError], text: str
 ) -> None:
     with pytest.raises(raised, match=text):
@@ -460,7 +462,9 @@ def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
         ),
     ],
 )
-def test_what_is_chosen_and_not_there_is_named(chosen: TopicSelection, text: str) -> None:
+def test_missing_selected_topics_and_partitions_are_named(
+    chosen: TopicSelection, text: str
+) -> None:
     with pytest.raises(TopicMissing, match=text):
         chosen.among(CLICKS)
 
@@ -470,7 +474,7 @@ def test_a_topic_that_is_not_there_has_no_partitions_to_count() -> None:
         reject_missing_partitions([BrokerPartition("views", 0)], CLICKS)
 
 
-def test_an_empty_range_asks_for_nothing_that_could_be_missing() -> None:
+def test_an_empty_range_needs_no_existing_offset() -> None:
     assert clip_to_partition(OffsetRange(CLICKS[0], 3, 3), EXTENTS[CLICKS[0]], fails=True).size == 0
 
 
@@ -532,7 +536,7 @@ def test_a_schema_that_is_not_the_logs_is_refused_with_the_column(
     assert raised.value.where["column"] == field[0]
 
 
-def test_options_of_encryption_and_login_say_what_the_keys_of_a_conf_do() -> None:
+def test_options_of_encryption_and_login_equal_the_keys_of_a_conf() -> None:
     reading = parse_options(
         {
             **LEAST,

@@ -51,7 +51,7 @@ def test_a_log_is_named_with_its_broker() -> None:
     assert parse_ranges(text, physical=True) == (OffsetRange(LOGS[3], 36, 972),)
 
 
-def test_bounds_are_said_of_each_log() -> None:
+def test_bounds_are_given_for_each_log() -> None:
     result = {"clicks": {"1-0": 36, "1-1": -2, "10-0": -2, "10-1": 5}}
     reading = parse_options(
         {**LEAST, "startingOffsets": json.dumps(result), "endingOffsets": "latest"}
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused_by_name(options: dict[str, str], named: st
 
 
 @pytest.mark.parametrize("name", PHYSICAL_REFUSED)
-def test_what_has_no_meaning_there_is_refused_with_the_reason(name: str) -> None:
+def test_options_without_a_meaning_there_are_rejected_with_the_reason(name: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_options({**LEAST, name: "1"})
     assert PHYSICAL_REFUSED[name] in caught.value.message
@@ -108,7 +108,7 @@ def test_the_same_partition_of_two_brokers_is_two_logs() -> None:
     assert len(parse_ranges(json.dumps(both), physical=True)) == 2
 
 
-def test_one_of_bootstrap_and_zookeeper_says_where_the_brokers_are() -> None:
+def test_either_bootstrap_or_zookeeper_locates_the_brokers() -> None:
     with pytest.raises(SettingsError, match="both say"):
         parse_options({"bootstrap": "h:1", "zookeeper": "h:1", "topics": "t"})
     with pytest.raises(SettingsError, match="No broker is named") as caught:
@@ -116,7 +116,7 @@ def test_one_of_bootstrap_and_zookeeper_says_where_the_brokers_are() -> None:
     assert "zookeeper" in caught.value.action
 
 
-def test_a_partition_that_a_broker_does_not_have_is_told_with_what_it_has() -> None:
+def test_a_partition_missing_on_its_broker_is_reported_with_the_existing_ones() -> None:
     with pytest.raises(TopicMissing, match="2 partitions on broker 10"):
         reject_missing_partitions([BrokerPartition("clicks", 2, 10)], LOGS)
     with pytest.raises(TopicMissing, match="not there on broker 3"):

@@ -47,7 +47,7 @@ def test_a_run_that_leaves_some_has_a_sample_of_every_metric() -> None:
 
 
 @pytest.mark.parametrize("requested", [*EXPRESSIONS, *CHOICES])
-def test_a_panel_asks_for_metrics_and_labels_that_a_run_writes(requested: str) -> None:
+def test_a_panel_queries_only_metrics_and_labels_that_a_run_writes(requested: str) -> None:
     names, file = NAME.findall(requested), written()
     assert names
     for name, labels in re.findall(rf"\b{PREFIX}(\w+)(?:{{([^}}]*)}})?", requested):

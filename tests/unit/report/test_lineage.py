@@ -23,7 +23,7 @@ from tests.reports import loaded
 SOMEWHERE = {"table": {"path": "/data/clicks"}, "openlineage": {"namespace": "shop"}}
 
 
-def test_a_run_that_has_loaded_rows_tells_topics_table_rows_and_version() -> None:
+def test_a_run_that_has_loaded_rows_reports_topics_table_rows_and_version() -> None:
     settings, report = plain_settings(**SOMEWHERE), loaded()
     result = lineage_of(report, settings, "shop")
     assert (result.event_type, result.namespace, result.job) == (
@@ -62,7 +62,7 @@ def test_the_start_knows_no_topic_yet_and_an_object_store_is_named_by_its_bucket
 @pytest.mark.parametrize(
     ("error", "event_type"), [(CorruptData("bad bytes"), "FAIL"), (Stopped("stopped"), "ABORT")]
 )
-def test_a_run_that_failed_is_told_with_why_and_one_that_was_stopped_as_such(
+def test_a_failed_run_is_reported_with_its_error_and_a_stopped_one_as_such(
     error: Exception, event_type: str
 ) -> None:
     report = Report("r1", "clicks", "g", "t", 0)
@@ -78,7 +78,7 @@ def new_report(folder: Path, **settings: Any) -> Report:
     )
 
 
-def test_where_the_client_is_not_installed_a_run_says_so_once_and_goes_on(
+def test_without_the_client_installed_a_run_reports_it_once_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openlineage.client", None)
@@ -93,7 +93,7 @@ def test_where_the_client_is_not_installed_a_run_says_so_once_and_goes_on(
     assert "lineage_not_sent" in next(tmp_path.glob("*.json")).read_text()
 
 
-def test_unless_the_conf_names_a_namespace_nobody_is_told(
+def test_without_a_namespace_in_the_conf_no_event_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openlineage.client", None)

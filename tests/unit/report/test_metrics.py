@@ -67,7 +67,7 @@ def see(report: Report, snapshot: Snapshot) -> None:
     report.stands(FirstRun(), SETTINGS)
 
 
-def test_a_run_that_went_well_tells_what_it_loaded_and_when_and_that_nothing_lags() -> None:
+def test_a_successful_run_reports_its_records_its_time_and_a_lag_of_zero() -> None:
     found = labelled_metrics(loaded(4, topics=2))
     plain = {name: series[""] for name, series in found.items() if "" in series}
     assert plain == {
@@ -105,13 +105,15 @@ def test_the_time_of_each_verb_and_each_outcome_has_a_series_whether_or_not_it_c
     ] == {"": 40}
 
 
-def test_a_failed_run_keeps_when_one_last_succeeded_and_says_whether_a_retry_may_help() -> None:
+def test_a_failed_run_keeps_the_time_of_the_last_success_and_reports_whether_a_retry_may_help() -> (
+    None
+):
     found = labelled_metrics(failed(TableUnreachable("it is full")), last_success_s=1_600_000_000.5)
     assert found["last_success_timestamp_seconds"] == {"": 1_600_000_000.5}
     assert [found[f"run_{name}"][""] for name in ("success", "exit_code", "retriable")] == [0, 7, 1]
 
 
-def test_what_is_not_known_has_no_sample() -> None:
+def test_an_unknown_value_has_no_sample() -> None:
     found = labelled_metrics(failed(Owned("another driver")))
     assert (
         found.keys()
@@ -120,7 +122,7 @@ def test_what_is_not_known_has_no_sample() -> None:
     )
 
 
-def test_what_lags_is_told_by_topic_with_its_oldest_record_and_the_least_headroom() -> None:
+def test_lag_is_reported_by_topic_with_its_oldest_record_and_the_least_headroom() -> None:
     report = looked(
         {A: (0, 10), B: (5, 25), C: (0, 3)},
         bytes_per_offset={A: 100.0, B: 10.0},
@@ -144,12 +146,12 @@ def test_what_lags_is_told_by_topic_with_its_oldest_record_and_the_least_headroo
     ] == {"clicks": 3000}
 
 
-def test_what_lags_is_told_by_partition_where_that_is_wanted() -> None:
+def test_lag_is_reported_by_partition_on_request() -> None:
     found = labelled_metrics(looked({A: (0, 10), B: (5, 25), C: (0, 3)}), True)
     assert found["lag_records"] == {"clicks 0": 10, "clicks 1": 20, "orders 0": 3}
 
 
-def test_a_partition_whose_lag_nobody_knows_is_counted_as_that() -> None:
+def test_a_partition_with_an_unknown_lag_is_counted_as_that() -> None:
     report = looked({A: (0, 10)}, leaderless=frozenset({B, C}))
     found = labelled_metrics(report)
     assert found["partitions_unknown"] == {"clicks": 1, "orders": 1} and found["lag_records"] == {
@@ -186,7 +188,7 @@ def test_no_name_breaks_the_file() -> None:
     assert labelled_metrics(report)["lag_records"] == {'a"\\\n': 1}
 
 
-def test_what_is_paused_is_told_by_topic_and_beyond_the_bound_together(
+def test_paused_lag_is_reported_by_topic_and_lag_beyond_the_bound_in_total(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(metrics, "MOST_SERIES", 2)

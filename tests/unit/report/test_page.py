@@ -73,7 +73,7 @@ def addresses(page: Parsed) -> Iterator[str]:
         yield from (value or "" for name, value in attributes.items() if name in ADDRESSES)
 
 
-def test_a_page_of_a_run_says_what_came_of_it_in_a_sentence_and_six_figures() -> None:
+def test_a_page_of_a_run_has_its_outcome_in_a_sentence_and_six_figures() -> None:
     page = parsed(loaded(4))
     assert (
         "388 records loaded in 22 s. The table holds everything that could be read when the "
@@ -91,7 +91,7 @@ def test_a_page_of_a_run_says_what_came_of_it_in_a_sentence_and_six_figures() ->
     assert ("span", {"class": "pill good"}) in page.elements
 
 
-def test_a_page_says_what_time_each_verb_took_and_its_share() -> None:
+def test_a_page_has_the_time_and_the_share_of_each_phase() -> None:
     page = parsed(loaded(1))
     assert (
         "Starting Spark6.1 s27 %Fetching and writing14 s63 %Commit to the table1.5 s7 "
@@ -105,7 +105,7 @@ def test_a_page_says_what_time_each_verb_took_and_its_share() -> None:
     assert bars == pytest.approx([0.89, 1.78, 27.17, 63.46, 6.68, 0.4], abs=0.02)
 
 
-def test_a_page_asks_nobody_for_anything_and_runs_nothing() -> None:
+def test_a_page_loads_no_resource_and_runs_no_script() -> None:
     page = parsed(loaded(4), past(1), past(2, state="failed", exit_code=6))
     assert sorted(set(addresses(page))) == [
         "clicks-20231113T010000-0a1b2c.html",
@@ -164,9 +164,7 @@ def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
     assert ("th", {"scope": "row", "title": seen}) in page.elements
 
 
-def test_a_page_of_thousands_of_partitions_tells_the_worst_of_them_and_how_many_more_there_are() -> (
-    None
-):
+def test_a_page_of_thousands_of_partitions_lists_the_worst_and_the_number_of_the_others() -> None:
     page = parsed(loaded(5000, topics=100, left={4321: 7, 17: 9000}))
     rows = [row for row in page.rows if len(row) == 9][1:]
     assert len(rows) == MOST_PARTITIONS and [row[:2] + row[-1:] for row in rows[:3]] == [
@@ -186,7 +184,7 @@ def test_a_page_of_thousands_of_partitions_tells_the_worst_of_them_and_how_many_
     assert len(page_of(document_of(loaded(5000)))) < 150_000
 
 
-def test_a_page_of_a_run_that_failed_says_what_where_and_what_to_check_and_what_a_retry_does() -> (
+def test_a_page_of_a_failed_run_has_the_error_its_place_the_action_and_the_effect_of_a_retry() -> (
     None
 ):
     what, action = (
@@ -225,7 +223,7 @@ def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
     )
 
 
-def test_a_page_with_many_sentences_says_how_many_more_there_are() -> None:
+def test_a_page_with_many_sentences_has_the_number_of_the_others() -> None:
     report = loaded(1)
     for number in range(MOST_SENTENCES + 20):
         report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to its owner")
@@ -236,7 +234,7 @@ def test_a_page_with_many_sentences_says_how_many_more_there_are() -> None:
     )
 
 
-def test_what_somebody_should_look_at_comes_first_and_marks_the_page() -> None:
+def test_outcomes_that_need_attention_come_first_and_mark_the_page() -> None:
     page = parsed(loaded(1, lost=True))
     assert ("span", {"class": "pill warn"}) in page.elements and "Done, records lost" in page.text
     assert (
@@ -245,7 +243,7 @@ def test_what_somebody_should_look_at_comes_first_and_marks_the_page() -> None:
     )
 
 
-def test_lag_of_physical_logs_is_told_in_bytes() -> None:
+def test_lag_of_physical_logs_is_reported_in_bytes() -> None:
     document = document_of(loaded(2))
     for one in (*document["lag"], *document["plan"]["ranges"]):
         one["broker_id"] = 3
@@ -326,7 +324,7 @@ def test_a_run_is_the_same_read_from_the_head_of_its_file_as_from_its_document()
     )
 
 
-def test_a_long_sentence_is_cut_and_says_so() -> None:
+def test_a_long_sentence_is_cut_with_a_mark() -> None:
     assert prose("a" * 12, most=10) == "a" * 10 + " ... and 2 characters more"
     assert (
         tag("p", prose("see `a < b`"), title=None, hidden=True)

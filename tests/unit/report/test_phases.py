@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_what_is_inside_another_verb_is_taken_from_it() -> None:
+def test_the_time_of_a_nested_phase_is_subtracted() -> None:
     clock = Clock()
     watch = Stopwatch(clock)
     with watch.timed(Verb.CONNECT):
@@ -43,7 +43,7 @@ def test_seconds_of_a_verb_add_up_also_when_it_fails() -> None:
     assert watch.seconds == {Verb.COMMIT: 3}
 
 
-def test_what_is_known_only_afterwards_is_taken_from_the_open_verb() -> None:
+def test_time_measured_afterwards_is_subtracted_from_the_open_phase() -> None:
     clock = Clock()
     watch = Stopwatch(clock)
     with watch.timed(Verb.CONNECT), watch.timed(Verb.APPEND):

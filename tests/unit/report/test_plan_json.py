@@ -247,7 +247,7 @@ def test_what_a_run_saw_comes_back_without_addresses_and_gaps(snapshot: Snapshot
 
 @settings(max_examples=30, deadline=None)
 @given(plans())
-def test_the_tables_plan_is_said_once_where_the_ledger_has_it(plan: Plan) -> None:
+def test_the_tables_plan_is_written_once_if_the_ledger_has_it(plan: Plan) -> None:
     metadata = CommitMetadata(3, "app", plan.uid, plan.number, plan.id, document=render_plan(plan))
     snapshot = plain_snapshot(
         {}, ledger=Ledger(plan.uid, plan), table=Table("t", 3, plan.number, metadata)
@@ -257,7 +257,7 @@ def test_the_tables_plan_is_said_once_where_the_ledger_has_it(plan: Plan) -> Non
     assert plan_in_table(read_snapshot(document)) == kept_of(plan)
 
 
-def test_rows_that_a_table_holds_of_partitions_that_nobody_planned_come_back() -> None:
+def test_rows_in_a_table_of_unplanned_partitions_are_parsed_unchanged() -> None:
     held = (
         HeldRows(BrokerPartition("clicks", 3), 1, 5, 9, 4),
         HeldRows(BrokerPartition("views", 0), 0, 0, 1, 1),
@@ -300,7 +300,7 @@ def test_a_look_with_a_word_of_its_own_for_each_log_is_read_as_reports_had_it_on
     }
 
 
-def test_a_plan_that_nobody_can_read_stays_unreadable() -> None:
+def test_an_unreadable_plan_stays_unreadable() -> None:
     metadata = CommitMetadata(3, "app", "u", 1, "id", document=b"\\x00")
     snapshot = plain_snapshot({}, table=Table("t", 3, 1, metadata))
     back = read_snapshot(through_json(write_snapshot(snapshot)))
@@ -385,7 +385,9 @@ def keys_of(settings: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("transform", [{}, {"transform": {"record_batch": "m:g"}}])
-def test_settings_that_decide_come_back_and_no_secret_is_told(transform: dict[str, Any]) -> None:
+def test_settings_that_decide_are_parsed_unchanged_and_without_secrets(
+    transform: dict[str, Any],
+) -> None:
     conf = parse_settings({**CONF, **transform})
     document = through_json(write_settings(conf))
     assert write_settings(read_settings(document)) == document

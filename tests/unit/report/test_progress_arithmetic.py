@@ -25,19 +25,19 @@ def reached_at(offsets: int, records: int) -> ReadSoFar:
     return ReadSoFar(0, 4, offsets, 400, records, 0)
 
 
-def test_what_tasks_tell_is_added_up_before_any_receipt_is_there() -> None:
+def test_progress_of_tasks_is_summed_before_the_first_range_result() -> None:
     reported = {0: AttemptProgress(0, 50, 40, 400), 3: AttemptProgress(1, 10, 10, 100)}
     assert TaskProgress(RANGES, TASKS).reached({}, reported) == ReadSoFar(0, 4, 60, 400, 50, 500)
 
 
-def test_of_a_task_whose_receipts_are_all_there_they_count_and_nothing_that_it_told() -> None:
+def test_a_finished_task_counts_by_its_range_results_only() -> None:
     reckoning = TaskProgress(RANGES, TASKS)
     reported = {0: AttemptProgress(0, 150, 1, 1), 1: AttemptProgress(0, 20, 20, 200)}
     assert reckoning.reached({0: FULL}, reported) == ReadSoFar(1, 4, 170, 400, 21, 201)
     assert reckoning.reached({0: FULL, 2: FULL}, reported) == ReadSoFar(2, 4, 220, 400, 200, 2000)
 
 
-def test_where_nothing_is_told_receipts_alone_lead_to_the_end() -> None:
+def test_without_progress_of_tasks_range_results_alone_reach_the_end() -> None:
     reckoning = TaskProgress(RANGES, TASKS)
     assert reckoning.reached({}, {}) == ReadSoFar(0, 4, 0, 400, 0, 0)
     assert reckoning.reached(dict.fromkeys(range(4), FULL), {}) == ReadSoFar(
@@ -56,7 +56,7 @@ def test_the_pace_is_that_of_late() -> None:
     assert pace.seconds_left == 400 - 40
 
 
-def test_what_was_seen_for_a_moment_only_is_no_pace() -> None:
+def test_a_single_moment_is_no_speed() -> None:
     pace = Pace()
     assert (pace.records_per_second, pace.seconds_left) == (None, None)
     pace.see(0, reached_at(0, 0))
@@ -78,7 +78,7 @@ def test_a_task_that_begins_anew_does_not_make_the_pace_negative() -> None:
     assert pace.records_per_second == 20
 
 
-def test_one_line_says_how_far_how_fast_and_how_long_still() -> None:
+def test_one_line_has_progress_speed_and_remaining_time() -> None:
     pace = Pace()
     pace.see(0, reached_at(0, 0))
     pace.see(2, reached_at(100, 2_469_134))
@@ -101,7 +101,7 @@ def test_one_line_says_how_far_how_fast_and_how_long_still() -> None:
         (3.2e15, "3,200.0 TB"),
     ],
 )
-def test_sizes_are_said_in_words(size: float, words: str) -> None:
+def test_sizes_are_formatted_with_units(size: float, words: str) -> None:
     assert size_in_words(size) == words
 
 
@@ -109,5 +109,5 @@ def test_sizes_are_said_in_words(size: float, words: str) -> None:
     ("seconds", "words"),
     [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00 min"), (125, "2:05 min"), (12_000, "3:20 h")],
 )
-def test_durations_are_said_in_words(seconds: float, words: str) -> None:
+def test_durations_are_formatted_with_units(seconds: float, words: str) -> None:
     assert time_in_words(seconds) == words

@@ -112,7 +112,9 @@ def test_a_run_that_was_killed_leaves_a_report_that_claims_nothing() -> None:
         (Stopped("stopped"), "failed", 130),
     ],
 )
-def test_a_run_that_ended_says_how_and_when(error: EtlError | None, state: str, code: int) -> None:
+def test_a_finished_run_has_its_outcome_and_its_time(
+    error: EtlError | None, state: str, code: int
+) -> None:
     report = new_report()
     if error:
         report.failed(error)
@@ -164,7 +166,7 @@ def test_records_per_second_are_those_of_the_whole_run() -> None:
     assert (document["total_seconds"], document["records_per_second"]) == (6.5, 2)
 
 
-def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_its_start_where_the_brokers_tell_it() -> (
+def test_each_open_transaction_of_a_topic_is_reported_with_its_own_partitions_and_its_start_if_brokers_report_it() -> (
     None
 ):
     snapshot = replace(
@@ -223,13 +225,13 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
     ]
 
 
-def test_the_first_run_of_a_group_with_offsets_lags_behind_those() -> None:
+def test_the_lag_of_the_first_run_of_a_group_with_offsets_counts_from_those() -> None:
     report = new_report()
     looked(report, snapshot_of((10, 6), {A: 9}))
     assert lag_of(report) == [(1, 1), (6, 6)]
 
 
-def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
+def test_the_lag_of_a_replay_counts_from_the_offsets_committed_before_it() -> None:
     report = new_report()
     looked(report, snapshot_of((20, 6), {A: 10, B: 6}, SECOND), Replay(SECOND))
     report.planned(SECOND)
@@ -238,7 +240,9 @@ def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
     assert lag_of(report) == [(10, 6), (0, 0)]
 
 
-def test_nothing_new_lags_behind_the_last_plan_even_where_offsets_were_not_committed() -> None:
+def test_the_lag_without_new_records_counts_from_the_last_plan_even_without_an_offset_commit() -> (
+    None
+):
     report = new_report()
     looked(report, snapshot_of((14, 6), {A: 10}, SECOND), UpToDate(SECOND, SECOND.positions, (A,)))
     report.add(Outcome.UP_TO_DATE, "No new records")
@@ -253,7 +257,7 @@ def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
     assert lag_of(report) == [(4, 0), (0, 0)]
 
 
-def test_a_run_that_failed_before_its_append_keeps_its_lag_and_tells_why() -> None:
+def test_a_run_that_failed_before_its_append_keeps_its_lag_and_reports_the_error() -> None:
     report = new_report()
     looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
     report.planned(SECOND)
@@ -319,7 +323,7 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
         ),
     ],
 )
-def test_who_let_records_go_is_told_by_why_they_are_lost(whys: list[LossReason], who: str) -> None:
+def test_losses_are_reported_with_their_reason(whys: list[LossReason], who: str) -> None:
     report = new_report()
     report.planned(
         replace(FIRST, losses=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys)))
@@ -327,7 +331,7 @@ def test_who_let_records_go_is_told_by_why_they_are_lost(whys: list[LossReason],
     assert describe_who_skipped(report.why_lost)[0] == who
 
 
-def test_skipped_records_are_told_per_log() -> None:
+def test_skipped_records_are_reported_per_log() -> None:
     report = new_report()
     assert not report.lost_records
     report.planned(replace(FIRST, losses=(Loss(A, 0, 2_000, LossReason.EXPIRED),)))
@@ -347,7 +351,7 @@ def test_skipped_records_are_told_per_log() -> None:
     ]
 
 
-def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:
+def test_a_plan_without_ranges_is_described_as_keeping_the_start() -> None:
     report = new_report()
     report.planned(plan_of(1, {A: 10, B: 6}, kind=PlanKind.START))
     report.applied(CommitResult(1, "plan-1", 0, "t", ()))
@@ -363,7 +367,7 @@ def test_only_offsets_that_moved_are_counted_as_committed() -> None:
     assert report.offsets_committed == 1
 
 
-def test_a_record_that_leaves_something_open_says_so() -> None:
+def test_a_result_with_open_questions_reports_them() -> None:
     report = new_report()
     report.planned(FIRST)
     report.applied(
@@ -391,9 +395,7 @@ def test_a_record_that_leaves_something_open_says_so() -> None:
     assert describe_uncounted(APPLIED) == ""
 
 
-def test_of_a_plan_that_nobody_could_count_the_numbers_are_missing_and_the_reason_is_there() -> (
-    None
-):
+def test_of_an_uncounted_plan_the_numbers_are_missing_and_the_reason_is_there() -> None:
     document = json.loads(
         json.dumps(
             describe_plan(FIRST, replace(APPLIED, receipts=(NOT_COUNTED,) * 2, uncounted="why"))
@@ -469,7 +471,7 @@ def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs
 @pytest.mark.parametrize(
     "other", [replace(APPLIED, plan_id="plan-0"), replace(APPLIED, receipts=APPLIED.receipts[:1])]
 )
-def test_the_record_of_another_plan_tells_nothing_of_this_one(other: CommitResult) -> None:
+def test_the_result_of_another_plan_does_not_apply_to_this_one(other: CommitResult) -> None:
     assert describe_plan(FIRST, other) == describe_plan(FIRST, None)
 
 
@@ -483,7 +485,7 @@ def test_the_record_of_another_plan_tells_nothing_of_this_one(other: CommitResul
         (-(2**63), None),
     ],
 )
-def test_every_time_is_told_in_one_form_and_one_that_no_calendar_has_not_at_all(
+def test_every_time_has_one_format_and_one_outside_the_calendar_has_none(
     ms: int | None, text: str | None
 ) -> None:
     assert format_time(ms) == text

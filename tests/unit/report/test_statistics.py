@@ -62,7 +62,7 @@ def executed(*receipts: RangeResult, topics: int = 1) -> Executed:
     return Executed(plan, CommitResult(1, plan.id, 1, "t", receipts))
 
 
-def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_who_asked() -> None:
+def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_sender() -> None:
     one = executed(
         RangeResult(rows=7, fetched_bytes=70, requests=(("h:1", A),)),
         RangeResult(rows=3, fetched_bytes=30, requests=(("h:1", B), ("h:2", B))),
@@ -100,7 +100,7 @@ def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_who_a
     )
 
 
-def test_a_plan_that_was_counted_again_after_a_crash_tells_no_messages_and_no_requests() -> None:
+def test_a_recounted_plan_has_no_messages_and_no_requests() -> None:
     reported = Statistics([executed(NOT_COUNTED)]).as_json()
     assert (
         reported["topics"] == [{"topic": "t0", "messages": 0, "bytes": 0}]
@@ -146,7 +146,7 @@ def test_samples_have_each_metric_and_those_of_a_membership_where_the_run_is_a_m
     ]
 
 
-def test_what_was_asked_is_no_part_of_a_receipt_as_it_is_kept_and_old_receipts_are_read_as_they_were() -> (
+def test_request_counts_are_no_part_of_a_stored_range_result_and_old_results_are_read_unchanged() -> (
     None
 ):
     range_result = RangeResult(rows=1, fetched_bytes=2, requests=(("h:1", A),))

@@ -70,7 +70,9 @@ def reject_lacking(outside: Outside, first: int = 0) -> None:
     assert set(outside.rows()) == there
 
 
-def test_a_backfill_loads_what_lies_before_the_start_in_bounded_plans_and_moves_no_offset() -> None:
+def test_a_backfill_loads_the_records_before_the_start_in_bounded_plans_and_moves_no_offset() -> (
+    None
+):
     outside = live(5, 5, 5)
     offsets, report = dict(outside.offsets), new_report()
     filled(outside, report=report)
@@ -150,9 +152,7 @@ def test_crashes_one_after_the_other_lose_and_double_nothing_of_a_backfill(first
 @pytest.mark.parametrize(
     "other", ["the same", "one that overlaps", "the live pipeline", "set back"]
 )
-def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(
-    moment: int, other: str
-) -> None:
+def test_any_run_in_the_middle_of_a_backfill_loads_no_offset_twice(moment: int, other: str) -> None:
     outside, done, at_moment = (
         started(3, 3, 3) if other == "set back" else live(3, 3, 3),
         list[int](),
@@ -189,7 +189,7 @@ def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(
 
 @pytest.mark.parametrize("stop", ["store plan", "append"])
 @pytest.mark.parametrize("moment", range(14))
-def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_free(
+def test_deleted_at_any_moment_a_backfill_keeps_its_loaded_offsets_reserved_and_frees_the_rest(
     stop: str, moment: int
 ) -> None:
     outside = live(3, 3, 3)
@@ -269,7 +269,7 @@ def begun_and_given_up_without_a_ledger() -> Outside:
     return outside
 
 
-def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_stored() -> None:
+def test_a_name_with_plans_in_the_table_is_rejected_before_anything_is_stored() -> None:
     outside = begun_and_given_up_without_a_ledger()
     with pytest.raises(
         SettingsError,
@@ -283,7 +283,7 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
     reject_lacking(outside)
 
 
-def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_nothing(
+def test_a_ledger_with_plans_that_can_never_be_in_the_table_is_deleted_and_reserves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An earlier version began a backfill under a name that the table knew."""
@@ -307,7 +307,7 @@ def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
         replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
 
 
-def test_what_is_whole_is_not_given_up() -> None:
+def test_a_complete_backfill_is_not_deleted() -> None:
     outside = live(3, 3, 3)
     filled(outside, backfill_request(0, 3))
     with pytest.raises(
@@ -316,7 +316,7 @@ def test_what_is_whole_is_not_given_up() -> None:
         given_up(outside)
 
 
-def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> None:
+def test_a_complete_backfill_reports_its_time_and_its_request() -> None:
     """So long before now was another moment then: a schedule that gives each day one name would
     load the first day alone.
     """
@@ -344,7 +344,7 @@ def test_another_interval_under_the_same_name_is_refused() -> None:
         filled(outside, backfill_request(0, 4))
 
 
-def test_one_that_nobody_began_cannot_go_on() -> None:
+def test_a_backfill_that_was_not_begun_cannot_continue() -> None:
     outside = live(5, 5, 5)
     with pytest.raises(SettingsError, match="No backfill of this name exists"):
         filled(outside, None)
@@ -473,7 +473,7 @@ def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(
         pytest.param(_time(1), "The log starts at 2, so records of the interval", id="a time"),
     ],
 )
-def test_what_lies_before_the_log_start_is_told_and_left_out_on_request(
+def test_offsets_before_the_log_start_are_reported_and_left_out_on_request(
     from_: Any, message: str
 ) -> None:
     outside = live(5, 5, 5)
@@ -567,7 +567,7 @@ def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill
     assert len(outside.rows()) == 20
 
 
-def test_a_log_that_was_made_again_is_no_backfills_to_go_on_with() -> None:
+def test_a_backfill_does_not_continue_on_a_recreated_log() -> None:
     outside = live(5, 5, 5)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
@@ -582,7 +582,7 @@ def test_a_log_that_was_made_again_is_no_backfills_to_go_on_with() -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_there: bool) -> None:
+def test_a_backfill_of_another_table_is_deleted_and_reserves_nothing(is_there: bool) -> None:
     outside = live(5, 5, 5)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
@@ -609,7 +609,7 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool) -> None:
+def test_offsets_loaded_into_another_table_are_not_reserved(is_whole: bool) -> None:
     outside = live(3, 3, 3)
     if is_whole:
         filled(outside, backfill_request(0, 3))
@@ -701,7 +701,7 @@ def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is
     reject_twice(outside)
 
 
-def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
+def test_after_a_stored_plan_that_sets_offsets_no_backfill_begins() -> None:
     outside = started(5, 5, 5)
     grow(outside, 4, 4, 4)
     set_to(outside, CAPPED, a=7)

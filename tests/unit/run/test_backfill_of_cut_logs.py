@@ -61,7 +61,7 @@ def begun(until: int = 5) -> Outside:
 
 
 @pytest.mark.parametrize("only_missing", [True, False])
-def test_what_is_left_of_a_log_that_was_cut_is_not_loaded_again_by_a_backfill(
+def test_the_rest_of_a_truncated_log_is_not_loaded_again_by_a_backfill(
     only_missing: bool,
 ) -> None:
     outside = outside_of(6, 2, 2)
@@ -149,7 +149,7 @@ def test_a_log_that_a_backfill_has_still_to_load_is_not_accepted_before_that_is_
 
 
 @pytest.mark.parametrize("ids", ["topic_ids", "creation_ids"])
-def test_a_topic_that_was_made_again_is_accepted_once_the_backfill_is_given_up(ids: str) -> None:
+def test_a_recreated_topic_is_accepted_after_the_backfill_is_deleted(ids: str) -> None:
     outside = outside_of(5, 5, 5)
     getattr(outside, ids)["clicks"] = "@1" if ids == "creation_ids" else "first"
     run(outside, CAPPED)
@@ -168,7 +168,7 @@ def test_a_topic_that_was_made_again_is_accepted_once_the_backfill_is_given_up(i
     reject_doubled(outside)
 
 
-def test_a_backfill_that_is_whole_keeps_nobody_from_accepting_a_log() -> None:
+def test_a_complete_backfill_does_not_prevent_the_acceptance_of_a_log() -> None:
     outside = live(9, 9, 9)
     filled(outside, backfill_request(0, 8, FIRST))
     cut_at(outside, 5, 9)

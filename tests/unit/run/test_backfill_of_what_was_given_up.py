@@ -143,7 +143,7 @@ def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_load
     reject_lacking(outside)
 
 
-def test_what_was_given_up_and_is_replayed_is_not_missing_any_more() -> None:
+def test_abandoned_offsets_that_are_replayed_are_not_missing_any_more() -> None:
     outside = lost(12)
     replayed(outside, 4, 12)
     claim = filled(outside, backfill_request(0, 12, only_missing=True), settings=FROM_THE_START)
@@ -153,7 +153,7 @@ def test_what_was_given_up_and_is_replayed_is_not_missing_any_more() -> None:
 
 @pytest.mark.parametrize("moment", range(20))
 @pytest.mark.parametrize("stop", ["begin", "append", None])
-def test_a_replay_beside_which_a_backfill_of_the_same_offsets_is_begun_loads_none_of_them_twice(
+def test_a_replay_loads_no_offset_twice_if_a_backfill_of_the_same_offsets_begins_meanwhile(
     moment: int, stop: str | None
 ) -> None:
     outside, at_moment, done = lost(12), iter(range(10_000)), list[int]()
@@ -175,7 +175,7 @@ def test_a_replay_beside_which_a_backfill_of_the_same_offsets_is_begun_loads_non
 
 
 @pytest.mark.parametrize("moment", range(24))
-def test_a_backfill_beside_which_the_same_offsets_are_replayed_loads_none_of_them_twice(
+def test_a_backfill_loads_no_offset_twice_if_the_same_offsets_are_replayed_meanwhile(
     moment: int,
 ) -> None:
     outside, at_moment, done = lost(12), iter(range(10_000)), list[int]()

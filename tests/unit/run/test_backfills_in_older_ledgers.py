@@ -60,7 +60,7 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     reject_twice(outside)
 
 
-def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_that_a_backfill_loads() -> (
+def test_the_accepted_absence_of_a_table_holds_for_the_former_table_and_not_for_that_of_a_backfill() -> (
     None
 ):
     """The table was dropped, and that accepted; of the next one the disk is away for a while."""

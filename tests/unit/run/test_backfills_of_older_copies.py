@@ -114,13 +114,13 @@ def reject_lacking(outside: Outside) -> None:
 
 
 @pytest.mark.parametrize("begin", [begun, whole, closed])
-def test_before_anybody_accepts_the_copy_nothing_goes_on(begin: Callable[[], Outside]) -> None:
+def test_before_the_copy_is_accepted_no_command_continues(begin: Callable[[], Outside]) -> None:
     outside = older(begin())
     with pytest.raises(LedgersDisagree):
         given_up(outside)
 
 
-def test_an_earlier_acknowledgement_says_nothing_of_what_a_backfill_has_loaded_since() -> None:
+def test_an_earlier_decision_does_not_cover_offsets_that_a_backfill_has_loaded_since() -> None:
     outside = live(3, 3, 3)
     accept_table(outside)
     filled(outside, backfill_request(0, 3))
@@ -133,7 +133,7 @@ def test_an_earlier_acknowledgement_says_nothing_of_what_a_backfill_has_loaded_s
 
 
 @pytest.mark.parametrize("commits", [1, 2])
-def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks_is_given_back_on_request(
+def test_a_backfill_continues_after_the_offsets_missing_in_an_accepted_copy_and_releases_them_on_request(
     commits: int,
 ) -> None:
     outside = older(begun(), commits)
@@ -152,7 +152,7 @@ def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks
         *((begin, n) for begin in (whole, closed) for n in (1, 2, 3)),
     ],
 )
-def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_the_rest(
+def test_deleted_with_an_accepted_copy_a_backfill_keeps_the_rows_there_and_another_loads_the_rest(
     begin: Callable[[], Outside],
     commits: int,
 ) -> None:
@@ -168,7 +168,7 @@ def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_
     reject_lacking(outside)
 
 
-def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_row_and_no_more() -> (
+def test_deleted_after_it_continued_on_an_accepted_copy_a_backfill_keeps_only_offsets_with_rows() -> (
     None
 ):
     """The copy lacked its second plan; two more followed, so the newest of them does not show the
@@ -195,7 +195,7 @@ def test_it_is_not_called_whole_where_the_copy_lacks_rows_of_it(
     assert offsets_of(given_up(outside)) == of_backfill(outside)
 
 
-def test_it_is_whole_where_somebody_copied_the_rows_that_the_copy_lacked() -> None:
+def test_a_backfill_is_complete_if_the_rows_missing_in_the_copy_were_copied_back() -> None:
     outside = begun()
     assert outside.table
     lacked = outside.table[-1]
@@ -218,7 +218,7 @@ def test_of_a_table_that_is_gone_and_was_accepted_nothing_is_called_whole() -> N
 
 
 @pytest.mark.parametrize("moment", range(14))
-def test_killed_anywhere_on_the_way_out_it_is_said_again(moment: int) -> None:
+def test_a_deletion_killed_at_any_moment_is_completed_by_its_repetition(moment: int) -> None:
     outside = older(whole())
     accept_table(outside)
     with contextlib.suppress(Crash):
@@ -253,7 +253,9 @@ def test_a_forgotten_driver_of_the_plan_that_the_copy_lacks_doubles_nothing(stop
     reject_lacking(outside)
 
 
-def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_rows() -> None:
+def test_offsets_without_a_recorded_result_are_searched_by_their_rows_in_the_accepted_copy() -> (
+    None
+):
     """The plan was appended, its driver died before the record, and the copy is from before the
     plan before that.
     """
@@ -277,7 +279,7 @@ def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_
     reject_lacking(outside)
 
 
-def test_what_was_accepted_is_of_one_moment_of_each_backfill() -> None:
+def test_a_decision_covers_one_plan_of_each_backfill() -> None:
     outside = older(begun())
     accept_table(outside)
     reject_whole(outside, backfill_request(0, 3))

@@ -43,7 +43,7 @@ def test_it_is_given_up_at_any_moment(stop: str, away: Any) -> None:
 
 
 @pytest.mark.parametrize("what", [backfill_request(0, 3), None])
-def test_what_is_whole_is_said_to_be_applied_already(what: Any, away: Any) -> None:
+def test_a_complete_backfill_is_reported_as_applied_already(what: Any, away: Any) -> None:
     outside, report = whole(), new_report()
     away()
     filled(outside, what, report=report)

@@ -94,7 +94,7 @@ def test_what_the_table_has_no_row_of_is_given_back_and_another_backfill_loads_i
     reject_lacking(outside)
 
 
-def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
+def test_offsets_with_a_row_stay_reserved_one_by_one() -> None:
     outside = whole()
     deleted(outside, 1, 2)
     claim = given_up(outside)
@@ -110,7 +110,7 @@ def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
     reject_lacking(outside)
 
 
-def test_what_was_given_back_once_is_not_claimed_anew_behind_an_older_copy_of_the_table() -> None:
+def test_released_offsets_are_not_reserved_again_with_an_older_copy_of_the_table() -> None:
     """Another backfill has loaded it since: reserved twice, the table could not be proven any more."""
     outside = whole()
     deleted(outside, 1, 2)
@@ -124,7 +124,7 @@ def test_what_was_given_back_once_is_not_claimed_anew_behind_an_older_copy_of_th
     reject_lacking(outside)
 
 
-def test_a_position_may_be_set_back_over_what_was_given_back() -> None:
+def test_the_offset_may_be_set_back_over_released_offsets() -> None:
     outside = outside_of(3, 3, 3)
     run(outside, CAPPED)
     filled(outside, backfill_request(0, 3))
@@ -152,7 +152,7 @@ def test_offsets_that_never_had_a_row_are_not_given_back_where_nothing_was_delet
 
 
 @pytest.mark.parametrize("moment", range(8))
-def test_killed_anywhere_it_is_said_again(moment: int) -> None:
+def test_a_release_killed_at_any_moment_is_completed_by_its_repetition(moment: int) -> None:
     outside = whole()
     deleted(outside, 0, 2)
     with contextlib.suppress(Crash):

@@ -73,12 +73,12 @@ def test_the_creation_of_a_topics_znode_stands_for_its_id_in_the_brokers_own_zoo
     [("xyz", "kafka-1"), (None, "kafka-9")],
     ids=["another id", "another address"],
 )
-def test_a_topic_of_the_same_name_in_another_clusters_zookeeper_says_nothing_of_ours(
+def test_a_topic_of_the_same_name_in_another_clusters_zookeeper_is_ignored(
     cluster_id: str | None, host: str
 ) -> None:
     assert ids_of(cluster_id, host) == {}
 
 
 @pytest.mark.parametrize("cluster_id", ["abc", None], ids=["with an id", "before 0.10.1"])
-def test_a_zookeeper_without_a_cluster_tells_of_no_topic(cluster_id: str | None) -> None:
+def test_a_zookeeper_without_a_cluster_has_no_topics(cluster_id: str | None) -> None:
     assert ids_of(cluster_id, nodes={}) == {}

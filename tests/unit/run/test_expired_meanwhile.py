@@ -67,7 +67,7 @@ def test_retention_that_overtakes_again_and_again_is_followed_as_often_as_that_i
     assert sum(loss.until_offset - loss.from_offset for _, loss in outside.losses) == EXPIRIES_MAX
 
 
-def test_retention_that_is_faster_than_the_run_stops_it_and_the_next_run_goes_on() -> None:
+def test_retention_faster_than_the_run_stops_it_and_the_next_run_continues() -> None:
     outside = outside_of(20, 3, 4)
     with pytest.raises(ExpiredOffsets):
         run(outside, SKIPPING, expiring(outside, *range(1, EXPIRIES_MAX + 2)))

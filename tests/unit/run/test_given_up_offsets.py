@@ -236,7 +236,7 @@ def losses_of(outside: Outside) -> list[Loss]:
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_each_way_to_give_up_offsets_is_recorded_once_and_told_by_the_run(way: Way) -> None:
+def test_each_way_to_abandon_offsets_is_recorded_once_and_reported_by_the_run(way: Way) -> None:
     outside = stored()
     way.happens(outside)
     way.done(outside)
@@ -293,7 +293,7 @@ def test_a_crash_at_any_step_of_giving_up_records_each_loss_once(
     assert not [key for key, times in outside.keys().items() if times > 1]
 
 
-def test_a_run_stops_and_names_what_would_be_lost_where_nobody_has_given_it_up() -> None:
+def test_a_run_stops_and_names_the_loss_unless_an_operator_accepted_it() -> None:
     outside = stored()
     delete(outside)
     with pytest.raises(NeedsDecision) as caught:
@@ -340,7 +340,7 @@ def test_no_run_gives_up_offsets_with_a_plan_that_another_table_takes_the_place_
     ],
     ids=["no_leader", "the conf does not name the topic any more"],
 )
-def test_what_the_plan_in_a_stored_ones_place_cannot_read_is_not_lost_and_is_told(
+def test_offsets_that_the_superseding_plan_cannot_read_are_not_lost_and_are_reported(
     happens: Deed, settings: Settings
 ) -> None:
     outside = stored()
@@ -358,7 +358,7 @@ def test_what_the_plan_in_a_stored_ones_place_cannot_read_is_not_lost_and_is_tol
     assert {offset for log, _, offset in outside.keys() if log == OTHER} == set(range(16))
 
 
-def test_a_topic_whose_znode_was_made_anew_in_a_copied_zookeeper_loses_nothing() -> None:
+def test_a_topic_with_a_new_znode_in_a_copied_zookeeper_loses_nothing() -> None:
     outside = stored(topic_id="zxid-5")
     outside.topic_ids = {"clicks": "zxid-7", "clicks-2": "zxid-8"}
     accept(outside, "clicks", is_same_log=True)
@@ -372,9 +372,7 @@ def test_a_topic_whose_znode_was_made_anew_in_a_copied_zookeeper_loses_nothing()
     }
 
 
-def test_of_a_physical_log_that_was_made_again_or_lost_its_end_all_that_was_planned_is_lost() -> (
-    None
-):
+def test_of_a_recreated_or_truncated_physical_log_every_planned_offset_is_lost() -> None:
     outside = physical_outside_of(3, 2)
     run(outside)
     starts = {log: found.end for log, found in outside.logs.items()}
@@ -393,7 +391,7 @@ def test_of_a_physical_log_that_was_made_again_or_lost_its_end_all_that_was_plan
     assert outside.offsets[second][0] == ends[second]
 
 
-def test_where_no_plan_was_stored_the_command_says_how_far_the_old_log_was_loaded_and_counts_nothing() -> (
+def test_without_a_stored_plan_the_command_reports_the_end_of_the_former_log_and_counts_nothing() -> (
     None
 ):
     outside = Outside({A: FakeLog(10)})

@@ -237,7 +237,7 @@ def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_sam
 
 
 @of_both_kinds
-def test_a_replay_with_nothing_new_after_it_is_all_that_is_told(outside_of: OutsideOf) -> None:
+def test_a_replay_without_new_records_after_it_is_the_only_outcome(outside_of: OutsideOf) -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -309,7 +309,7 @@ def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(
     assert moment > 20
 
 
-def test_the_caps_hold_for_the_new_plan_and_the_report_says_what_they_leave() -> None:
+def test_the_caps_apply_to_the_new_plan_and_the_report_lists_the_rest() -> None:
     outside, settings = outside_of(9, 0, 0), settings_of(limits={"max_records_per_plan": 4})
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
@@ -347,7 +347,7 @@ def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
     assert (reported["table_version"], reported["plan"]["table_version"]) == (1, None)
 
 
-def test_offsets_that_a_crash_kept_back_are_committed_first_and_told() -> None:
+def test_offsets_uncommitted_after_a_crash_are_committed_first_and_reported() -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("commit from 2", When.BEFORE))
@@ -403,7 +403,7 @@ class Uncounted(FakeWorld):
         """The table does not hold this plan any more."""
 
 
-def test_a_record_that_nobody_can_count_again_does_not_stop_the_pipeline() -> None:
+def test_an_uncountable_result_does_not_stop_the_pipeline() -> None:
     outside, report = outside_of(5, 3, 4), new_report()
     run(outside)
     outside.applied.clear()
@@ -526,7 +526,7 @@ def overtaken(outside: Outside, *, always: bool) -> At:
     return at
 
 
-def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_goes_on_from_it() -> (
+def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_continues_from_it() -> (
     None
 ):
     outside = outside_of(5, 3, 4)
@@ -560,7 +560,7 @@ def test_a_run_that_is_overtaken_again_and_again_ends_as_owned_by_another_driver
     reject_unfinished(outside)
 
 
-def test_a_disagreement_is_told_with_the_place_of_the_table() -> None:
+def test_a_disagreement_of_the_ledgers_is_reported_with_the_path_of_the_table() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.table = None
@@ -574,7 +574,9 @@ def test_a_disagreement_is_told_with_the_place_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("step", ["open table", "append"])
-def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(step: str) -> None:
+def test_our_plan_appended_by_another_run_is_reported_with_that_runs_name_and_finished(
+    step: str,
+) -> None:
     outside, report = outside_of(5, 3, 4), new_report()
 
     def at(reached: str, side: When) -> None:
@@ -596,7 +598,7 @@ def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(ste
     reject_unfinished(outside)
 
 
-def test_a_failed_run_leaves_its_report_with_what_was_done() -> None:
+def test_a_failed_run_leaves_a_report_of_its_steps() -> None:
     outside, report = outside_of(5, 3, 4), new_report()
 
     def at(reached: str, side: When) -> None:

@@ -60,7 +60,7 @@ def test_after_a_crash_the_next_run_finishes_wherever_offsets_are(
 
 @in_kafka_too
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(
+def test_a_group_that_expired_after_a_crash_continues_at_the_loaded_until_offsets(
     storage: OffsetsStorage, step: str, when: When
 ) -> None:
     outside = outside_in(storage, 5, 3, 4)
@@ -81,7 +81,7 @@ def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(
     ("step", "when"),
     [crash for crash in CRASHES if crash[0] in ("store plan", "append", "commit from 0")],
 )
-def test_an_offset_that_another_client_moves_behind_a_crash_stops_the_next_run_and_is_never_written_over(
+def test_an_offset_that_another_client_moves_after_a_crash_stops_the_next_run_and_is_never_overwritten(
     storage: OffsetsStorage,
     step: str,
     when: When,
@@ -118,7 +118,7 @@ def test_a_driver_that_writes_late_is_taken_for_one_of_ours_and_its_offset_is_mo
 
 @pytest.mark.parametrize("was", OffsetsStorage)
 @pytest.mark.parametrize("now", OffsetsStorage)
-def test_the_key_changes_behind_a_plan_and_not_while_one_is_left(
+def test_the_changed_key_applies_after_an_unfinished_plan(
     was: OffsetsStorage, now: OffsetsStorage
 ) -> None:
     outside = outside_in(was, 5, 3, 4)

@@ -87,7 +87,7 @@ def newest(outside: Outside) -> tuple[ReadByOthers, ...]:
     return plan.read_by_others
 
 
-def test_offsets_move_with_the_plan_and_behind_the_append_none_does() -> None:
+def test_offsets_are_committed_with_the_plan_and_none_after_the_append() -> None:
     outside = outside_of(5, 3, 4)
     seen = []
     report = run(outside, LOGS, at=once("fetch", lambda: seen.append(dict(outside.offsets))))
@@ -134,7 +134,7 @@ def test_a_group_that_does_not_settle_stops_the_run_and_nothing_of_ours_stays() 
     assert (members[0].calls, outside.plans, outside.owners) == (["join", "leave"], {}, {})
 
 
-def test_membership_is_followed_behind_the_hand_over_and_left_at_the_end() -> None:
+def test_the_membership_is_kept_after_the_offset_commit_and_left_at_the_end() -> None:
     members = list[FakeMember]()
     run(outside_of(5), [A], made=members.append)
     assert members[0].calls == ["join", "follow", "leave"]
@@ -151,7 +151,7 @@ def test_a_look_that_a_rebalance_overtakes_is_taken_again_with_the_new_share() -
 
 
 @pytest.mark.parametrize("what", ["owner", "offset"])
-def test_a_void_hand_over_stores_nothing_and_the_next_plan_is_made_of_what_is_owned_then(
+def test_a_rejected_commit_stores_nothing_and_the_next_plan_has_the_partitions_owned_then(
     what: str,
 ) -> None:
     outside = outside_of(5, 3)
@@ -184,7 +184,7 @@ def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() 
 
 
 @pytest.mark.parametrize("share", [[], [B], None])
-def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share(
+def test_a_committed_plan_is_executed_by_the_next_run_even_without_an_assignment(
     share: list[BrokerPartition] | None,
 ) -> None:
     outside = outside_of(5, 3)
@@ -211,7 +211,7 @@ def crash_before(step: str) -> At:
     return at
 
 
-def test_an_offset_that_somebody_set_back_on_a_log_of_ours_stops_the_run_and_on_one_of_others_it_is_not_ours_to_judge() -> (
+def test_an_offset_set_back_on_an_owned_log_stops_the_run_and_one_on_another_log_is_ignored() -> (
     None
 ):
     outside = outside_of(5, 3)
@@ -222,9 +222,7 @@ def test_an_offset_that_somebody_set_back_on_a_log_of_ours_stops_the_run_and_on_
         run(outside, [A, B])
 
 
-def test_offsets_that_expired_behind_the_hand_over_are_a_loss_of_ours_and_no_offset_more_is_read() -> (
-    None
-):
+def test_offsets_expired_after_the_commit_are_our_loss_and_no_further_offset_is_read() -> None:
     outside = outside_of(5, 3)
     settings = joining(settings_of(on_data_loss="skip"))
     with pytest.raises(Crash):
@@ -267,7 +265,7 @@ def test_a_plan_that_a_run_of_another_mode_left_is_replaced_before_its_first_fet
     reject_broken(outside, others)
 
 
-def test_a_lost_ledger_is_rebuilt_from_the_table_and_the_group_goes_on_where_it_was() -> None:
+def test_a_lost_ledger_is_restored_from_the_table_and_the_group_continues_at_its_offsets() -> None:
     outside = outside_of(5, 3)
     others = Others(outside)
     run(outside, [A, B])

@@ -107,7 +107,7 @@ def take_over(
 
 
 @both_places
-def test_offsets_move_behind_the_append_by_the_membership_of_the_plan(
+def test_offsets_are_committed_after_the_append_by_the_membership_of_the_plan(
     place: OffsetsStorage,
 ) -> None:
     outside, seen = group_of(place, 5, 3, 4), []
@@ -133,7 +133,7 @@ def test_offsets_move_behind_the_append_by_the_membership_of_the_plan(
 
 
 @both_places
-def test_what_was_taken_by_another_member_before_the_commit_is_told_and_the_run_ends_well(
+def test_partitions_reassigned_before_the_commit_are_reported_and_the_run_succeeds(
     place: OffsetsStorage,
 ) -> None:
     outside = group_of(place, 5, 3)
@@ -150,7 +150,7 @@ def test_what_was_taken_by_another_member_before_the_commit_is_told_and_the_run_
 
 
 @both_places
-def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset_and_moves_what_is_behind(
+def test_the_next_run_begins_at_the_larger_of_our_offset_and_the_groups_and_commits_smaller_ones(
     place: OffsetsStorage,
 ) -> None:
     outside = group_of(place, 5, 3)
@@ -178,7 +178,7 @@ def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset
 
 @both_places
 @pytest.mark.parametrize("share", [[], [B]], ids=["no_assignment", "a part"])
-def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that_is_told(
+def test_a_stored_plan_is_executed_unchanged_on_logs_of_others_too_and_that_is_reported(
     place: OffsetsStorage,
     share: list[BrokerPartition],
 ) -> None:
@@ -200,7 +200,7 @@ def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that
 @both_places
 @pytest.mark.parametrize("moment", range(34))
 @pytest.mark.parametrize("theirs", [A, B])
-def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_what_is_read_by_two_is_told(
+def test_a_crash_at_any_change_of_the_group_loses_nothing_and_records_read_twice_are_reported(
     moment: int,
     theirs: BrokerPartition,
     place: OffsetsStorage,
@@ -243,7 +243,7 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_wh
         (ZOOKEEPER, "a command"),
     ],
 )
-def test_what_a_refused_commit_left_is_moved_whoever_made_a_plan_of_other_logs_since(
+def test_offsets_of_a_rejected_commit_are_committed_later_whoever_planned_other_logs_since(
     place: OffsetsStorage, between: str
 ) -> None:
     outside = group_of(place, 5, 3)
@@ -286,7 +286,7 @@ def test_an_offset_that_is_gone_stops_the_run(place: OffsetsStorage) -> None:
 @both_places
 @pytest.mark.parametrize("was", CommitWhen)
 @pytest.mark.parametrize("step", ["fetch", "record", "tidy"])
-def test_the_key_may_be_changed_behind_a_run_that_died(
+def test_the_key_may_be_changed_after_a_run_that_died(
     place: OffsetsStorage, was: CommitWhen, step: str
 ) -> None:
     outside = group_of(place, 5, 3)
@@ -306,7 +306,7 @@ def test_the_key_may_be_changed_behind_a_run_that_died(
 
 
 @both_places
-def test_back_in_another_mode_what_was_left_is_finished(place: OffsetsStorage) -> None:
+def test_back_in_another_mode_unfinished_work_is_completed(place: OffsetsStorage) -> None:
     outside = group_of(place, 5, 3)
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at("record", BEFORE))
@@ -372,7 +372,7 @@ def test_a_log_without_a_leader_is_waited_for_by_the_plan_that_reads_it(
     assert len(outside.rows()) == 8
 
 
-def test_no_command_takes_the_place_of_a_stored_plan_behind_which_others_may_have_read_on() -> None:
+def test_no_command_supersedes_a_stored_plan_if_others_may_have_read_after_it() -> None:
     outside = group_of(ZOOKEEPER, 5, 3)
     settings = member_of(ZOOKEEPER)
     with pytest.raises(Crash):
@@ -400,7 +400,7 @@ def test_a_command_hands_its_plan_over_as_it_is_stored_and_the_next_run_executes
     ) == 8 + 2 + 1
 
 
-def test_a_log_that_was_cut_is_left_out_of_a_stored_plan_and_accepted_behind_it() -> None:
+def test_a_truncated_log_is_left_out_of_a_stored_plan_and_accepted_after_it() -> None:
     outside = group_of(ZOOKEEPER, 5, 3)
     settings = member_of(ZOOKEEPER)
     run(outside, [A, B])
@@ -423,7 +423,9 @@ def test_a_log_that_was_cut_is_left_out_of_a_stored_plan_and_accepted_behind_it(
     assert {place for log, place in outside.rows() if log == B} == set(range(7))
 
 
-def test_of_a_topic_made_again_nothing_is_left_of_a_stored_plan_and_the_message_leads_out() -> None:
+def test_a_recreated_topic_leaves_nothing_of_a_stored_plan_and_the_message_has_the_command() -> (
+    None
+):
     outside, settings = group_of(ZOOKEEPER, 5, 3), member_of(ZOOKEEPER)
     outside.topic_ids = {"clicks": "one"}
     run(outside, [A, B])

@@ -112,7 +112,7 @@ def test_an_offset_of_others_that_the_newest_plan_saw_is_no_offset_that_it_forgo
     reject_read_by_both(outside, others)
 
 
-def test_a_run_that_claims_behind_one_that_joined_moves_no_offset_of_others_back() -> None:
+def test_a_claiming_run_after_a_joined_one_moves_no_offset_of_others_back() -> None:
     outside, _ = read_on_by_others()
     before = dict(outside.offsets)
     with pytest.raises(OffsetMoved):
@@ -166,7 +166,7 @@ def test_the_position_of_a_log_of_another_member_is_not_set() -> None:
     assert (outside.newest_plan(), dict(outside.offsets)) == before
 
 
-def test_a_command_whose_log_others_take_before_it_stores_moves_nothing_and_says_so() -> None:
+def test_a_command_that_loses_its_log_before_it_stores_moves_nothing_and_reports_it() -> None:
     outside, others = read_on_by_others()
     grow(outside, 2, 2)
     before = outside.newest_plan(), dict(outside.offsets)
@@ -183,7 +183,7 @@ def test_a_command_whose_log_others_take_before_it_stores_moves_nothing_and_says
 
 
 @pytest.mark.parametrize("when", When)
-def test_a_command_that_dies_as_it_stores_has_done_all_or_nothing_and_a_run_goes_on(
+def test_a_command_that_dies_while_storing_has_done_all_or_nothing_and_a_run_continues(
     when: When,
 ) -> None:
     outside, others = read_on_by_others()
@@ -204,7 +204,7 @@ def test_a_command_that_dies_as_it_stores_has_done_all_or_nothing_and_a_run_goes
     )
 
 
-def test_nobody_goes_back_over_what_others_read() -> None:
+def test_no_offset_goes_back_over_records_that_others_read() -> None:
     holes = [ReadByOthers(A, 5, 7)]
     reject_offsets_read_by_others({A: (7, 9), B: (0, 9)}, holes)
     with pytest.raises(
@@ -235,9 +235,7 @@ def test_a_log_that_is_accepted_as_another_one_moves_its_offset_with_the_plan_an
     ) == 5 + 3 + 4 + 2
 
 
-def test_a_run_that_finds_what_was_handed_over_without_its_record_judges_no_offset_of_others() -> (
-    None
-):
+def test_a_run_with_a_committed_plan_without_a_result_judges_no_offset_of_others() -> None:
     outside = outside_of(5, 3)
     run(outside, [A, B])
     grow(outside, 4, 4)
@@ -299,9 +297,7 @@ def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on
     reject_read_by_both(outside, others)
 
 
-def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_be_untouched() -> (
-    None
-):
+def test_a_ledger_restored_before_the_group_changed_is_not_reported_as_untouched() -> None:
     outside, others = read_on_by_others()
     outside.move_offset(B, 1)
     outside.plans, outside.applied, outside.uid = {}, {}, None
@@ -337,9 +333,7 @@ def differing(outside: Outside) -> list[tuple[int, str, str]]:
     ]
 
 
-def test_where_others_read_on_no_client_is_said_to_have_moved_the_offset_and_no_run_to_stop_there() -> (
-    None
-):
+def test_offsets_that_others_read_on_from_are_no_moved_offsets_and_stop_no_run() -> None:
     outside, _ = read_on_by_others()
     goes_on = (
         "continues at the committed offset if the partition is in its assignment, "
@@ -361,7 +355,7 @@ def test_where_others_read_on_no_client_is_said_to_have_moved_the_offset_and_no_
     assert not {place for log, place in outside.rows() if log == A} & others.read[A]
 
 
-def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_names_it_says_so() -> (
+def test_a_backfill_of_missing_offsets_leaves_those_that_others_read_and_one_by_name_reports_them() -> (
     None
 ):
     outside, _ = read_on_by_others()
@@ -410,9 +404,7 @@ def test_no_command_leaves_the_ranges_of_a_plan_that_was_handed_over_to_a_later_
     assert len(outside.rows()) == 16
 
 
-def test_a_log_that_was_cut_is_left_out_of_a_plan_that_was_handed_over_and_accepted_behind_it() -> (
-    None
-):
+def test_a_truncated_log_is_left_out_of_a_committed_plan_and_accepted_after_it() -> None:
     outside = handed_over_and_left()
     stored = outside.newest_plan()
     assert stored
@@ -431,7 +423,7 @@ def test_a_log_that_was_cut_is_left_out_of_a_plan_that_was_handed_over_and_accep
 
 
 @pytest.mark.parametrize("ends", [(4, 2), (20, 20)], ids=["shorter", "longer"])
-def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_and_the_message_leads_out(
+def test_a_recreated_topic_leaves_nothing_of_a_committed_plan_and_the_message_has_the_command(
     ends: Sequence[int],
 ) -> None:
     outside = outside_of(5, 3)
@@ -489,9 +481,7 @@ def test_what_expired_of_a_plan_that_was_handed_over_may_be_skipped_by_hand() ->
     assert {place for log, place in outside.rows() if log == B} == set(range(7))
 
 
-def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_until_nobody_is_in_it() -> (
-    None
-):
+def test_a_command_that_moves_offsets_of_a_kafka_group_waits_until_the_group_is_empty() -> None:
     in_kafka = with_keys(SETTINGS, group={"offsets_storage": OffsetsStorage.KAFKA})
     outside = outside_of(5, 3)
     seen = FakeWorld(outside, SETTINGS).observe()
@@ -530,7 +520,7 @@ def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were
     assert [outside.offsets[log][0] for log in LOGS] == [9, 7, 6]
 
 
-def test_no_pipeline_is_taken_over_whose_newest_plan_was_handed_over_or_may_have_been_and_is_not_in_the_table() -> (
+def test_a_pipeline_with_a_newest_plan_that_is_or_may_be_committed_and_not_in_the_table_is_not_inherited() -> (
     None
 ):
     other = old_pipeline()
@@ -548,7 +538,7 @@ def test_no_pipeline_is_taken_over_whose_newest_plan_was_handed_over_or_may_have
         reject_unfinished_predecessor(other, is_none, {})
 
 
-def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() -> None:
+def test_a_pipeline_with_a_void_plan_and_its_commit_metadata_is_not_inherited_either() -> None:
     """Its run, not a hand that sets an offset back, finds that out."""
     other = old_pipeline()
     assert other.plan
@@ -585,7 +575,7 @@ def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() 
         (False, "its offset commit is in doubt. .* which settles the commit"),
     ],
 )
-def test_a_command_says_of_a_stored_plan_what_is_known_of_its_hand_over(
+def test_a_command_reports_the_known_state_of_a_stored_plans_commit(
     is_void: bool, why: str
 ) -> None:
     outside = handed_over_and_left()
@@ -625,7 +615,7 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     [True, False],
     ids=["without a leader", "of a topic that the conf names no more"],
 )
-def test_an_offset_that_others_moved_on_is_not_restored_in_a_log_whose_end_nobody_tells(
+def test_an_offset_that_others_moved_is_not_restored_in_a_log_with_an_unknown_end(
     nobody_leads: bool,
 ) -> None:
     outside, _ = read_on_by_others()

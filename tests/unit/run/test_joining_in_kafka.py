@@ -92,7 +92,7 @@ def reject_broken(outside: Outside, others: Others) -> None:
         assert ours | theirs == set(range(outside.kept.get(log, (0, ""))[0])), log
 
 
-def left_behind(outside: Outside, step: str, when: When) -> Others:
+def left_unfinished(outside: Outside, step: str, when: When) -> Others:
     """The state after a run that dies there, and after others that read one record of A."""
     others = Others(outside)
     run(outside, [A, B])
@@ -103,7 +103,7 @@ def left_behind(outside: Outside, step: str, when: When) -> Others:
     return others
 
 
-def test_offsets_move_by_one_commit_behind_the_stored_plan_and_it_is_marked_before_the_first_fetch() -> (
+def test_offsets_move_by_one_commit_after_the_stored_plan_and_it_is_marked_before_the_first_fetch() -> (
     None
 ):
     outside, seen = group_of(5, 3, 4), []
@@ -159,13 +159,13 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_no
         ("mark", AFTER, Outcome.PLAN_RESUMED),
     ],
 )
-def test_whether_a_dead_run_handed_its_plan_over_is_told_by_the_word_beside_the_offsets(
+def test_the_commit_metadata_decides_whether_a_dead_run_committed_its_plan(
     step: str,
     when: When,
     outcome: Outcome,
 ) -> None:
     outside = group_of(5, 3)
-    others = left_behind(outside, step, when)
+    others = left_unfinished(outside, step, when)
     report = run(outside, [A, B])
     assert outcomes(report)[0] is outcome
     reject_broken(outside, others)
@@ -173,11 +173,11 @@ def test_whether_a_dead_run_handed_its_plan_over_is_told_by_the_word_beside_the_
 
 
 @pytest.mark.parametrize(("step", "when"), [("hand over", BEFORE), ("hand over", AFTER)])
-def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_nothing_is_stored(
+def test_with_all_metadata_overwritten_and_offsets_moved_on_an_operator_decides_and_nothing_is_stored(
     step: str, when: When
 ) -> None:
     outside = group_of(5, 3)
-    others = left_behind(outside, step, when)
+    others = left_unfinished(outside, step, when)
     others.own(A, B)
     grow(outside, 2, 2)
     for log in (A, B):
@@ -220,9 +220,9 @@ def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_
         ingest(Arrived(outside, SETTINGS, member=member_with([A, B])), SETTINGS, new_report())
 
 
-def test_offsets_that_are_looked_for_elsewhere_by_now_tell_nothing_of_it() -> None:
+def test_offsets_of_another_storage_decide_nothing_about_a_commit() -> None:
     outside = group_of(5, 3)
-    left_behind(outside, "hand over", AFTER)
+    left_unfinished(outside, "hand over", AFTER)
     outside.offsets_in = OffsetsStorage.ZOOKEEPER
     moved = with_keys(SETTINGS, group={"offsets_storage": OffsetsStorage.ZOOKEEPER})
     plans = dict(outside.plans)
@@ -231,10 +231,10 @@ def test_offsets_that_are_looked_for_elsewhere_by_now_tell_nothing_of_it() -> No
     assert caught.value.where["key"] == "group.offsets_storage" and outside.plans == plans
 
 
-def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_handed_over() -> None:
+def test_a_void_plan_with_its_commit_metadata_was_committed() -> None:
     """Its commit arrived after the answer of a broker that was no coordinator any more."""
     outside = group_of(5, 3)
-    others = left_behind(outside, "hand over", BEFORE)
+    others = left_unfinished(outside, "hand over", BEFORE)
     late = outside.newest_plan()
     assert late is not None
 
@@ -265,9 +265,9 @@ def test_a_word_of_another_consumer_that_begins_with_a_number_is_no_plan_of_ours
     reject_broken(outside, others)
 
 
-def test_where_others_wrote_over_a_part_of_it_the_rest_tells() -> None:
+def test_with_a_part_of_the_metadata_overwritten_the_rest_decides() -> None:
     outside = group_of(5, 3)
-    others = left_behind(outside, "hand over", AFTER)
+    others = left_unfinished(outside, "hand over", AFTER)
     others.own(A)
     grow(outside, 2, 2)
     others.consume(A, 1)
@@ -278,7 +278,7 @@ def test_where_others_wrote_over_a_part_of_it_the_rest_tells() -> None:
     reject_broken(outside, others)
 
 
-def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_made_of_what_is_owned_then() -> (
+def test_a_rejected_commit_is_void_before_the_first_fetch_and_the_next_plan_has_the_partitions_owned_then() -> (
     None
 ):
     outside = group_of(5, 3)
@@ -310,7 +310,7 @@ def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_ma
     reject_broken(outside, others)
 
 
-def test_a_void_plan_that_is_left_asks_nobody_whatever_others_committed_since() -> None:
+def test_an_unfinished_void_plan_needs_no_decision_whatever_others_committed_since() -> None:
     outside = group_of(5, 3)
     others = Others(outside)
     with pytest.raises(Crash):
@@ -380,10 +380,10 @@ def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_anoth
     assert len(outside.rows()) == 8
 
 
-def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share() -> None:
+def test_a_committed_plan_is_executed_by_the_next_run_even_without_an_assignment() -> None:
     for step in ("mark", "fetch"):
         outside = group_of(5, 3)
-        others = left_behind(outside, step, BEFORE)
+        others = left_unfinished(outside, step, BEFORE)
         others.own(A, B)
         report = run(outside, [])
         assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INGESTED, Outcome.NO_ASSIGNMENT]
@@ -394,7 +394,7 @@ def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_no
     None
 ):
     outside = group_of(5, 3)
-    others = left_behind(outside, "hand over", BEFORE)
+    others = left_unfinished(outside, "hand over", BEFORE)
     others.own(A, B)
     assert outcomes(run(outside, [])) == [Outcome.NO_ASSIGNMENT]
     reject_broken(outside, others)
@@ -446,7 +446,7 @@ def test_an_offset_of_ours_that_went_back_or_was_forgotten_stops_the_run() -> No
             run(outside, [A, B])
 
 
-def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_them() -> None:
+def test_offsets_of_a_former_storage_are_not_reported_as_moved() -> None:
     outside = group_of(5, 3)
     run(outside, [A, B])
     outside.kept.clear()
@@ -475,9 +475,9 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
     )
 
 
-def test_an_offset_that_went_back_behind_a_plan_that_was_never_handed_over_stops_the_run() -> None:
+def test_an_offset_that_went_back_after_an_uncommitted_plan_stops_the_run() -> None:
     outside = group_of(5, 3)
-    left_behind(outside, "hand over", BEFORE)
+    left_unfinished(outside, "hand over", BEFORE)
     outside.kept[A] = 2, ""
     with pytest.raises(OffsetMoved):
         run(outside, [A, B])
@@ -491,11 +491,11 @@ def test_consumers_in_zookeeper_under_the_same_name_stop_the_run() -> None:
     assert not outside.plans
 
 
-def test_another_mode_finishes_what_was_handed_over_and_refuses_what_is_not_known_to_be() -> None:
+def test_another_mode_finishes_a_committed_plan_and_rejects_an_undecidable_one() -> None:
     claiming = settings_of()
     for step, when in (("hand over", BEFORE), ("hand over", AFTER)):
         outside = group_of(5, 3)
-        left_behind(outside, step, when)
+        left_unfinished(outside, step, when)
         outside.group.members.clear()
         if when is BEFORE:
             with pytest.raises(
@@ -505,7 +505,7 @@ def test_another_mode_finishes_what_was_handed_over_and_refuses_what_is_not_know
             assert caught.value.where["key"] == "group.mode"
 
 
-def test_the_document_of_a_plan_tells_what_became_of_its_hand_over_and_its_id_does_not() -> None:
+def test_the_document_of_a_plan_contains_the_state_of_its_commit_and_its_id_does_not() -> None:
     outside = group_of(5)
     left_behind_by = []
     run(
@@ -548,7 +548,7 @@ def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person
     None
 ):
     outside = group_of(5, 3)
-    others = left_behind(outside, "hand over", AFTER)
+    others = left_unfinished(outside, "hand over", AFTER)
     before = outside.newest_plan()
     assert before is not None
     outside.kept[B] = before.seen[B].offset or 0, before.seen[B].word or ""
@@ -572,7 +572,7 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     None
 ):
     outside = group_of(5, 3)
-    others = left_behind(outside, "hand over", BEFORE)
+    others = left_unfinished(outside, "hand over", BEFORE)
     others.own(A, B)
     for log in (A, B):
         others.consume(log, 4)
@@ -594,9 +594,9 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     )
 
 
-def read_on_behind_a_plan_without_record() -> Outside:
+def read_on_after_a_plan_without_result() -> Outside:
     outside = group_of(5, 3)
-    others = left_behind(outside, "record", BEFORE)
+    others = left_unfinished(outside, "record", BEFORE)
     others.own(A)
     grow(outside, 3, 3)
     others.consume(A, 2)
@@ -612,10 +612,10 @@ def read_on_behind_a_plan_without_record() -> Outside:
         lambda outside: accept(outside, "clicks:1", settings=SETTINGS),
     ],
 )
-def test_no_command_is_decided_behind_a_plan_of_which_nobody_wrote_down_that_it_is_in_the_table(
+def test_no_command_is_decided_after_a_plan_without_a_recorded_result(
     command: Callable[[Outside], object],
 ) -> None:
-    outside = read_on_behind_a_plan_without_record()
+    outside = read_on_after_a_plan_without_result()
     before = dict(outside.kept), dict(outside.plans)
     with pytest.raises(NeedsDecision, match="the ledger does not record that it is in the table"):
         command(outside)

@@ -122,9 +122,7 @@ def test_a_log_that_lost_its_leader_between_two_plans_of_a_key_is_loaded_to_the_
     assert outcomes(load(out, BARE, CAPPED)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_log_that_had_an_owner_is_loaded_to_the_end_that_it_had_when_the_key_was_first_asked_for() -> (
-    None
-):
+def test_a_log_that_had_an_owner_is_loaded_to_its_end_at_the_keys_first_run() -> None:
     out = outside_of(5, 3, 4)
     load(out, None, LEAVES)
     grow(out)
@@ -196,7 +194,7 @@ def test_a_key_that_left_a_log_is_remembered_as_done_where_a_later_plan_went_bey
     assert reached(out) == [7, 5, 6]
 
 
-def test_a_key_with_nothing_to_read_says_that_it_is_not_complete_where_no_record_is_as_late_or_a_log_was_left_out() -> (
+def test_a_key_without_records_to_read_is_incomplete_if_no_record_is_as_late_or_a_log_was_left_out() -> (
     None
 ):
     out = outside_of(5, 3, 4)
@@ -214,7 +212,7 @@ def test_a_key_with_nothing_to_read_says_that_it_is_not_complete_where_no_record
     )
 
 
-def test_a_key_whose_plan_set_positions_replace_keeps_the_bound_that_it_froze() -> None:
+def test_a_key_with_a_plan_superseded_by_set_offsets_keeps_its_frozen_bound() -> None:
     out = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         load(out, BARE, at=crash_at("fetch", When.BEFORE))
@@ -226,7 +224,7 @@ def test_a_key_whose_plan_set_positions_replace_keeps_the_bound_that_it_froze() 
     assert outcomes(load(out, BARE)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_relative_start_of_a_key_is_not_asked_again_an_hour_later() -> None:
+def test_a_relative_start_of_a_key_is_not_resolved_again_an_hour_later() -> None:
     out = outside_of(5, 3, 4)
     request = Request("K", Bounds(start=Bound("-1h", at_ms=T)))
     with pytest.raises(Crash):
@@ -291,7 +289,7 @@ def test_a_plan_in_the_place_of_one_under_a_key_ends_in_a_log_of_byte_positions_
     assert outcomes(load(out, BARE, PHYSICAL_SETTINGS)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_plan_that_a_cap_cut_and_a_crash_left_is_foreseen_with_the_one_behind_it() -> None:
+def test_a_preview_of_a_plan_cut_by_a_cap_and_left_by_a_crash_includes_the_next_one() -> None:
     out = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         load(out, BARE, CAPPED, at=crash_at("fetch", When.BEFORE))

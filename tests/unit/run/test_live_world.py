@@ -126,14 +126,14 @@ def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> table_state.Outcom
     return table_state.Outcome(table_state.Result.APPLIED, metadata, Table("t", 4, 1, metadata))
 
 
-def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(
+def test_the_range_results_of_an_append_are_those_of_the_run_that_appended(
     world: LiveServices,
 ) -> None:
     assert world._applied(PLAN, outcome_by("run-1")).receipts == (READ,)
 
 
 @pytest.mark.parametrize("run_id", ["run-2", None])
-def test_what_was_read_beside_another_runs_append_is_not_what_is_in_the_table(
+def test_results_read_next_to_another_runs_append_are_not_those_in_the_table(
     world: LiveServices, run_id: str | None
 ) -> None:
     """Compaction may lie between two drivers' readings of one plan."""
@@ -141,6 +141,6 @@ def test_what_was_read_beside_another_runs_append_is_not_what_is_in_the_table(
     assert (applied.receipts, applied.run_id) == ((COUNTED,), run_id)
 
 
-def test_what_was_read_for_another_plan_is_no_receipt_of_this_one(world: LiveServices) -> None:
+def test_results_read_for_another_plan_are_not_those_of_this_one(world: LiveServices) -> None:
     world._reading = reading_of("plan-0")
     assert world._applied(PLAN, outcome_by("run-1")).receipts == (COUNTED,)

@@ -23,7 +23,7 @@ def loaded(**ids: str) -> Outside:
     return outside
 
 
-def made_again_at(outside: Outside, step: str, when: When, **ids: str) -> None:
+def recreated_at(outside: Outside, step: str, when: When, **ids: str) -> None:
     """A run in which the topic is recreated at this moment; the new one is longer."""
 
     def change(now: str, side: When) -> None:
@@ -42,12 +42,12 @@ def reject_doubled_or_missing(outside: Outside) -> None:
 @pytest.mark.parametrize(
     ("step", "when"), [("store plan", When.AFTER), ("fetch", When.BEFORE), ("fetch", When.AFTER)]
 )
-def test_a_topic_that_is_made_again_before_the_append_stops_the_run_and_nothing_of_the_new_one_is_appended(
+def test_a_topic_recreated_before_the_append_stops_the_run_and_no_record_of_the_new_one_is_appended(
     step: str, when: When
 ) -> None:
     outside = loaded()
     with pytest.raises(TopicRecreated, match="its id is zxid-9, planned was zxid-5") as stopped:
-        made_again_at(outside, step, when)
+        recreated_at(outside, step, when)
     assert (
         stopped.value.exit_code == 5
         and "etl topics accept-changes CONF -p clicks" in stopped.value.action
@@ -63,23 +63,21 @@ def test_the_same_holds_while_a_plan_is_replayed() -> None:
     with pytest.raises(Crash):
         run(outside, at=crash_at("fetch", When.AFTER))
     with pytest.raises(TopicRecreated, match="while it was read"):
-        made_again_at(outside, "claim", When.AFTER)
+        recreated_at(outside, "claim", When.AFTER)
     accept(outside, "clicks")
     run(outside)
     reject_doubled_or_missing(outside)
 
 
-def test_a_topic_that_is_made_again_while_rows_are_read_and_appended_is_told_before_anything_else_is_done() -> (
-    None
-):
+def test_a_topic_recreated_during_the_read_or_append_is_reported_before_any_further_step() -> None:
     outside = loaded()
     before = dict(outside.offsets)
     with pytest.raises(TopicRecreated, match="some of its rows may be records of the new topic"):
-        made_again_at(outside, "open table", When.AFTER)
+        recreated_at(outside, "open table", When.AFTER)
     assert (outside.transaction_version(), outside.offsets) == (2, before)
 
 
-def test_where_brokers_tell_topic_ids_zookeeper_is_not_asked_again(
+def test_with_topic_ids_from_brokers_zookeeper_is_not_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outside = loaded(clicks="id-1")

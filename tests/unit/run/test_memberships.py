@@ -87,7 +87,7 @@ def test_of_members_in_zookeeper_no_broker_needs_to_know() -> None:
     )
 
 
-def test_a_session_that_nobody_named_is_no_longer_than_brokers_of_the_release_take() -> None:
+def test_a_default_session_timeout_is_within_the_limit_of_the_brokers_release() -> None:
     assert (
         session_of(GroupSettings(id="g"), spoken_by("0.10.0")) == 30
         and session_of(GroupSettings(id="g"), spoken_by("0.10.1")) == 45

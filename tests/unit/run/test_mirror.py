@@ -75,7 +75,7 @@ US, OLD = Writer("g", "clicks"), Writer("before", "clicks-2025")
         "of-other-pipelines",
     ],
 )
-def test_offsets_of_somebody_else_are_left_as_they_are(
+def test_offsets_of_another_writer_are_left_as_they_are(
     group: Group,
     written: dict[BrokerPartition, int] | None,
     left: dict[BrokerPartition, str],
@@ -119,7 +119,7 @@ def test_positions_of_the_topics_that_the_conf_names_are_written(
     ]
 
 
-def test_the_word_of_another_pipeline_is_told_and_one_whose_place_was_taken_is_written_over(
+def test_the_metadata_of_another_pipeline_is_reported_and_that_of_an_inherited_one_is_overwritten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     theirs = Group(a=(3, "etl:other/clicks:1"))
@@ -144,18 +144,18 @@ def test_the_word_of_another_pipeline_is_told_and_one_whose_place_was_taken_is_w
     ],
     ids=["no plan", "not recorded", "moves no offsets"],
 )
-def test_what_is_not_known_to_be_in_the_table_is_not_written(
+def test_offsets_without_a_confirmed_append_are_not_written(
     monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
     group = Group()
     assert not mirrored(monkeypatch, ledger, group).outcomes and not group.committed
 
 
-def test_without_the_key_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_key_no_group_is_contacted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not mirrored(monkeypatch, RECORDED, None, plain_settings()).outcomes
 
 
-def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejection_is_reported_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(Group):
         def commit_offsets(self, *given: Any, **more: Any) -> None:
             raise BrokerError(

@@ -97,7 +97,7 @@ def test_a_log_of_which_nothing_is_left_is_passed_by_a_plan_without_ranges() -> 
 
 @pytest.mark.parametrize("step", sorted(set(LOST_STEPS)))
 @pytest.mark.parametrize("when", When)
-def test_after_a_crash_what_is_missing_from_a_log_is_recorded_once(step: str, when: When) -> None:
+def test_after_a_crash_missing_offsets_of_a_log_are_recorded_once(step: str, when: When) -> None:
     outside = outside_with_a_hole()
     with pytest.raises(Crash):
         run(outside, LOSSES, at=crash_at(step, when))

@@ -64,7 +64,7 @@ def paused_in(report: Report) -> list[str]:
 
 
 @of_both_kinds
-def test_a_paused_log_keeps_its_position_while_the_others_go_on_and_is_read_on_from_there_once_it_is_resumed(
+def test_a_paused_log_keeps_its_offset_while_others_are_read_and_continues_there_after_the_resume(
     outside_of: OutsideOf,
 ) -> None:
     outside = outside_of(5, 3, 4)
@@ -91,7 +91,9 @@ def test_a_paused_log_keeps_its_position_while_the_others_go_on_and_is_read_on_f
     reject_unfinished(outside)
 
 
-def test_where_all_that_is_new_is_paused_nothing_is_new_and_the_pause_is_told() -> None:
+def test_if_every_new_record_is_in_a_paused_log_the_run_is_up_to_date_and_the_pause_is_reported() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     run(outside)
     pause(outside)
@@ -100,7 +102,7 @@ def test_where_all_that_is_new_is_paused_nothing_is_new_and_the_pause_is_told() 
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_wherever_a_driver_dies_beside_a_paused_log_its_rows_come_once_and_only_when_it_is_resumed(
+def test_a_crash_at_any_moment_with_a_paused_log_loads_its_rows_once_and_only_after_the_resume(
     step: str, when: When
 ) -> None:
     outside = outside_of(5, 3, 4)
@@ -120,7 +122,7 @@ def test_wherever_a_driver_dies_beside_a_paused_log_its_rows_come_once_and_only_
 
 
 @pytest.mark.parametrize("moment", range(0, 22))
-def test_wherever_a_driver_is_when_a_log_is_paused_behind_it_the_stored_plan_is_executed_whole_and_no_later_one_reads_it(
+def test_a_log_paused_at_any_moment_of_a_run_is_read_by_its_stored_plan_and_by_no_later_one(
     moment: int,
 ) -> None:
     outside = outside_of(5, 3, 4)
@@ -141,9 +143,7 @@ def test_wherever_a_driver_is_when_a_log_is_paused_behind_it_the_stored_plan_is_
     reject_unfinished(outside)
 
 
-def test_a_stored_plan_that_reads_a_log_which_is_paused_since_is_executed_whole_and_says_so() -> (
-    None
-):
+def test_a_stored_plan_over_a_log_paused_since_is_executed_whole_and_reports_it() -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -253,7 +253,7 @@ def test_what_retention_took_while_a_log_was_paused_is_met_when_it_is_resumed_by
     assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(3, 5)]
 
 
-def test_a_topic_that_is_made_again_while_a_log_of_it_is_paused_stops_the_run_and_is_accepted_beside_the_pause() -> (
+def test_a_topic_recreated_while_a_log_of_it_is_paused_stops_the_run_and_is_accepted_with_the_pause() -> (
     None
 ):
     outside = outside_of(5, 3, 4)
@@ -273,9 +273,7 @@ def test_a_topic_that_is_made_again_while_a_log_of_it_is_paused_stops_the_run_an
     assert set(outside.records().values()) == {1} and len(outside.records()) == 12 + 27
 
 
-def test_an_offset_of_a_paused_log_that_somebody_else_moved_stops_the_run_as_that_of_any_log() -> (
-    None
-):
+def test_a_moved_offset_of_a_paused_log_stops_the_run_like_that_of_any_log() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)
@@ -349,9 +347,7 @@ def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to
     assert outcomes(load(outside, key, settings)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_run_key_that_was_asked_for_while_a_log_was_paused_that_was_never_read_is_not_complete_before_it_is() -> (
-    None
-):
+def test_a_run_key_used_while_a_new_log_was_paused_is_incomplete_until_the_log_is_read() -> None:
     outside = outside_of(5, 3, 4)
     settings, key = settings_for(outside), Request("K")
     log = pause(outside)
@@ -366,7 +362,7 @@ def test_a_run_key_that_was_asked_for_while_a_log_was_paused_that_was_never_read
     )
 
 
-def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it() -> None:
+def test_pauses_lost_with_the_ledger_are_reported_by_the_run_that_restores_it() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
@@ -379,7 +375,7 @@ def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it()
     )
 
 
-def test_a_preview_tells_what_is_paused_and_reads_nothing_of_it() -> None:
+def test_a_preview_lists_paused_logs_and_reads_nothing_of_them() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)

@@ -13,7 +13,7 @@ from tests.fakes.stories import grow, outcomes, outside_of, run, settings_of
 from tests.fakes.world import When
 
 
-def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
+def test_a_delete_that_policy_permits_is_reported_and_recorded() -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
     run(outside, settings)
     outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
@@ -22,7 +22,7 @@ def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
     assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
 
 
-def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept_before_the_record() -> (
+def test_a_delete_between_plan_and_append_that_policy_permits_is_reported_and_recorded_before_the_result() -> (
     None
 ):
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
@@ -38,7 +38,7 @@ def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept
     assert outside.removals == [deleted]
 
 
-def test_a_delete_that_was_told_before_the_append_is_not_told_again_after_it() -> None:
+def test_a_delete_reported_before_the_append_is_not_reported_again_after_it() -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
     run(outside, settings)
     outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
@@ -47,7 +47,7 @@ def test_a_delete_that_was_told_before_the_append_is_not_told_again_after_it() -
     assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
 
 
-def test_rows_that_somebody_removes_during_the_append_stop_the_run_before_an_offset_moves() -> None:
+def test_rows_removed_during_the_append_stop_the_run_before_an_offset_moves() -> None:
     outside = outside_of(5, 3, 4)
 
     def at(reached: str, side: When) -> None:

@@ -128,7 +128,7 @@ def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_after_a_crash_the_next_run_executes_what_was_stored_and_every_row_is_there_once(
+def test_after_a_crash_the_next_run_executes_the_stored_replay_and_every_row_is_there_once(
     step: str, when: When
 ) -> None:
     outside = loaded(5, 3, 4)
@@ -146,9 +146,7 @@ def test_after_a_crash_the_next_run_executes_what_was_stored_and_every_row_is_th
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_replay_that_is_said_again_after_a_crash_ends_with_the_plan_that_was_stored(
-    step: str, when: When
-) -> None:
+def test_a_repeated_replay_after_a_crash_ends_with_the_stored_plan(step: str, when: When) -> None:
     outside = loaded(5, 3, 4)
     with pytest.raises(Crash):
         replayed(outside, at=crash_at(step, when))
@@ -222,7 +220,7 @@ def test_a_plan_that_an_earlier_run_left_is_executed_before_the_replay() -> None
     reject_unfinished(outside)
 
 
-def test_a_stored_replay_whose_records_expired_meanwhile_is_given_up_and_its_rows_stand() -> None:
+def test_a_stored_replay_with_expired_records_is_abandoned_and_its_rows_stay() -> None:
     outside = loaded(5, 3, 4)
     before = outside.writers()
     with pytest.raises(Crash):
@@ -241,7 +239,7 @@ def test_a_stored_replay_whose_records_expired_meanwhile_is_given_up_and_its_row
     "settings", [SETTINGS, settings_of(on_data_loss="skip")], ids=["fail", "skip"]
 )
 @pytest.mark.parametrize("gone", ["expired", "missing"])
-def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(
+def test_a_replay_that_loses_its_records_during_the_read_is_abandoned_at_once_and_reported(
     gone: str, settings: Settings
 ) -> None:
     outside = loaded(5, 3, 4)
@@ -262,7 +260,7 @@ def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(
     reject_unfinished(outside)
 
 
-def test_a_replay_that_is_superseded_by_hand_is_given_up_and_what_is_new_is_loaded() -> None:
+def test_a_replay_superseded_by_an_operator_is_abandoned_and_new_records_are_loaded() -> None:
     outside = loaded(5, 3, 4)
     before = outside.writers()
     with pytest.raises(Crash):
@@ -342,7 +340,7 @@ def _time(seconds: int) -> Timestamp:
         pytest.param(_time(9), _time(3), "The interval runs backwards", id="time-backwards"),
     ],
 )
-def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_is_asked(
+def test_an_empty_or_reversed_interval_is_rejected_before_any_request(
     from_: Any, until: Any, message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
@@ -378,7 +376,7 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_
         ),
     ],
 )
-def test_what_was_never_loaded_is_refused_and_nothing_is_stored(
+def test_a_replay_of_offsets_that_were_never_loaded_is_rejected_and_nothing_is_stored(
     what: ReplayRequest, error: type[EtlError], message: str
 ) -> None:
     outside = loaded(5, 3, 4)
@@ -405,7 +403,7 @@ def test_offsets_that_were_let_go_are_no_replays_to_load() -> None:
 @pytest.mark.parametrize(
     ("from_", "until"), [(1, 4), (_time(0), _time(3_000))], ids=["offsets", "times"]
 )
-def test_rows_whose_records_are_gone_are_never_taken_out(from_: Any, until: Any) -> None:
+def test_rows_without_their_records_are_never_removed(from_: Any, until: Any) -> None:
     outside = loaded(5, 3, 4)
     before = outside.writers()
     outside.logs[LOGS[0]].log_start = 2
@@ -431,7 +429,7 @@ def test_rows_of_an_earlier_life_of_the_log_are_refused() -> None:
     assert not [row for row, times in outside.keys().items() if times > 1]
 
 
-def test_a_log_without_a_leader_and_one_that_somebody_owns_are_not_replayed() -> None:
+def test_a_log_without_a_leader_and_one_with_another_owner_are_not_replayed() -> None:
     outside, settings = loaded(5, 3, 4), settings_of(on_no_leader="skip")
     outside.logs[LOGS[0]].has_leader = False
     with pytest.raises(EtlError, match="has no leader"):
@@ -464,9 +462,7 @@ def test_a_ledger_of_before_the_replay_learns_it_from_the_table() -> None:
     reject_unfinished(outside)
 
 
-def test_an_offset_that_somebody_moved_is_decided_about_by_the_next_run_and_not_by_a_replay() -> (
-    None
-):
+def test_a_moved_offset_is_decided_by_the_next_run_and_not_by_a_replay() -> None:
     outside, settings = loaded(5, 3, 4), settings_of(on_offset_changed="follow")
     grow(outside, 5, 0, 0)
     outside.move_offset(LOGS[0], 8)
@@ -480,7 +476,7 @@ def test_an_offset_that_somebody_moved_is_decided_about_by_the_next_run_and_not_
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
-def test_the_ledger_still_loads_behind_a_replay_and_a_replay_behind_that() -> None:
+def test_a_run_after_a_replay_and_a_replay_after_that_load_each_record_once() -> None:
     outside = loaded(5, 3, 4)
     for turn in range(3):
         replayed(outside, wanted(turn, 5 + turn))

@@ -191,7 +191,7 @@ def test_a_key_that_caps_cut_is_finished_after_a_crash_to_the_bound_of_its_first
     assert outcomes(load(out, settings=capped)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_key_that_a_cap_cut_goes_on_behind_a_run_without_it_where_that_left_something() -> None:
+def test_a_key_cut_by_a_cap_continues_after_a_run_without_the_key_if_records_are_left() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_plan": 3})
     with pytest.raises(Crash):
         load(out, settings=capped, at=crash_at("tidy", When.AFTER))
@@ -313,7 +313,7 @@ def test_a_key_that_comes_with_other_bounds_is_refused_and_nothing_is_changed(
     assert reached(out) == before
 
 
-def test_a_plan_that_an_earlier_run_left_is_executed_first_and_what_it_loads_beyond_the_bound_is_told() -> (
+def test_an_unfinished_plan_is_executed_first_and_its_records_beyond_the_bound_are_reported() -> (
     None
 ):
     out = outside()
@@ -403,7 +403,7 @@ def test_a_run_up_to_so_many_offsets_before_the_end_counts_in_each_partition(
     ]
 
 
-def test_what_lies_behind_an_open_transaction_is_left_to_a_later_run_also_where_it_is_older_than_the_bound() -> (
+def test_records_after_an_open_transaction_are_left_to_a_later_run_even_if_older_than_the_bound() -> (
     None
 ):
     out = outside()
@@ -426,7 +426,7 @@ def test_records_out_of_order_are_read_up_to_the_first_offset_that_is_as_late_an
     assert reached(out) == [5, 3, 4]
 
 
-def test_what_a_run_would_do_is_decided_by_what_it_was_asked_for() -> None:
+def test_a_preview_follows_the_run_key_and_the_bounds_of_the_request() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     steps = steps_ahead(FakeWorld(out, capped, request=K).observe(), capped, now_ms=1, uid="u")
     assert [(step.plan.run_key if step.plan else None, step.goes_on) for step in steps] == [

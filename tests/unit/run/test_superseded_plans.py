@@ -31,7 +31,7 @@ from tests.fakes.stories import (
 from tests.fakes.world import Crash, FakeWorld, When
 
 
-def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_gap_go() -> None:
+def test_a_stored_plan_with_an_expired_range_is_superseded_if_policy_permits_the_gap() -> None:
     outside = expired_plan()
     old = outside.newest_plan()
     grow(outside, 3, 0, 0)
@@ -53,7 +53,7 @@ def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_g
     reject_unfinished(outside)
 
 
-def test_a_stored_plan_whose_range_expired_stops_the_run_under_fail_and_stays() -> None:
+def test_a_stored_plan_with_an_expired_range_stops_the_run_under_fail_and_stays() -> None:
     outside = expired_plan(SETTINGS)
     stored = dict(outside.plans)
     with pytest.raises(DataLoss, match="2 offsets are gone"):

@@ -54,7 +54,7 @@ def run_in(world: FakeWorld) -> Report:
     return report
 
 
-def test_a_run_whose_table_another_pipeline_makes_meanwhile_goes_on_by_another_plan_and_loads_every_record_once() -> (
+def test_a_run_with_a_table_that_another_pipeline_creates_meanwhile_continues_by_another_plan_and_loads_every_record_once() -> (
     None
 ):
     outside = outside_of(5, 3, 4)
@@ -66,9 +66,7 @@ def test_a_run_whose_table_another_pipeline_makes_meanwhile_goes_on_by_another_p
     reject_unfinished(outside)
 
 
-def test_a_table_of_which_nobody_knows_what_it_holds_stops_the_run_before_anything_is_read_again() -> (
-    None
-):
+def test_a_table_with_unknown_content_stops_the_run_before_any_record_is_read_again() -> None:
     outside = outside_of(5, 3, 4)
     world = Arriving(outside, SETTINGS)
     world.arrives = SOMEBODYS
@@ -86,7 +84,7 @@ def test_a_driver_that_still_holds_the_old_plan_and_appends_it_first_is_adopted(
 
     def at(step: str, when: When) -> None:
         if (step, when) == ("fetch", When.BEFORE) and not outside.table:
-            append_behind_its_back(outside, zombies)
+            append_unnoticed(outside, zombies)
 
     world = Arriving(outside, SETTINGS, at)
     world.found = OTHER_PIPELINES
@@ -94,5 +92,5 @@ def test_a_driver_that_still_holds_the_old_plan_and_appends_it_first_is_adopted(
     reject_unfinished(outside)
 
 
-def append_behind_its_back(outside: Outside, plan: Plan) -> None:
+def append_unnoticed(outside: Outside, plan: Plan) -> None:
     FakeWorld(outside, SETTINGS, run_id="the zombie").append(plan, list(plan.ranges))

@@ -75,7 +75,7 @@ def traceback(*raised: str, file: str = "/home/me/shaping.py") -> str:
         "a failed stage",
     ],
 )
-def test_what_a_function_or_an_expression_raised_is_told_with_its_line(
+def test_an_error_of_a_function_or_an_expression_is_reported_with_its_line(
     kind: str, text: str, reported: tuple[str, str | None]
 ) -> None:
     assert raised_on_a_row(kind, text) == reported
@@ -153,7 +153,7 @@ def test_a_transform_that_keeps_what_names_a_record_may_do_what_it_likes_with_th
     ],
     ids=["dropped", "renamed", "cast to text", "cast to a double"],
 )
-def test_a_transform_whose_rows_nobody_could_prove_is_refused_before_anything_is_written(
+def test_a_transform_with_unprovable_rows_is_rejected_before_any_write(
     monkeypatch: pytest.MonkeyPatch,
     settings: Settings,
     has_table: bool,
@@ -230,7 +230,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
 
 
 @pytest.mark.parametrize("code", ["0", "3", "'bye'", ""])
-def test_a_module_that_ends_the_process_is_told_as_the_transforms(
+def test_a_module_that_ends_the_process_is_reported_as_an_error_of_the_transform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     name = module(
@@ -252,7 +252,7 @@ def test_a_module_that_ends_the_process_is_told_as_the_transforms(
         ("raise ValueError", "ValueError"),
     ],
 )
-def test_a_function_that_ends_the_process_is_told_with_its_line(
+def test_a_function_that_ends_the_process_is_reported_with_its_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     raised: str,
@@ -283,7 +283,7 @@ def test_ctrl_c_in_a_transform_is_no_error_of_it(
 
 
 @pytest.mark.parametrize("more", ["return rows", "return rows.count()"])
-def test_a_transform_that_stops_spark_is_told(
+def test_a_transform_that_stops_spark_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
     text = f"def shaped(rows):\n    rows.sparkSession.sparkContext._jsc = None\n    {more}\n"

@@ -44,7 +44,7 @@ class Transformed(FakeWorld):
         return [RangeResult(None, behind_transform=True) for _ in plan.ranges]
 
 
-def behind_a_copy() -> Outside:
+def with_an_older_copy() -> Outside:
     """Of nine offsets the first four were loaded before the copy, and the next four after it."""
     outside = live(3, 3, 3)
     for is_copied in (True, False):
@@ -58,7 +58,7 @@ def behind_a_copy() -> Outside:
 
 @pytest.mark.parametrize("world", [Unreadable, Transformed])
 def test_what_it_has_loaded_stays_claimed_and_the_rest_is_free(world: type[FakeWorld]) -> None:
-    outside, own = behind_a_copy(), settings_of_backfill(CAPPED, "old")
+    outside, own = with_an_older_copy(), settings_of_backfill(CAPPED, "old")
     for _ in range(2):
         with pytest.raises(
             NeedsDecision, match="The rows of backfill old in the table cannot be counted"

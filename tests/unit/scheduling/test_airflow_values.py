@@ -80,7 +80,7 @@ def test_a_table_is_known_by_one_uri_however_its_path_is_written(
     assert read_pipeline(conf_of(tmp_path, table)).table == uri
 
 
-def test_a_table_that_a_catalog_names_is_known_by_that_name_for_a_dag_asks_no_catalog(
+def test_a_table_in_a_catalog_is_an_asset_by_its_name_since_a_dag_uses_no_catalog(
     tmp_path: Path,
 ) -> None:
     path = conf_of(tmp_path)
@@ -111,7 +111,7 @@ def test_a_table_that_a_file_of_defaults_names_is_seen_from_its_folder_as_by_the
     assert read_pipeline(path).table.startswith((tmp_path / "shared" / "tables").as_uri())
 
 
-def test_a_conf_that_is_not_there_or_lacks_a_key_is_told_with_its_path(tmp_path: Path) -> None:
+def test_a_missing_conf_or_key_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no-such.yaml"):
         read_pipeline(tmp_path / "no-such.yaml")
     for text in ("pipeline: clicks", "[]", "pipeline: {a: b}"):
@@ -124,7 +124,9 @@ def test_a_conf_that_is_not_there_or_lacks_a_key_is_told_with_its_path(tmp_path:
         read_pipeline(tmp_path / "half.yaml")
 
 
-def test_a_folder_without_a_conf_file_is_told_instead_of_giving_no_dag(tmp_path: Path) -> None:
+def test_a_folder_without_a_conf_file_is_reported_instead_of_returning_no_dag(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(SettingsError, match="no conf file"):
         conf_files(tmp_path)
     assert conf_files(conf_of(tmp_path).parent) == [tmp_path / "clicks.yaml"]
@@ -194,7 +196,7 @@ def bare(folder: Path, body: str = "") -> EtlEnvironment:
     return EtlEnvironment(str(python))
 
 
-def test_a_worker_without_the_package_is_told_with_the_command_that_installs_it(
+def test_a_worker_without_the_package_is_reported_with_the_command_that_installs_it(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SettingsError, match="No module named 'etl'") as found:
@@ -205,7 +207,7 @@ def test_a_worker_without_the_package_is_told_with_the_command_that_installs_it(
     )
 
 
-def test_a_worker_without_one_of_the_packages_requirements_is_told_the_name_of_it(
+def test_a_worker_without_a_requirement_of_the_package_is_reported_with_its_name(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SettingsError, match="No module named 'typer'"):
@@ -215,7 +217,7 @@ def test_a_worker_without_one_of_the_packages_requirements_is_told_the_name_of_i
         )
 
 
-def test_what_a_command_said_before_it_ended_without_a_document_is_in_the_log(
+def test_the_output_of_a_command_without_a_document_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     environment = bare(
@@ -262,7 +264,7 @@ class Task:
     _conn_id: str | None = None
 
 
-def test_pools_and_connections_that_tasks_name_and_nobody_made_are_told_with_the_command_that_makes_them() -> (
+def test_missing_pools_and_connections_of_tasks_are_reported_with_the_command_that_creates_them() -> (
     None
 ):
     dags: Mapping[str, Any] = {

@@ -49,7 +49,7 @@ def test_rows_of_a_stored_plan_are_those_of_the_same_function_of_the_same_kind(
         assert (shape_of_rows(other) == plan.shape) is is_same
 
 
-def test_plans_that_were_stored_before_there_were_arrow_transforms_go_on() -> None:
+def test_plans_stored_before_arrow_transforms_continue() -> None:
     """Their hash is in ZooKeeper."""
     assert [
         shape_of_rows(plain_settings(transform={"dataframe": name})) for name in (None, "m:f")

@@ -39,9 +39,7 @@ def request_with(
         ("-7d", Bound("-7d", NOW - 7 * 86_400_000)),
     ],
 )
-def test_a_time_is_said_in_utc_and_a_relative_form_in_its_own_words(
-    text: str, bound: Bound
-) -> None:
+def test_a_time_is_formatted_in_utc_and_a_relative_form_as_given(text: str, bound: Bound) -> None:
     assert parse_bound(text, NOW, key="--until") == bound
 
 
@@ -66,19 +64,19 @@ def test_a_time_is_said_in_utc_and_a_relative_form_in_its_own_words(
         "9999-12-31T23:59:59-23:59",
     ],
 )
-def test_a_time_that_nobody_can_be_sure_of_is_refused_with_the_forms_there_are(text: str) -> None:
+def test_an_ambiguous_time_is_rejected_with_the_permitted_forms(text: str) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_bound(text, NOW, key="--until")
     assert refused.value.where["key"] == "--until"
     assert "2026-01-31T13:00Z" in refused.value.action
 
 
-def test_what_is_wrong_with_a_time_is_said() -> None:
+def test_a_wrong_time_is_rejected_with_the_reason() -> None:
     with pytest.raises(SettingsError, match="has no UTC offset"):
         parse_bound("2026-01-31T00:00:00", NOW, key="--until")
 
 
-def test_a_key_for_an_interval_that_is_not_over_waits_for_its_end_and_without_a_key_what_is_there_is_read() -> (
+def test_a_key_with_an_interval_in_the_future_waits_for_its_end_and_without_a_key_present_records_are_read() -> (
     None
 ):
     with pytest.raises(NotReady, match="in the future by 3,600 s") as refused:
@@ -93,7 +91,7 @@ def test_a_run_key_is_a_line_of_text(key: str) -> None:
         request_with(key=key)
 
 
-def test_what_is_not_asked_for_is_no_request() -> None:
+def test_without_options_there_is_no_request() -> None:
     assert request_with() is None
     assert request_with(key=" k ") == Request("k")
 

@@ -59,7 +59,7 @@ def test_the_value_of_a_change_is_what_yaml_makes_of_it(word: str, value: object
         ("group=*x", "as in a conf file"),
     ],
 )
-def test_a_change_of_what_is_no_key_is_refused_by_its_name(word: str, message: str) -> None:
+def test_a_change_of_an_unknown_key_is_rejected_by_its_name(word: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_change(word)
     assert (
@@ -100,7 +100,7 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
     assert LEAST["source"] == {"topics": ["clicks"], "starting_offsets": "latest"}
 
 
-def test_a_wrong_value_of_a_change_is_told_with_the_file_and_the_change(conf: Path) -> None:
+def test_a_wrong_value_of_a_change_is_reported_with_the_file_and_the_change(conf: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(
             conf, [parse_change("limits.max_records_per_plan=many"), parse_change("group=g")]
@@ -112,7 +112,7 @@ def test_a_wrong_value_of_a_change_is_told_with_the_file_and_the_change(conf: Pa
     }
 
 
-def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
+def test_a_report_lists_changes_without_possible_secrets() -> None:
     result = (
         "limits.max_records_per_plan=1000",
         "group=${env:GROUP}",

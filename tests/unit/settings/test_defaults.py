@@ -115,7 +115,7 @@ def test_what_cannot_be_defaults_is_refused_with_both_files(
     )
 
 
-def test_defaults_that_are_not_there_are_told_with_the_conf_that_names_them(tmp_path: Path) -> None:
+def test_missing_defaults_are_reported_with_the_conf_that_names_them(tmp_path: Path) -> None:
     conf = written(tmp_path)
     (tmp_path / "shared" / "defaults.yaml").unlink()
     with pytest.raises(SettingsError, match="The file of defaults does not exist") as caught:
@@ -123,7 +123,7 @@ def test_defaults_that_are_not_there_are_told_with_the_conf_that_names_them(tmp_
     assert caught.value.where["conf"] == str(conf)
 
 
-def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it(
+def test_a_mistake_is_reported_with_both_files_and_without_secrets_of_the_defaults(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "shared").mkdir()

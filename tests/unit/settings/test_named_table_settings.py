@@ -31,7 +31,7 @@ def settings_of(table: dict[str, Any], **more: Any) -> Settings:
 
 
 @pytest.mark.parametrize("name", ["lake.clicks", "main.lake.clicks", "main.lake-1.Klicks_ü"])
-def test_a_name_takes_the_place_of_a_path_and_whoever_asks_for_the_path_is_told_that_nobody_knows_it_yet(
+def test_a_name_replaces_a_path_and_a_read_of_the_path_reports_that_it_is_not_resolved_yet(
     name: str,
 ) -> None:
     table = settings_of({"name": name}).table
@@ -60,7 +60,7 @@ def test_one_of_the_two_must_be_there_and_a_name_has_its_schema(
     assert refused.value.where["key"] == key
 
 
-def test_the_place_that_spark_tells_carries_the_store_along_and_names_the_losses_table() -> None:
+def test_the_location_from_spark_keeps_the_stores_settings_and_names_the_losses_table() -> None:
     placed = placed_by_name(
         settings_of({"name": "lake.clicks", "store": {"region": "eu-1"}}), "s3a://bucket/clicks"
     )

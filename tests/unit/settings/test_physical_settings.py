@@ -37,7 +37,7 @@ def refusal(request: dict[str, Any]) -> SettingsError:
     return caught.value
 
 
-def test_the_least_conf_for_jafka_asks_for_nothing_that_its_brokers_lack() -> None:
+def test_the_least_conf_for_jafka_uses_no_feature_that_its_brokers_lack() -> None:
     source = parse_settings(document()).source
     assert (source.broker_type, source.is_physical) == (BrokerFamily.JAFKA, True)
     assert (source.isolation_level, source.on_no_leader) == (
@@ -121,7 +121,7 @@ def test_a_date_of_the_record_needs_a_transform_that_gives_one() -> None:
     )
 
 
-def test_all_that_does_not_fit_is_told_at_once() -> None:
+def test_all_incompatible_keys_are_reported_at_once() -> None:
     error = refusal(
         {
             **document(bootstrap_servers="a:9092", isolation_level="read_committed"),

@@ -55,7 +55,7 @@ def test_without_the_keys_connections_are_as_they_were() -> None:
     assert parse_settings(conf({})).source.way_in == OPEN == Security(SecurityProtocol.PLAINTEXT)
 
 
-def test_the_keys_become_one_value_whose_secrets_and_files_are_looked_for_where_they_are_used(
+def test_the_keys_become_one_value_with_secrets_and_files_resolved_at_their_use(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -150,7 +150,7 @@ def test_keys_that_do_not_fit_one_another_are_refused_with_what_fits(
     assert refused.value.where["key"].startswith("source.security")
 
 
-def test_a_listener_is_chosen_where_brokers_register_and_not_beside_addresses() -> None:
+def test_a_listener_is_chosen_from_registrations_of_brokers_and_not_with_addresses() -> None:
     with pytest.raises(SettingsError, match=r"the others\. Remove one of"):
         parse_settings(conf({}, listener="INSIDE", bootstrap_servers="a:9093"))
 
@@ -175,7 +175,7 @@ def test_old_brokers_have_neither_encryption_nor_logins_nor_listeners() -> None:
         SECRET,
     ],
 )
-def test_a_secret_that_stands_in_a_conf_is_refused_and_told_nowhere(security: Any) -> None:
+def test_a_plain_secret_in_a_conf_is_rejected_and_shown_nowhere(security: Any) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_settings(conf(security))
     reported = (
@@ -246,19 +246,19 @@ def test_a_login_that_a_program_made_of_plain_secrets_shows_none() -> None:
         Login(Mechanism.PLAIN, f"{SECRET}\0", SecretRef("env", "PATH")),
     ],
 )
-def test_what_is_wrong_with_a_plain_secret_is_told_without_it(login: Login) -> None:
+def test_a_mistake_in_a_plain_secret_is_reported_without_it(login: Login) -> None:
     with pytest.raises(SettingsError) as refused:
         _SaslLogin(login, "localhost", "localhost:9092", time.monotonic() + 5)
     assert SECRET not in f"{refused.value} {refused.value.as_json()}"
     assert refused.value.where["key"].startswith("source.security.sasl.")
 
 
-def test_what_is_set_for_one_run_is_not_in_its_report() -> None:
+def test_changes_for_one_run_are_not_in_its_report() -> None:
     change = parse_change(f"source.security.sasl.password={SECRET}")
     assert describe_overrides([change]) == {"source.security.sasl.password": None}
 
 
-def test_a_secret_that_is_not_there_is_told_with_its_key_the_machine_and_the_place(
+def test_a_missing_secret_is_reported_with_its_key_the_machine_and_the_place(
     tmp_path: Path,
 ) -> None:
     there, latin = tmp_path / "there", tmp_path / "latin"
@@ -315,7 +315,7 @@ def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(
         ("a\0b", "", "username contains a NUL"),
     ],
 )
-def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
+def test_values_that_no_login_can_send_are_rejected_by_their_key_before_any_connection(
     value: str | SecretRef,
     content: str,
     wrong: str,
@@ -338,7 +338,7 @@ def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
 @pytest.mark.parametrize(
     "text", ["", "secret", "${env:}", "${env:A}b", "${vault:A}", "$env:A", "${env:A}${env:B}"]
 )
-def test_what_is_no_reference_by_itself_is_none(text: str) -> None:
+def test_text_that_is_no_whole_reference_is_none(text: str) -> None:
     assert parse_reference(text) is None
 
 
@@ -368,7 +368,7 @@ def test_the_page_has_a_conf_of_each_kind() -> None:
     "line",
     ["password: hunter9: foo", "password: @hunter9", "password: 'hunter9", "password: [hunter9"],
 )
-def test_a_password_that_is_no_yaml_is_not_told_back(line: str, tmp_path: Path) -> None:
+def test_a_password_in_invalid_yaml_is_not_shown(line: str, tmp_path: Path) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_text(f"version: 1\n{line}\n")
     with pytest.raises(SettingsError, match=r"not valid YAML: .*line \d") as error:
@@ -387,7 +387,7 @@ def test_nor_is_one_that_a_change_gives(value: str) -> None:
     "word",
     ["source.security.sasl.password:hunter9", "source.security.sasl.password hunter9", "=hunter9"],
 )
-def test_nor_is_one_behind_a_key_without_the_sign_between_them(word: str) -> None:
+def test_a_password_after_a_key_without_a_colon_is_not_shown_either(word: str) -> None:
     with pytest.raises(SettingsError, match=r"KEY=VALUE\. Write it") as error:
         parse_change(word)
     assert (
@@ -396,7 +396,7 @@ def test_nor_is_one_behind_a_key_without_the_sign_between_them(word: str) -> Non
     )
 
 
-def test_an_address_is_told_back_without_the_password_in_it() -> None:
+def test_an_address_is_shown_without_the_password_in_it() -> None:
     with pytest.raises(SettingsError, match=r"it is 'https://\*\*\*@minio'") as error:
         plain_settings(
             table={"path": "s3://b/t", "store": {"endpoint": "https://user:hunter9@minio"}}
@@ -414,7 +414,7 @@ def test_an_address_is_told_back_without_the_password_in_it() -> None:
         ("table.path", "abfss://rows@acme.dfs.core.windows.net/t ", "abfss://rows@acme"),
     ],
 )
-def test_what_stands_before_an_at_is_hidden_where_it_may_be_a_password_and_a_container_is_told(
+def test_text_before_an_at_sign_is_hidden_if_it_may_be_a_password_and_a_container_is_shown(
     key: str, given: str, reported: str
 ) -> None:
     section, _, name = key.rpartition(".")

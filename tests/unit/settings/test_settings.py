@@ -282,11 +282,11 @@ def test_a_wrong_value_is_refused_with_the_path_of_its_key(
         ("on_data_loss", "source.on_data_loss"),
     ],
 )
-def test_an_unknown_key_is_told_with_the_one_that_was_meant(key: str, near: str) -> None:
+def test_an_unknown_key_is_reported_with_a_similar_one(key: str, near: str) -> None:
     assert refusal(key, "x").message == f"{key}: unknown key; did you mean `{near}`?"
 
 
-def test_an_unknown_key_that_is_like_none_is_told_with_those_that_there_are() -> None:
+def test_an_unknown_key_without_a_similar_one_is_reported_with_the_existing_keys() -> None:
     error = refusal("report.colour", "red")
     assert (error.message, error.action) == (
         "report.colour: unknown key",
@@ -305,7 +305,7 @@ def test_a_key_under_another_name_is_one_mistake() -> None:
     )
 
 
-def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
+def test_all_mistakes_are_reported_at_once_each_with_the_permitted_values() -> None:
     document = document_with("limits.max_records_per_plan", "many")
     document["source"]["on_data_loss"] = "ignore"
     del document["group"]
@@ -332,7 +332,7 @@ def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
         ("spark", {"spark.a": None}, "spark.master"),
     ],
 )
-def test_a_wrong_value_is_told_in_words_with_what_its_key_takes(
+def test_a_wrong_value_is_reported_in_words_with_the_permitted_values(
     key: str, value: Any, message: str
 ) -> None:
     error = refusal(key, value)
@@ -519,7 +519,7 @@ def test_the_strategies_that_a_conf_may_name_are_those_that_a_group_is_divided_b
         ),
     ],
 )
-def test_a_run_joins_the_group_whose_offsets_it_uses(
+def test_a_run_joins_the_group_of_its_offsets(
     group: dict[str, Any], membership: Membership | None
 ) -> None:
     settings = parse_settings(document_with("group", {"id": "g", **group}), path=PLACE)
@@ -537,7 +537,9 @@ def test_a_run_joins_the_group_whose_offsets_it_uses(
         ("table.compression", "gzip", "uncompressed, snappy, lz4 or zstd"),
     ],
 )
-def test_what_is_not_built_yet_is_refused_in_a_sentence(key: str, value: Any, message: str) -> None:
+def test_an_unsupported_value_is_rejected_with_a_sentence(
+    key: str, value: Any, message: str
+) -> None:
     error = refusal(key, value)
     assert error.where["key"] == key
     assert message in error.message
@@ -832,7 +834,7 @@ def test_topics_match_whole_and_deny_wins(topic: str, admitted: bool) -> None:
 @pytest.mark.parametrize(
     ("topic", "value"), [("click-de", True), ("my-click-de", False), ("clicks", False)]
 )
-def test_topics_that_an_operator_says_are_compacted_match_whole(topic: str, value: bool) -> None:
+def test_expressions_for_compacted_topics_match_whole_names(topic: str, value: bool) -> None:
     assert parse(WHOLE).source.is_assumed_compacted(topic) is value
 
 

@@ -93,7 +93,7 @@ def test_a_store_on_which_nothing_was_ever_tried_is_taken_with_a_word(path: str)
 @pytest.mark.parametrize(
     "path", ["/data/t", "file:///data/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t"]
 )
-def test_of_others_there_is_nothing_to_say(path: str) -> None:
+def test_a_tested_store_has_no_warning(path: str) -> None:
     assert untried(path) is None
 
 

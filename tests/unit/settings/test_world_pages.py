@@ -49,7 +49,7 @@ def test_a_conf_of_a_page_is_taken_whole_where_none_of_its_secrets_is(
         assert kind and kind.value == OF_TABLES[page]
 
 
-def test_each_world_has_its_page_which_says_what_was_run_and_is_found_from_the_first_one() -> None:
+def test_each_environment_has_its_page_with_its_tests_and_a_link_from_the_first_one() -> None:
     assert {page.stem for page in PAGES} == {*OF_BROKERS, *OF_TABLES}
     contents = (FOLDER / "README.md").read_text()
     for page in PAGES:

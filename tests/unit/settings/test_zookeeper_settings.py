@@ -43,7 +43,7 @@ def test_without_the_keys_sessions_are_as_they_were() -> None:
     assert parse_settings(conf()).zookeeper.access == OPEN_ZOOKEEPER == Access(None, None, Acl.OPEN)
 
 
-def test_the_keys_become_one_value_whose_secrets_and_files_are_looked_for_where_they_are_used(
+def test_the_keys_become_one_value_with_secrets_and_files_resolved_at_their_use(
     tmp_path: Path,
 ) -> None:
     path, at = tmp_path / "conf.yaml", str(tmp_path)
@@ -65,7 +65,7 @@ def test_the_keys_become_one_value_whose_secrets_and_files_are_looked_for_where_
         ({"enabled": False}, False),
     ],
 )
-def test_connections_are_encrypted_where_it_is_said_or_follows(
+def test_connections_are_encrypted_by_the_key_or_if_it_follows_from_others(
     tls: dict[str, Any], is_on: bool
 ) -> None:
     assert (parse_settings(conf(tls=tls)).zookeeper.access.tls is not None) == is_on
@@ -120,7 +120,7 @@ def test_keys_that_do_not_fit_one_another_are_refused_before_anybody_connects(
         {"tls": {"cert_file": "c.pem", "key_password": SECRET}},
     ],
 )
-def test_a_secret_that_stands_in_a_conf_is_refused_and_told_nowhere(keys: dict[str, Any]) -> None:
+def test_a_plain_secret_in_a_conf_is_rejected_and_shown_nowhere(keys: dict[str, Any]) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_settings(conf(**keys))
     assert SECRET not in "".join(traceback.format_exception(refused.value)) + repr(
@@ -157,7 +157,7 @@ def test_neither_settings_nor_a_session_that_has_not_begun_hold_the_secret(
         ("    Using session_id: %r session_passwd: %s", 1, SECRET),
     ],
 )
-def test_what_kazoo_says_of_a_login_or_of_a_sessions_password_reaches_no_log(
+def test_no_log_contains_kazoos_messages_about_a_login_or_a_sessions_password(
     value: tuple[Any, ...],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -220,7 +220,7 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
         ({"zookeeper_tls": "perhaps"}, "must be", "zookeeper_tls"),
     ],
 )
-def test_a_wrong_option_of_the_way_in_is_told_by_its_name_and_without_its_value(
+def test_a_wrong_option_of_connection_security_is_reported_by_its_name_and_without_its_value(
     more: dict[str, str], text: str, option: str
 ) -> None:
     with pytest.raises(SettingsError, match=text) as refused:
@@ -228,7 +228,7 @@ def test_a_wrong_option_of_the_way_in_is_told_by_its_name_and_without_its_value(
     assert refused.value.where["option"] == option and SECRET not in str(refused.value)
 
 
-def test_options_of_zookeepers_way_in_are_refused_where_no_zookeeper_is_asked() -> None:
+def test_options_of_zookeepers_connection_are_rejected_if_no_zookeeper_is_used() -> None:
     with pytest.raises(SettingsError, match="zookeeper is not set"):
         parse_options({"bootstrap": "a:9092", "topics": "clicks", "zookeeper_tls": "true"})
 

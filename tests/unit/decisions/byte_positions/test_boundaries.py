@@ -168,7 +168,7 @@ def test_where_no_boundary_is_known_a_physical_log_is_not_cut_at_all() -> None:
     }
 
 
-def test_the_share_of_a_log_whose_first_boundary_lies_beyond_it_goes_to_the_others() -> None:
+def test_ranges_without_a_message_boundary_are_assigned_to_the_other_tasks() -> None:
     bounds, logs = {A: (0, 100, 200), B: (0, 900)}, {A: (0, 200), B: (0, 900)}
     assert divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=250), 2, bounds) == {
         A: 200,
@@ -243,7 +243,7 @@ def test_a_position_between_two_boundaries_is_where_the_next_range_begins() -> N
     assert offsets_of(planned(grown, onward({A: 190}), PHYSICAL)) == {A: [(190, 260)]}
 
 
-def test_where_retention_took_the_position_a_physical_log_goes_on_at_its_first_segment() -> None:
+def test_after_expiry_of_the_start_offset_a_physical_log_continues_at_its_first_segment() -> None:
     snapshot = physical({A: (120, 260, 431)})
     skipping = settings_of(broker_type="jafka", on_data_loss="skip")
     plan = planned(snapshot, onward({A: 60}), skipping)
@@ -252,7 +252,7 @@ def test_where_retention_took_the_position_a_physical_log_goes_on_at_its_first_s
     )
 
 
-def test_what_an_operator_skips_ends_the_plan_at_a_boundary_behind_it() -> None:
+def test_an_offset_skipped_by_an_operator_ends_the_plan_at_the_next_boundary() -> None:
     snapshot = physical({A: (0, 120, 260, 431)})
     small = settings_of(limits={"max_bytes_per_plan": 100}, broker_type="jafka")
     stored = with_id(replace(planned(snapshot, FirstRun(), small), number=5))

@@ -90,9 +90,7 @@ def superseded(
     return plan
 
 
-def test_an_offset_of_a_log_that_was_never_read_is_looked_at_but_where_the_broker_names_it() -> (
-    None
-):
+def test_the_start_offset_of_a_new_log_is_verified_unless_the_broker_reports_it() -> None:
     assert doubted(None, 17) == [17] == doubted(plain_plan(positions={TWO: 5}), 17)
     assert doubted(None, 40) == doubted(None, 0) == doubted(None, 100) == doubted(None, None) == []
     assert doubted(None, 130) == []  # above the end: another error
@@ -101,7 +99,7 @@ def test_an_offset_of_a_log_that_was_never_read_is_looked_at_but_where_the_broke
     )
 
 
-def test_an_offset_that_was_moved_is_looked_at_and_none_at_which_a_plan_of_ours_ended() -> None:
+def test_a_moved_offset_is_verified_and_the_end_of_our_own_plan_is_not() -> None:
     plan = plain_plan(4, positions={ONE: 55}, seen={ONE: Committed(20, 2)})
     assert doubted(plan, 55) == doubted(plan, 20) == []
     assert doubted(plan, 60) == [60]
@@ -110,7 +108,7 @@ def test_an_offset_that_was_moved_is_looked_at_and_none_at_which_a_plan_of_ours_
     )
 
 
-def test_an_offset_that_is_looked_at_comes_with_where_its_segment_ends() -> None:
+def test_a_verified_offset_comes_with_the_end_of_its_segment() -> None:
     assert unverified_offsets(None, None, {ONE: Committed(17, 3)}, {ONE: EXTENT}) == (
         UnverifiedOffset(ONE, 17, 0, 40),
     )
@@ -119,7 +117,7 @@ def test_an_offset_that_is_looked_at_comes_with_where_its_segment_ends() -> None
     )
 
 
-def test_of_a_plan_that_is_left_its_start_is_looked_at_and_the_offset_of_now() -> None:
+def test_the_start_of_an_unfinished_plan_and_the_present_offset_are_verified() -> None:
     plan = plain_plan(
         4,
         positions={ONE: 90},
@@ -188,7 +186,7 @@ def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_
     )
 
 
-def test_where_nobody_looked_so_far_back_the_boundaries_of_the_broker_are_named() -> None:
+def test_without_a_scan_so_far_back_the_error_names_the_boundaries_of_the_broker() -> None:
     outside = physical_outside_of(6, 3, 4)
     bounds = outside.logs[ONE].extent.boundaries
     assert bounds
@@ -205,7 +203,7 @@ def test_where_nobody_looked_so_far_back_the_boundaries_of_the_broker_are_named(
     )
 
 
-def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_read_and_is_put_right_by_the_offset_of_now() -> (
+def test_a_stored_plan_with_a_misaligned_offset_is_reported_before_the_read_and_repaired_by_the_present_offset() -> (
     None
 ):
     outside = physical_outside_of(6, 3, 4)
@@ -234,7 +232,7 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     reject_unfinished(outside)
 
 
-def test_a_stored_plan_is_put_right_to_a_later_message_and_what_lies_before_it_is_told_lost() -> (
+def test_a_stored_plan_is_repaired_to_a_later_message_and_the_offsets_before_it_are_reported_as_lost() -> (
     None
 ):
     outside = physical_outside_of(6, 3, 4)
@@ -250,9 +248,7 @@ def test_a_stored_plan_is_put_right_to_a_later_message_and_what_lies_before_it_i
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
-def test_a_stored_plan_is_not_put_right_to_what_is_loaded_already_nor_inside_another_message() -> (
-    None
-):
+def test_a_stored_plan_is_not_repaired_to_a_loaded_offset_or_into_another_message() -> None:
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     outside.logs[ONE].grow(3)
@@ -360,7 +356,7 @@ def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_
     )
 
 
-def test_what_was_looked_at_is_kept_in_a_report() -> None:
+def test_a_report_contains_the_verified_offsets() -> None:
     outside = physical_outside_of(6, 3, 4)
     outside.move_offset(ONE, 3)
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()

@@ -43,11 +43,11 @@ def test_the_first_run_on_brokers_with_an_id_takes_the_id(text: str | None) -> N
 
 
 @pytest.mark.parametrize("text", [None, "old"])
-def test_a_pipeline_that_began_under_the_id_goes_on_under_it(text: str | None) -> None:
+def test_a_pipeline_that_began_under_the_id_continues_under_it(text: str | None) -> None:
     assert called(plan_of(ID), reported=ID, configured=text) == ClusterName(ID)
 
 
-def test_brokers_without_an_id_are_called_what_the_conf_says() -> None:
+def test_brokers_without_an_id_have_the_name_of_the_conf() -> None:
     assert (
         called(configured="old") == called(plan_of("old"), configured="old") == ClusterName("old")
     )
@@ -56,7 +56,7 @@ def test_brokers_without_an_id_are_called_what_the_conf_says() -> None:
     assert caught.value.where["key"] == "source.assume_cluster_id"
 
 
-def test_a_pipeline_goes_on_under_its_name_when_its_brokers_begin_to_tell_an_id() -> None:
+def test_a_pipeline_keeps_its_name_after_its_brokers_begin_to_report_an_id() -> None:
     assert called(plan_of("old"), reported=ID, configured="old") == ClusterName("old", ID)
 
 
@@ -70,7 +70,7 @@ def test_while_brokers_are_upgraded_one_by_one_it_is_the_same_cluster_whichever_
     )
 
 
-def test_a_conf_that_lost_the_name_is_told_which_name_to_put_back() -> None:
+def test_for_a_conf_without_its_former_name_the_error_contains_the_name() -> None:
     with pytest.raises(
         NeedsDecision, match=f"is of cluster old, and these brokers are of cluster {ID}"
     ) as caught:
@@ -80,7 +80,7 @@ def test_a_conf_that_lost_the_name_is_told_which_name_to_put_back() -> None:
     assert "only if" in caught.value.action
 
 
-def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_told_what_to_say() -> (
+def test_with_brokers_that_report_no_id_the_error_contains_the_id_under_which_the_pipeline_began() -> (
     None
 ):
     for value in (None, "old"):
@@ -133,7 +133,7 @@ def upgraded(outside: Outside) -> Outside:
     return outside
 
 
-def test_the_runs_after_an_upgrade_go_on_and_one_of_them_says_it() -> None:
+def test_the_runs_after_an_upgrade_continue_and_one_of_them_reports_it() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     report = run(upgraded(outside))
@@ -166,7 +166,7 @@ def test_a_plan_that_was_stored_before_the_upgrade_is_replayed_word_for_word() -
     assert set(outside.rows().values()) == {1}
 
 
-def test_the_plan_command_says_that_the_pipeline_goes_on_under_its_name() -> None:
+def test_the_plan_command_reports_that_the_pipeline_keeps_its_name() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     upgraded(outside)

@@ -42,7 +42,7 @@ def grown(outside: Outside) -> None:
     [(OLD, UPGRADED), (UPGRADED, OLD)],
     ids=["brokers begin to report ids", "brokers cease to report ids"],
 )
-def test_a_topic_made_again_is_seen_by_its_znode_where_only_one_side_knows_the_brokers_id(
+def test_a_recreated_topic_is_recognized_by_its_znode_if_only_one_side_has_the_brokers_id(
     before: dict[str, str],
     after: dict[str, str],
 ) -> None:
@@ -61,7 +61,7 @@ def test_a_topic_made_again_is_seen_by_its_znode_where_only_one_side_knows_the_b
     [(OLD, UPGRADED), (UPGRADED, OLD)],
     ids=["brokers begin to report ids", "brokers cease to report ids"],
 )
-def test_a_topic_that_was_not_made_again_is_read_on_and_what_is_known_of_it_is_kept(
+def test_a_topic_that_was_not_recreated_is_read_on_and_its_known_ids_are_kept(
     before: dict[str, str],
     after: dict[str, str],
 ) -> None:
@@ -86,7 +86,7 @@ def test_after_an_accepted_topic_the_creation_of_the_new_one_is_compared() -> No
     run(outside)
 
 
-def test_zookeepers_content_that_was_copied_to_another_ensemble_makes_no_other_topic_where_the_brokers_tell_its_id() -> (
+def test_a_copy_of_zookeeper_in_another_ensemble_is_no_other_topic_if_the_brokers_report_the_topic_id() -> (
     None
 ):
     outside = loaded(UPGRADED)
@@ -111,7 +111,7 @@ def test_brokers_that_were_upgraded_while_zookeeper_was_copied_are_gone_on_with_
     assert not [key for key in outside.keys() if key[1]]
 
 
-def test_where_the_brokers_tell_another_id_the_znode_does_not_count() -> None:
+def test_the_znode_does_not_count_if_the_brokers_report_another_id() -> None:
     outside = loaded(UPGRADED)
     make_again(outside, {"clicks": "id-2"}, creation="zxid-5")
     with pytest.raises(NeedsDecision, match="its id is id-2"):
@@ -120,13 +120,13 @@ def test_where_the_brokers_tell_another_id_the_znode_does_not_count() -> None:
         accept(outside, "clicks", is_same_log=True)
 
 
-def test_ids_of_two_kinds_say_nothing() -> None:
+def test_ids_of_two_kinds_are_not_compared() -> None:
     plan = plain_plan(topic_ids={"clicks": "id-1"})
     assert compared_ids("clicks", plan, plain_snapshot({}, topic_ids={"clicks": "zxid-9"})) is None
     assert compared_ids("clicks", plan, plain_snapshot({})) is None
 
 
-def test_beside_ids_is_kept_the_newest_creation_of_topics_that_have_ids_of_their_own() -> None:
+def test_the_newest_creation_id_is_kept_also_for_topics_with_ids_of_brokers() -> None:
     ids = {"a": "id-1", "b": "zxid-2"}
     assert creations_to_record(
         ids, {"a": "zxid-1", "b": "zxid-2", "gone": "zxid-7"}, {"a": "zxid-3"}

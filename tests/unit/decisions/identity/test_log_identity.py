@@ -108,7 +108,7 @@ def test_where_two_logs_part_is_not_known_when_they_have_no_epoch_in_common_that
     ]
 
 
-def test_of_a_stored_plan_the_epochs_before_it_tell_where_its_log_was_cut() -> None:
+def test_the_truncation_under_a_stored_plan_is_found_by_the_epochs_before_it() -> None:
     plan = last_plan(
         {A: 120},
         ranges=(OffsetRange(A, 60, 120),),
@@ -137,7 +137,7 @@ def test_without_epochs_an_end_below_the_position_is_all_that_shows() -> None:
     assert cuts(plan, seen(150, None)) == []
 
 
-def test_a_log_that_was_cut_without_an_election_ends_where_somebody_wrote_since() -> None:
+def test_a_log_truncated_without_an_election_ends_where_the_next_write_began() -> None:
     plan, _ = read_to(150, leader=3)
     snapshot = snapshot_of({A: (0, 120)}, epoch_ends={A: EpochEnd(3, 3, 120)}, leader_epochs={A: 3})
     assert cuts(plan, snapshot) == [Cut(A, 150, 120, is_known=False)]
@@ -151,7 +151,7 @@ def test_an_end_below_the_position_of_a_log_that_was_not_cut_will_pass() -> None
     assert caught.value.retriable
 
 
-def test_the_answer_to_another_question_says_nothing() -> None:
+def test_an_answer_for_another_epoch_is_ignored() -> None:
     plan, _ = read_to(150, leader=3)
     assert cuts(plan, seen(200, EpochEnd(2, 2, 100))) == []
 
@@ -161,9 +161,7 @@ def test_a_log_without_a_leader_is_not_judged() -> None:
     assert cuts(plan, seen(200, None)) == []
 
 
-def test_the_epoch_of_the_record_batch_is_asked_where_it_is_known_and_else_that_of_the_leader() -> (
-    None
-):
+def test_the_epoch_of_the_record_batch_is_requested_if_known_else_that_of_the_leader() -> None:
     plan, applied = read_to(150, leader=4, record=3)
     assert epochs_to_ask(plan, applied) == {A: 3}
     assert epochs_to_ask(plan, None) == {A: 4}
@@ -195,15 +193,13 @@ def test_the_next_plan_keeps_the_epochs_by_which_it_goes() -> None:
     assert (new.leader_epochs, new.record_epochs) == ({A: 5}, {A: ((2, 0),)})
 
 
-def test_a_log_whose_leader_tells_no_epoch_any_more_loses_its_old_one_and_one_without_a_leader_keeps_it() -> (
-    None
-):
+def test_without_a_reported_epoch_a_log_loses_its_old_one_and_without_a_leader_keeps_it() -> None:
     state = onward({A: 7, B: 5}, leader_epochs={A: 3, B: 4}, incarnations={A: 1})
     new = planned(snapshot_of({A: (0, 10)}), state)
     assert (new.leader_epochs, new.incarnations) == ({B: 4}, {A: 1})
 
 
-def test_the_epoch_of_a_record_batch_does_not_stand_for_what_expired_behind_it() -> None:
+def test_the_epoch_of_a_record_batch_does_not_cover_expired_offsets_after_it() -> None:
     plan, applied = read_to(7, leader=3, record=2)
     snapshot = snapshot_of(
         {A: (9, 9)},
@@ -228,13 +224,13 @@ def test_a_cut_log_stops_the_run_and_the_message_names_the_offsets_and_the_comma
     assert caught.value.exit_code == 5
 
 
-def test_where_the_cut_is_not_known_the_message_asks_for_the_offset() -> None:
+def test_the_message_requests_the_offset_of_an_unknown_truncation() -> None:
     with pytest.raises(PartitionTruncated, match="at offset 100 or below") as caught:
         next_plan(snapshot_of({A: (0, 100)}), onward({A: 150}))
     assert "clicks:0 --truncated-at OFFSET --reason" in caught.value.action
 
 
-def test_every_topic_made_anew_at_once_may_be_another_ensemble_and_the_message_says_so() -> None:
+def test_the_message_names_another_ensemble_as_a_cause_if_every_topic_was_recreated() -> None:
     plan = last_plan({A: 7}, topic_ids={"clicks": "zxid-5"})
     with pytest.raises(NeedsDecision, match="recreated") as caught:
         reject_recreated_or_truncated(
@@ -244,6 +240,6 @@ def test_every_topic_made_anew_at_once_may_be_another_ensemble_and_the_message_s
     assert "--not-recreated" in caught.value.action
 
 
-def test_a_log_of_another_pipelines_topic_is_not_looked_at() -> None:
+def test_a_log_of_another_pipelines_topic_is_not_compared() -> None:
     other = BrokerPartition("gone", 0)
     assert cuts(last_plan({other: 5}, leader_epochs={other: 1}), seen(10, None)) == []

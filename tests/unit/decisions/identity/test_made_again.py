@@ -77,7 +77,7 @@ def away(outside: Outside, log: BrokerPartition, *, is_away: bool = True) -> Non
     outside.logs[log].has_leader = not is_away
 
 
-def expire_what_was_read(outside: Outside, log: BrokerPartition) -> None:
+def expire_read_offsets(outside: Outside, log: BrokerPartition) -> None:
     """Retention lets go of it, and leaves what came since."""
     found = outside.logs[log]
     assert isinstance(found, PhysicalLog)
@@ -105,7 +105,7 @@ def reject_unfinished(outside: Outside) -> None:
     }
 
 
-def made_again_while_two_was_away() -> Outside:
+def recreated_while_two_was_away() -> Outside:
     """On all brokers; that of TWO lost its log, too, and is still away."""
     outside = loaded()
     outside.topic_ids["clicks"] = "zxid-9"
@@ -128,7 +128,7 @@ def kept_by_two() -> Outside:
 def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_not_read_from_the_old_position() -> (
     None
 ):
-    outside = made_again_while_two_was_away()
+    outside = recreated_while_two_was_away()
     with pytest.raises(NeedsDecision, match="deleted and recreated"):
         run(outside)
     before = outside.offsets[TWO]
@@ -172,7 +172,7 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
     assert TWO not in {log for log, life, _ in outside.keys() if life}
 
 
-def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accepted_as_a_whole() -> (
+def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topic_is_accepted() -> (
     None
 ):
     outside = kept_by_two()
@@ -216,7 +216,7 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
 
 
 @pytest.mark.parametrize("is_same_log", [True, False])
-def test_nobody_is_believed_against_the_bytes_of_a_log(is_same_log: bool) -> None:
+def test_no_decision_overrides_the_bytes_of_a_log(is_same_log: bool) -> None:
     outside = kept_by_two()
     before = dict(outside.plans)
     named, message = (
@@ -235,7 +235,7 @@ def test_a_topic_is_not_the_same_where_one_of_its_logs_holds_other_bytes() -> No
         accept(outside, "clicks", is_same_log=True)
 
 
-def test_a_topic_that_was_copied_to_another_ensemble_goes_on_where_it_was() -> None:
+def test_a_topic_that_was_copied_to_another_ensemble_continues_at_its_offset() -> None:
     outside = loaded()
     outside.topic_ids["clicks"] = "zxid-9"
     grow(outside, 2, 2, 2)
@@ -248,14 +248,14 @@ def test_a_topic_that_was_copied_to_another_ensemble_goes_on_where_it_was() -> N
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_believed(
+def test_a_log_without_evidence_must_be_named_itself_and_the_operators_decision_counts(
     is_kept: bool,
 ) -> None:
     outside = kept_by_two()
     if not is_kept:
         make_again(outside, [TWO])
     outside.logs[TWO].grow(9)
-    expire_what_was_read(outside, TWO)
+    expire_read_offsets(outside, TWO)
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
     assert "clicks:2-0: it is unknown whether the log is the same" in refused.value.action
@@ -310,7 +310,7 @@ def test_a_log_that_is_shorter_than_it_was_read_is_another_whatever_it_holds() -
     reject_unfinished(outside)
 
 
-def test_a_partition_that_its_broker_lacks_since_the_topic_was_made_again_starts_at_0() -> None:
+def test_a_partition_missing_on_its_broker_after_the_topic_was_recreated_starts_at_0() -> None:
     outside = loaded()
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, [ONE, TWO])
@@ -342,7 +342,7 @@ def test_where_every_broker_of_a_topic_is_away_there_is_nothing_to_accept_and_no
 
 
 def test_a_log_that_is_left_undecided_stays_so_through_later_plans() -> None:
-    outside = made_again_while_two_was_away()
+    outside = recreated_while_two_was_away()
     accept(outside, "clicks")
     run(outside)
     for _ in range(3):
@@ -352,10 +352,8 @@ def test_a_log_that_is_left_undecided_stays_so_through_later_plans() -> None:
     assert plan and plan.log_topic_ids == {TWO: "zxid-5"}
 
 
-def test_a_topic_that_is_made_again_twice_before_a_broker_comes_back_needs_one_decision_of_its_log() -> (
-    None
-):
-    outside = made_again_while_two_was_away()
+def test_a_topic_recreated_twice_before_a_broker_comes_back_needs_one_decision_of_its_log() -> None:
+    outside = recreated_while_two_was_away()
     accept(outside, "clicks")
     run(outside)
     outside.topic_ids["clicks"] = "zxid-f"
@@ -374,7 +372,7 @@ def test_a_topic_that_is_made_again_twice_before_a_broker_comes_back_needs_one_d
 def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log_loses_and_doubles_nothing(
     step: str, when: When
 ) -> None:
-    outside = made_again_while_two_was_away()
+    outside = recreated_while_two_was_away()
     with contextlib.suppress(Crash):
         accept_logs(outside, "clicks", settings=PHYSICAL_SETTINGS, at=crash_at(step, when))
     with contextlib.suppress(
@@ -396,7 +394,7 @@ def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log
     reject_unfinished(outside)
 
 
-def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_stops_every_run_however_long_it_is() -> (
+def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every_run_whatever_its_length() -> (
     None
 ):
     outside = loaded()
@@ -446,7 +444,7 @@ class WithoutBytes(PhysicalLog):
 
 
 @pytest.mark.parametrize("at", [0, 44])
-def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_also_where_no_bytes_tell(
+def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_also_without_evidence_in_its_bytes(
     at: int,
 ) -> None:
     outside = physical_outside_of(0, 3, 4)
@@ -479,7 +477,7 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
     assert {place for found, place in outside.rows() if found == ONE} >= set(log.read(at, log.end))
 
 
-def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_append() -> None:
+def test_a_log_that_is_recreated_during_the_read_stops_the_run_before_the_append() -> None:
     outside = loaded()
     grow(outside, 3, 0, 0)
 
@@ -497,7 +495,7 @@ def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_appe
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
-def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_the_plan_would_give_way(
+def test_a_recreated_log_under_a_stored_plan_stops_the_run_also_if_the_plan_would_be_superseded(
     policy: str,
 ) -> None:
     outside, settings = loaded(), settings_of(broker_type="jafka", on_data_loss=policy)
@@ -505,7 +503,7 @@ def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     make_again(outside, [ONE], entries=30)
-    expire_what_was_read(outside, TWO)
+    expire_read_offsets(outside, TWO)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside, settings)
     accept(outside, "clicks:1-0", at_offset=0)
@@ -514,7 +512,7 @@ def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_
         reject_unfinished(outside)
 
 
-def test_where_one_log_under_a_stored_plan_is_accepted_the_other_that_was_made_again_still_stops_the_run() -> (
+def test_after_one_recreated_log_under_a_stored_plan_is_accepted_the_other_still_stops_the_run() -> (
     None
 ):
     outside = loaded()
@@ -549,7 +547,7 @@ def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another
     reject_unfinished(outside)
 
 
-def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_read_on() -> None:
+def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_read_on() -> None:
     outside = loaded()
     grow(outside, 3, 0, 0)
     with pytest.raises(Crash):
@@ -568,9 +566,7 @@ def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_rea
     reject_unfinished(outside)
 
 
-def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_broker_likes() -> (
-    None
-):
+def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_times() -> None:
     capped = settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 1})
     outside = physical_outside_of(9, 9)
     run(outside, capped)
@@ -582,7 +578,7 @@ def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_br
     reject_unfinished(outside)
 
 
-def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_person_says_where() -> (
+def test_a_log_truncated_inside_a_stored_plan_may_be_recreated_so_an_operator_decides_the_offset() -> (
     None
 ):
     outside = loaded()
@@ -599,7 +595,7 @@ def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_p
     reject_unfinished(outside)
 
 
-def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_its_end() -> None:
+def test_a_log_that_a_cap_left_half_read_is_recognized_by_the_bytes_before_its_end() -> None:
     capped = settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 1})
     outside = physical_outside_of(9)
     run(outside, capped)
@@ -610,7 +606,7 @@ def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_
         run(outside, capped)
 
 
-def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alone_and_the_operator_says_where() -> (
+def test_logs_of_identical_messages_are_distinguished_by_the_topic_id_only_and_an_operator_decides_the_offset() -> (
     None
 ):
     outside = loaded(alike=True)
@@ -636,7 +632,7 @@ def test_at_is_for_one_partition_that_is_named_itself_and_no_higher_than_it_was_
 
 
 def test_a_preview_refuses_what_a_run_refuses() -> None:
-    outside = made_again_while_two_was_away()
+    outside = recreated_while_two_was_away()
     accept(outside, "clicks")
     run(outside)
     away(outside, TWO, is_away=False)
@@ -644,8 +640,8 @@ def test_a_preview_refuses_what_a_run_refuses() -> None:
         preview_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
 
 
-def test_no_lag_is_told_of_a_log_that_is_not_decided_and_that_of_the_others_is() -> None:
-    outside = made_again_while_two_was_away()
+def test_a_log_without_a_decision_has_no_lag_and_the_others_have_theirs() -> None:
+    outside = recreated_while_two_was_away()
     plan = accept(outside, "clicks")
     run(outside)
     away(outside, TWO, is_away=False)
@@ -663,7 +659,7 @@ def test_no_lag_is_told_of_a_log_that_is_not_decided_and_that_of_the_others_is()
 def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it() -> None:
     outside = kept_by_two()
     outside.logs[ALSO_ONE].grow(9)
-    expire_what_was_read(outside, ALSO_ONE)
+    expire_read_offsets(outside, ALSO_ONE)
     old, snapshot = outside.newest_plan(), FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     plan = accept(outside, "clicks:1-1", "clicks:1-0")
     assert old and describe_accepted_partitions(old, plan, snapshot) == [
@@ -680,7 +676,7 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
 
 
 def test_the_ids_of_logs_are_kept_only_where_they_are_not_their_topics() -> None:
-    outside = made_again_while_two_was_away()
+    outside = recreated_while_two_was_away()
     plan = accept(outside, "clicks")
     assert topic_ids_to_record(plan, (), plan.positions, {"clicks": "zxid-9"}) == {TWO: "zxid-5"}
     assert topic_ids_to_record(plan, [TWO], plan.positions, {"clicks": "zxid-9"}) == {}

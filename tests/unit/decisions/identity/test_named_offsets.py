@@ -75,7 +75,7 @@ def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_o
     assert accept(outside, "clicks:2-0", at_offset=starts[1]).positions[TWO] == starts[1]
 
 
-def test_an_offset_of_which_nobody_can_tell_is_refused_with_those_that_the_broker_names() -> None:
+def test_an_unverifiable_offset_is_rejected_with_the_offsets_that_the_broker_reports() -> None:
     outside = undecided(entries=30)
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     bounds = seen.extents[TWO].boundaries
@@ -115,7 +115,7 @@ def test_where_a_log_was_cut_is_no_offset_inside_a_message(name: str) -> None:
     assert accept(outside, name, at_offset=starts[2]).positions[ONE] == starts[2]
 
 
-def said_wrong_to_an_earlier_version() -> tuple[Outside, list[int]]:
+def accepted_by_an_earlier_version() -> tuple[Outside, list[int]]:
     """A reset is stored that leaves ONE inside its second message."""
     outside = made_again(ONE, entries=5)
     starts = starts_in(outside, ONE)
@@ -128,8 +128,10 @@ def said_wrong_to_an_earlier_version() -> tuple[Outside, list[int]]:
     return outside, starts
 
 
-def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_message_says() -> None:
-    outside, starts = said_wrong_to_an_earlier_version()
+def test_a_stored_reset_that_begins_inside_a_message_is_accepted_again_as_its_message_advises() -> (
+    None
+):
+    outside, starts = accepted_by_an_earlier_version()
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
     assert (
@@ -142,8 +144,8 @@ def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_messag
     assert outside.offsets[ONE][0] == outside.logs[ONE].end
 
 
-def test_or_its_message_is_skipped_as_the_message_says() -> None:
-    outside, starts = said_wrong_to_an_earlier_version()
+def test_a_stored_reset_inside_a_message_skips_it_as_its_message_advises() -> None:
+    outside, starts = accepted_by_an_earlier_version()
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
     assert (

@@ -58,9 +58,7 @@ def of(outside: Outside, log: BrokerPartition) -> PhysicalLog:
     return found
 
 
-def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_it_is_back() -> (
-    None
-):
+def test_logs_of_an_unreachable_broker_are_reported_and_left_and_read_on_after_its_return() -> None:
     outside = physical_outside_of(5, 3, 4)
     run(outside)
     grow(outside, 2, 2, 2)
@@ -78,7 +76,7 @@ def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_
     reject_unfinished(outside)
 
 
-def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_again_it_is_known_as_another() -> (
+def test_a_partition_beyond_its_brokers_count_is_reported_and_after_its_recreation_has_another_incarnation() -> (
     None
 ):
     outside = physical_outside_of(5, 3, 4)
@@ -127,7 +125,7 @@ def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int)
     reject_unfinished(outside)
 
 
-def test_what_a_cap_leaves_is_told_in_bytes() -> None:
+def test_offsets_left_by_a_cap_are_reported_in_bytes() -> None:
     outside, settings = (
         physical_outside_of(6),
         settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 1}),
@@ -139,9 +137,7 @@ def test_what_a_cap_leaves_is_told_in_bytes() -> None:
     )
 
 
-def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the_next_segment() -> (
-    None
-):
+def test_a_stored_plan_with_an_expired_segment_is_superseded_by_one_from_the_next_segment() -> None:
     outside = physical_outside_of(7, 3, 4)
     with pytest.raises(Crash):
         run(outside, SKIPPING, at=crash_at("store plan", When.AFTER))
@@ -157,7 +153,7 @@ def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the
     reject_unfinished(outside)
 
 
-def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_another_life() -> (
+def test_a_log_truncated_by_its_broker_needs_a_decision_and_continues_as_another_incarnation() -> (
     None
 ):
     outside = physical_outside_of(6, 3, 4)
@@ -190,7 +186,7 @@ def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     assert "BROKER-PARTITION, e.g. 0-3" in refused.value.action
 
 
-def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_it_is_told_in_bytes() -> (
+def test_an_offset_moved_by_another_consumer_is_followed_and_the_skipped_offsets_are_reported_in_bytes() -> (
     None
 ):
     outside = physical_outside_of(6, 3, 4)
@@ -247,7 +243,7 @@ def test_starting_at_the_latest_record_is_starting_at_the_flushed_end() -> None:
     ("outside", "settings"),
     [(physical_outside_of(5, 3, 4), SETTINGS), (outside_of(5, 3, 4), PHYSICAL_SETTINGS)],
 )
-def test_a_pipeline_whose_conf_names_another_family_of_brokers_is_refused_and_nothing_is_changed(
+def test_a_conf_with_another_broker_type_is_rejected_and_nothing_is_changed(
     outside: Outside,
     settings: Settings,
 ) -> None:
@@ -282,7 +278,7 @@ def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
         )
 
 
-def test_where_the_tables_log_has_forgotten_the_plan_nobody_is_sent_to_take_it_over() -> None:
+def test_without_the_plan_in_the_tables_log_no_error_advises_to_restore_it() -> None:
     outside = physical_outside_of(5, 3, 4)
     run(outside)
     plans = dict(outside.plans)
@@ -301,7 +297,7 @@ def test_where_the_tables_log_has_forgotten_the_plan_nobody_is_sent_to_take_it_o
     assert "--reason ...; on Jafka, where rows tell where a message begins" in refused.value.action
 
 
-def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ended() -> None:
+def test_without_a_known_end_of_the_other_pipeline_no_error_advises_to_inherit_it() -> None:
     other = OtherPipeline("offset-range-etl/cluster-1/old/clicks", 3)
     table = Table("t", 5, None, others=(other,), topics_with_rows=frozenset({"clicks"}))
     seen = replace(
@@ -318,7 +314,7 @@ def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ende
     )
 
 
-def test_what_was_counted_again_behind_a_transform_is_told_as_doubtful() -> None:
+def test_rows_recounted_after_a_transform_are_reported_as_doubtful() -> None:
     counted = RangeResult(rows=3, gaps_complete=False, behind_transform=True)
     assert "whether the transform left out records is unknown" in describe_uncounted(
         CommitResult(1, "p", 1, "t", (counted,))

@@ -86,7 +86,9 @@ def test_a_leader_that_was_elected_cleanly_stops_nothing() -> None:
 
 
 @pytest.mark.parametrize("end", [10, 12, 20])
-def test_an_accepted_log_goes_on_where_it_was_cut_and_what_is_gone_is_named(end: int) -> None:
+def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_named(
+    end: int,
+) -> None:
     outside = loaded()
     outside.logs[A].cut(10)
     outside.logs[A].end = end
@@ -176,7 +178,7 @@ def copy_of_ledger(outside: Outside) -> dict[str, Any]:
     )
 
 
-def test_a_stored_plan_whose_ranges_were_cut_gives_its_place_to_the_reset() -> None:
+def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset() -> None:
     outside = loaded()
     outside.logs[A].end = 25
     with pytest.raises(Crash):
@@ -211,7 +213,7 @@ def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
     assert (plan.number, plan.positions[A], plan.vanished) == (2, 10, (Vanished(A, 10, 15),))
 
 
-def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_accepted_again_before_a_run() -> (
+def test_vanished_rows_are_reported_with_their_incarnation_if_a_log_is_accepted_twice_before_a_run() -> (
     None
 ):
     outside = outside_of(15, 3, 4)
@@ -232,9 +234,7 @@ def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_ac
     reject_unfinished(outside)
 
 
-def test_a_zombie_that_appends_the_old_plan_after_all_is_adopted_and_the_cut_is_told_again() -> (
-    None
-):
+def test_a_late_append_of_the_old_plan_is_restored_and_the_truncation_is_reported_again() -> None:
     outside = loaded()
     outside.logs[A].end = 25
 
@@ -291,7 +291,7 @@ def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
     ("new_topics", "is_same_log", "rows"),
     [("earliest", False, 3), ("latest", False, 0), ("latest", True, 3)],
 )
-def test_a_start_that_waits_in_a_topic_that_was_made_again_is_decided_anew(
+def test_a_pending_start_in_a_recreated_topic_is_decided_anew(
     new_topics: str, is_same_log: bool, rows: int
 ) -> None:
     outside, settings = (
@@ -351,7 +351,7 @@ def test_a_ledger_of_before_the_reset_is_rebuilt_from_the_table_with_offsets_tha
     reject_unfinished(outside)
 
 
-def test_an_offset_that_somebody_else_moved_meanwhile_is_no_resets_doing() -> None:
+def test_an_offset_that_another_client_moved_meanwhile_is_not_changed_by_a_reset() -> None:
     outside = cut_and_longer()
     accept(outside, "clicks:0")
     outside.move_offset(A, 17)
@@ -374,7 +374,7 @@ def with_ids(topic_id: str) -> Outside:
 
 
 @pytest.mark.parametrize("ends", [(20, 9, 9), (2, 0, 1), (20, 9, 0)])
-def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(
+def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
     ends: tuple[int, ...],
 ) -> None:
     outside = with_ids("id-1")
@@ -392,9 +392,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(
     reject_unfinished(outside)
 
 
-def test_a_partition_that_a_topic_lacks_since_it_was_made_again_is_read_from_its_start_once_it_is_there() -> (
-    None
-):
+def test_a_partition_missing_since_the_topic_was_recreated_is_read_from_its_start_later() -> None:
     outside = with_ids("id-1")
     made_again(outside, "id-2", 20, 9)
     assert accept(outside, "clicks").positions[C] == 0
@@ -404,7 +402,7 @@ def test_a_partition_that_a_topic_lacks_since_it_was_made_again_is_read_from_its
     reject_unfinished(outside)
 
 
-def test_a_topic_that_was_made_again_starts_where_policy_says() -> None:
+def test_a_recreated_topic_starts_where_policy_decides() -> None:
     outside, settings = with_ids("id-1"), settings_of(new_topics_starting_offsets="latest")
     made_again(outside, "id-2", 20, 9, 9)
     plan = accept(outside, "clicks", settings=settings)
@@ -424,7 +422,7 @@ def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_the
     assert not [key for key in outside.keys() if key[1]]
 
 
-def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_same_and_that_person_hears_what_follows() -> (
+def test_for_a_kafka_topic_only_an_operator_decides_that_it_is_the_same_and_the_message_lists_the_consequences() -> (
     None
 ):
     outside = with_ids("zxid-5")
@@ -451,7 +449,7 @@ def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:
         accept(outside, "clicks", is_same_log=True)
 
 
-def test_a_topic_of_which_the_brokers_say_that_it_is_another_is_not_the_same() -> None:
+def test_a_topic_that_brokers_report_as_another_is_not_accepted_as_the_same() -> None:
     outside = with_ids("id-1")
     outside.topic_ids["clicks"] = "id-2"
     with pytest.raises(SettingsError, match="another topic"):
@@ -470,7 +468,7 @@ def test_a_log_with_which_nothing_is_wrong_is_not_accepted(name: str) -> None:
     assert outside.plans == before
 
 
-def test_where_brokers_tell_no_epochs_the_operator_says_where_the_log_was_cut() -> None:
+def test_without_epochs_of_brokers_the_operator_gives_the_offset_of_the_truncation() -> None:
     outside = outside_of(15, 3, 4)
     for log in outside.logs.values():
         log.tells_epochs = False
@@ -488,7 +486,7 @@ def test_where_brokers_tell_no_epochs_the_operator_says_where_the_log_was_cut() 
     reject_unfinished(outside)
 
 
-def test_where_brokers_tell_the_cut_nobody_else_says_it() -> None:
+def test_with_a_truncation_that_brokers_report_an_operator_gives_no_offset() -> None:
     with pytest.raises(SettingsError, match="--truncated-at is for one partition"):
         accept(cut_and_longer(), "clicks:0", at_offset=5)
 

@@ -122,7 +122,7 @@ def test_logs_with_the_same_hash_have_no_order_that_two_consumers_would_share(
     }
 
 
-def test_a_consumer_whose_registration_is_gone_has_no_share() -> None:
+def test_a_consumer_without_a_registration_has_no_assignment() -> None:
     with pytest.raises(SettingsError, match="This consumer is not registered") as failed:
         assign(AssignmentContext({"c1": {"t": 1}}, {}), Strategy.RANGE, "c2")
     assert failed.value.where == {"consumer": "c2"}

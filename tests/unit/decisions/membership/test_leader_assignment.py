@@ -41,7 +41,7 @@ def test_a_member_without_an_instance_id_that_stands_before_one_with_it_gets_its
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_log_that_somebody_reads_goes_to_one_member_that_reads_it(strategy: str) -> None:
+def test_every_log_with_readers_is_assigned_to_one_member_that_reads_it(strategy: str) -> None:
     for seed in range(60):
         members, partitions = led_group_of(seed)
         found = assign_as_leader(strategy, members, partitions)

@@ -27,7 +27,7 @@ def test_logs_with_a_record_at_the_time_or_later_are_complete_and_the_others_are
 @pytest.mark.parametrize(
     ("now_ms", "is_waited_for"), [(T + 599_999, True), (T + 600_000, False), (T + 10**9, False)]
 )
-def test_a_log_that_nobody_writes_to_is_complete_when_the_time_is_past_by_the_grace(
+def test_a_log_without_new_records_is_complete_when_the_time_plus_the_grace_is_past(
     now_ms: int, is_waited_for: bool
 ) -> None:
     assert (
@@ -45,7 +45,7 @@ def test_where_there_is_no_log_nothing_is_waited_for() -> None:
     assert incomplete_partitions({}, until_ms=T, now_ms=T - 1, grace_s=600) == ()
 
 
-def test_no_clock_makes_a_log_complete_with_whose_missing_leader_a_run_would_stop_and_it_is_told_who_has_it() -> (
+def test_no_clock_completes_a_log_without_a_leader_under_fail_and_the_reason_names_its_brokers() -> (
     None
 ):
     assert incomplete_partitions(

@@ -55,7 +55,7 @@ def test_where_nothing_was_loaded_every_hour_with_records_is_missing_and_one_wit
     ]
 
 
-def test_what_retention_has_deleted_is_told_apart_for_no_run_brings_it() -> None:
+def test_intervals_deleted_by_retention_are_reported_apart_because_no_run_loads_them() -> None:
     [first, *_] = find_gaps(HOURS, BOUNDS, {B: [(0, 9)]}, {A: 104})
     assert (first.missing, first.gone) == (10, 4)
     assert find_missing(A, (100, 110), [(102, 104), (106, 108)], 107) == MissingOffsets(
@@ -68,7 +68,7 @@ def test_times_out_of_order_make_no_interval_run_backwards() -> None:
     assert (one.interval, one.missing) == (HOURS[1], 20)
 
 
-def test_what_was_let_go_and_what_lies_before_the_start_is_counted_apart_and_once() -> None:
+def test_abandoned_offsets_and_offsets_before_the_start_are_counted_apart_and_once() -> None:
     loaded, let_go = {A: [(110, 120)], B: [(6, 9)]}, {A: [(105, 112), (108, 115), (120, 200)]}
     assert explain_missing(BOUNDS, loaded, let_go, {A: 105, B: 6}) == ExplainedOffsets(
         5 + 10, 5 + 6
@@ -88,9 +88,7 @@ def intervals(
     return TableGaps(3, incomplete, ExplainedOffsets(let_go, before), unled)
 
 
-def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_log_could_not_be_asked() -> (
-    None
-):
+def test_intervals_are_not_reported_as_complete_with_abandoned_offsets_or_unobserved_logs() -> None:
     assert (
         intervals().summary
         == "3 intervals: the table has every record of them that the partitions hold"

@@ -29,7 +29,7 @@ def test_a_run_with_a_data_interval_is_for_that_one() -> None:
     )
 
 
-def test_params_are_meant_whatever_data_interval_airflow_makes_up_beside_them() -> None:
+def test_params_take_precedence_over_any_data_interval_of_airflow() -> None:
     later = datetime(2026, 11, 20, 10, tzinfo=UTC), datetime(2026, 11, 20, 11, tzinfo=UTC)
     for made_up in ((None, None), (SIX, SIX), later):
         assert (
@@ -61,9 +61,7 @@ def test_the_empty_data_interval_of_a_cron_string_is_refused_with_the_timetable_
     assert "CronDataIntervalTimetable" in found.value.action
 
 
-def test_a_data_interval_that_is_not_that_of_the_logical_date_somebody_named_is_refused_and_not_taken_for_it() -> (
-    None
-):
+def test_a_data_interval_that_does_not_match_a_named_logical_date_is_rejected() -> None:
     named = datetime(2026, 11, 2, 5, tzinfo=UTC)
     with pytest.raises(
         SettingsError, match="not that of its logical date 2026-11-02T05:00:00"
@@ -77,7 +75,7 @@ def test_a_data_interval_that_is_not_that_of_the_logical_date_somebody_named_is_
     assert interval_of_run(FIVE.isoformat(), SIX.isoformat(), (FIVE, SIX), named).run_key == KEY
 
 
-def test_one_param_without_the_other_is_refused_also_beside_a_data_interval() -> None:
+def test_one_param_without_the_other_is_rejected_also_with_a_data_interval() -> None:
     for from_time, until_time in ((FIVE.isoformat(), None), ("", FIVE.isoformat())):
         with pytest.raises(SettingsError, match="only one is given: 2026-11-10T05"):
             interval_of_run(from_time, until_time, (FIVE, SIX))
@@ -88,7 +86,7 @@ def test_params_that_run_backwards_are_refused() -> None:
         interval_of_run(SIX.isoformat(), FIVE.isoformat())
 
 
-def test_a_run_goes_on_up_to_the_end_of_its_interval_under_the_intervals_key() -> None:
+def test_a_run_loads_up_to_the_end_of_its_interval_under_the_intervals_key() -> None:
     interval = interval_between(FIVE, SIX)
     assert run_arguments("/conf/clicks.yaml", interval, is_physical=False) == [
         "/conf/clicks.yaml",
@@ -143,7 +141,7 @@ def test_a_command_that_was_killed_or_spark_that_did_not_come_up_is_tried_again(
 
 
 @pytest.mark.parametrize("code", [2, 3, 5, 126, 127])
-def test_a_command_that_is_not_there_or_says_by_its_code_alone_that_it_is_useless_is_not_tried_again(
+def test_a_missing_command_or_an_exit_code_for_misuse_is_not_retried(
     code: int,
 ) -> None:
     assert verdict_of(code, None) is Verdict.FAIL
@@ -154,7 +152,9 @@ def test_a_code_that_is_retriable_is_tried_again_without_a_document_too(code: in
     assert verdict_of(code, None) is Verdict.RETRY
 
 
-def test_a_backfill_has_its_name_in_each_retry_and_fills_what_is_missing_on_request() -> None:
+def test_a_backfill_keeps_its_name_in_each_retry_and_loads_only_missing_offsets_on_request() -> (
+    None
+):
     given = {"name": "old", "from": "2026-01-01T00:00:00Z", "until": 500}
     words = ["conf.yaml", "old", "--from", "2026-01-01T00:00:00Z", "--until", "500"]
     assert backfill_arguments("conf.yaml", given) == [*words, "--json"]

@@ -42,7 +42,7 @@ def test_two_intervals_that_differ_by_a_microsecond_have_two_run_keys() -> None:
     assert other.run_key == "20261110T050000Z-20261110T060000.000001Z" != one.run_key
 
 
-def test_an_interval_that_is_empty_or_runs_backwards_is_told_with_both_ends() -> None:
+def test_an_empty_or_reversed_interval_is_reported_with_both_ends() -> None:
     with pytest.raises(SettingsError, match="is empty: it ends at 2026-11-10T05:00:00") as empty:
         interval_between(FIVE, FIVE)
     assert empty.value.where == {"from_time": FIVE}
@@ -65,7 +65,7 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_told_with_both_ends() ->
     ],
     ids=repr,
 )
-def test_a_time_that_is_none_or_of_no_zone_is_told_with_the_form_of_one(
+def test_an_invalid_time_or_one_without_a_zone_is_reported_with_the_expected_form(
     reported: object, text: str
 ) -> None:
     with pytest.raises(SettingsError, match=text) as found:

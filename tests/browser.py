@@ -43,7 +43,7 @@ class Browser:
         """The browser's events for the loaded page."""
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """The answer to one question. Raises RuntimeError where the browser refuses it, or is gone."""
+        """Return the answer to one request. Raises RuntimeError if the browser rejects it or ended."""
         number = next(self._numbers)
         message = {
             "id": number,

@@ -1,4 +1,4 @@
-"""A plan, a snapshot and settings with nothing special about them: a test changes what it is about."""
+"""A plan, a snapshot and settings with default values: a test changes only its subject."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def entered(words: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def restored_logging() -> Iterator[None]:
-    """Restore logging at the end: an interrupted command disables it for the rest of its process."""
+    """Restore logging at the end: an interrupted command disables it for its process."""
     disabled = logging.root.manager.disable
     try:
         yield

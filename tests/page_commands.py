@@ -73,7 +73,7 @@ _CUT = Runs(
 _JAFKA = "tests/system/test_jafka_made_again.py"
 _PACKED = Runs(
     _WHEEL,
-    "test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed",
+    "test_the_environment_is_packed_and_reads_on_bare_workers_by_the_printed_command",
     "package --include-dependencies",
 )
 _CHECKED = Runs(
@@ -107,25 +107,25 @@ ELSEWHERE: dict[str, Runs] = {
     ),
     "etl table lookup-path CONF --create-empty": Runs(
         "tests/system/test_named_tables.py",
-        "test_a_table_lost_for_good_is_created_by_its_catalog_as_the_message_advises_and_used_after_its_acceptance",
+        "test_a_table_lost_for_good_is_created_as_the_message_advises_and_used_once_accepted",
         "table lookup-path --create-empty",
     ),
     "etl topics accept-changes CONF -p TOPIC:PARTITION --reason ...": _CUT,
     "etl topics accept-changes CONF -p PARTITION --reason ...": _CUT,
     "etl topics accept-changes CONF -p TOPIC --reason ...": Runs(
         _JAFKA,
-        "test_a_topic_recreated_on_one_broker_while_the_other_is_away_needs_a_decision_for_each_log",
+        "test_a_topic_recreated_on_one_broker_while_the_other_is_away_needs_decisions",
         "topics accept-changes",
     ),
     "etl topics accept-changes CONF -p TOPIC:BROKER-PARTITION --truncated-at OFFSET --reason "
     "...": Runs(
         _JAFKA,
-        "test_a_topic_recreated_on_one_broker_while_the_other_keeps_it_is_reported_with_its_longer_log",
+        "test_a_topic_recreated_on_one_broker_with_a_longer_log_is_reported",
         "topics accept-changes --truncated-at",
     ),
     "etl plans supersede CONF N --skip TOPIC:BROKER-PARTITION:FROM-UNTIL --reason ...": Runs(
         "tests/system/test_jafka_discovery.py",
-        "test_an_offset_inside_a_message_is_reported_before_a_plan_stores_it_and_a_stored_one_is_repaired",
+        "test_an_offset_inside_a_message_is_reported_before_it_is_stored_and_repaired_after",
         "plans supersede --skip",
     ),
     "airflow connections add spark_default --conn-type spark --conn-host 'local[*]'": _CHECKED,

@@ -1,7 +1,8 @@
 """`make bench`: what planning and committing take at size, with a real ZooKeeper and brokers that
 answer real bytes and hold no records.
 
-    PYTHONPATH=. python tests/bench/planning.py [--partitions 10000,100000] [--brokers N] [--rounds N] [--profile FILE]
+    PYTHONPATH=. python tests/bench/planning.py [--partitions 10000,100000] [--brokers N]
+        [--rounds N] [--profile FILE]
 
 Brokers are ports of a process of their own (`tests.fakes.many_brokers`), registered in ZooKeeper as
 Kafka's are. A first run (`first`) finds all logs empty and stores where they start. Then each has
@@ -125,7 +126,7 @@ class NothingRead:
         return snapshot.table if plan.ranges else self._world.fetch(plan, snapshot)
 
     def append(self, plan: Plan, rows: Any) -> tuple[CommitResult | None, Table | None]:
-        """A plan without ranges creates the table; another one is reported as completely applied."""
+        """A plan without ranges creates the table; another one is reported as applied."""
         if not plan.ranges:
             return self._world.append(plan, rows)
         return CommitResult(

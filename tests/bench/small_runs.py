@@ -122,8 +122,8 @@ def took(words: Sequence[str]) -> Took:
 
 
 def count(words: Sequence[str]) -> None:
-    """Run it, and print `took`. Orphaned processes (Spark's JVM) become children of this one, so that
-    it can wait for them.
+    """Run it, and print `took`. Orphaned processes (Spark's JVM) become children of this one, which
+    waits for them.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""A group with members of ours and of a release's own consumer, on its own broker: who owns what."""
+"""A group with our members and those of a release's own consumer on its broker: assignments."""
 
 from __future__ import annotations
 

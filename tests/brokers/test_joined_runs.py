@@ -31,7 +31,7 @@ JAFKA_KIND, KAFKA_KIND = OLD
     ],
     indirect=["stage"],
 )
-def test_a_run_killed_during_reads_of_a_foreign_consumer_is_finished_and_each_record_is_read_by_one_of_them(
+def test_a_run_killed_among_foreign_consumers_is_finished_and_each_record_is_read_by_one(
     stage: KafkaStage | JafkaStage,
     kind: Kind,
     spark: SparkSession,

@@ -117,7 +117,7 @@ def test_of_two_places_the_larger_offset_is_read_in_each_of_the_nine_cases(
 
 @pytest.mark.brokers
 @of_both
-def test_a_run_begins_at_the_larger_one_leaves_both_at_the_end_and_stops_where_one_of_them_goes_back(
+def test_a_run_begins_at_the_larger_offset_commits_both_and_stops_if_one_goes_back(
     places: TwoPlaces,
     stage: KafkaStage,
 ) -> None:

@@ -76,7 +76,8 @@ def test_with_the_original_consumers_each_record_is_read_once_while_all_of_them_
         assert group.has(a=2, z=2)
         more()
         by_itself = StreamsGroup(group.name, join_timeout_s=SETTLES_S, auto_commit_s=3600)
-        streams = Streams(ConsumerConfig(**where, group=by_itself), group.topic)  # type: ignore[arg-type]
+        config = ConsumerConfig(**where, group=by_itself)  # type: ignore[arg-type]
+        streams = Streams(config, group.topic)
         try:
             assert group.has(a=2, etl=1, z=1)
             read = Counter[bytes | None](group.close("a"))

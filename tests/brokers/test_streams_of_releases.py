@@ -32,7 +32,7 @@ def polled(consumer: Consumer, count: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("stage", OLD, indirect=True)
-def test_on_jafka_and_0_8_records_of_a_foreign_producer_are_returned_once_and_a_group_continues_at_its_commit(
+def test_on_jafka_and_0_8_foreign_records_are_returned_once_and_a_group_continues(
     stage: KafkaStage | JafkaStage,
     unused_group: str,
 ) -> None:

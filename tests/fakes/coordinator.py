@@ -423,7 +423,7 @@ class FakeCoordinator(FakeBroker):
             return self._consumer_answer(_NONE, name, member.epoch, member.owned & target)
 
     def _admit(self, name: str, instance_id: str | None) -> None:
-        """A static member that is back takes its own place; else the group divides its logs anew."""
+        """A static member that returns takes its own place; else the group rebalances."""
         before = next(
             (
                 other

@@ -73,7 +73,7 @@ class FakeLog:
         return next(life for start, life in reversed(self.lives) if start <= offset)
 
     def epochs_in(self, start: int, until: int) -> tuple[tuple[int, int], ...]:
-        """The leader epochs of record batches of [start, until), each with its first offset there."""
+        """Return the leader epochs of batches in [start, until), each with its first offset there."""
         begun = sorted((first, epoch) for epoch, first in self.epochs.items() if first < until)
         last_before = max((i for i, (first, _) in enumerate(begun) if first <= start), default=0)
         return (

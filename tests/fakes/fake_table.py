@@ -158,7 +158,7 @@ def rows_there(out: Outside, spans: Sequence[Span]) -> dict[BrokerPartition, int
 
 
 def read_back(out: Outside, plan: Plan) -> CommitResult | None:
-    """What became of an append, by the table alone; None: it holds another plan under that number."""
+    """Return an append's result by the table alone; None: it has another plan of that number."""
     if out.transaction_version() < plan.number:
         raise TableUnreachable(f"plan {plan.number} did not reach the table")
     return recount(out, plan)

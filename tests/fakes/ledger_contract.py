@@ -82,7 +82,7 @@ class LedgerContract:
         assert stage.plans() == {}
 
     # -- adopt
-    # ---------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def test_an_empty_ledger_is_written_anew_from_the_table_with_rows_that_are_counted_again(
         self, stage: Stage

@@ -96,7 +96,7 @@ class MemberContract:
         with stage.joined() as (_, share):
             assert share.logs == stage.logs, "the group does not wait for a member that left"
 
-    def test_of_two_members_each_owns_what_the_other_does_not_and_one_that_leaves_gives_all_to_the_other(
+    def test_two_members_divide_the_logs_and_one_that_leaves_gives_all_to_the_other(
         self, stage: Stage
     ) -> None:
         with stage.joined() as (first, alone):

@@ -129,7 +129,7 @@ def entry_bytes(entry: Entry) -> bytes:
 
 
 def physical_rows(entries: Sequence[Entry], position: int) -> list[tuple[int, int, bytes]]:
-    """(offset, message_index, payload) of every message, by a plain loop over the encoded entries."""
+    """Yield (offset, message_index, payload) of every message in the encoded entries."""
     rows = []
     for entry in entries:
         rows += [(position, index, payload) for index, payload in enumerate(_payloads(entry))]

@@ -13,7 +13,7 @@ class OffsetsContract:
     """What a run may rely on of moving offsets and of claiming logs."""
 
     # -- commit
-    # --------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def test_offsets_move_from_what_the_plan_saw_to_its_positions(self, stage: Stage) -> None:
         a, b, c = stage.logs
@@ -96,7 +96,7 @@ class OffsetsContract:
         assert world.observe().committed == {}
 
     # -- claims
-    # --------------------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
     def test_where_another_consumer_owns_one_log_none_is_claimed(self, stage: Stage) -> None:
         a, b, _ = stage.logs

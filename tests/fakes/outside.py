@@ -155,7 +155,7 @@ class Outside:
         )
 
     def keys(self) -> Counter[tuple[BrokerPartition, int, Place]]:
-        """How often the table holds each row by what makes it unique: (log, incarnation, offset)."""
+        """Count the rows of the table by their unique key: (log, incarnation, offset)."""
         return Counter(
             (log, commit.plan.incarnations.get(log, 0), place)
             for commit in self.table or ()

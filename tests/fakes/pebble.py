@@ -146,7 +146,7 @@ def _framed(letter: str, request: Any) -> bytes:
 
 @dataclass
 class PebbleBroker:
-    """Keeps logs of record batches of ten; closes the connection of a client with another protocol."""
+    """Stores record batches of ten; closes the connection of a client with another protocol."""
 
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     port: int = 0

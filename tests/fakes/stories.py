@@ -193,7 +193,7 @@ def reject_broken(outside: Outside) -> None:
 
 
 def reject_unfinished(outside: Outside) -> None:
-    """What must hold after a quiet run: each record once, and the offsets at the end of the table."""
+    """Check the state after a quiet run: each record once, and offsets at the end of the table."""
     reject_broken(outside)
     there = {
         (log, place)

@@ -42,7 +42,7 @@ def old_pipeline(
 
 
 def loaded_by_another(*ends: int, other: OtherPipeline | None = None) -> Outside:
-    """Logs that another pipeline has loaded up to `ENDED`, and a ledger that knows nothing of it."""
+    """Logs that another pipeline has loaded up to `ENDED`, and a ledger without its plans."""
     outside = outside_of(*ends)
     outside.table = []
     outside.others = (other or old_pipeline(),)

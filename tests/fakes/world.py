@@ -344,7 +344,7 @@ class FakeWorld:
             self._do("write resolved commits", lambda: fake_group.mark(self.outside, known))
 
     def adopt(self, plan: Plan) -> Ledger:
-        """See World; oldest first, so that after a crash the ledger is only older than the table."""
+        """See World; oldest first, so that after a crash the ledger is at most older."""
         self._record_losses(plan)
         self._do("store uid", lambda: fake_ledger.store_uid(self.outside, plan.uid))
         for version, commit in fake_ledger.commits_to_adopt(self.outside):
@@ -542,11 +542,17 @@ class FakeWorld:
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
         """See World."""
-        return self._do("count rows", lambda: fake_table.rows_there(self.outside, spans))  # type: ignore[no-any-return]
+        counted: Mapping[BrokerPartition, int] = self._do(
+            "count rows", lambda: fake_table.rows_there(self.outside, spans)
+        )
+        return counted
 
     def results_from_table(self, plan: Plan) -> list[RangeResult]:
         """See World."""
-        return self._do("count rows", lambda: fake_table.results_from_table(self.outside, plan))  # type: ignore[no-any-return]
+        counted: list[RangeResult] = self._do(
+            "count rows", lambda: fake_table.results_from_table(self.outside, plan)
+        )
+        return counted
 
     def tidy(self) -> None:
         """See World."""

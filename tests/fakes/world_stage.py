@@ -48,7 +48,7 @@ class Stage(Protocol):
         """What ZooKeeper holds of rows that others removed."""
 
     def forget(self, number: int | None = None) -> None:
-        """ZooKeeper lacks this plan and its record; all of the pipeline, where no number is given."""
+        """Delete this plan and its result from ZooKeeper; without a number the whole pipeline."""
 
     def move_offset(self, log: BrokerPartition, offset: int) -> None:
         """Another client writes an offset."""

@@ -3,7 +3,7 @@ exit 1 when something was found.
 
     python -m tests.fuzz --seconds 600             all targets, ten minutes together
     python -m tests.fuzz --target conf-file        one of them (may be given several times)
-    python -m tests.fuzz --repeat conf-file FILE   read one saved input again, within the bounds of the tests
+    python -m tests.fuzz --repeat conf-file FILE   read one saved input again, in the tests' bounds
 
 The corpora stay under `.fuzz/`, so that the next run starts where this one ended.
 """
@@ -94,7 +94,8 @@ def _search_all(names: list[str], seconds: int) -> int:
             )
     found = sum(len(search.found) for search in searches)
     print(
-        f"{'together':28}{sum(s.inputs for s in searches):>12,}{sum(s.seconds for s in searches):>9.0f} "
+        f"{'together':28}{sum(s.inputs for s in searches):>12,}"
+        f"{sum(s.seconds for s in searches):>9.0f} "
         f" {found or 'nothing'}"
     )
     return 1 if found else 0

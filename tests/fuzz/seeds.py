@@ -54,7 +54,7 @@ PRODUCER = 4000
 
 
 def responses(api: Api) -> tuple[bytes, ...]:
-    """The version as one byte, then the response with its correlation id, for every version known."""
+    """Return the version as one byte and the response with its correlation id, per known version."""
     _, lowest, highest = api.value
     return tuple(
         bytes([version]) + _framed(_response(api, version), version)

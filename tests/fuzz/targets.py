@@ -306,7 +306,8 @@ class _OneZnode:
 
 
 def _ledger(content: bytes) -> object:
-    return PlanLedger(_OneZnode(content), "g", "p").read_loaded_intervals()  # type: ignore[arg-type]
+    ledger = PlanLedger(_OneZnode(content), "g", "p")  # type: ignore[arg-type]
+    return ledger.read_loaded_intervals()
 
 
 def _znode(parse: Callable[..., object]) -> Callable[[bytes], object]:

@@ -147,7 +147,7 @@ class Shared:
         return sum(self.others.count(name) for name in self.inside)
 
     def are_owned(self, within_s: float = WITHIN_S, **owners: int) -> None:
-        """Wait until the partitions are owned so; without names: all of them by the members inside."""
+        """Wait for these numbers of owned partitions; without names: all by the present members."""
 
         def are_so() -> bool:
             found = self.others.owned()

@@ -1,4 +1,4 @@
-"""Our runs together with Kafka's own consumers: situations that only groups of a coordinator have."""
+"""Our runs together with Kafka's own consumers: situations of a coordinator's groups."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def under_our_name(shared: Shared, name: str) -> Iterator[None]:
 
 
 @of_each
-def test_a_run_that_loses_its_session_before_each_of_three_commits_ends_with_exit_6_and_the_others_own_all_again(
+def test_a_session_lost_before_each_commit_ends_the_run_with_exit_6_and_others_own_all(
     make: Make,
 ) -> None:
     """Its session with ZooKeeper, where its plans and its lock are."""

@@ -66,7 +66,7 @@ def test_with_members_that_join_and_leave_each_record_is_read_by_one(
     theirs: Mapping[str, Any],
     ours: Mapping[str, Any],
 ) -> None:
-    """Ten runs come and go, and while each of them is at work a consumer does: thirty rebalances."""
+    """Ten runs, and during each of them a consumer joins and leaves: thirty rebalances."""
     shared = make(others=theirs, **ours)
     shared.enter("a")
     rebalances = 0

@@ -668,7 +668,7 @@ _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
 
 
 def is_whole(s: State, of: int) -> bool:
-    """True if a backfill reports that all of it is in the table, when it is begun or resumed now."""
+    """True if a backfill that is begun or resumed now reports that it is complete."""
     claim, plan = s.zk.ledgers[of].claim, in_force(s, of)
     if (
         claim is None

@@ -1,9 +1,10 @@
 """Commands that set the group's offset, in every interleaving with the other members of the group.
 
-One partition, and a group with other members that own it in turn with us. A command sets our position
-forwards past records that are reported as lost, or back over records that no member got; the next
-run executes its plan, and reads on as a member. Old consumers keep their position in memory: the
-owner of the partition reads on from there, and overwrites the offset without reading it.
+One partition, and a group with other members that own it in turn with us. A command sets our
+position forwards past records that are reported as lost, or back over records that no member got;
+the next run executes its plan, and reads on as a member. Old consumers keep their position in
+memory: the owner of the partition reads on from there, and overwrites the offset without reading
+it.
 
     python -m tests.model.commanding
 

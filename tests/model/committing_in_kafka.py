@@ -181,7 +181,7 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Whatever is there by now is written over; its answer may be lost, and then it is read again."""
+    """Overwrite the present offset; the answer may be lost, and then the offset is read again."""
     assert driver.plan is not None
     over = s.offset.word < 0 and s.offset == driver.read != driver.plan.seen
     done = _put(s, i, Driver(At.BROKEN if over else At.LOOK))._replace(

@@ -641,8 +641,8 @@ def is_untold(s: State) -> bool:
 
 
 def _is_untold(plan: Plan, offset: int) -> bool:
-    """Return if the offset has other metadata than the plan. A plan without offsets of this partition
-    has no commit: another replaces it.
+    """Return if the offset has other metadata than the plan. A plan without offsets of this
+    partition has no commit: another replaces it.
     """
     return plan.is_open and plan.start < plan.until <= offset
 

@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A plan in the table, and the first of its offsets that the log still had when they were read."""
+    """A plan in the table, and the first of its offsets that the log had at its read."""
 
     plan: Plan
     came_from: int
@@ -331,7 +331,7 @@ def _check(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Compare-and-set on the version seen when it looked; a replay leaves the offset where it is."""
+    """Compare-and-set on the observed version; a replay leaves the offset unchanged."""
     assert driver.plan is not None
     if not driver.plan.is_replay or s.ledger.offset != driver.plan.position:
         if s.ledger.version != driver.version:

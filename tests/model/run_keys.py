@@ -279,7 +279,7 @@ def _keys(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} reports that K is not complete", _ended(s, i)
     elif of_key and UNKNOWN not in of_key.left:
         yield f"{i} finds K applied", _done(s, i)
-    else:  # also where a log that is back holds no more than was loaded: what comes there later is not K's
+    else:  # also if a returned log has no record after the loaded ones: later ones are not K's
         yield f"{i} has nothing to read up to there", _put(s, i, driver._replace(at=At.REMEMBER))
 
 

@@ -29,7 +29,7 @@ def pipeline(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> StoredPipeline:
-    """A pipeline that loads without Spark, on a topic with 100 records in each of two partitions."""
+    """A pipeline without Spark on a topic with 100 records in each of two partitions."""
     store.give_secrets(monkeypatch)
     made = StoredPipeline(
         cluster,  # type: ignore[arg-type]

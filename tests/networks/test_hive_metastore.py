@@ -141,7 +141,7 @@ def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(
     command(pipeline, "verify")
 
 
-def test_a_catalog_in_the_sessions_memory_creates_no_table_and_another_metastore_of_the_same_name_is_queried_anew(
+def test_a_catalog_in_memory_creates_no_table_and_another_metastore_is_queried_anew(
     pipeline: Pipeline,
 ) -> None:
     spark = dict(pipeline.settings["spark"])

@@ -75,7 +75,7 @@ def test_a_first_run_has_the_catalog_make_a_table_in_the_store_that_its_schema_i
     ]
 
 
-def test_a_warehouse_in_a_store_is_reached_by_the_session_of_the_run_and_missing_keys_create_no_table(
+def test_a_session_reaches_the_warehouse_in_a_store_and_missing_keys_create_no_table(
     pipeline: NamedInStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

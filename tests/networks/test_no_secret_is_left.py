@@ -177,7 +177,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 }
 """The arguments after CONF of each command that takes one; the last ones leave no usable pipeline.
 """
-_ASK_NO_BROKER = {  # as things stand here: the backfill is whole, and each row of the table is counted
+_ASK_NO_BROKER = {  # in this state: the backfill is complete, and each row is counted
     "verify",
     "topics pause",
     "topics resume",

@@ -164,7 +164,8 @@ def test_an_executor_without_the_secret_ends_the_run_with_its_host_and_the_file(
         Exception, match="source.security.sasl.password refers to the .*, which cannot be read"
     ) as failed:
         run(load_settings(pipeline.conf), around=Before("append", secret.unlink))
-    assert getattr(failed.value, "exit_code", None) == 2 and failed.value.where["host"]  # type: ignore[attr-defined]
+    assert getattr(failed.value, "exit_code", None) == 2
+    assert failed.value.where["host"]  # type: ignore[attr-defined]
     assert str(secret) in str(failed.value)
     secret.write_text(PASSWORD)
     pipeline.ran()

@@ -1,4 +1,4 @@
-"""Sessions that write to another store than the pipeline's table, or that existed before the run."""
+"""Sessions that write to another store than the pipeline's table, or precede the run."""
 
 from __future__ import annotations
 

@@ -40,7 +40,14 @@ def pipeline(
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": str(events),
     }
-    return StoredPipeline(cluster, tmp_path, topic(2), unused_group, {"spark": spark}, store=store)  # type: ignore[arg-type]
+    return StoredPipeline(
+        cluster,  # type: ignore[arg-type]
+        tmp_path,
+        topic(2),
+        unused_group,
+        {"spark": spark},
+        store=store,
+    )
 
 
 def command(pipeline: StoredPipeline, *words: str) -> subprocess.CompletedProcess[str]:
@@ -99,8 +106,8 @@ def test_flags_by_which_commits_could_replace_one_another_are_refused_before_any
 def test_of_sparks_log_and_delta_rs_exactly_one_commits_each_version(
     kind: str, tmp_path: Path
 ) -> None:
-    """Fifty races for a version, and ten commits with a file that was begun before delta-rs's commit
-    and finished after it.
+    """Fifty races for a version, and ten commits with a file that was begun before delta-rs's
+    commit and finished after it.
     """
     with contextlib.ExitStack() as closing:
         server = closing.enter_context(STORES[kind](tmp_path / "store"))

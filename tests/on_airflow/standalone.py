@@ -67,7 +67,8 @@ class StandaloneAirflow:
             **os.environ,
             **environment,
             **{
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # it starts its parts by the name `airflow`
+                # it starts its parts by the name `airflow`
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
                 "AIRFLOW_HOME": str(home),
                 "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
                 "AIRFLOW__API__BASE_URL": url,

@@ -56,7 +56,7 @@ def of(start: datetime, end: datetime) -> dict[str, str]:
     return {"from": start.isoformat(), "until": end.isoformat()}
 
 
-def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the_interval_is_loaded_once(
+def test_a_worker_lost_after_its_drivers_commit_is_retried_and_the_interval_loaded_once(
     real: Real, workers: LostWorkers
 ) -> None:
     produce(real, FOUR, BEFORE_FIVE)
@@ -71,7 +71,7 @@ def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the
     assert len(real.rows()) == 10 * PARTITIONS, "up to the end of the interval, and no further"
 
 
-def test_a_backfill_is_tried_again_while_the_driver_of_a_lost_worker_is_still_at_work_and_its_interval_is_loaded_once(
+def test_a_backfill_retried_during_the_lost_workers_driver_loads_its_interval_once(
     real: Real, workers: LostWorkers
 ) -> None:
     workers.lose_the_next_one_before_its_driver_ends()

@@ -273,7 +273,7 @@ def failure(context: dict[str, Any]) -> str:
     return str(failed.value)
 
 
-def test_a_missing_connection_is_reported_with_the_command_that_creates_it_and_nothing_is_submitted_to_yarn(
+def test_a_missing_connection_is_reported_with_its_command_and_nothing_is_submitted(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")

@@ -145,7 +145,7 @@ def _tellers(jobs: int) -> Iterator[Pool]:
 def _told(
     pool: Pool, calls: Iterator[Callable[[Pool], AsyncResult[StoryResult]]], ahead: int
 ) -> tuple[Tally, str | None]:
-    """All tallies together, and the failure of the first story that broke, which ends the telling."""
+    """Return the sum of all tallies, and the failure of the first broken story, the last one run."""
     total, under_way = Tally(), deque[AsyncResult[StoryResult]]()
     for call in itertools.chain(calls, itertools.repeat(None)):
         if call is not None:

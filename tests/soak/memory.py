@@ -1,9 +1,9 @@
 """The simulated outside of the fast soak: logs in memory in place of the brokers, and a writer on
 delta-rs in place of Spark.
 
-Everything else of a run is the product's own: `live_services.LiveServices` with its ledger, group, lock, and
-the reading of the table. The writer commits as `EmptyCommit` does: application transaction and
-metadata, on the same table object that was read.
+Everything else of a run is the product's own: `live_services.LiveServices` with its ledger, group,
+lock and the reading of the table. The writer commits as `EmptyCommit` does: application transaction
+and metadata, on the same table object that was read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ alive: set[str] = set()
 
 @dataclass
 class MemoryLog:
-    """Offsets `log_start` until `end`; those in `holes` were never records (markers, compaction)."""
+    """Offsets `log_start` until `end`; those in `holes` have no records (markers, compaction)."""
 
     end: int = 0
     log_start: int = 0

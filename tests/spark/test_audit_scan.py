@@ -1,4 +1,4 @@
-"""The findings of an audit in a real table, and rows that are counted again from a commit's files."""
+"""The findings of an audit in a real table, and the recount of rows from a commit's files."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_what_a_commit_held_is_counted_from_its_own_files_whatever_was_deleted_s
 
 
 @pytest.mark.long
-def test_receipts_are_counted_from_a_table_with_mapped_columns_and_deletion_vectors_when_its_own_files_are_gone(
+def test_results_are_recounted_with_mapped_columns_and_deletion_vectors_without_own_files(
     spark: SparkSession,
     make_plan: Callable[..., Plan],
     rows_of: Callable[[Plan], DataFrame],

@@ -220,7 +220,7 @@ def test_a_stream_sees_no_row_twice_and_an_older_version_reads_as_it_was(
     )
 
 
-def test_files_that_a_run_is_writing_and_those_that_a_version_of_the_week_needs_are_not_counted_as_unneeded(
+def test_files_of_a_present_run_and_of_versions_of_the_week_are_not_counted_as_unneeded(
     spark: Any, three: str
 ) -> None:
     compact(spark, three, MIB)

@@ -583,7 +583,7 @@ def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     assert spark.read.format("delta").load(path).count() == 60
 
 
-def test_spark_takes_the_rows_of_a_plan_for_many_so_that_a_transforms_join_broadcasts_the_other_side(
+def test_spark_estimates_a_plan_as_large_so_that_a_join_broadcasts_the_other_side(
     spark: SparkSession,
 ) -> None:
     rows, _ = read(spark, "127.0.0.1:1", [OffsetRange(CLICKS, 0, 5)], [[0]])

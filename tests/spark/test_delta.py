@@ -124,7 +124,7 @@ def test_a_number_at_or_below_the_tables_is_skipped_and_the_read_back_finds_its_
     assert offsets(spark, path) == list(range(20))
 
 
-def test_a_value_that_no_folder_can_be_named_by_is_reported_and_the_repaired_rows_are_appended_by_the_same_plan(
+def test_an_invalid_folder_name_is_reported_and_repaired_rows_are_appended_by_the_plan(
     spark: Any, append_by_spark: Any, make_plan: Any, rows_of: Any, path: str
 ) -> None:
     plan = make_plan(1)
@@ -350,7 +350,7 @@ _DATES = {
 """Microseconds since 1970, and the date they lie in."""
 
 
-def test_columns_that_no_row_of_a_physical_log_has_are_null_for_every_reader_though_no_file_has_them(
+def test_columns_without_values_in_a_physical_log_are_null_for_every_reader(
     spark: Any,
     make_plan: Any,
     path: str,

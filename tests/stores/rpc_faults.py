@@ -54,7 +54,7 @@ class _Link:
                 if fault == "late":
                     self._is_answered.wait(
                         _SOON_S
-                        # its client may be gone, and the name node does not answer a closed connection
+                        # the client may be gone: the name node does not answer a closed connection
                     )
 
     def _answers(self) -> None:

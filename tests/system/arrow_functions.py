@@ -18,7 +18,7 @@ KILLING = os.path.join(tempfile.gettempdir(), f"killing-of-tests-{os.getuid()}")
 
 
 def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Columns of many kinds; the value as text, in types that Delta does not have under that name."""
+    """Columns of many kinds; the value as text, in types that Delta has under other names."""
     size = compute.binary_length(batch["value"])
     offset = batch["offset"]
     more = {

@@ -49,7 +49,7 @@ def test_a_run_with_files_from_tasks_is_one_job_of_spark_and_one_file_for_each_c
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
-    """However many partitions there are: a second job would be what reads or writes the rows again."""
+    """For any number of partitions: a second job would read or write the rows again."""
     pipeline = make_pipeline(partitions=12, **ARROW)
     pipeline.produce(600, partitions=12)
     before = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))

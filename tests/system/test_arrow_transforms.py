@@ -44,7 +44,7 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
     )
 
 
-def test_the_same_rows_come_from_either_writer_with_and_without_spark_and_one_may_finish_what_the_other_began(
+def test_either_writer_returns_the_same_rows_and_may_finish_a_plan_of_the_other(
     decoding: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -161,7 +161,7 @@ def test_a_table_of_other_columns_is_refused_before_a_plan_is_stored(decoding: P
 
 
 @pytest.mark.long
-def test_a_crash_under_sparks_writer_leaves_what_the_function_may_have_dropped_unproven_and_under_arrow_nothing(
+def test_a_crash_leaves_dropped_rows_unproven_under_sparks_writer_and_none_under_arrow(
     decoding: Pipeline,
     spark: SparkSession,
 ) -> None:

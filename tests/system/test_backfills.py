@@ -23,7 +23,7 @@ def backfill(pipeline: Pipeline, *words: str) -> Any:
     return pipeline.door("backfills", "run", after=words)
 
 
-def test_records_before_the_start_are_loaded_once_in_bounded_plans_and_verify_and_the_next_run_accept_them(
+def test_records_before_the_start_are_loaded_once_and_verify_and_the_next_run_accept_them(
     late: Pipeline,
 ) -> None:
     pipeline, offsets = late, late.committed()
@@ -171,7 +171,7 @@ def test_deleted_rows_of_a_complete_backfill_are_released_and_loaded_by_another_
     assert pipeline.is_whole() and pipeline.ran().outcomes == ["up_to_date"]
 
 
-def test_what_an_older_copy_of_the_table_lacks_of_a_backfill_is_given_back_once_it_is_accepted_also_where_the_topic_is_gone(
+def test_offsets_missing_in_an_accepted_copy_are_released_also_for_a_deleted_topic(
     late: Pipeline,
 ) -> None:
     assert backfill(late, "old", *INTERVAL).code == 0

@@ -104,7 +104,7 @@ def test_without_its_table_a_backfill_is_not_deleted_and_once_it_is_back_the_loa
 
 
 @pytest.mark.long
-def test_a_backfill_of_a_table_lost_for_good_is_deleted_after_the_acceptance_and_reserves_nothing_of_the_next_one(
+def test_a_backfill_of_a_lost_table_is_deleted_after_the_acceptance_and_reserves_nothing(
     late: Pipeline,
 ) -> None:
     backfill_broken_off_before("store", late, "old", "0", "100")
@@ -159,7 +159,7 @@ def test_a_pipeline_with_an_unfinished_backfill_is_not_inherited(
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["fetch", "record", "store"])
-def test_an_older_copy_of_a_backfills_znodes_that_comes_back_after_it_was_given_up_loads_nothing_again(
+def test_an_older_copy_of_a_deleted_backfills_znodes_loads_nothing_again(
     late: Pipeline, verb: str
 ) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
@@ -187,7 +187,7 @@ def test_an_older_copy_of_a_backfills_znodes_that_comes_back_after_it_was_given_
 
 
 @pytest.mark.long
-def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks_what_its_backfill_loaded(
+def test_a_pipeline_is_not_inherited_in_a_copy_of_the_table_without_its_backfills_rows(
     late: Pipeline,
 ) -> None:
     older = log_copied(late.table, "older")

@@ -48,7 +48,7 @@ def test_an_heir_knows_the_inherited_pipelines_backfills_and_loads_only_missing_
 
 
 @pytest.mark.long
-def test_an_heir_loads_what_a_backfill_gave_back_of_deleted_rows_and_what_another_one_loaded_of_it_is_there_once(
+def test_an_heir_loads_released_offsets_and_those_of_another_backfill_are_there_once(
     late: Pipeline,
 ) -> None:
     assert late.door("backfills", "run", after=("jan", "--from", "0", "--until", "100")).code == 0

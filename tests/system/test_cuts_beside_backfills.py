@@ -80,7 +80,7 @@ def are_all_there(pipeline: Pipeline, first: Counter[Row], starts: Mapping[int, 
 
 
 @pytest.mark.parametrize(("verb", "plan", "more"), [("fetch", 3, 400), ("record", 2, 0)])
-def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_every_record_is_there_once(
+def test_a_log_truncated_by_an_unclean_election_inside_a_reservation_has_every_record_once(
     replicated: Pipeline, verb: str, plan: int, more: int
 ) -> None:
     pipeline, (kept, after) = replicated, replicated.cluster.brokers

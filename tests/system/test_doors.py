@@ -141,7 +141,7 @@ def test_every_entry_point_reports_a_missing_conf_file(
 
 
 # -- on a pipeline
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_every_door_prints_one_document_before_the_first_run_and_after_it(

@@ -60,7 +60,7 @@ def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]
 
 @pytest.fixture
 def topic(jafka: EmbeddedCluster) -> str:
-    """A topic of its own for each test, with two partitions on each broker and 500 events in all."""
+    """One topic per test, with two partitions on each broker and 500 events in total."""
     name = f"topic-{uuid.uuid4().hex}"
     jafka.create_topic(name, 2)
     produce(jafka, name, 500)
@@ -111,7 +111,7 @@ def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(
     assert all(offset in (seen.snapshot.extents[log].boundaries or ()) for log, offset in cuts)
 
 
-def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor_has_nothing_against_it(
+def test_a_first_conf_follows_the_registrations_of_the_brokers_and_the_doctor_passes(
     jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     conf, table = tmp_path / "conf" / "old.yaml", str(tmp_path / "table")
@@ -178,7 +178,7 @@ def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(
 
 
 @pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_again_when_it_is_back(
+def test_a_broker_that_dies_or_freezes_is_absent_after_its_session_and_read_again_later(
     jafka: EmbeddedCluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path, frozen: bool
 ) -> None:
     settings, second, away = (
@@ -226,7 +226,7 @@ def test_a_topic_deleted_on_both_brokers_and_recreated_is_another_one(
     assert (list(before), list(after), before == after) == ([topic], [topic], False)
 
 
-def test_a_topic_without_a_broker_is_reported_as_missing_and_the_wrong_broker_type_with_the_right_one(
+def test_a_topic_without_a_broker_is_missing_and_a_wrong_broker_type_is_reported(
     jafka: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with pytest.raises(TopicMissing, match="not there"):
@@ -240,7 +240,7 @@ def test_a_topic_without_a_broker_is_reported_as_missing_and_the_wrong_broker_ty
     assert "source.broker_type: jafka" in caught.value.action
 
 
-def test_an_offset_inside_a_message_is_reported_before_a_plan_stores_it_and_a_stored_one_is_repaired(
+def test_an_offset_inside_a_message_is_reported_before_it_is_stored_and_repaired_after(
     jafka: EmbeddedCluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     settings, log = settings_of(jafka, topic, tmp_path), BrokerPartition(topic, 0, 1)

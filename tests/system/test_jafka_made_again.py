@@ -98,7 +98,7 @@ def rows(pipeline: Pipeline) -> Counter[tuple[Any, ...]]:
     return Counter((row["broker_id"], row["incarnation"]) for row in found)
 
 
-def test_a_topic_recreated_on_one_broker_while_the_other_is_away_needs_a_decision_for_each_log(
+def test_a_topic_recreated_on_one_broker_while_the_other_is_away_needs_decisions(
     pipeline: Pipeline, zookeeper: ZooKeeper
 ) -> None:
     away, topic = pipeline.cluster.brokers[1], pipeline.topic
@@ -141,7 +141,7 @@ def test_a_topic_recreated_on_one_broker_while_the_other_is_away_needs_a_decisio
     assert pipeline.door("verify").code == 0
 
 
-def test_a_topic_recreated_on_one_broker_while_the_other_keeps_it_is_reported_with_its_longer_log(
+def test_a_topic_recreated_on_one_broker_with_a_longer_log_is_reported(
     pipeline: Pipeline, zookeeper: ZooKeeper
 ) -> None:
     topic = pipeline.topic

@@ -74,7 +74,7 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
 
 
 @pytest.mark.long
-def test_files_of_a_crashed_run_and_replaced_ones_are_deleted_after_a_week_and_an_unrecorded_plan_is_counted(
+def test_unneeded_files_are_deleted_after_a_week_and_an_unrecorded_plan_is_counted(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(80)

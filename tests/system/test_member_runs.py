@@ -146,7 +146,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
 
 
 @pytest.mark.long
-def test_a_pipeline_inherits_another_of_its_group_after_offsets_that_others_read_and_without_live_members(
+def test_a_pipeline_inherits_one_of_its_group_after_offsets_of_others_without_live_members(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(

@@ -142,7 +142,7 @@ def test_a_run_that_dies_before_its_commit_is_recognized_by_the_offsets(member: 
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["hand_over", "claiming", "append"])
 def test_no_run_waits_for_the_session_of_a_killed_run(member: Pipeline, step: str) -> None:
-    """Its membership, of a session longer than a run waits for its share, is ended by the next run."""
+    """The next run ends its membership; its session is longer than a run's wait for partitions."""
     member.settings = {
         "group": {**MEMBER["group"], "join": {"session_timeout_s": 120, "join_timeout_s": 60}}
     }
@@ -205,7 +205,7 @@ def test_in_doubt_an_operator_decides_which_reader_has_the_offsets_of_a_dead_run
     )
 
 
-def test_brokers_that_are_named_are_joined_too_and_keys_of_newer_ones_are_refused_with_their_release(
+def test_brokers_by_name_are_joined_too_and_keys_of_newer_releases_are_rejected(
     member: Pipeline,
 ) -> None:
     member.settings = {"source": {"bootstrap_servers": [member.cluster.bootstrap]}}

@@ -34,7 +34,7 @@ MOST_MB = 400
 
 
 def fill(cluster: EmbeddedCluster, topic: str, records: int, size: int, compression: str) -> None:
-    """Values of which no two neighbours are alike, in the large record batches of a busy producer."""
+    """Values with different neighbours, in the large record batches of a busy producer."""
     values = [random.Random(number).randbytes(size // 2).hex().encode() for number in range(1000)]
     producer = Producer(
         {
@@ -98,7 +98,7 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
 
 
 @pytest.mark.parametrize(("size", "compression"), [(100, "lz4"), (1000, "zstd")])
-def test_a_range_twenty_times_as_large_takes_a_tenth_more_memory_at_most_and_none_takes_more_than_400_mb(
+def test_a_range_twenty_times_larger_takes_a_tenth_more_memory_and_none_over_400_mb(
     cluster: EmbeddedCluster,
     topic: TopicFactory,
     tmp_path: Path,

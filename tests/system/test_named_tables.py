@@ -32,7 +32,7 @@ def name_of(pipeline: Pipeline) -> str:
 
 
 @pytest.mark.long
-def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_its_path_finds_the_rows_of_the_one_by_its_name(
+def test_the_first_run_creates_a_free_name_and_a_pipeline_by_its_path_finds_the_rows(
     named: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -103,7 +103,7 @@ def test_doctor_reports_how_a_run_will_use_a_free_name(named: Pipeline) -> None:
 
 
 @pytest.mark.long
-def test_a_table_lost_for_good_is_created_by_its_catalog_as_the_message_advises_and_used_after_its_acceptance(
+def test_a_table_lost_for_good_is_created_as_the_message_advises_and_used_once_accepted(
     named: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_table_lost_for_good_is_created_by_its_catalog_as_the_message_advises_
 
 
 @pytest.mark.long
-def test_a_table_in_the_catalogs_location_or_without_columns_is_reported_with_the_statement_that_repairs_it(
+def test_a_table_outside_the_catalog_or_without_columns_is_reported_with_its_statement(
     named: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -225,7 +225,7 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
 
 
 @pytest.mark.long
-def test_a_pipeline_with_its_first_use_of_the_catalog_inherits_another_one_in_the_table_of_that_name(
+def test_a_pipeline_with_its_first_named_table_inherits_another_one_in_that_table(
     named: Pipeline,
 ) -> None:
     named.ran()

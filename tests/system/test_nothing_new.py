@@ -29,7 +29,7 @@ def test_a_run_with_nothing_new_starts_no_process_and_loads_neither_spark_nor_th
         assert (cost["code"], cost["started"], cost["loaded"]) == (0, [], [])
 
 
-def test_a_run_with_nothing_new_sends_its_broker_each_request_once_over_one_connection_and_fetches_nothing(
+def test_a_run_with_nothing_new_sends_each_request_once_over_one_connection(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:
     """Offsets are three questions: where logs start, where they end for us, and for everybody."""

@@ -40,7 +40,7 @@ def stopped(pipeline: Pipeline, *words: str) -> None:
 
 
 # -- odd logs
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_one_record_among_empty_partitions_is_loaded_and_every_offset_is_kept(

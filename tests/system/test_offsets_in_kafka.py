@@ -62,7 +62,7 @@ def test_offsets_are_committed_in_kafka_only_with_our_metadata_and_a_crash_befor
 
 
 @pytest.mark.long
-def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_set_back_from_the_table(
+def test_a_moved_offset_stops_a_run_or_is_followed_and_is_restored_from_the_table(
     kept: Pipeline,
 ) -> None:
     committed_by_another(kept, {1: 7})

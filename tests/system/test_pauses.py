@@ -168,7 +168,7 @@ def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(
 
 
 @pytest.mark.without_spark
-def test_a_partition_that_is_paused_at_the_first_run_under_latest_loads_what_comes_later_whatever_its_timestamps(
+def test_a_partition_paused_at_the_first_run_under_latest_loads_every_later_record(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(config={"retention.ms": "-1"}, source={"starting_offsets": "latest"})

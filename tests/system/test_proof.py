@@ -368,7 +368,7 @@ def test_an_accepted_older_copy_is_proven_with_the_abandoned_offsets_named(
 
 
 @pytest.mark.long
-def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_their_plans_were_pruned(
+def test_rows_copied_into_another_table_are_expected_after_their_plans_were_pruned(
     pipeline: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -411,7 +411,7 @@ def test_an_update_of_another_writer_is_reported_as_by_a_run_until_it_is_accepte
 
 
 @pytest.mark.without_spark
-def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan_once_it_is_acknowledged(
+def test_a_foreign_table_created_after_plan_1_takes_the_plan_once_it_is_accepted(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(40)

@@ -44,7 +44,7 @@ def unproven(proof: Any) -> list[int]:
 
 
 @pytest.mark.long
-def test_columns_with_other_names_and_deletion_vectors_are_counted_again_also_when_the_commits_files_are_gone(
+def test_mapped_columns_and_deletion_vectors_are_recounted_also_without_the_commits_files(
     pipeline: Pipeline,
     spark: SparkSession,
 ) -> None:
@@ -71,7 +71,7 @@ def test_columns_with_other_names_and_deletion_vectors_are_counted_again_also_wh
     assert (proof.code, proof.document["found_rows"]) == (0, 160)
 
 
-def test_what_a_transform_may_have_dropped_before_a_crash_is_not_proven_until_an_operator_accepts_the_table(
+def test_rows_possibly_dropped_before_a_crash_are_unproven_until_an_operator_accepts(
     pipeline: Pipeline,
     shape: Shape,
 ) -> None:

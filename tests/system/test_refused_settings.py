@@ -175,7 +175,7 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
         ),
     ],
 )
-def test_a_transform_that_ends_the_process_or_returns_no_columns_of_a_table_is_reported_by_doctor_and_run_alike(
+def test_a_transform_that_exits_or_has_no_columns_is_reported_by_doctor_and_run_alike(
     pipeline: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
     spark: SparkSession,
@@ -307,7 +307,7 @@ def test_a_table_of_another_shape_is_named_with_the_column(
 
 
 # -- folders
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_place_where_no_table_can_be_is_named_before_a_plan_is_stored(

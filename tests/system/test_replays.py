@@ -162,7 +162,7 @@ def test_rows_are_made_in_another_table_and_the_pipelines_own_stays_as_it_is(
     )
 
 
-def test_a_table_with_deletion_vectors_and_mapped_columns_is_replayed_and_its_receipts_can_be_counted_again(
+def test_a_table_with_deletion_vectors_and_mapped_columns_is_replayed_and_recounted(
     marking: Pipeline,
     spark: SparkSession,
 ) -> None:

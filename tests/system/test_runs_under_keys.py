@@ -1,4 +1,4 @@
-"""Runs under a key and up to a time by the real command, on real ZooKeeper, Kafka, Spark and Delta."""
+"""Runs under a key and up to a time: the real command, ZooKeeper, Kafka, Spark and Delta."""
 
 from __future__ import annotations
 

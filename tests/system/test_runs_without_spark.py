@@ -111,7 +111,7 @@ def test_workers_that_die_repeatedly_end_the_run_with_the_reason_of_their_end(
     assert small.is_whole()
 
 
-def test_an_error_in_a_worker_is_reported_with_its_place_and_the_same_plan_is_finished_after_the_repair(
+def test_an_error_in_a_worker_is_reported_with_its_place_and_the_plan_is_finished_later(
     small: Pipeline,
 ) -> None:
     with contextlib.closing(KafkaProducer(bootstrap_servers=small.cluster.bootstrap)) as producer:

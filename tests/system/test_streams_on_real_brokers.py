@@ -49,7 +49,7 @@ def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
     return name
 
 
-def test_every_record_is_returned_once_and_a_group_of_kafka_continues_at_the_commit_of_another_client(
+def test_every_record_is_returned_once_and_a_group_continues_at_another_clients_commit(
     cluster: EmbeddedCluster,
     filled: str,
     unused_group: str,

@@ -56,7 +56,7 @@ def named(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     return pipeline
 
 
-def test_runs_and_looks_go_by_the_kept_place_and_a_pipeline_by_its_path_finds_the_rows_of_the_one_by_its_name(
+def test_commands_use_the_stored_location_and_a_pipeline_by_its_path_finds_the_rows(
     named: Pipeline,
 ) -> None:
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_runs_and_looks_go_by_the_kept_place_and_a_pipeline_by_its_path_finds_th
     refused(named.under("by-path").door("run"), 5, "loaded", str(named.table))
 
 
-def test_a_command_that_waited_for_the_driver_does_not_go_by_a_place_that_was_resolved_anew_meanwhile(
+def test_a_command_that_waited_for_the_driver_stops_if_the_location_was_resolved_anew(
     named: Pipeline,
 ) -> None:
     settings = with_table(load_settings(str(named.conf)))

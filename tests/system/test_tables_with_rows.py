@@ -28,7 +28,7 @@ BY_SPARK, BY_ARROW = {"writer": "spark"}, {"writer": "arrow"}
 def written_by_a_query(
     pipeline: Pipeline, spark: SparkSession, columns: Sequence[str] = COLUMNS, **table: Any
 ) -> Pipeline:
-    """A new pipeline on a table that a streaming query wrote: 400 rows of the topic's 600 records."""
+    """A new pipeline on a streaming query's table: 400 rows of the topic's 600 records."""
     pipeline.produce(400)
     pipeline.ran()
     rows = spark.read.format("delta").load(str(pipeline.table)).select(*columns)
@@ -77,7 +77,7 @@ def is_proven(pipeline: Pipeline, *, before: int, loaded: int) -> None:
 
 
 @pytest.mark.parametrize("table", [BY_SPARK, BY_ARROW], ids=["spark", "arrow"])
-def test_a_table_of_a_streaming_query_is_rejected_by_each_command_until_the_run_may_begin_after_its_rows(
+def test_a_table_of_a_streaming_query_is_rejected_until_a_run_begins_after_its_rows(
     pipeline: Pipeline,
     spark: SparkSession,
     table: dict[str, Any],
@@ -107,7 +107,7 @@ def test_a_table_of_a_streaming_query_is_rejected_by_each_command_until_the_run_
 
 
 @pytest.mark.parametrize("table", [BY_SPARK, BY_ARROW], ids=["spark", "arrow"])
-def test_rows_accepted_as_those_of_another_log_stay_and_every_record_is_loaded_in_the_next_incarnation(
+def test_rows_accepted_as_another_logs_stay_and_the_next_incarnation_loads_every_record(
     pipeline: Pipeline,
     spark: SparkSession,
     table: dict[str, Any],
@@ -200,7 +200,7 @@ def test_our_own_table_without_its_transactions_continues_after_its_rows(
 
 
 def without_transactions(table: Path) -> None:
-    """As deltalake 0.17.4 wrote a checkpoint: no `txn` is in it; and older commits are cleaned up."""
+    """A checkpoint as of deltalake 0.17.4, without `txn`; older commits are cleaned up."""
     clean_log(table)
     [checkpoint] = table.glob("_delta_log/*.checkpoint.parquet")
     found = parquet.read_table(checkpoint)
@@ -293,7 +293,7 @@ def test_rows_of_a_topic_added_later_are_continued_or_accepted_as_other_records(
     assert both.door("verify").code == 0
 
 
-def test_a_topic_that_the_conf_left_out_of_a_restore_by_rows_is_not_loaded_over_its_rows_when_it_is_named_again(
+def test_a_topic_left_out_of_a_restore_by_rows_is_not_loaded_over_its_rows_later(
     pipeline: Pipeline,
     topic: TopicFactory,
 ) -> None:

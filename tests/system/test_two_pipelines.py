@@ -46,7 +46,7 @@ def take_over(pipeline: Pipeline, place: str) -> Any:
     return pipeline.door("pipelines", "inherit", "--predecessor", place, "--reason", "renamed")
 
 
-def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_place_and_then_nothing_is_there_twice(
+def test_a_renamed_group_is_rejected_until_it_inherits_and_then_loads_nothing_twice(
     pipeline: Pipeline,
     renamed: Pipeline,
 ) -> None:
@@ -74,7 +74,7 @@ def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_pl
 
 
 @pytest.mark.long
-def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_taken_over_with_all_it_had_taken(
+def test_an_unexecuted_inheritance_is_withdrawn_and_an_executed_one_is_inherited_whole(
     pipeline: Pipeline,
     renamed: Pipeline,
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_t
 
 
 @pytest.mark.long
-def test_a_taken_over_pipeline_of_another_zookeeper_stops_by_the_tables_word_and_can_take_its_place_back(
+def test_an_inherited_pipeline_of_another_zookeeper_stops_and_can_inherit_back(
     pipeline: Pipeline,
     renamed: Pipeline,
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_driver_that_slept_while_its_pipeline_was_taken_over_appends_nothing(
     assert pipeline.door("verify").code == 0
 
 
-def test_verify_names_the_replay_that_removes_exactly_the_second_copies_of_rows_that_were_loaded_twice(
+def test_verify_names_the_replay_that_removes_exactly_the_second_copies(
     pipeline: Pipeline,
     renamed: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
@@ -352,7 +352,7 @@ def other_pipeline(pipeline: Pipeline) -> Pipeline:
     return pipeline.under("other", topic=other_topic, produced=0)
 
 
-def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their_records_in_their_first_run(
+def test_two_pipelines_that_create_one_table_at_once_both_load_in_their_first_run(
     pipeline: Pipeline,
 ) -> None:
     other = other_pipeline(pipeline)

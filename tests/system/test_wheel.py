@@ -117,7 +117,7 @@ def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Place:
-    """What the page of installing calls /opt/venv, and the folder in which its commands are typed."""
+    """The installation page's /opt/venv, and the working directory of its commands."""
 
     folder: Path
     source: Path
@@ -214,7 +214,7 @@ def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
 
 
 @pytest.mark.long
-def test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed(
+def test_the_environment_is_packed_and_reads_on_bare_workers_by_the_printed_command(
     installed: Place, cluster: EmbeddedCluster, filled: str, tmp_path: Path
 ) -> None:
     etl, path = (

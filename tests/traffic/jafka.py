@@ -62,7 +62,7 @@ class JafkaTraffic(OldTraffic):
         return encode_physical(entries)
 
     def append(self, log: OldLog, content: bytes) -> None:
-        """A produce has no answer; the answer of a request after it comes when the produce is done."""
+        """A produce has no answer; the answer to the next request shows that it is done."""
         where = string(log.topic) + struct.pack(">i", log.partition)
         with asking(log.broker) as ask:
             ask(struct.pack(">h", _PRODUCE) + where + struct.pack(">i", len(content)) + content)

@@ -59,9 +59,7 @@ def test_a_table_that_differs_from_the_topic_is_not_whole(rows: list[Row], found
         checked(Figures(Counter(THREE), Counter(rows)))
 
 
-def test_two_messages_of_one_entry_of_a_physical_log_are_not_double_and_the_second_of_one_index_is() -> (
-    None
-):
+def test_two_messages_of_an_entry_are_not_double_and_the_second_of_one_index_is() -> None:
     entry: list[Row] = [(0, 1, 31, 0, "a"), (0, 1, 31, 1, "a"), (1, 1, 31, 0, "a")]
     assert checked(Figures(Counter(entry), Counter(entry))) == Checked(3, 3, 0, 0, 0)
     with pytest.raises(AssertionError, match="missing=0, double=1, unexpected=0"):
@@ -174,9 +172,7 @@ def test_a_member_of_kafkas_own_group_is_killed_and_refused_at_each_step_too() -
     } <= others
 
 
-def test_a_member_that_commits_after_its_append_is_killed_and_overtaken_around_that_commit_in_both_storages() -> (
-    None
-):
+def test_a_member_that_commits_after_its_append_is_killed_around_that_commit() -> None:
     named = [name.removeprefix("behind the append") for name in names_of(39)]
     assert named == [
         *(
@@ -273,7 +269,7 @@ def test_the_table_has_the_time_of_its_cases(tmp_path: Path) -> None:
     assert "Not played" not in page
 
 
-def test_the_page_of_stores_has_a_line_for_each_store_writer_and_row_and_each_pair_is_continued_alone(
+def test_the_page_of_stores_has_a_line_for_each_case_and_each_pair_is_continued_alone(
     tmp_path: Path,
 ) -> None:
     cases, reported = (

@@ -73,7 +73,7 @@ class Read(NamedTuple):
 
 @functools.cache
 def read(path: Path) -> Read:
-    """Parsed and walked once; the trees of all files together would fill memory, and are not kept."""
+    """Parse and walk each file once; the trees of all files would fill memory and are dropped."""
     tree = ast.parse(path.read_text())
     nodes = tuple(ast.walk(tree))
     raised = [node.exc for node in nodes if isinstance(node, ast.Raise)]

@@ -12,9 +12,7 @@ from tests.model import arriving
 from tests.model.arriving import explore
 
 
-def test_every_interleaving_of_two_drivers_with_a_table_that_appears_or_is_exchanged_keeps_every_law() -> (
-    None
-):
+def test_every_interleaving_of_two_drivers_with_a_new_or_exchanged_table_keeps_every_law() -> None:
     states, law = explore()
     assert law is None, law
     assert states > 50_000

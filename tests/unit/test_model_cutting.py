@@ -1,4 +1,4 @@
-"""Cut logs in every interleaving of the small model; `State()` has more budgets and takes minutes."""
+"""Truncated logs in every interleaving of the small model; `State()` has more and takes minutes."""
 
 from __future__ import annotations
 

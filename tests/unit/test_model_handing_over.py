@@ -26,7 +26,7 @@ def test_the_same_holds_where_the_answer_to_a_hand_over_is_lost() -> None:
     assert explore(UNANSWERED)[1] is None
 
 
-def test_records_read_by_others_before_an_uncommitted_plan_are_not_read_again_and_the_replacement_records_them() -> (
+def test_records_read_by_others_before_an_uncommitted_plan_are_recorded_and_not_read_again() -> (
     None
 ):
     states, broken = explore(READ_ON)

@@ -40,7 +40,7 @@ def test_in_the_model_a_topic_accepted_as_a_whole_doubles_the_log_that_a_broker_
     assert "there twice" in str(explore(SMALL)[1])
 
 
-def test_in_the_model_the_topics_id_does_not_show_a_recreated_log_with_its_znode_kept_by_another_broker(
+def test_in_the_model_the_topics_id_does_not_show_a_log_recreated_under_another_znode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(making_again, "lost", lambda *_: [])

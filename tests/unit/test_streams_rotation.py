@@ -80,9 +80,7 @@ def test_a_seek_discards_the_fetched_records_and_fetches_again() -> None:
     assert turns.to_fetch() == (P0,) and turns.take(9) == {}
 
 
-def test_a_log_that_is_assigned_no_longer_hands_out_nothing_and_one_that_stays_keeps_its_turn_its_rest_and_its_pause() -> (
-    None
-):
+def test_a_revoked_log_returns_nothing_and_the_others_keep_turn_rest_and_pause() -> None:
     turns = rotation(P0, P1)
     turns.add(P0, iter([0]))
     turns.add(P1, iter([5, 6]))
@@ -114,9 +112,7 @@ def broken(*before: int) -> Iterator[int]:
     raise CorruptData("a bad CRC")
 
 
-def test_records_before_a_broken_one_are_returned_and_it_is_raised_when_the_turn_has_nothing_else() -> (
-    None
-):
+def test_records_before_a_broken_one_are_returned_and_it_is_raised_with_nothing_else() -> None:
     turns = rotation(P0, P1)
     turns.add(P0, broken(0, 1))
     turns.add(P1, iter([5, 6]))

@@ -1,4 +1,4 @@
-"""What docstrings and docs call by its name is there: modules, symbols, settings, files and tests."""
+"""Names in docstrings and docs exist: modules, symbols, settings, files and tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Written(NamedTuple):
 
 @functools.cache
 def written(path: Path) -> Written:
-    """Parsed and walked once; the trees of all files together would fill memory, and are not kept."""
+    """Parse and walk each file once; the trees of all files would fill memory and are dropped."""
     symbols, texts, names = dict[str, set[str]](), list[str](), set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         symbols.update(_defined(node))
@@ -124,7 +124,7 @@ def _has(defined: dict[str, set[str]], tail: list[str]) -> bool:
 
 @functools.cache
 def ours() -> frozenset[str]:
-    """Modules, folders and classes. Computed by the tests, not at import, which each worker does."""
+    """Modules, folders and classes. Computed by the tests: each worker imports this module."""
     modules = {part for path in MODULES for part in dotted(path).split(".")}
     return frozenset(
         modules
@@ -133,7 +133,7 @@ def ours() -> frozenset[str]:
 
 
 def names_in(text: str) -> set[str]:
-    """`module.symbol` in backticks, where the first part is a module, a folder or a class of ours."""
+    """`module.symbol` in backticks, with a module, a folder or a class of ours as first part."""
     found = {
         name.removesuffix("()")
         for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)

@@ -396,7 +396,7 @@ def test_the_leader_that_reports_an_end_reports_its_epoch(
 
 
 # -- Kafka's own group
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def assignment(*partitions: int) -> bytes:
@@ -447,7 +447,7 @@ def test_a_group_that_never_existed_has_no_coordinator_and_no_members(
 @pytest.mark.parametrize(
     ("state", "kind"), [("PreparingRebalance", "consumer"), ("Stable", "connect")]
 )
-def test_what_the_members_of_a_group_read_is_not_known_while_they_divide_it_or_divide_something_else(
+def test_assignments_of_a_group_are_unknown_during_a_rebalance_or_for_another_protocol(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, state: str, kind: str
 ) -> None:
     world = brokers[0].world
@@ -468,7 +468,7 @@ def test_what_the_members_of_a_group_read_is_not_known_while_they_divide_it_or_d
         ("Assigning", None),
     ],
 )
-def test_the_members_of_a_group_of_the_consumer_protocol_are_reported_with_present_and_target_assignments(
+def test_members_of_the_consumer_protocol_have_present_and_target_assignments(
     state: str, expected: frozenset[BrokerPartition] | None
 ) -> None:
     with (

@@ -312,7 +312,7 @@ def test_while_returned_records_are_committed_at_a_release_no_further_ones_are_r
         assert next(stream).offset == 2, "the last, which its thread may have been at"
 
 
-def test_what_a_thread_had_in_its_hands_when_its_partition_went_is_not_committed_with_the_next_share(
+def test_records_in_process_at_a_revocation_are_not_committed_with_the_next_assignment(
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 0, *[b"%d" % number for number in range(10)])

@@ -180,7 +180,7 @@ def test_a_commit_accepted_in_part_after_a_lost_answer_is_never_void(
         hand_over(cluster, [], tries_for_s=20)
 
 
-def test_one_that_was_taken_of_the_topics_that_the_coordinator_knew_is_not_void_once_its_membership_is_over(
+def test_a_commit_of_the_known_topics_is_not_void_after_its_membership_ended(
     broker: FakeBroker,
     cluster: Cluster,
 ) -> None:

@@ -185,7 +185,7 @@ def some_bytes(connection: socket.socket, frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("fails_on_loss", [True, False])
-def test_a_log_that_reaches_far_enough_and_gives_nothing_is_out_of_reach_and_nothing_of_it_counts_as_gone(
+def test_a_log_that_reaches_far_enough_without_data_is_unreachable_and_not_lost(
     brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool
 ) -> None:
     brokers[1].script[FETCH].extend([nothing] * 1000)

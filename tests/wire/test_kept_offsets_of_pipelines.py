@@ -63,7 +63,7 @@ def test_metadata_of_this_pipeline_is_its_plans_and_any_other_stays_as_it_is(
 
 
 @pytest.mark.parametrize("there", [None, (500, "theirs"), (800, "another's")])
-def test_an_offset_moves_from_the_observed_value_or_from_none_and_counts_if_another_client_moved_it_there(
+def test_an_offset_moves_from_the_observed_value_or_counts_if_it_is_there_already(
     broker: FakeBroker,
     cluster: Cluster,
     there: tuple[int, str] | None,

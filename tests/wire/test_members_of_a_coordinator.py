@@ -273,7 +273,7 @@ def test_a_moved_coordinator_is_looked_up_again_and_the_member_continues_there(
 
 
 @of_each
-def test_a_connection_that_breaks_and_a_coordinator_that_is_silent_for_a_while_cost_nothing_within_the_session(
+def test_a_broken_connection_and_a_silent_coordinator_cost_nothing_within_the_session(
     broker: FakeCoordinator,
     stage: Stage,
     protocol: GroupProtocol,
@@ -391,7 +391,7 @@ def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_
             )
 
 
-def test_where_the_coordinator_does_not_describe_its_group_a_static_leader_that_comes_back_has_it_divided_anew(
+def test_without_a_description_of_the_group_a_returning_static_leader_rebalances_it(
     broker: FakeCoordinator,
     stage: Stage,
 ) -> None:
@@ -404,7 +404,7 @@ def test_where_the_coordinator_does_not_describe_its_group_a_static_leader_that_
             assert back.generation != half.generation
 
 
-def test_where_the_coordinator_does_not_describe_its_group_a_static_follower_that_comes_back_stays_in_it(
+def test_without_a_description_of_the_group_a_returning_static_follower_stays_in_it(
     broker: FakeCoordinator,
     stage: Stage,
 ) -> None:
@@ -458,7 +458,7 @@ def test_a_held_log_stays_ours_until_its_release_and_has_no_other_owner_before(
         other.leave()
 
 
-def test_a_share_that_is_held_from_the_join_on_is_the_same_by_a_later_epoch_until_the_membership_ends(
+def test_an_assignment_held_from_the_join_is_the_same_in_later_epochs_of_the_membership(
     broker: FakeCoordinator,
     stage: Stage,
 ) -> None:

@@ -35,7 +35,8 @@ def conf(broker: FakeBroker, tmp_path: Path) -> Path:
 
 
 def append(broker: FakeBroker, *records: Rec, **fields: object) -> None:
-    broker.append("clicks", 0, encode(Batch(broker.log("clicks").log_end, records, **fields)))  # type: ignore[arg-type]
+    batch = Batch(broker.log("clicks").log_end, records, **fields)  # type: ignore[arg-type]
+    broker.append("clicks", 0, encode(batch))
 
 
 def peek(conf: Path, *words: str) -> CommandResult:

@@ -466,9 +466,7 @@ def test_a_port_that_leaves_everything_unanswered_is_unreachable() -> None:
             connected.topic_metadata()
 
 
-def test_a_process_without_free_file_descriptors_gets_that_error_and_no_advice_about_the_broker() -> (
-    None
-):
+def test_a_process_without_free_file_descriptors_gets_that_error_and_no_other_advice() -> None:
     """A run has a connection to each broker of the cluster, and shells often allow 1,024 files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with (

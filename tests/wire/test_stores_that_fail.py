@@ -116,8 +116,8 @@ def place(
 def careless_server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[StoreServer, FaultyWay]]:
-    """A store with a proxy in front of it that drops If-None-Match. The other stores check signatures
-    over the header, so a proxy cannot drop it there.
+    """A store with a proxy in front of it that drops If-None-Match. Other stores sign the header,
+    so that a proxy cannot drop it.
     """
     folder = tmp_path_factory.mktemp("careless")
     with (
@@ -142,7 +142,7 @@ def careless(
 def test_on_a_store_that_ignores_if_none_match_two_pipelines_replace_each_others_commits(
     careless: Place,
 ) -> None:
-    """The fault itself, without the probe: both writers get success, and the rows of one are gone."""
+    """The fault without the probe: both writers get success, and the rows of one are lost."""
     assert careless.appended(1) is Result.APPLIED
     careless.way.rules(Rule("PUT", "_delta_log/0", 1, "late"))
     with ThreadPoolExecutor(1) as pool:

@@ -463,7 +463,7 @@ def test_a_broker_of_0_8_is_read_and_the_end_of_its_log_is_reported() -> None:
                 polled(consumer, 1)
 
 
-def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_entry_is_the_position(
+def test_on_jafka_each_message_of_an_entry_has_its_index_and_the_position_is_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = BrokerPartition("clicks", 0, 3)

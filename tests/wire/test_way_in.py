@@ -1,4 +1,4 @@
-"""Encryption and logins on a socket: they change nothing for the caller; and a login that expires."""
+"""Encryption and logins on a socket, transparent for the caller; and a login that expires."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_truncated_response_is_requested_again_and_costs_no_record(
 
 
 @pytest.mark.parametrize("kind", [Worker, WorkerHere])
-def test_a_worker_gives_back_rows_a_refusal_and_a_bug_with_its_traceback_also_where_tests_have_it_in_their_own_process(
+def test_a_worker_returns_rows_errors_and_bugs_with_a_traceback_also_in_the_tests_process(
     pool_tasks: tuple[list[Task], ReadOptions],
     broker: FakeBroker,
     tmp_path: Path,

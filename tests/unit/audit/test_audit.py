@@ -216,9 +216,7 @@ def ledgers(draw: st.DrawFn) -> Expected:
     return Expected(tuple(pieces))
 
 
-def test_offsets_that_were_given_up_are_neither_missed_nor_a_surprise_and_still_may_not_be_double() -> (
-    None
-):
+def test_abandoned_offsets_are_neither_missing_nor_unexpected_and_may_not_be_double() -> None:
     expected = Expected(
         (applied(40_000, 40_010),), (Interval(0, 10, 10),), given_up=(Interval(10, 40_000, 39_990),)
     )

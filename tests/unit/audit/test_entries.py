@@ -1,4 +1,4 @@
-"""What an audit of physical logs finds: literals, and a law that compares it with counting by hand."""
+"""The findings of an audit of physical logs: literals, and a comparison with a count by hand."""
 
 from __future__ import annotations
 

@@ -28,9 +28,7 @@ DELETE, WRITE = (
 )
 
 
-def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt_does_not_know_them() -> (
-    None
-):
+def test_reasons_are_summed_over_results_and_intervals_and_unknown_after_a_recount() -> None:
     expected = Expected(
         (
             (OffsetRange(LOG, 100, 120), RangeResult(10, 900, 4, 3, 3)),
@@ -121,9 +119,7 @@ def test_a_log_is_right_when_all_that_is_missing_may_be_missing() -> None:
     assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, unexpected=1)).is_right
 
 
-def test_unprovable_ranges_are_reported_with_their_plans_and_are_wrong_until_an_operator_accepts_the_table_after_them() -> (
-    None
-):
+def test_unprovable_ranges_are_reported_with_their_plans_until_an_operator_accepts() -> None:
     unproven = (
         IncompleteInterval(0, 10, 4),
         IncompleteInterval(10, 30, 2),

@@ -21,9 +21,7 @@ PLAN = plain_plan(
 TABLE = Table("t", 3, 1)
 
 
-def test_rows_from_before_plan_one_are_those_of_its_offsets_and_incarnations_without_those_loaded_since() -> (
-    None
-):
+def test_rows_from_before_plan_one_are_those_of_its_offsets_without_later_loads() -> None:
     assert rows_before_of(PLAN, TABLE, {}) == {FIRST: [(10, 100)], SECOND: [(0, 50)]}
     backfilled = Expected(
         applied=((OffsetRange(LOG, 20, 30), RangeResult(10)),), coverage=(Interval(0, 12, 12),)

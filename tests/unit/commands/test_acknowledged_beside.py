@@ -17,7 +17,7 @@ from tests.fakes.backfill_stories import stored
 from tests.fakes.stories import SETTINGS
 
 
-def test_a_backfill_with_an_uncountable_plan_does_not_prevent_the_acceptance_of_a_table_for_the_others(
+def test_an_uncountable_plan_of_a_backfill_does_not_prevent_the_acceptance_of_a_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outside = stored()

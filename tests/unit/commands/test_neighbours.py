@@ -54,7 +54,9 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def judged(ledger: Ledger, found: LogFindings, table: Table = TABLE) -> tuple[LogFindings, int]:
-    (one,), rows = without_others(World(), ledger, table, {AUDITED: Expected()}, (found,))  # type: ignore[arg-type]
+    expected = {AUDITED: Expected()}
+    world: Any = World()
+    (one,), rows = without_others(world, ledger, table, expected, (found,))
     return one, rows
 
 
@@ -70,7 +72,7 @@ def test_double_rows_of_an_inherited_pipeline_are_reported_too() -> None:
     assert judged(RETIRED, unequal)[0].unexpected == 2
 
 
-def test_rows_of_a_pipeline_in_service_that_no_plan_put_there_are_a_surprise_though_another_one_knows_the_topic() -> (
+def test_unplanned_rows_of_an_active_pipeline_are_unexpected_though_another_knows_the_topic() -> (
     None
 ):
     assert judged(Ledger("u"), BEYOND) == (BEYOND, 0)
@@ -80,9 +82,7 @@ def test_rows_of_a_pipeline_in_service_that_no_plan_put_there_are_a_surprise_tho
     assert stops_a_run(THEIRS, Ledger("u"))
 
 
-def test_a_pipeline_that_has_loaded_nothing_is_refused_in_the_words_of_a_run_where_another_one_has_loaded_its_topic() -> (
-    None
-):
+def test_a_pipeline_without_loads_is_rejected_as_by_a_run_if_another_loaded_its_topic() -> None:
     world = World(snapshot_of(loaded_by_another(6, 6, 6)))
     with pytest.raises(LedgersDisagree) as caught:
         reject_topics_loaded_by_others(world, FirstRun(), TABLE, Ledger())  # type: ignore[arg-type]

@@ -186,9 +186,7 @@ def test_a_stored_plan_with_an_expired_range_is_reported_as_superseded_next() ->
     assert found.refusal is None
 
 
-def test_a_ledger_restored_from_an_old_copy_is_older_than_the_table_and_rewritten_by_the_next_run() -> (
-    None
-):
+def test_a_ledger_from_an_old_copy_is_older_than_the_table_and_rewritten_by_the_next_run() -> None:
     found = diff(with_an_old_ledger())
     assert rows_of(found) == [
         (0, 5, 5, 7, "ledger behind the table"),

@@ -53,7 +53,8 @@ def stands(**changes: Any) -> Standing:
 def rows_of(
     world: Rows, standing: Standing, vanished: dict[Any, Any] | None = None
 ) -> dict[BrokerPartition, int]:
-    return _rows_of(world, {A: (50, 200), B: (100, 200)}, standing, vanished or {})  # type: ignore[arg-type]
+    ranges = {A: (50, 200), B: (100, 200)}
+    return _rows_of(world, ranges, standing, vanished or {})  # type: ignore[arg-type]
 
 
 def test_a_position_does_not_go_back_over_rows_of_a_log_that_was_cut() -> None:

@@ -225,7 +225,7 @@ def test_the_doctor_reports_topics_without_a_way_to_detect_recreation() -> None:
 @pytest.fixture
 def by_transform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """A conf that names a function of a module that lies there, and a table that does not."""
-    body = "number = 7\n\ndef fails(rows):\n    raise ValueError('the transform was called with rows')\n"
+    body = "number = 7\n\ndef fails(rows):\n    raise ValueError('called with rows')\n"
     name = f"shaping_{abs(hash(tmp_path))}"
     (tmp_path / f"{name}.py").write_text(body)
     monkeypatch.syspath_prepend(str(tmp_path))

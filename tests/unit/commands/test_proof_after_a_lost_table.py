@@ -1,5 +1,5 @@
-"""What `verify` and `find_table_gaps` expect where a table was lost, that was accepted, and a backfill
-loaded the lost records again.
+"""Rows that `verify` and `find_table_gaps` expect after the accepted loss of a table and a backfill
+of the lost records.
 """
 
 from __future__ import annotations

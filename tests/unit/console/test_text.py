@@ -33,8 +33,8 @@ PLANS: list[dict[str, Any]] = [
     for number, rows, version in ((11_999, 1_234_567_890, 12_001), (12_000, None, None))
 ]
 LONG = (
-    "the topics of a cluster with a long sentence that describes what the check found and is longer "
-    "than one line of a terminal"
+    "the topics of a cluster with a long sentence that describes what the check found and is "
+    "longer than one line of a terminal"
 )
 DIAGNOSIS = Diagnosis(
     (

@@ -104,9 +104,7 @@ def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide
         assert value in refused.value.message and "/wh/clicks" in refused.value.message
 
 
-def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_that_both_messages_name() -> (
-    None
-):
+def test_a_lost_table_is_restored_first_or_recreated_by_the_command_of_both_messages() -> None:
     for refusal, code in (
         (missing_files_error(NAME, "/wh/clicks"), 5),
         (unknown_name_error(NAME), 2),
@@ -164,9 +162,7 @@ def test_the_statement_that_makes_a_table_names_its_partitions() -> None:
     )
 
 
-def test_what_to_check_of_a_named_table_speaks_of_its_name_and_names_the_way_that_loses_nothing_before_any_other() -> (
-    None
-):
+def test_the_action_for_a_named_table_has_its_name_and_the_lossless_way_first() -> None:
     check = with_table_name(
         "that table.path is the table; accept it: etl table accept-changes CONF 1", NAME
     )

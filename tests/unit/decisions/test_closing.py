@@ -1,4 +1,4 @@
-"""The plan that takes the number of a stored one away from a driver that sleeps, and reads nothing."""
+"""The plan without ranges that supersedes a stored one of a sleeping driver."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def test_a_stored_take_over_is_executed_as_it_is() -> None:
     assert needs_closing(plan) and closing_plan_of(plan, "retired", now_ms=5) is plan
 
 
-def test_a_plan_that_reads_nothing_is_closed_only_where_it_superseded_one_that_a_driver_may_hold() -> (
-    None
-):
+def test_a_plan_without_ranges_is_closed_only_if_it_superseded_one_a_driver_may_hold() -> None:
     assert needs_closing(stored())
     assert not needs_closing(stored(ranges=(), kind=PlanKind.SET))
     assert needs_closing(stored(ranges=(), kind=PlanKind.SET, supersedes="2" * 32))

@@ -398,9 +398,7 @@ def test_if_the_abandoned_part_of_the_intervals_is_unknown_all_of_them_are_aband
     )
 
 
-def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_surprise_to_who_takes_over() -> (
-    None
-):
+def test_rows_of_every_incarnation_of_an_inherited_log_are_expected_by_the_heir() -> None:
     found = inherit_intervals(
         LoadedIntervals(), None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2}
     )
@@ -428,9 +426,7 @@ def test_the_first_offsets_that_nothing_holds_are_named() -> None:
     assert first_gap([(0, 9)], 4, 4) is None
 
 
-def test_folding_keeps_the_run_key_of_a_plan_that_reached_its_bound_and_forgets_one_that_a_cap_cut() -> (
-    None
-):
+def test_folding_keeps_the_run_key_of_a_complete_plan_and_drops_that_of_a_capped_one() -> None:
     until = Bounds(until=Bound("T", at_ms=5))
     first, cut, last = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 10))
     found = fold(LoadedIntervals(), replace(first[0], run_key="k1", bounds=until), first[1])

@@ -98,7 +98,7 @@ def test_other_owners_are_no_drivers_of_ours(owner: str) -> None:
 
 
 # -- decisions
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_without_consumers_and_owners_no_partition_is_left_out() -> None:
@@ -159,7 +159,7 @@ def test_a_driver_of_this_pipeline_is_no_other_owner_and_one_of_another_pipeline
         ("a-1", "group_a-1"),
     ],
 )
-def test_a_registration_of_this_pipeline_is_no_live_consumer_and_what_it_owns_is_nobodys_to_leave_alone(
+def test_our_own_registration_is_no_live_consumer_and_its_claims_have_no_other_owner(
     instance_id: str | None,
     consumer: str,
 ) -> None:
@@ -187,9 +187,7 @@ def test_a_consumer_of_another_name_is_another_owner(settings: Settings) -> None
         leave_to_owners(snapshot_of({}, "group_etl"), settings)
 
 
-def test_a_member_leaves_partitions_outside_its_assignment_and_respects_live_consumers_of_kafkas_group_only() -> (
-    None
-):
+def test_a_member_leaves_other_assignments_and_respects_live_consumers_of_kafkas_group() -> None:
     share = MemberAssignment("group_etl", Membership.ZOOKEEPER, "range", None, frozenset({A}))
     snapshot = replace(snapshot_of({B: FOREIGN}, "group_host-1", "client-1"), share=share)
     left = leave_to_owners(snapshot, settings_of(mode="join"))
@@ -271,7 +269,7 @@ def test_each_owner_is_reported_once_per_topic() -> None:
 
 
 # -- the story
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def outside_of(**changes: Any) -> Outside:
@@ -324,9 +322,7 @@ def test_the_offset_of_a_known_log_stays_while_another_client_owns_it() -> None:
     assert (plan := outside.newest_plan()) and plan.positions == {A: 7, B: 4, C: 7}
 
 
-def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start_and_there_is_no_other() -> (
-    None
-):
+def test_with_everything_owned_at_the_first_run_one_plan_keeps_the_starts() -> None:
     outside = outside_of(owners=dict.fromkeys(LOGS, FOREIGN))
     assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [
         Outcome.OWNED_BY_OTHERS,

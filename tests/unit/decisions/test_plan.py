@@ -171,7 +171,7 @@ def test_positions_of_logs_that_are_gone_are_carried_on() -> None:
 
 
 # -- unusual states
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("committed", [{}, {A: Committed(7, 2)}])
@@ -369,9 +369,7 @@ def test_expressions_must_match_something() -> None:
         reject_missing_topics(settings_of(topics=["x.*"]), [])
 
 
-def test_a_topic_name_that_no_partition_folder_can_have_is_rejected_for_tables_partitioned_by_topic() -> (
-    None
-):
+def test_a_topic_name_without_a_valid_folder_is_rejected_for_tables_partitioned_by_topic() -> None:
     topics = ["clicks", "__HIVE_DEFAULT_PARTITION__"]
     reject_null_partition_value(SETTINGS, topics)
     partitioned = settings_of(table={"partition_by": ["event_date", "topic"]})
@@ -423,7 +421,7 @@ def test_a_plan_records_whether_a_transform_shaped_its_rows_whatever_the_present
 
 
 # -- laws
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 LIMITS = st.fixed_dictionaries(
     {
@@ -531,7 +529,7 @@ def test_runs_one_after_another_read_every_offset_once_and_end(
 
 
 # -- superseding
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 STORED = last_plan(
     {A: 10, B: 5, OTHER: 7},
@@ -691,17 +689,13 @@ def test_nothing_is_skipped_in_a_partition_while_it_has_no_leader() -> None:
     assert caught.value.retriable
 
 
-def test_offsets_skipped_in_a_partition_without_a_leader_are_reported_by_the_plan_that_reads_it() -> (
-    None
-):
+def test_offsets_skipped_without_a_leader_are_reported_by_the_plan_that_reads_them() -> None:
     once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
     plan = again(once, AWAY, settings=settings_of(on_no_leader="skip"))
     assert (offsets_of(plan), plan.positions[A], plan.losses) == ({B: [(0, 5)]}, 3, STORED.losses)
 
 
-def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one_that_leaves_the_partition_where_it_is() -> (
-    None
-):
+def test_a_stored_plan_without_a_leader_is_superseded_by_one_that_leaves_the_partition() -> None:
     skip = settings_of(on_no_leader="skip")
     state = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
     assert isinstance(state, Supersede)
@@ -714,9 +708,7 @@ def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one
     )
 
 
-def test_under_fail_a_stored_plan_without_a_leader_reports_the_key_that_lets_the_others_continue() -> (
-    None
-):
+def test_under_fail_a_plan_without_a_leader_reports_the_key_that_lets_others_continue() -> None:
     with pytest.raises(
         BrokerUnreachable, match="plan 4, which is stored and not in the table, reads it"
     ) as caught:
@@ -731,7 +723,7 @@ def test_under_fail_a_stored_plan_without_a_leader_reports_the_key_that_lets_the
     ),
     CAPS,
 )
-def test_plans_that_take_each_others_place_and_those_after_them_have_every_offset_in_one_range_or_one_loss(
+def test_superseding_plans_and_their_successors_have_every_offset_in_one_range_or_loss(
     deeds: list[tuple[int, int, int, int]],
     cap: int | None,
 ) -> None:

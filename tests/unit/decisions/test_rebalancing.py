@@ -112,9 +112,7 @@ def test_a_backoff_ends_with_the_time_to_join() -> None:
     ]
 
 
-def test_others_are_called_after_their_backoff_then_half_as_often_each_time_and_no_longer_than_they_may_take() -> (
-    None
-):
+def test_others_are_notified_after_their_backoff_then_half_as_often_up_to_a_limit() -> None:
     standing, after = MemberState(Phase.STABLE, "ab"), []
     while (wait_s := nudge_after_s(standing, TIMING)) is not None:
         after.append(wait_s)

@@ -173,9 +173,7 @@ def test_a_plan_made_for_a_table_or_appended_to_one_is_not_superseded_in_a_table
     disagreement(ledger, table, message)
 
 
-def test_for_a_plan_that_may_be_in_no_table_the_error_advises_to_search_it_and_not_to_abandon_it() -> (
-    None
-):
+def test_for_a_plan_that_may_be_in_no_table_the_action_is_to_search_and_not_to_abandon() -> None:
     error = disagreement(ledger_of(1, applied=False), table_of(None), "there was no table")
     assert (
         "searched in it: if it has some of them, the plan counts as done" in error.action
@@ -714,9 +712,7 @@ def test_a_plan_that_another_table_may_hold_needs_more_than_an_accepted_change()
     disagreement(result, table_of(None, id="clone"), "It is unknown whether plan 3")
 
 
-def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_one_made_for_that_table() -> (
-    None
-):
+def test_a_plan_without_a_row_in_the_accepted_table_is_superseded_for_that_table() -> None:
     acknowledgement = acknowledgement_of(1, table_id="by DDL", delta_version=0, lacks_plan=True)
     made = table_of(None, id="by DDL", version=0)
     first = replace(ledger_of(1, applied=False), acknowledged=acknowledgement)
@@ -766,7 +762,7 @@ RESET = plan_of(
 )
 @pytest.mark.parametrize("known", [ledger_of(2), Ledger()])
 @pytest.mark.parametrize("policy", OnOffsetChanged)
-def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_ledger_that_is_older(
+def test_an_offset_that_may_be_from_before_a_reset_is_never_followed_by_an_older_ledger(
     adopted: Plan,
     known: Ledger,
     policy: OnOffsetChanged,
@@ -802,9 +798,7 @@ def test_the_offsets_that_the_copied_ledger_itself_saw_or_left_are_moved_again(
     )
 
 
-def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_before_a_plan_has_read_there() -> (
-    None
-):
+def test_an_offset_above_a_resets_is_not_followed_before_a_plan_has_read_there() -> None:
     ledger, table = (
         Ledger(UID, RESET, CommitResult(3, RESET.id, 7, "t1", ())),
         table_of(3, metadata=stamp_of(RESET)),
@@ -819,7 +813,7 @@ def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_befor
 
 
 # -- laws
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 COMMITTED = st.dictionaries(
     st.sampled_from([A, B, C]),

@@ -1,4 +1,4 @@
-"""Which part of a ledger is lost, by the table; and offsets that another client moved are set back."""
+"""The lost part of a ledger, by the table; and the restore of moved offsets."""
 
 from __future__ import annotations
 
@@ -88,9 +88,7 @@ def test_an_offset_that_another_client_moved_goes_back_to_the_position(offset: i
     reject_unfinished(outside)
 
 
-def test_a_plan_without_a_recorded_result_gets_it_before_offsets_go_back_and_its_losses_are_reported() -> (
-    None
-):
+def test_a_plan_without_a_result_gets_it_before_offsets_go_back_and_reports_its_losses() -> None:
     outside, skips = loaded(), settings_of(on_data_loss="skip")
     outside.logs[A].end, outside.logs[A].log_start = 25, 20
     with pytest.raises(Crash):

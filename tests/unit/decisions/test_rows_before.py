@@ -39,9 +39,7 @@ def begins(plan: Plan) -> dict[BrokerPartition, int]:
     return {r.log: r.from_offset for r in plan.ranges}
 
 
-def test_a_first_plan_that_would_read_offsets_of_rows_in_the_table_is_refused_with_where_they_are_and_the_ways_out() -> (
-    None
-):
+def test_a_first_plan_over_rows_of_the_table_is_rejected_with_the_rows_and_the_actions() -> None:
     with pytest.raises(NeedsDecision) as refused:
         planned(seen())
     error = refused.value
@@ -117,9 +115,7 @@ def test_a_word_about_another_version_another_table_or_other_topics_is_none(
         planned(seen(ledger=word(**value)))
 
 
-def test_a_partition_that_could_not_be_read_at_first_is_judged_by_what_the_last_plan_keeps_of_it() -> (
-    None
-):
+def test_a_partition_unreadable_at_first_is_judged_by_the_facts_in_the_last_plan() -> None:
     last = plain_plan(
         positions={FIRST: 200},
         table_id="t",
@@ -143,9 +139,7 @@ def test_a_partition_that_could_not_be_read_at_first_is_judged_by_what_the_last_
     assert topics_accepted(later) == ("clicks",)
 
 
-def test_a_table_is_searched_before_plan_one_and_later_for_new_topics_only_if_it_had_rows_before() -> (
-    None
-):
+def test_a_table_is_searched_before_plan_one_and_for_later_topics_if_it_had_rows() -> None:
     topics, last = ("clicks", "views"), plain_plan(positions={FIRST: 1}, table_id="t")
     assert topics_to_check(topics, None, "t", has_commits=False) == {"clicks", "views"}
     assert topics_to_check(topics, None, "t", has_commits=True) == frozenset()

@@ -106,9 +106,7 @@ def test_a_position_does_not_go_back_over_rows_and_replay_is_named(to: int) -> N
     assert outside.plans == before
 
 
-def test_what_plans_have_loaded_is_refused_though_its_rows_are_gone_and_the_next_offset_that_will_do_is_named() -> (
-    None
-):
+def test_a_loaded_offset_is_rejected_also_without_rows_and_the_next_free_one_is_named() -> None:
     moves = (Move(A, 30, 5),)
     with pytest.raises(
         NeedsDecision, match="Offsets before 15 were loaded into the table already"
@@ -200,9 +198,7 @@ def test_an_offset_that_is_set_twice_before_a_run_reports_the_skipped_offsets_on
     ) == list(range(30))
 
 
-def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before_a_run_executes_it() -> (
-    None
-):
+def test_an_offset_set_in_place_of_a_reset_is_not_set_again_before_a_run_executes_it() -> None:
     outside = loaded()
     outside.logs[A].cut(5)
     outside.logs[A].end = 30
@@ -226,9 +222,7 @@ def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before
     assert set_to(outside, a=35)
 
 
-def test_a_position_that_was_set_in_the_place_of_a_plan_that_begins_a_log_is_not_set_again_before_a_run_executes_it() -> (
-    None
-):
+def test_an_offset_set_in_place_of_a_first_plan_is_not_set_again_before_a_run() -> None:
     outside = loaded(15, 3)
     outside.logs[C] = copy.copy(outside.logs[B])
     with pytest.raises(Crash):
@@ -294,7 +288,7 @@ def test_a_second_driver_that_sets_a_position_inside_a_run_loses_and_doubles_not
 
 
 @pytest.mark.parametrize("policy", ["fail", "follow"])
-def test_a_ledger_restored_from_a_copy_of_before_a_position_went_back_doubles_and_passes_over_nothing(
+def test_a_ledger_copy_from_before_an_offset_went_back_doubles_and_skips_nothing(
     policy: str,
 ) -> None:
     outside = unloaded()
@@ -309,9 +303,7 @@ def test_a_ledger_restored_from_a_copy_of_before_a_position_went_back_doubles_an
     assert rows_of(outside) == list(range(4, 15)) and not outside.losses
 
 
-def test_our_own_position_is_set_where_another_client_moved_the_offset_and_runs_would_follow_it() -> (
-    None
-):
+def test_our_own_offset_is_set_where_another_client_moved_it_and_runs_would_follow() -> None:
     outside, follows = loaded(), settings_of(on_offset_changed="follow")
     outside.logs[A].end = 30
     outside.move_offset(A, 22)

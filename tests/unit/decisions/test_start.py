@@ -74,9 +74,7 @@ def test_the_latest_record_of_a_partition_without_a_leader_is_that_of_the_first_
     assert its_rows(outside) == [6, 7, 8], "its start is decided by then"
 
 
-def test_a_partition_without_a_leader_that_starts_at_the_latest_has_no_row_where_nothing_came_since() -> (
-    None
-):
+def test_a_start_at_latest_without_a_leader_has_no_row_if_no_record_arrived_since() -> None:
     outside, settings = without_a_leader(later={}, starting_offsets="latest")
     run(outside, settings)
     leads_again(outside)
@@ -192,9 +190,7 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_fir
     reject_unfinished(outside)
 
 
-def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_the_first_ones_place() -> (
-    None
-):
+def test_the_start_of_an_unreadable_topic_survives_a_superseding_plan() -> None:
     outside, settings = (
         with_an_unread_topic("no_leader", 5),
         skipping_owners(on_data_loss="skip", starting_offsets="earliest"),
@@ -306,7 +302,7 @@ def test_a_decided_start_survives_the_loss_of_the_ledger() -> None:
 
 
 # -- the pure part
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 SKIP = plan_settings(on_no_leader="skip", starting_offsets="latest")
 
@@ -329,9 +325,7 @@ def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
     ]
 
 
-def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had_whatever_timestamps_come_later() -> (
-    None
-):
+def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_timestamps() -> None:
     left = replace(
         snapshot_of({B: (0, 5)}),
         owners={A: "consumer-1"},

@@ -225,7 +225,7 @@ def test_an_inherited_pipeline_stops_and_no_accepted_change_lets_it_continue() -
 
 
 # -- taking over
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_an_heir_begins_at_the_others_offsets_and_the_next_run_continues_from_there() -> None:
@@ -348,9 +348,7 @@ def test_an_heir_of_an_earlier_era_continues_after_both_under_a_number_that_the_
     assert where_we_stand(after, SETTINGS) == Replay(plan)
 
 
-def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_one_of_another_era() -> (
-    None
-):
+def test_a_plan_stored_for_another_table_has_loaded_nothing_into_one_of_another_era() -> None:
     outside = outside_of(4, 4, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -443,9 +441,7 @@ def test_the_offsets_of_another_cluster_are_not_taken_over(topic_id: str | None)
     )
 
 
-def test_records_between_the_tables_rows_and_a_committed_offset_above_them_are_not_passed_over() -> (
-    None
-):
+def test_records_between_the_tables_rows_and_a_larger_committed_offset_are_not_skipped() -> None:
     outside = loaded_by_another(9, 9, 9)
     outside.move_offset(LOGS[1], 7)
     with pytest.raises(
@@ -570,9 +566,7 @@ def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_ov
 # --------------------------------------------------------------------------------------------
 
 
-def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itself_and_none_of_its_offsets_is_passed_over() -> (
-    None
-):
+def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_offset() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     grow(outside, 1, 1, 1)
@@ -638,8 +632,6 @@ def test_after_rows_a_plan_counts_only_if_its_execution_is_known() -> None:
     assert (plan.number, plan.positions) == (6, dict.fromkeys(LOGS, 7))
 
 
-def test_after_rows_of_a_recreated_topic_its_old_id_is_kept_so_that_the_next_run_stops_unless_it_was_accepted() -> (
-    None
-):
+def test_the_old_id_of_a_recreated_topic_is_kept_after_rows_so_that_the_next_run_stops() -> None:
     assert from_an_old_copy("id-2")[1].topic_ids == {"clicks": "id-1"}
     assert from_an_old_copy("id-2", 0, 1, 0)[1].topic_ids == {"clicks": "id-2"}

@@ -115,9 +115,7 @@ def test_the_same_zone_and_a_plan_from_before_zones_were_kept_are_no_news(zone: 
     assert not [*describe_time_zones(before, replace(HERE, ledger=Ledger(newest=before)))]
 
 
-def test_the_first_plan_after_a_change_of_the_time_zone_is_reported_and_one_without_rows_is_not() -> (
-    None
-):
+def test_the_first_plan_with_rows_after_a_change_of_the_time_zone_is_reported() -> None:
     snapshot = replace(HERE, ledger=Ledger(newest=plan_in("UTC", 1, 0, 10)))
     [sentence] = describe_time_zones(plan_in("Asia/Tokyo", 2, 10, 20), snapshot)
     assert "the plan before it was made under UTC" in sentence

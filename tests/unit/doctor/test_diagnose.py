@@ -57,11 +57,12 @@ def settings(**sections: object) -> Settings:
 def lines_of(look: object, **sections: object) -> list[Line]:
     """The lines of one check that needs no other."""
     with contextlib.ExitStack() as closing:
-        return list(Check("x", look).lines(Findings(settings(**sections), closing)))  # type: ignore[arg-type]
+        findings = Findings(settings(**sections), closing)
+        return list(Check("x", look).lines(findings))  # type: ignore[arg-type]
 
 
 # -- the worst
-# ----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_line_has_places_and_an_action_and_the_document_has_all_of_it() -> Non
 
 
 # -- what waits for what
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _refusing(name: str, findings: Findings) -> Iterator[Line]:
@@ -159,7 +160,7 @@ def test_resources_that_checks_opened_are_closed_at_the_end() -> None:
 
 
 # -- this machine
-# -----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def between(version: str) -> str:
@@ -321,7 +322,7 @@ def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to
 
 
 # -- servers
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -390,7 +391,7 @@ def test_a_brokers_release_is_guessed_from_the_requests_it_speaks(
 
 
 # -- ledger against table
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _plan(number: int) -> Plan:
@@ -435,7 +436,7 @@ def test_the_state_of_the_pipeline_is_described_in_words(
 
 
 # -- table
-# ------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,7 @@ def test_znodes_writable_by_everyone_under_acl_creator_are_reported_with_the_com
     assert "`etl ledger apply-acl CONF`" in line.to_do
 
 
-def test_guarded_znodes_under_acl_open_are_reported_with_their_owner_and_without_the_hash_of_a_password() -> (
-    None
-):
+def test_guarded_znodes_under_acl_open_are_reported_with_their_owner_and_no_hash() -> None:
     line = acl_line("znode ACLs", Acl.OPEN, {"/a": OPEN, "/b": OTHERS}, "sasl:etl")
     assert (
         line.verdict is Verdict.ADVICE

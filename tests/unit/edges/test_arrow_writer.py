@@ -512,7 +512,7 @@ def test_a_table_deleted_since_the_plan_is_reported_and_no_other_is_created(
     assert not (tmp_path / "table").exists()
 
 
-def test_of_two_plans_that_create_one_table_at_the_same_moment_one_is_its_first_version_and_the_other_is_not_appended(
+def test_of_two_plans_that_create_one_table_at_once_only_one_is_appended(
     tmp_path: Path,
 ) -> None:
     empty = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))

@@ -153,7 +153,7 @@ def loads(
     return found.foreign
 
 
-def test_a_pipeline_that_loads_a_topic_of_ours_after_us_is_named_and_one_with_a_topic_of_its_own_is_not(
+def test_a_later_load_of_our_topic_is_reported_with_its_pipeline_and_another_topic_is_not(
     table: Path,
 ) -> None:
     commit(table, NEW, plan_of(1, "orders"))
@@ -174,7 +174,7 @@ def test_who_took_our_place_is_named_before_it_has_loaded_a_row(table: Path) -> 
     assert loads(table) == (ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
 
 
-def test_inherited_plans_are_no_loads_and_later_loads_of_that_pipeline_are_wherever_our_own_commit_is(
+def test_inherited_plans_are_no_loads_and_later_loads_are_wherever_our_commit_is(
     table: Path,
 ) -> None:
     assert loads(table, took_over=TookOver(OLD, 2)) == ()

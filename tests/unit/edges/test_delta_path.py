@@ -196,9 +196,7 @@ def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) ->
     assert isinstance(reported, SettingsError) and "spark.jars.packages" in reported.action
 
 
-def test_a_value_that_no_folder_can_be_named_by_is_reported_with_its_column_as_a_permanent_error() -> (
-    None
-):
+def test_an_invalid_folder_name_is_reported_with_its_column_as_a_permanent_error() -> None:
     result = (
         "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: "
         "[TASK_WRITE_FAILED] Task failed\n\tat org\n"

@@ -54,7 +54,7 @@ def without_statistics(path: Path) -> None:
         log.write_text("\n".join(map(json.dumps, lines)))
 
 
-def test_files_of_other_topics_and_files_of_one_partition_are_known_by_statistics_and_no_file_is_opened(
+def test_files_of_other_topics_or_of_one_partition_are_known_by_statistics_alone(
     tmp_path: Path,
 ) -> None:
     written(tmp_path, rows(("views", 0, 5), ("views", 1, 6)))

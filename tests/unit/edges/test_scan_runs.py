@@ -66,9 +66,7 @@ def test_a_run_ends_at_an_edge_at_another_log_and_at_rows_of_no_log() -> None:
     ]
 
 
-def test_a_sequence_ends_before_a_double_a_hole_an_earlier_entry_and_an_entry_without_its_first_message() -> (
-    None
-):
+def test_a_sequence_ends_before_a_double_a_hole_and_an_entry_without_its_first_message() -> None:
     for after in ((40, 1), (40, 3), (0, 0), (80, 1)):
         keys: list[Key] = [(*CLICKS, 40, 0), (*CLICKS, 40, 1), (*CLICKS, *after)]
         assert [run[-1] for run in runs_of(keys)] == [2, 1], after
@@ -84,7 +82,7 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.integers(0, 12))
-def test_in_each_run_no_message_is_double_and_none_of_an_entry_left_out_however_rows_are_cut_into_batches(
+def test_no_sequence_has_a_double_or_a_gap_however_rows_are_divided_into_batches(
     messages: list[tuple[int, int]],
     cut: int,
 ) -> None:

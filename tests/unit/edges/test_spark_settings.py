@@ -190,7 +190,7 @@ def test_the_cores_are_some() -> None:
     assert cores() >= 1
 
 
-def test_a_session_has_the_zone_of_the_conf_then_that_of_sparks_own_file_then_utc_and_so_have_its_workers(
+def test_a_session_has_the_zone_of_the_conf_else_of_sparks_file_else_utc_with_its_workers(
     own_file: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

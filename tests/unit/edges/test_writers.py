@@ -196,7 +196,7 @@ UNFIT_TABLES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("table", "why"), UNFIT_TABLES, ids=[why for _, why in UNFIT_TABLES])
-def test_a_table_with_features_that_our_files_would_break_is_rejected_by_name_under_arrow_and_gets_spark_under_auto(
+def test_a_table_with_unsupported_features_is_rejected_under_arrow_and_gets_spark_by_auto(
     table: Any,
     why: str,
 ) -> None:

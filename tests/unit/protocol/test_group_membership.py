@@ -295,9 +295,7 @@ def test_a_static_name_is_refused_where_the_broker_knows_none(api: Api) -> None:
         questions[api]()
 
 
-def test_the_consumer_protocol_is_refused_where_the_broker_has_none_and_any_where_it_keeps_no_groups() -> (
-    None
-):
+def test_the_consumer_protocol_needs_a_broker_that_has_it_and_any_needs_groups() -> None:
     with pytest.raises(SettingsError, match="no version of CONSUMER_GROUP_HEARTBEAT"):
         KafkaProtocol.of_release("3.6", "us", "b:9092").consumer_heartbeat(
             ConsumerHeartbeat("g", "m", 0, None, 1, (), {})

@@ -107,9 +107,7 @@ def test_an_answer_is_the_bytes_from_an_offset_on_wherever_they_are_cut(
     ) == (None, None, None, ())
 
 
-def test_an_offset_beyond_the_end_and_a_partition_beyond_the_last_are_refused_with_their_codes() -> (
-    None
-):
+def test_an_offset_after_the_end_and_an_unknown_partition_are_rejected_with_their_codes() -> None:
     assert records(answer_of(fetch(FetchTarget(DEMO, 32, 100)), "00000002 0001")) == [
         (b"", "OFFSET_OUT_OF_RANGE")
     ]

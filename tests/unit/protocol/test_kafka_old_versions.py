@@ -108,9 +108,7 @@ def test_an_empty_log_proves_it_in_any_place_if_the_whole_response_has_no_limit(
     ] == [True, False]
 
 
-def test_without_a_limit_of_the_whole_response_the_first_log_is_requested_in_full_and_the_others_as_far_as_they_fit() -> (
-    None
-):
+def test_without_a_total_limit_the_first_log_is_requested_whole_and_others_if_they_fit() -> None:
     logs = [
         BrokerPartition(topic, number) for topic, number in (("a", 0), ("b", 0), ("a", 1), ("c", 0))
     ]
@@ -427,7 +425,7 @@ def test_a_broker_without_a_request_of_its_configured_release_is_of_another_one(
 
 
 @pytest.mark.parametrize("text", ["0.8", "0.9", "0.10.0", "0.10.2"])
-def test_a_broker_with_transactions_is_not_of_a_release_without_them_if_only_committed_records_are_read(
+def test_a_broker_with_transactions_is_no_release_without_them_under_read_committed(
     text: str,
 ) -> None:
     told_itself = KafkaProtocol(versions.releases()["1.1"], "me", "b:1")

@@ -247,7 +247,7 @@ def test_unpacked_without_any_folder_to_write_to_a_kernel_still_works(tmp_path: 
 
 
 def test_the_kernels_of_this_package_can_be_kept() -> None:
-    """numba warns, and compiles anew in each process, where a kernel holds an address of this one."""
+    """numba warns, and compiles in each process, if a kernel has an address of this one."""
     assert rows_between(encode(Batch(0, [Rec(0)])), 0, 1)
     cached = Path(batch_kernel.__file__).parent / "__pycache__"
     assert list(cached.glob("batch_kernel._fill*.nbi")) or not os.access(cached, os.W_OK)

@@ -37,7 +37,8 @@ def physical(records: bytes, at: int = 0) -> FetchedPartition:
 
 
 def logical(batches: Sequence[Batch], at: int, **fields: object) -> FetchedPartition:
-    return replace(answer(b"".join(map(encode, batches)), **fields), asked_offset=at)  # type: ignore[arg-type]
+    found = answer(b"".join(map(encode, batches)), **fields)  # type: ignore[arg-type]
+    return replace(found, asked_offset=at)
 
 
 def places(fetched: FetchedPartition) -> list[tuple[int, int, int, bytes | None]]:
@@ -65,9 +66,7 @@ def test_a_message_has_its_own_offset_and_the_next_one() -> None:
     ) == (None, None, None, (), 3)
 
 
-def test_messages_in_a_compressed_entry_have_the_offset_of_its_begin_and_the_last_one_that_after_it() -> (
-    None
-):
+def test_messages_in_a_compressed_entry_have_its_offset_and_the_last_one_the_next() -> None:
     chinese = "\u4e2d\u6587".encode()
     assert places(physical(GZIPPED + HELLO, at=1000)) == [
         (1000, 0, 1000, b"hello"),

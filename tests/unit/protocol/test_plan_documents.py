@@ -212,9 +212,7 @@ def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -
     assert plan.id == plan_id(replace(plan, ranges=tuple(replace(r, leader=None) for r in ranges)))
 
 
-def test_the_time_zone_of_a_plan_comes_back_is_no_part_of_its_id_and_a_document_without_one_is_read() -> (
-    None
-):
+def test_the_time_zone_of_a_plan_is_parsed_outside_its_id_and_may_be_missing() -> None:
     without = plan_of(3)
     plan = replace(without, time_zone="Asia/Tokyo")
     assert with_id(plan).id == without.id

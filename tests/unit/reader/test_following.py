@@ -16,7 +16,7 @@ RECEIPT = RangeResult(rows=10, fetched_bytes=100)
 
 
 def reading(*, began: float | None, last_came: float | None, ended: int) -> Following:
-    """Two tasks: the time of the first report, the time of the last result, the number of results."""
+    """Two tasks: times of the first report and of the last result, number of results."""
     following = Following("plan-1", RANGES, [(0,), (1,)])
     following.port.began = began
     following.receipts = cast(

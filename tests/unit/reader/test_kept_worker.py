@@ -30,9 +30,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("new_process")
-def test_from_its_second_task_on_a_worker_leaves_what_the_first_one_loaded_out_of_the_collectors_work() -> (
-    None
-):
+def test_from_its_second_task_on_a_worker_freezes_objects_of_the_first_for_the_collector() -> None:
     run_task.begin_task()
     assert gc.get_freeze_count() == 0
     alive = len(gc.get_objects())

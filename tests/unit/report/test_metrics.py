@@ -57,7 +57,8 @@ def parsed(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 def looked(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: object) -> Report:
     """A run that looked, and ended."""
     report = new_report()
-    see(report, replace(plain_snapshot(extents, ledger=Ledger("u", None)), **changes))  # type: ignore[arg-type]
+    snapshot = plain_snapshot(extents, ledger=Ledger("u", None))
+    see(report, replace(snapshot, **changes))  # type: ignore[arg-type]
     report.finished(BEGAN_MS + 1000)
     return report
 

@@ -65,7 +65,8 @@ class Parsed(HTMLParser):
 
 
 def parsed(report: Report, *before: object) -> Parsed:
-    return Parsed(page_of(document_of(report), before, lambda run: f"clicks-{run.run_id}.html"))  # type: ignore[arg-type]
+    document = document_of(report)
+    return Parsed(page_of(document, before, lambda run: f"clicks-{run.run_id}.html"))  # type: ignore[arg-type]
 
 
 def addresses(page: Parsed) -> Iterator[str]:
@@ -281,7 +282,7 @@ def test_a_first_run_has_no_history_to_show() -> None:
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_text_of_the_page_stands_out_from_its_ground(colours: dict[str, str]) -> None:
-    """WCAG 2.2, "Contrast (Minimum)": 4.5 to 1 for text; "Non-text Contrast": 3 to 1 for graphics."""
+    """WCAG 2.2, "Contrast (Minimum)": 4.5 to 1 for text; "Non-text Contrast": 3 to 1."""
     found = {(ink, ground): contrast(colours[ink], colours[ground]) for ink, ground in TEXT_ON}
     assert {pair: ratio for pair, ratio in found.items() if ratio < 4.5} == {}
     assert all(contrast(colours[mark], colours["card"]) >= 3 for mark in ("accent", "bad"))

@@ -1,4 +1,4 @@
-"""Progress, speed and remaining time of a read: reports of tasks count until their results arrive."""
+"""Progress, speed and remaining time of a read, from reports and results of tasks."""
 
 from __future__ import annotations
 

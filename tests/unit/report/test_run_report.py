@@ -166,9 +166,7 @@ def test_records_per_second_are_those_of_the_whole_run() -> None:
     assert (document["total_seconds"], document["records_per_second"]) == (6.5, 2)
 
 
-def test_each_open_transaction_of_a_topic_is_reported_with_its_own_partitions_and_its_start_if_brokers_report_it() -> (
-    None
-):
+def test_each_open_transaction_of_a_topic_has_its_own_partitions_and_its_reported_start() -> None:
     snapshot = replace(
         snapshot_of((10, 6)),
         extents={A: PartitionOffsets(2, 10, 70), B: PartitionOffsets(0, 6, 7)},

@@ -146,9 +146,7 @@ def test_samples_have_each_metric_and_those_of_a_membership_where_the_run_is_a_m
     ]
 
 
-def test_request_counts_are_no_part_of_a_stored_range_result_and_old_results_are_read_unchanged() -> (
-    None
-):
+def test_request_counts_are_not_stored_in_a_range_result_and_old_results_are_read() -> None:
     range_result = RangeResult(rows=1, fetched_bytes=2, requests=(("h:1", A),))
     applied = CommitResult(1, "id", 1, "t", (range_result,))
     [kept] = applied_of(applied_content(applied)).receipts

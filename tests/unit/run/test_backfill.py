@@ -260,7 +260,7 @@ def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
 
 
 def begun_and_given_up_without_a_ledger() -> Outside:
-    """The table has the plan that closed it and no row of it, and ZooKeeper knows of no backfill."""
+    """The table has the plan that closed it and none of its rows; ZooKeeper has no backfill."""
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("begin", When.AFTER))

@@ -185,9 +185,7 @@ def test_a_position_is_not_set_back_into_what_a_backfill_claimed_before_the_log_
         set_to(outside, CAPPED, a=4)
 
 
-def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_left_alone_before() -> (
-    None
-):
+def test_the_action_of_a_truncation_is_replaced_for_a_backfill_that_is_begun() -> None:
     for answers, message in (
         ([True], "`etl backfills delete CONF old --reason ...`"),
         ([False], "etl topics accept-changes"),

@@ -121,7 +121,7 @@ def reject_twice(outside: Outside) -> None:
 
 
 @pytest.mark.parametrize("stop", ["begin", "append", "store plan"])
-def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_loaded_it_into_a_table_that_is_gone(
+def test_reserved_offsets_are_not_replayed_even_if_loaded_into_a_lost_table_before(
     stop: str,
 ) -> None:
     outside = lost(12)

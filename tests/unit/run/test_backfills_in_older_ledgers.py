@@ -28,9 +28,7 @@ def reject_twice(outside: Outside) -> None:
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
-def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_older_copy_of_zookeeper() -> (
-    None
-):
+def test_a_backfill_deleted_during_a_forgotten_append_stays_so_in_an_older_zookeeper() -> None:
     """The closing plan finds its number taken in the table, so that nothing there would show the
     abandonment.
     """
@@ -60,9 +58,7 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     reject_twice(outside)
 
 
-def test_the_accepted_absence_of_a_table_holds_for_the_former_table_and_not_for_that_of_a_backfill() -> (
-    None
-):
+def test_the_accepted_absence_of_a_former_table_does_not_cover_that_of_a_backfill() -> None:
     """The table was dropped, and that accepted; of the next one the disk is away for a while."""
     outside = live(3, 3, 3)
     newest = outside.newest_plan()

@@ -133,7 +133,7 @@ def test_an_earlier_decision_does_not_cover_offsets_that_a_backfill_has_loaded_s
 
 
 @pytest.mark.parametrize("commits", [1, 2])
-def test_a_backfill_continues_after_the_offsets_missing_in_an_accepted_copy_and_releases_them_on_request(
+def test_a_backfill_continues_after_an_accepted_copy_and_releases_missing_offsets(
     commits: int,
 ) -> None:
     outside = older(begun(), commits)
@@ -168,9 +168,7 @@ def test_deleted_with_an_accepted_copy_a_backfill_keeps_the_rows_there_and_anoth
     reject_lacking(outside)
 
 
-def test_deleted_after_it_continued_on_an_accepted_copy_a_backfill_keeps_only_offsets_with_rows() -> (
-    None
-):
+def test_deleted_after_an_accepted_copy_a_backfill_keeps_only_offsets_with_rows() -> None:
     """The copy lacked its second plan; two more followed, so the newest of them does not show the
     copy.
     """

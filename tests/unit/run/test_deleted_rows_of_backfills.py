@@ -111,7 +111,7 @@ def test_offsets_with_a_row_stay_reserved_one_by_one() -> None:
 
 
 def test_released_offsets_are_not_reserved_again_with_an_older_copy_of_the_table() -> None:
-    """Another backfill has loaded it since: reserved twice, the table could not be proven any more."""
+    """Another backfill has loaded it since: reserved twice, the table would be unprovable."""
     outside = whole()
     deleted(outside, 1, 2)
     without_old = [one for one in outside.table or () if "@old" not in one.app_id]

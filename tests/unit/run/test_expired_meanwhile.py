@@ -97,7 +97,7 @@ def test_a_plan_that_was_left_and_is_overtaken_again_is_superseded_in_the_run_th
 
 
 def dying_at(moment: int, outside: Outside) -> At:
-    """Retention overtakes the plan twice, the driver dies at that moment, and retention continues."""
+    """Retention overtakes the plan twice, the driver dies then, and retention continues."""
     dies = crash_at_moment(moment)
 
     def at(step: str, when: When) -> None:

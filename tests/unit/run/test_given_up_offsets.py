@@ -391,9 +391,7 @@ def test_of_a_recreated_or_truncated_physical_log_every_planned_offset_is_lost()
     assert outside.offsets[second][0] == ends[second]
 
 
-def test_without_a_stored_plan_the_command_reports_the_end_of_the_former_log_and_counts_nothing() -> (
-    None
-):
+def test_without_a_stored_plan_the_command_reports_the_end_of_the_former_log() -> None:
     outside = Outside({A: FakeLog(10)})
     outside.topic_ids = {"clicks": "one"}
     run(outside)

@@ -76,7 +76,7 @@ def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_o
 
 
 @pytest.mark.parametrize("step", ["store plan", "fetch"])
-def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_and_no_record_of_it_is_lost(
+def test_a_stored_plan_without_a_leader_does_not_delay_others_and_loses_no_record(
     step: str,
 ) -> None:
     outside, settings = outside_of(4, 4, 2), settings_of(on_no_leader="skip")
@@ -257,7 +257,7 @@ def after_a_crash_at(step: str, outside: Outside) -> Outside:
 
 @of_both_kinds
 @pytest.mark.parametrize("left", ["store plan", "append", "commit from 0"])
-def test_a_crash_at_any_moment_of_a_run_that_finishes_an_earlier_plan_first_loses_and_doubles_nothing(
+def test_a_crash_of_a_run_that_finishes_an_earlier_plan_first_loses_and_doubles_nothing(
     outside_of: OutsideOf,
     left: str,
 ) -> None:
@@ -526,9 +526,7 @@ def overtaken(outside: Outside, *, always: bool) -> At:
     return at
 
 
-def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_continues_from_it() -> (
-    None
-):
+def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_continues() -> None:
     outside = outside_of(5, 3, 4)
     report = run(outside, at=overtaken(outside, always=False))
     assert outcomes(report) == [

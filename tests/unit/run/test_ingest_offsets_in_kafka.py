@@ -81,7 +81,7 @@ def test_a_group_that_expired_after_a_crash_continues_at_the_loaded_until_offset
     ("step", "when"),
     [crash for crash in CRASHES if crash[0] in ("store plan", "append", "commit from 0")],
 )
-def test_an_offset_that_another_client_moves_after_a_crash_stops_the_next_run_and_is_never_overwritten(
+def test_an_offset_moved_after_a_crash_stops_the_next_run_and_is_never_overwritten(
     storage: OffsetsStorage,
     step: str,
     when: When,

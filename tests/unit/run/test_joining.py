@@ -71,7 +71,7 @@ def once(step: str, do: Callable[[], object], *, times: int = 1) -> At:
 
 
 def reject_broken(outside: Outside, others: Others) -> None:
-    """Each offset that the group's has passed is in the table once, or others read it; never both."""
+    """Each offset below the group's is in the table once or was read by others; never both."""
     rows = outside.rows()
     assert set(rows.values()) <= {1}
     for log in outside.logs:
@@ -244,9 +244,7 @@ def test_offsets_expired_after_the_commit_are_our_loss_and_no_further_offset_is_
     assert sorted(place for log, place in outside.rows() if log == A) == [3, 4]
 
 
-def test_a_plan_that_a_run_of_another_mode_left_is_replaced_before_its_first_fetch_by_one_that_is_handed_over() -> (
-    None
-):
+def test_an_unfinished_plan_of_another_mode_is_superseded_before_its_first_fetch() -> None:
     outside = outside_of(5, 3)
     others = Others(outside)
     with pytest.raises(Crash):
@@ -280,7 +278,7 @@ def test_a_lost_ledger_is_restored_from_the_table_and_the_group_continues_at_its
 
 @pytest.mark.parametrize("moment", range(40))
 @pytest.mark.parametrize("theirs", [A, B])
-def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_nothing_is_read_by_two(
+def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_twice(
     moment: int,
     theirs: BrokerPartition,
 ) -> None:

@@ -103,9 +103,7 @@ def reject_read_by_both(outside: Outside, others: Others) -> None:
         assert not ours & theirs and ours | theirs == set(range(outside.offsets[log][0])), log
 
 
-def test_an_offset_of_others_that_the_newest_plan_saw_is_no_offset_that_it_forgot_to_move_when_the_ledger_is_lost() -> (
-    None
-):
+def test_an_offset_of_others_in_the_newest_plan_is_not_restored_after_a_lost_ledger() -> None:
     outside, others = read_on_by_others()
     outside.plans, outside.applied, outside.uid = {}, {}, None
     run(outside, [A, B])
@@ -120,9 +118,7 @@ def test_a_claiming_run_after_a_joined_one_moves_no_offset_of_others_back() -> N
     assert outside.offsets == before
 
 
-def test_a_position_that_is_set_moves_the_offset_with_the_plan_leaves_those_of_others_and_names_what_they_read() -> (
-    None
-):
+def test_a_set_offset_moves_with_the_plan_and_those_of_others_stay_and_are_named() -> None:
     outside, others = read_on_by_others()
     before = outside.offsets[A]
     grow(outside, 1, 1)
@@ -214,9 +210,7 @@ def test_no_offset_goes_back_over_records_that_others_read() -> None:
     assert refused.value.action and refused.value.action.startswith("Pass --to")
 
 
-def test_a_log_that_is_accepted_as_another_one_moves_its_offset_with_the_plan_and_only_if_it_is_ours() -> (
-    None
-):
+def test_a_log_accepted_as_another_moves_its_offset_with_the_plan_only_if_it_is_ours() -> None:
     outside = outside_of(5, 3)
     outside.topic_ids = {"clicks": "one"}
     run(outside, [A, B])
@@ -355,9 +349,7 @@ def test_offsets_that_others_read_on_from_are_no_moved_offsets_and_stop_no_run()
     assert not {place for log, place in outside.rows() if log == A} & others.read[A]
 
 
-def test_a_backfill_of_missing_offsets_leaves_those_that_others_read_and_one_by_name_reports_them() -> (
-    None
-):
+def test_a_backfill_of_missing_offsets_leaves_others_and_one_by_name_reports_them() -> None:
     outside, _ = read_on_by_others()
     run(outside, [A, B])
     own = settings_of_backfill(SETTINGS, "old")
@@ -386,9 +378,7 @@ def handed_over_and_left() -> Outside:
     return outside
 
 
-def test_no_command_leaves_the_ranges_of_a_plan_that_was_handed_over_to_a_later_run_which_would_hold_them_for_read_by_others() -> (
-    None
-):
+def test_no_command_leaves_ranges_of_a_committed_plan_that_a_later_run_takes_for_others() -> None:
     outside = handed_over_and_left()
     stored = outside.newest_plan()
     with pytest.raises(
@@ -520,9 +510,7 @@ def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were
     assert [outside.offsets[log][0] for log in LOGS] == [9, 7, 6]
 
 
-def test_a_pipeline_with_a_newest_plan_that_is_or_may_be_committed_and_not_in_the_table_is_not_inherited() -> (
-    None
-):
+def test_a_pipeline_with_a_possibly_committed_plan_outside_the_table_is_not_inherited() -> None:
     other = old_pipeline()
     assert other.plan
     left = replace(other.plan, number=other.number + 1, handed_over=False)
@@ -585,9 +573,7 @@ def test_a_command_reports_the_known_state_of_a_stored_plans_commit(
         reject_replacing(replace(plan, handed_over=False, is_void=is_void))
 
 
-def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever_offset_its_group_gets() -> (
-    None
-):
+def test_a_log_truncated_below_others_reads_is_not_read_by_both_at_any_group_offset() -> None:
     outside, _ = read_on_by_others()
     outside.logs[A].cut(6)
     with pytest.raises(OffsetMoved) as refused:

@@ -23,9 +23,7 @@ def member_of(leave_after: LeaveAfter = LeaveAfter.RUN) -> Settings:
     return with_keys(settings_of(), group=keys)
 
 
-def test_a_paused_log_of_our_share_gets_no_range_and_its_offset_is_not_handed_over_until_it_is_resumed() -> (
-    None
-):
+def test_a_paused_log_of_our_assignment_has_no_range_and_no_commit_until_the_resume() -> None:
     outside, settings = outside_of(5, 3, 4), member_of()
     ingest(FakeWorld(outside, settings, member=member_with(LOGS)), settings, new_report())
     grow(outside, 2, 2, 2)

@@ -83,7 +83,7 @@ def run(
 
 
 def reject_broken(outside: Outside, others: Others) -> None:
-    """Each offset that the group's has passed is in the table once, or others read it; never both."""
+    """Each offset below the group's is in the table once or was read by others; never both."""
     rows = outside.rows()
     assert set(rows.values()) <= {1}
     for log in outside.logs:
@@ -103,9 +103,7 @@ def left_unfinished(outside: Outside, step: str, when: When) -> Others:
     return others
 
 
-def test_offsets_move_by_one_commit_after_the_stored_plan_and_it_is_marked_before_the_first_fetch() -> (
-    None
-):
+def test_offsets_move_by_one_commit_after_the_plan_and_before_the_first_fetch() -> None:
     outside, seen = group_of(5, 3, 4), []
 
     def look() -> None:
@@ -126,7 +124,7 @@ def test_offsets_move_by_one_commit_after_the_stored_plan_and_it_is_marked_befor
 
 @pytest.mark.parametrize("theirs", [A, B])
 @pytest.mark.parametrize("moment", range(40))
-def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_nothing_is_read_by_two(
+def test_a_crash_at_any_change_of_the_group_loses_nothing_and_no_record_is_read_twice(
     moment: int,
     theirs: BrokerPartition,
 ) -> None:
@@ -173,7 +171,7 @@ def test_the_commit_metadata_decides_whether_a_dead_run_committed_its_plan(
 
 
 @pytest.mark.parametrize(("step", "when"), [("hand over", BEFORE), ("hand over", AFTER)])
-def test_with_all_metadata_overwritten_and_offsets_moved_on_an_operator_decides_and_nothing_is_stored(
+def test_with_all_metadata_overwritten_an_operator_decides_and_nothing_is_stored(
     step: str, when: When
 ) -> None:
     outside = group_of(5, 3)
@@ -198,9 +196,7 @@ def test_with_all_metadata_overwritten_and_offsets_moved_on_an_operator_decides_
         )  # `etl ledger restore` promises no next run that executes it
 
 
-def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_accepted_as_it_is() -> (
-    None
-):
+def test_an_operator_decides_also_for_a_table_created_or_accepted_meanwhile() -> None:
     class Arrived(FakeWorld):
         def _table(self) -> Table | None:
             return super()._table() or Table("table-1", 0, None, is_of_others_alone=True)
@@ -278,9 +274,7 @@ def test_with_a_part_of_the_metadata_overwritten_the_rest_decides() -> None:
     reject_broken(outside, others)
 
 
-def test_a_rejected_commit_is_void_before_the_first_fetch_and_the_next_plan_has_the_partitions_owned_then() -> (
-    None
-):
+def test_a_rejected_commit_is_void_and_the_next_plan_has_the_partitions_owned_then() -> None:
     outside = group_of(5, 3)
     others, voids = Others(outside), []
 
@@ -390,9 +384,7 @@ def test_a_committed_plan_is_executed_by_the_next_run_even_without_an_assignment
         reject_broken(outside, others)
 
 
-def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_nothing_of_it_is_fetched() -> (
-    None
-):
+def test_an_uncommitted_plan_is_left_by_a_run_without_an_assignment_and_not_fetched() -> None:
     outside = group_of(5, 3)
     others = left_unfinished(outside, "hand over", BEFORE)
     others.own(A, B)
@@ -407,7 +399,7 @@ def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_no
 
 
 @pytest.mark.parametrize("is_void", [False, True])
-def test_what_others_had_read_before_a_plan_that_is_not_handed_over_is_not_read_again_by_the_one_in_its_place(
+def test_records_read_by_others_before_an_uncommitted_plan_are_not_read_by_its_successor(
     is_void: bool,
 ) -> None:
     outside = group_of(5, 3)
@@ -524,7 +516,7 @@ def test_the_document_of_a_plan_contains_the_state_of_its_commit_and_its_id_does
 
 @pytest.mark.parametrize("instance_id", [None, "static"])
 @pytest.mark.parametrize("step", ["hand over", "fetch"])
-def test_the_membership_of_a_run_that_died_is_ended_by_the_next_one_but_that_of_a_static_member_only_where_its_plan_is_in_doubt(
+def test_a_dead_runs_membership_ends_by_the_next_run_and_a_static_one_only_in_doubt(
     step: str,
     instance_id: str | None,
 ) -> None:
@@ -544,9 +536,7 @@ def test_the_membership_of_a_run_that_died_is_ended_by_the_next_one_but_that_of_
     assert len(outside.rows()) == 8
 
 
-def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person_left_out_the_rest() -> (
-    None
-):
+def test_of_a_partial_commit_nothing_is_loaded_before_an_operator_skips_the_rest() -> None:
     outside = group_of(5, 3)
     others = left_unfinished(outside, "hand over", AFTER)
     before = outside.newest_plan()

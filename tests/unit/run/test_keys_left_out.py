@@ -104,9 +104,7 @@ def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(
     assert outcomes(load(out, request_, settings)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_log_that_lost_its_leader_between_two_plans_of_a_key_is_loaded_to_the_end_that_was_frozen() -> (
-    None
-):
+def test_a_log_without_a_leader_between_two_plans_of_a_key_is_loaded_to_the_frozen_end() -> None:
     out = outside_of(5, 3, 4)
 
     def leave(step: str, when: When) -> None:
@@ -160,9 +158,7 @@ def test_a_key_that_finds_no_more_in_a_log_that_is_back_stays_at_that_whatever_c
     assert reached(out) == [7, 3, 4]
 
 
-def test_a_plan_that_takes_the_place_of_one_under_a_key_keeps_the_log_that_has_no_leader_by_then() -> (
-    None
-):
+def test_a_plan_that_supersedes_one_under_a_key_keeps_the_log_without_a_leader() -> None:
     out, lets_go = outside_of(5, 3, 4), settings_of(on_data_loss="skip", on_no_leader="skip")
     with pytest.raises(Crash):
         load(out, BARE, lets_go, at=crash_at("fetch", When.BEFORE))
@@ -177,9 +173,7 @@ def test_a_plan_that_takes_the_place_of_one_under_a_key_keeps_the_log_that_has_n
     assert outcomes(load(out, BARE, lets_go)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_key_that_left_a_log_is_remembered_as_done_where_a_later_plan_went_beyond_and_the_first_is_pruned() -> (
-    None
-):
+def test_a_key_that_left_a_log_stays_done_after_later_plans_and_pruning() -> None:
     out = outside_of(5, 3, 4)
     load(out, None, LEAVES)
     grow(out)
@@ -194,9 +188,7 @@ def test_a_key_that_left_a_log_is_remembered_as_done_where_a_later_plan_went_bey
     assert reached(out) == [7, 5, 6]
 
 
-def test_a_key_without_records_to_read_is_incomplete_if_no_record_is_as_late_or_a_log_was_left_out() -> (
-    None
-):
+def test_a_key_without_records_is_incomplete_if_none_is_as_late_or_a_log_was_left_out() -> None:
     out = outside_of(5, 3, 4)
     load(out, None)
     report = load(out)
@@ -233,9 +225,7 @@ def test_a_relative_start_of_a_key_is_not_resolved_again_an_hour_later() -> None
     assert reached(out) == [5, 3, 4]
 
 
-def test_a_key_that_a_lost_ledger_does_not_know_is_looked_for_again_once_the_ledger_is_rebuilt() -> (
-    None
-):
+def test_a_key_unknown_to_a_lost_ledger_is_searched_again_after_the_restore() -> None:
     out = outside_of(5, 3, 4)
     load(out, BARE)
     grow(out)
@@ -248,9 +238,7 @@ def test_a_key_that_a_lost_ledger_does_not_know_is_looked_for_again_once_the_led
     assert reached(out) == [7, 5, 6]
 
 
-def test_a_log_of_byte_positions_is_read_to_the_end_that_was_frozen_though_its_broker_names_it_no_more() -> (
-    None
-):
+def test_a_log_of_byte_offsets_is_read_to_its_frozen_end_though_no_boundary_names_it() -> None:
     out = physical_outside_of(3, 4)
     capped = PHYSICAL_SETTINGS.model_copy(
         update={"limits": PHYSICAL_SETTINGS.limits.model_copy(update={"max_bytes_per_plan": 1})}
@@ -269,9 +257,7 @@ def test_a_log_of_byte_positions_is_read_to_the_end_that_was_frozen_though_its_b
     assert outcomes(load(out, BARE, capped)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_plan_in_the_place_of_one_under_a_key_ends_in_a_log_of_byte_positions_where_the_first_one_did() -> (
-    None
-):
+def test_a_plan_that_supersedes_one_under_a_key_ends_at_the_same_byte_offset() -> None:
     out = physical_outside_of(3, 4)
     first, second = out.logs
     ends = [log.end for log in out.logs.values()]

@@ -1,4 +1,4 @@
-"""The mirrored group: committed offsets, skipped ones, and that a run succeeds independently of it."""
+"""The mirrored group: committed and skipped offsets; a run succeeds independently of it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
 
 @pytest.mark.parametrize("owner", [None, "group_host-1-0"])
 @pytest.mark.parametrize("has_leader", [True, False])
-def test_an_offset_above_the_end_of_its_log_is_not_followed_and_once_it_is_set_back_the_run_continues(
+def test_an_offset_after_the_end_of_its_log_is_not_followed_until_it_is_set_back(
     owner: str | None,
     has_leader: bool,
 ) -> None:

@@ -91,9 +91,7 @@ def test_a_paused_log_keeps_its_offset_while_others_are_read_and_continues_there
     reject_unfinished(outside)
 
 
-def test_if_every_new_record_is_in_a_paused_log_the_run_is_up_to_date_and_the_pause_is_reported() -> (
-    None
-):
+def test_if_every_new_record_is_paused_the_run_is_up_to_date_and_reports_the_pause() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     pause(outside)
@@ -156,9 +154,7 @@ def test_a_stored_plan_over_a_log_paused_since_is_executed_whole_and_reports_it(
     assert rows_of(outside, log) == 3 and len(paused_in(report)) == 1
 
 
-def test_a_plan_in_the_place_of_a_stored_one_leaves_a_log_out_that_is_paused_since_and_nothing_is_lost() -> (
-    None
-):
+def test_a_superseding_plan_leaves_out_a_log_paused_since_and_loses_nothing() -> None:
     outside, skipping = outside_of(5, 3, 4), settings_of(on_data_loss="skip")
     with pytest.raises(Crash):
         run(outside, skipping, at=crash_at("store plan", When.AFTER))
@@ -213,9 +209,7 @@ def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_de
     assert [rows_of(outside, log) for log in LOGS] == [2, 2, 2]
 
 
-def test_a_partition_that_is_new_in_a_topic_that_is_paused_as_a_whole_is_paused_too_and_starts_at_its_first_record() -> (
-    None
-):
+def test_a_new_partition_of_a_paused_topic_is_paused_too_and_starts_at_its_first_record() -> None:
     outside = outside_of(5, 3)
     run(outside)
     outside.pauses = (WHOLE,)
@@ -236,9 +230,7 @@ def test_a_paused_log_without_a_leader_stops_no_run() -> None:
     assert rows_of(outside, LOGS[0]) == 7
 
 
-def test_what_retention_took_while_a_log_was_paused_is_met_when_it_is_resumed_by_the_policy_for_lost_records() -> (
-    None
-):
+def test_records_expired_during_a_pause_are_handled_by_policy_at_the_resume() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)
@@ -253,9 +245,7 @@ def test_what_retention_took_while_a_log_was_paused_is_met_when_it_is_resumed_by
     assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(3, 5)]
 
 
-def test_a_topic_recreated_while_a_log_of_it_is_paused_stops_the_run_and_is_accepted_with_the_pause() -> (
-    None
-):
+def test_a_topic_recreated_during_a_pause_stops_the_run_and_is_accepted_with_the_pause() -> None:
     outside = outside_of(5, 3, 4)
     outside.topic_ids = {"clicks": "first"}
     run(outside)
@@ -282,9 +272,7 @@ def test_a_moved_offset_of_a_paused_log_stops_the_run_like_that_of_any_log() -> 
         run(outside)
 
 
-def test_a_position_of_a_paused_log_is_set_by_an_operator_and_nothing_is_read_from_there_before_it_is_resumed() -> (
-    None
-):
+def test_an_offset_of_a_paused_log_is_set_and_nothing_is_read_there_before_the_resume() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)
@@ -323,9 +311,7 @@ def load(outside: Outside, request: Request, settings: Settings) -> Report:
     return report
 
 
-def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to_the_end_that_it_had() -> (
-    None
-):
+def test_a_run_key_is_incomplete_during_a_pause_and_then_reads_to_the_frozen_end() -> None:
     outside = outside_of(5, 3, 4)
     settings, key = settings_for(outside), Request("K")
     run(outside)

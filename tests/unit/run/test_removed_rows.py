@@ -22,9 +22,7 @@ def test_a_delete_that_policy_permits_is_reported_and_recorded() -> None:
     assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
 
 
-def test_a_delete_between_plan_and_append_that_policy_permits_is_reported_and_recorded_before_the_result() -> (
-    None
-):
+def test_a_permitted_delete_before_the_append_is_reported_and_recorded_before_the_result() -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
     deleted = ForeignCommit(2, "DELETE", "removed rows")
 

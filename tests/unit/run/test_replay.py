@@ -278,9 +278,7 @@ def test_a_replay_superseded_by_an_operator_is_abandoned_and_new_records_are_loa
     reject_unfinished(outside)
 
 
-def test_a_conf_that_shapes_rows_in_another_way_stops_a_stored_replay_with_the_command_that_leads_out() -> (
-    None
-):
+def test_a_conf_with_another_transform_stops_a_stored_replay_with_the_command_to_run() -> None:
     outside = loaded(5, 3, 4)
     with pytest.raises(Crash):
         replayed(outside, at=crash_at("store plan", When.AFTER))

@@ -79,7 +79,7 @@ def messages_of(report: Report, outcome: Outcome) -> list[str]:
     return [sentence for one, sentence in report.outcomes if one is outcome]
 
 
-def test_a_run_up_to_a_time_reads_each_log_to_the_first_record_that_is_as_late_and_a_later_run_reads_on() -> (
+def test_a_bounded_run_reads_each_log_to_the_first_record_as_late_and_a_later_run_continues() -> (
     None
 ):
     out = outside()
@@ -264,9 +264,7 @@ def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept()
     assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
 
 
-def test_a_key_that_had_nothing_to_read_is_not_kept_where_another_driver_stored_a_plan_meanwhile() -> (
-    None
-):
+def test_a_key_without_records_is_not_kept_if_another_driver_stored_a_plan_meanwhile() -> None:
     out = outside()
     load(out, None)
 
@@ -403,9 +401,7 @@ def test_a_run_up_to_so_many_offsets_before_the_end_counts_in_each_partition(
     ]
 
 
-def test_records_after_an_open_transaction_are_left_to_a_later_run_even_if_older_than_the_bound() -> (
-    None
-):
+def test_records_after_an_open_transaction_are_left_to_a_later_run_though_in_bounds() -> None:
     out = outside()
     out.logs[LOGS[0]].held_back = 4
     load(out)
@@ -415,9 +411,7 @@ def test_records_after_an_open_transaction_are_left_to_a_later_run_even_if_older
     assert reached(out) == [5, 3, 4]
 
 
-def test_records_out_of_order_are_read_up_to_the_first_offset_that_is_as_late_and_later_by_the_next_run() -> (
-    None
-):
+def test_records_out_of_order_are_read_to_the_first_offset_as_late_and_the_rest_next() -> None:
     out = outside()
     out.logs[LOGS[0]].later = {2: T}
     load(out)

@@ -112,9 +112,7 @@ def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_
     ]
 
 
-def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_next_run_adopts_it() -> (
-    None
-):
+def test_a_late_append_of_a_superseded_plan_wins_and_the_next_run_restores_it() -> None:
     outside = outside_of(5, 3, 4)
 
     def at(reached: str, side: When) -> None:

@@ -54,9 +54,7 @@ def run_in(world: FakeWorld) -> Report:
     return report
 
 
-def test_a_run_with_a_table_that_another_pipeline_creates_meanwhile_continues_by_another_plan_and_loads_every_record_once() -> (
-    None
-):
+def test_a_table_that_another_pipeline_creates_meanwhile_gets_every_record_once() -> None:
     outside = outside_of(5, 3, 4)
     assert outcomes(run_in(Arriving(outside, SETTINGS))) == [
         Outcome.PLAN_SUPERSEDED,

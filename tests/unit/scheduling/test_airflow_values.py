@@ -264,9 +264,7 @@ class Task:
     _conn_id: str | None = None
 
 
-def test_missing_pools_and_connections_of_tasks_are_reported_with_the_command_that_creates_them() -> (
-    None
-):
+def test_missing_pools_and_connections_are_reported_with_the_command_that_creates_them() -> None:
     dags: Mapping[str, Any] = {
         "a": SimpleNamespace(tasks=[Task("load", "clicks", "spark_default"), Task("wait")]),
         "b": SimpleNamespace(tasks=[Task("load", "clicks")]),

@@ -76,7 +76,7 @@ def test_a_wrong_time_is_rejected_with_the_reason() -> None:
         parse_bound("2026-01-31T00:00:00", NOW, key="--until")
 
 
-def test_a_key_with_an_interval_in_the_future_waits_for_its_end_and_without_a_key_present_records_are_read() -> (
+def test_a_key_waits_for_the_end_of_its_interval_and_without_a_key_present_records_are_read() -> (
     None
 ):
     with pytest.raises(NotReady, match="in the future by 3,600 s") as refused:

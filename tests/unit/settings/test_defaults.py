@@ -38,7 +38,7 @@ def written(folder: Path, shared: Any = SHARED, own: dict[str, Any] = OWN) -> Pa
     return folder / "conf" / "clicks.yaml"
 
 
-def test_a_key_of_the_defaults_holds_where_the_conf_has_none_and_each_file_sees_places_from_its_own_folder(
+def test_defaults_apply_to_missing_keys_and_each_file_has_paths_of_its_own_folder(
     tmp_path: Path,
 ) -> None:
     found = load_settings(written(tmp_path))

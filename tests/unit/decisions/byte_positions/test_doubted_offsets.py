@@ -163,9 +163,7 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
     reject_unfinished(outside)
 
 
-def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_that_message_will_do() -> (
-    None
-):
+def test_a_start_inside_a_message_stops_the_first_run_and_either_end_is_accepted() -> None:
     outside = physical_outside_of(6, 3, 4)
     starts = starts_in(outside)
     outside.move_offset(ONE, starts[2] - 1)
@@ -203,9 +201,7 @@ def test_without_a_scan_so_far_back_the_error_names_the_boundaries_of_the_broker
     )
 
 
-def test_a_stored_plan_with_a_misaligned_offset_is_reported_before_the_read_and_repaired_by_the_present_offset() -> (
-    None
-):
+def test_a_misaligned_stored_plan_is_reported_before_the_read_and_repaired_by_the_offset() -> None:
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     outside.logs[ONE].grow(3)
@@ -232,9 +228,7 @@ def test_a_stored_plan_with_a_misaligned_offset_is_reported_before_the_read_and_
     reject_unfinished(outside)
 
 
-def test_a_stored_plan_is_repaired_to_a_later_message_and_the_offsets_before_it_are_reported_as_lost() -> (
-    None
-):
+def test_a_plan_repaired_to_a_later_message_reports_the_offsets_before_it_as_lost() -> None:
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     outside.logs[ONE].grow(3)
@@ -263,9 +257,7 @@ def test_a_stored_plan_is_not_repaired_to_a_loaded_offset_or_into_another_messag
         superseded(outside)
 
 
-def test_what_begins_inside_a_message_may_be_skipped_and_where_a_skip_ends_nothing_is_put_right() -> (
-    None
-):
+def test_a_start_inside_a_message_may_be_skipped_and_the_end_of_a_skip_is_not_repaired() -> None:
     outside = physical_outside_of(6, 3, 4)
     starts = starts_in(outside)
     outside.move_offset(ONE, starts[2] - 1)
@@ -309,9 +301,7 @@ def test_what_an_operator_names_is_walked_to_also_where_a_plan_that_is_left_begi
     assert found == (UnverifiedOffset(ONE, 50, 40, 100),)
 
 
-def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_without_being_moved_is_not() -> (
-    None
-):
+def test_a_first_plan_is_repaired_too_and_that_of_a_log_read_before_and_not_moved_is_not() -> None:
     outside = physical_outside_of(6, 3, 4)
     starts = starts_in(outside)
     outside.move_offset(ONE, starts[2] - 1)
@@ -331,9 +321,7 @@ def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_withou
     assert correct_start_offsets(stored, plain_plan(1, positions={ONE: 37}), seen) == stored
 
 
-def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_log_that_is_damaged() -> (
-    None
-):
+def test_a_misaligned_plan_of_a_log_that_was_read_before_may_mean_a_damaged_log() -> None:
     plan = with_id(
         plain_plan(
             2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}

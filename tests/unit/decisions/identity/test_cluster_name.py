@@ -60,9 +60,7 @@ def test_a_pipeline_keeps_its_name_after_its_brokers_begin_to_report_an_id() -> 
     assert called(plan_of("old"), reported=ID, configured="old") == ClusterName("old", ID)
 
 
-def test_while_brokers_are_upgraded_one_by_one_it_is_the_same_cluster_whichever_of_them_answers() -> (
-    None
-):
+def test_during_a_rolling_upgrade_it_is_the_same_cluster_whichever_broker_answers() -> None:
     assert (
         called(plan_of("old", ID), reported=None, configured="old")
         == called(plan_of("old", ID), reported=ID, configured="old")
@@ -80,9 +78,7 @@ def test_for_a_conf_without_its_former_name_the_error_contains_the_name() -> Non
     assert "only if" in caught.value.action
 
 
-def test_with_brokers_that_report_no_id_the_error_contains_the_id_under_which_the_pipeline_began() -> (
-    None
-):
+def test_with_brokers_without_an_id_the_error_contains_the_id_of_the_pipelines_begin() -> None:
     for value in (None, "old"):
         with pytest.raises((NeedsDecision, SettingsError)) as caught:
             called(plan_of(ID), configured=value)

@@ -86,9 +86,7 @@ def test_after_an_accepted_topic_the_creation_of_the_new_one_is_compared() -> No
     run(outside)
 
 
-def test_a_copy_of_zookeeper_in_another_ensemble_is_no_other_topic_if_the_brokers_report_the_topic_id() -> (
-    None
-):
+def test_a_copied_zookeeper_has_no_other_topic_if_the_brokers_report_the_topic_id() -> None:
     outside = loaded(UPGRADED)
     outside.creation_ids = {"clicks": "zxid-9"}
     grown(outside)
@@ -97,9 +95,7 @@ def test_a_copy_of_zookeeper_in_another_ensemble_is_no_other_topic_if_the_broker
     assert plan and plan.creation_ids == {"clicks": "zxid-9"}
 
 
-def test_brokers_that_were_upgraded_while_zookeeper_was_copied_are_gone_on_with_by_an_operators_word() -> (
-    None
-):
+def test_brokers_upgraded_during_a_copy_of_zookeeper_continue_by_an_operators_decision() -> None:
     outside = loaded(OLD)
     outside.topic_ids, outside.creation_ids = dict(UPGRADED), {"clicks": "zxid-9"}
     grown(outside)

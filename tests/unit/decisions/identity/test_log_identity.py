@@ -81,9 +81,7 @@ def test_a_leader_that_was_elected_cleanly_changes_nothing() -> None:
     assert cuts(plan, seen(200, EpochEnd(2, 2, 150), applied, plan)) == []
 
 
-def test_a_leader_of_long_ago_with_a_longer_log_of_its_own_is_known_by_the_epoch_of_the_record_batch() -> (
-    None
-):
+def test_a_former_leader_with_a_longer_log_is_found_by_the_epoch_of_the_record_batch() -> None:
     plan, applied = read_to(150, leader=4, record=4)
     assert cuts(plan, seen(200, EpochEnd(4, 3, 160), applied, plan)) == [
         Cut(A, 150, 150, is_known=False)

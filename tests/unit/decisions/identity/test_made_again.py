@@ -125,9 +125,7 @@ def kept_by_two() -> Outside:
     return outside
 
 
-def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_not_read_from_the_old_position() -> (
-    None
-):
+def test_the_new_log_of_a_broker_absent_at_the_acceptance_is_not_read_at_the_old_offset() -> None:
     outside = recreated_while_two_was_away()
     with pytest.raises(NeedsDecision, match="deleted and recreated"):
         run(outside)
@@ -329,9 +327,7 @@ def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
     reject_unfinished(outside)
 
 
-def test_where_every_broker_of_a_topic_is_away_there_is_nothing_to_accept_and_nothing_stops_a_run() -> (
-    None
-):
+def test_with_every_broker_of_a_topic_absent_nothing_is_accepted_and_no_run_stops() -> None:
     outside = loaded()
     outside.topic_ids["clicks"] = "zxid-9"
     for log in outside.logs:
@@ -369,7 +365,7 @@ def test_a_topic_recreated_twice_before_a_broker_comes_back_needs_one_decision_o
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("when", When)
-def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log_loses_and_doubles_nothing(
+def test_a_crash_between_the_decisions_of_a_topic_and_its_last_log_loses_and_doubles_nothing(
     step: str, when: When
 ) -> None:
     outside = recreated_while_two_was_away()
@@ -394,9 +390,7 @@ def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log
     reject_unfinished(outside)
 
 
-def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every_run_whatever_its_length() -> (
-    None
-):
+def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every_run() -> None:
     outside = loaded()
     make_again(outside, BROKER_1)
     before = dict(outside.plans)
@@ -444,7 +438,7 @@ class WithoutBytes(PhysicalLog):
 
 
 @pytest.mark.parametrize("at", [0, 44])
-def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_also_without_evidence_in_its_bytes(
+def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_without_evidence(
     at: int,
 ) -> None:
     outside = physical_outside_of(0, 3, 4)
@@ -512,9 +506,7 @@ def test_a_recreated_log_under_a_stored_plan_stops_the_run_also_if_the_plan_woul
         reject_unfinished(outside)
 
 
-def test_after_one_recreated_log_under_a_stored_plan_is_accepted_the_other_still_stops_the_run() -> (
-    None
-):
+def test_with_one_recreated_log_of_a_stored_plan_accepted_the_other_stops_the_run() -> None:
     outside = loaded()
     grow(outside, 3, 3, 3)
     with pytest.raises(Crash):
@@ -529,9 +521,7 @@ def test_after_one_recreated_log_under_a_stored_plan_is_accepted_the_other_still
     reject_unfinished(outside)
 
 
-def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another_log_stops_the_run() -> (
-    None
-):
+def test_a_broker_that_returns_with_another_log_under_a_stored_plan_stops_the_run() -> None:
     outside = loaded()
     grow(outside, 3, 3, 3)
     with pytest.raises(Crash):
@@ -578,9 +568,7 @@ def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_tim
     reject_unfinished(outside)
 
 
-def test_a_log_truncated_inside_a_stored_plan_may_be_recreated_so_an_operator_decides_the_offset() -> (
-    None
-):
+def test_a_log_truncated_inside_a_stored_plan_needs_an_operators_offset() -> None:
     outside = loaded()
     grow(outside, 9, 0, 0)
     with pytest.raises(Crash):
@@ -606,9 +594,7 @@ def test_a_log_that_a_cap_left_half_read_is_recognized_by_the_bytes_before_its_e
         run(outside, capped)
 
 
-def test_logs_of_identical_messages_are_distinguished_by_the_topic_id_only_and_an_operator_decides_the_offset() -> (
-    None
-):
+def test_logs_of_identical_messages_differ_by_the_topic_id_only_and_need_a_decision() -> None:
     outside = loaded(alike=True)
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, [*BROKER_1, TWO])

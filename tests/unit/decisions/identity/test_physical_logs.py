@@ -76,9 +76,7 @@ def test_logs_of_an_unreachable_broker_are_reported_and_left_and_read_on_after_i
     reject_unfinished(outside)
 
 
-def test_a_partition_beyond_its_brokers_count_is_reported_and_after_its_recreation_has_another_incarnation() -> (
-    None
-):
+def test_a_partition_beyond_its_brokers_count_is_reported_and_recreated_as_another() -> None:
     outside = physical_outside_of(5, 3, 4)
     run(outside)
     grow(outside, 2, 2, 2)
@@ -186,9 +184,7 @@ def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     assert "BROKER-PARTITION, e.g. 0-3" in refused.value.action
 
 
-def test_an_offset_moved_by_another_consumer_is_followed_and_the_skipped_offsets_are_reported_in_bytes() -> (
-    None
-):
+def test_a_moved_offset_is_followed_and_the_skipped_offsets_are_reported_in_bytes() -> None:
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     grow(outside, 3, 0, 0)
@@ -203,9 +199,7 @@ def test_an_offset_moved_by_another_consumer_is_followed_and_the_skipped_offsets
     assert outside.offsets[ONE][0] == log.end
 
 
-def test_a_physical_log_that_cannot_be_read_when_its_start_is_decided_starts_at_its_first_record() -> (
-    None
-):
+def test_a_physical_log_unreadable_at_the_decision_starts_at_its_first_record() -> None:
     latest, logical = (
         settings_of(broker_type="jafka", starting_offsets="latest"),
         settings_of(starting_offsets="latest"),

@@ -213,9 +213,7 @@ def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
     assert (plan.number, plan.positions[A], plan.vanished) == (2, 10, (Vanished(A, 10, 15),))
 
 
-def test_vanished_rows_are_reported_with_their_incarnation_if_a_log_is_accepted_twice_before_a_run() -> (
-    None
-):
+def test_vanished_rows_have_their_incarnation_if_a_log_is_accepted_twice_before_a_run() -> None:
     outside = outside_of(15, 3, 4)
     run(outside)
     outside.logs[A].cut(10)
@@ -422,7 +420,7 @@ def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_the
     assert not [key for key in outside.keys() if key[1]]
 
 
-def test_for_a_kafka_topic_only_an_operator_decides_that_it_is_the_same_and_the_message_lists_the_consequences() -> (
+def test_only_an_operator_decides_that_a_kafka_topic_is_the_same_and_gets_the_consequences() -> (
     None
 ):
     outside = with_ids("zxid-5")

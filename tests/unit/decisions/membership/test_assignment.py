@@ -128,9 +128,7 @@ def test_a_consumer_without_a_registration_has_no_assignment() -> None:
     assert failed.value.where == {"consumer": "c2"}
 
 
-def test_a_member_by_filter_counts_for_each_topic_that_exists_and_passes_and_more_threads_than_logs_get_none() -> (
-    None
-):
+def test_a_member_with_a_filter_counts_for_existing_topics_and_surplus_threads_own_none() -> None:
     registered = {
         "g_a": parse_registration(
             b'{"version":1,"subscription":{"ord.*":1},"pattern":"white_list","timestamp":"1"}',

@@ -70,9 +70,7 @@ def test_sticky_members_keep_what_they_have_and_are_even() -> None:
     assert all(then[member] < first[member] for member in first)
 
 
-def test_a_cooperative_member_gets_nothing_that_another_one_still_has_and_all_of_it_a_few_rebalances_later() -> (
-    None
-):
+def test_a_cooperative_member_gets_only_released_logs_and_all_of_them_after_rebalances() -> None:
     for seed in range(40):
         random = Random(seed)
         members, partitions = led_group_of(seed)

@@ -45,9 +45,7 @@ def test_where_there_is_no_log_nothing_is_waited_for() -> None:
     assert incomplete_partitions({}, until_ms=T, now_ms=T - 1, grace_s=600) == ()
 
 
-def test_no_clock_completes_a_log_without_a_leader_under_fail_and_the_reason_names_its_brokers() -> (
-    None
-):
+def test_no_clock_completes_a_log_without_a_leader_under_fail_and_its_brokers_are_named() -> None:
     assert incomplete_partitions(
         {A: 5, B: 5}, until_ms=T, now_ms=T + 10**9, grace_s=600, unled=(B,)
     ) == (B,)

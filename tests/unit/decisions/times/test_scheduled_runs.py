@@ -53,9 +53,7 @@ def test_a_run_without_an_interval_is_refused_with_the_ways_to_give_it_one(
         assert way in found.value.action
 
 
-def test_the_empty_data_interval_of_a_cron_string_is_refused_with_the_timetable_that_has_intervals() -> (
-    None
-):
+def test_the_empty_data_interval_of_a_cron_string_is_rejected_with_the_right_timetable() -> None:
     with pytest.raises(SettingsError, match="The run's data interval is empty:") as found:
         interval_of_run(None, None, (FIVE, FIVE))
     assert "CronDataIntervalTimetable" in found.value.action

@@ -117,7 +117,7 @@ class Shown:
         ]
 
     @property
-    def asked_for(self) -> list[str]:
+    def requested(self) -> list[str]:
         """The requested addresses."""
         return [
             reported["params"]["request"]["url"]

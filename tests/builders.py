@@ -92,7 +92,7 @@ def _with_keys(section: Any, keys: Mapping[str, Any]) -> Any:
     return section.model_copy(update=update)
 
 
-def conf_beside(folder: Path, port: int) -> Path:
+def conf_in(folder: Path, port: int) -> Path:
     """A conf that names a broker of this machine, and a ZooKeeper that is not there: for commands
     that ask none.
     """

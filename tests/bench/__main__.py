@@ -152,7 +152,7 @@ def _topic(
         )
         if "compared" in parts:
             compared(options, warm, topic, report)
-        if "records" in parts and _is_looked_at(workload, workloads):
+        if "records" in parts and _is_measured(workload, workloads):
             grown(
                 options,
                 warm,
@@ -172,15 +172,15 @@ def _in_new_processes(
     remembering: Sequence[str],
     report: AddResult,
 ) -> None:
-    if part == "cores" and _is_looked_at(topic.workload, workloads):
+    if part == "cores" and _is_measured(topic.workload, workloads):
         on_cores(options, topic, _ON_CORES, report)
-    if part == "memory" and _is_looked_at(topic.workload, workloads):
+    if part == "memory" and _is_measured(topic.workload, workloads):
         remembered(options, topic, remembering, report)
     elif part == "memory" and topic.workload.name == _BESIDES:
         remembered(options, topic, list(RUNS), report)
 
 
-def _is_looked_at(workload: Workload, workloads: Sequence[Workload]) -> bool:
+def _is_measured(workload: Workload, workloads: Sequence[Workload]) -> bool:
     """Whether it is the one for parts that need one workload."""
     names = [one.name for one in workloads]
     return workload.name == (_OF_ONE if _OF_ONE in names else names[0])

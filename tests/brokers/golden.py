@@ -68,7 +68,7 @@ def _fetched(stage: KafkaStage | JafkaStage, broker: Kafka, topic: str) -> bytes
     """The records of one Fetch answer from offset 0 of partition 0."""
     name, version = struct.pack(">h", len(topic)) + topic.encode(), _version(stage)
     if version is None:
-        answer = _asked(
+        answer = _send(
             broker.port, struct.pack(">h", 1) + name + struct.pack(">iqi", 0, 0, _ENOUGH)
         )
         assert answer[:2] == b"\0\0"
@@ -76,7 +76,7 @@ def _fetched(stage: KafkaStage | JafkaStage, broker: Kafka, topic: str) -> bytes
     more = struct.pack(">ib", _ENOUGH, 0) if version >= 4 else b""
     wanted = struct.pack(">i", 1) + name + struct.pack(">iiqi", 1, 0, 0, _ENOUGH)
     head = struct.pack(">hhih", 1, version, 0, 0) + struct.pack(">iii", -1, 500, 1)
-    answer = _asked(broker.port, head + more + wanted)
+    answer = _send(broker.port, head + more + wanted)
     at = (
         4 + (4 if version else 0) + 4 + len(name) + 4
     )  # correlation, throttle, topics, name, partitions
@@ -90,7 +90,7 @@ def _fetched(stage: KafkaStage | JafkaStage, broker: Kafka, topic: str) -> bytes
     return answer[at + 4 : at + 4 + size]
 
 
-def _asked(port: int, request: bytes) -> bytes:
+def _send(port: int, request: bytes) -> bytes:
     with (
         socket.create_connection((HOST, port), timeout=10) as connection,
         connection.makefile("rb") as answer,

@@ -109,7 +109,7 @@ def _moved(version: int | None) -> int:
     return 0 if version is None else version + 1
 
 
-def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
+def writes_of_claims(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
     """The writes in one transaction with a plan of this pipeline. Raises Owned if another writer
     changed them since they were observed.
     """
@@ -167,7 +167,7 @@ def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> No
             raise Owned("another driver stored this number")
         return
     if claims:
-        writes_beside(out, plan, claims)
+        writes_of_claims(out, plan, claims)
         claims.newest = plan
     out.plans[plan.number] = plan_document.render_plan(plan)
 
@@ -209,7 +209,7 @@ def replace_plan(
         raise LedgersDisagree(f"Plan {plan.number} does not exist")
     if plan.number in out.plans and out.plan_versions.get(plan.number, 0) == version:
         if claims:
-            writes_beside(out, plan, claims)
+            writes_of_claims(out, plan, claims)
             claims.newest = plan
         out.plans[plan.number] = plan_document.render_plan(plan)
         out.plan_versions[plan.number] = version + 1

@@ -63,7 +63,7 @@ class FakeLog:
             self.log_start, self.end - self.held_back, self.end if self.held_back else None
         )
 
-    def made_again(self) -> FakeLog:
+    def recreated(self) -> FakeLog:
         """Another log of the same name, empty."""
         life = max(life for _, life in self.lives) + 1
         return FakeLog(lives=[(0, life)])

@@ -62,8 +62,8 @@ class PhysicalLog(FakeLog):
         after = min(end for end in (*self._starts, self.end) if end > offset)
         return LookedAt(offset, False, "its length would be -1", before, after)
 
-    def made_again(self) -> PhysicalLog:
-        return PhysicalLog(lives=super().made_again().lives, alike=self.alike)
+    def recreated(self) -> PhysicalLog:
+        return PhysicalLog(lives=super().recreated().lives, alike=self.alike)
 
     def tail(self, until: int, size: int) -> Tail:
         """The bytes before an offset."""

@@ -221,11 +221,11 @@ class FakeWorld:
                 for log in logs
                 if log.is_physical
             },
-            asked=self._asked(ledger, logs) if self._request else None,
+            asked=self._resolved(ledger, logs) if self._request else None,
             missing_topics=frozenset(topics_left_to_read(ledger) - {log.topic for log in out.logs}),
         )
 
-    def _asked(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> ResolvedRequest:
+    def _resolved(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> ResolvedRequest:
         assert self._request is not None
         key, newest = self._request.run_key, ledger.newest
         plan, kept = (

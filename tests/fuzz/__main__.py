@@ -90,7 +90,8 @@ def _search_all(names: list[str], seconds: int) -> int:
         )
         for path in last.found:
             print(
-                f"  {_told(path)}\n  again: python -m tests.fuzz --repeat {name} {path}", flush=True
+                f"  {_description(path)}\n  again: python -m tests.fuzz --repeat {name} {path}",
+                flush=True,
             )
     found = sum(len(search.found) for search in searches)
     print(
@@ -163,7 +164,7 @@ def _inputs(text: str) -> int:
     )
 
 
-def _told(path: Path) -> str:
+def _description(path: Path) -> str:
     description = path.with_suffix(".txt")
     if description.exists():
         return description.read_text()[:400].strip()

@@ -118,7 +118,7 @@ def main(marks: str, conf: str) -> None:
     for kind, name, point in _BEFORE:
         setattr(kind, name, _before(getattr(kind, name), functools.partial(at, point)))
     for kind, name, point in _BEHIND:
-        setattr(kind, name, _behind(getattr(kind, name), functools.partial(at, point)))
+        setattr(kind, name, _after(getattr(kind, name), functools.partial(at, point)))
     from etl.commands import run
 
     setattr(run, "run", functools.partial(run.run, around=lambda world: Watched(world, at)))
@@ -134,7 +134,7 @@ def _before(call: Callable[..., Any], at: Callable[[], None]) -> Callable[..., A
     return called
 
 
-def _behind(call: Callable[..., Any], at: Callable[[str], None]) -> Callable[..., Any]:
+def _after(call: Callable[..., Any], at: Callable[[str], None]) -> Callable[..., Any]:
     def called(it: Any, *given: Any, **named: Any) -> Any:
         found = call(it, *given, **named)
         at(_session_of(it._zookeeper) if isinstance(it, ZooKeeperMember) else "")

@@ -58,11 +58,11 @@ class Run(Driver):
         self.wait_for(point, lambda: len(lines_of(mark)) >= times)
         return lines_of(mark)[-1]
 
-    def goes_on(self, point: str) -> None:
+    def release(self, point: str) -> None:
         """Hold it there no more."""
         (self._marks / f"hold-{point}").unlink()
 
-    def goes_on_once(self, point: str) -> None:
+    def release_once(self, point: str) -> None:
         """Hold it there again when it comes back."""
         with (self._marks / f"go-{point}").open("a") as file:
             file.write("\n")
@@ -114,7 +114,7 @@ class Shared:
             run.comes_to(first)
             self.send(40)
             if first != point:
-                run.goes_on(first)
+                run.release(first)
             if hold:
                 run.wait_for("a task at work", lambda: bool(hold.workers()))
             else:
@@ -174,7 +174,7 @@ class Shared:
         )
         return last
 
-    def end_behind_append(self) -> Counter[Place]:
+    def end_after_append(self) -> Counter[Place]:
         """The same for commits after the append: nothing is lost, our table has each record once,
         others read each once, too; records in both are listed in the reports.
         """

@@ -74,7 +74,7 @@ def test_with_members_that_join_and_leave_nothing_is_lost_and_the_table_has_each
             assert result.code in (0, 4), result.err
             shared.are_owned()
     shared.others_read_the_rest()
-    twice = shared.end_behind_append()
+    twice = shared.end_after_append()
     assert kind is not CONSUMER_PROTOCOL or not twice, twice
 
 
@@ -95,7 +95,7 @@ def a_run_is_overtaken(shared: Shared) -> None:
     with shared.held_at("fetched") as run:
         shared.has("a", HALF)
         one_of_ours_is_read_by_another(shared)
-        run.goes_on("fetched")
+        run.release("fetched")
         result = run.wait()
     assert result.code == 0 and "owner_changed" in result.outcomes, result.err + result.out
 
@@ -110,7 +110,7 @@ def test_a_consumer_that_joins_during_the_run_reads_the_same_and_the_run_succeed
     assert doctor.code == 0, doctor.out + doctor.err
     shared.send(8)
     shared.ran()
-    assert shared.end_behind_append()
+    assert shared.end_after_append()
 
 
 @in_one_that_waits
@@ -127,12 +127,12 @@ def test_while_the_group_waits_no_other_reads_our_records_and_the_commit_has_the
             "one of the three waits for us"
         )
         shared.exit("y")
-        run.goes_on("fetched")
+        run.release("fetched")
         result = run.wait()
     assert result.code == 0 and "owner_changed" not in result.outcomes, result.err + result.out
     assert result.document["offsets_committed"] == HALF
     shared.others_read_the_rest()
-    assert not shared.end_behind_append()
+    assert not shared.end_after_append()
 
 
 @in_one_that_waits
@@ -141,7 +141,7 @@ def test_after_the_rebalance_timeout_the_group_does_not_wait_and_the_run_succeed
 ) -> None:
     shared = after_append(rebalance_timeout_s=5)
     a_run_is_overtaken(shared)
-    assert shared.end_behind_append()
+    assert shared.end_after_append()
 
 
 @pytest.mark.parametrize(("kind", "point"), KILLS, indirect=["kind"])
@@ -160,4 +160,4 @@ def test_a_run_that_is_killed_at_a_point_loses_nothing_and_the_next_one_finishes
     shared.send(8)
     shared.are_owned()
     shared.others_read_the_rest()
-    shared.end_behind_append()
+    shared.end_after_append()

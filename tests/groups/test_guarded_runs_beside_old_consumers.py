@@ -42,7 +42,7 @@ def test_old_consumers_join_rebalance_and_commit_during_runs_under_acl_creator(
     shared.others_read_the_rest()
     with shared.held_at("fetched") as run:
         shared.are_owned(a=PARTITIONS // 2, etl=PARTITIONS // 2)
-        run.goes_on("fetched")
+        run.release("fetched")
         assert run.wait().code == 0
     shared.are_owned(a=PARTITIONS)
     shared.enter("b")

@@ -45,7 +45,7 @@ def run_again_and_again(shared: Shared, runs: int, pause_s: float) -> None:
     shared.enter("a")
     shared.are_owned()
     with shared.held_at("claimed") as run:
-        run.goes_on("claimed")
+        run.release("claimed")
         assert run.wait().code == 0
     before, loaded = changes(shared), len(shared.in_table())
     for _ in range(runs):
@@ -87,7 +87,7 @@ def test_a_quarter_of_an_hour_of_work_at_a_session_of_ten_seconds_is_no_rebalanc
         before = changes(shared)
         threading.Event().wait(MINUTES * 60)
         assert run.process.poll() is None and changes(shared) == before
-        run.goes_on("fetched")
+        run.release("fetched")
         result = run.wait()
     membership = result.document["statistics"]["membership"]
     assert (result.code, membership["rebalances"], membership["lost"]) == (0, 1, 0), result.out

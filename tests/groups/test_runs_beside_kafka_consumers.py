@@ -60,9 +60,9 @@ def test_a_session_lost_before_each_commit_ends_the_run_with_exit_6_and_others_o
         for times in (1, 2, 3):
             run.comes_to("claimed", times)
             shared.send(8)
-            run.goes_on_once("claimed")
+            run.release_once("claimed")
             end_session(shared.pipeline.cluster.zookeeper_connect, run.comes_to("storing", times))
-            run.goes_on_once("storing")
+            run.release_once("storing")
         result = run.wait()
     assert result.code == 6, result.out
     shared.are_owned()
@@ -79,7 +79,7 @@ def test_a_run_that_loses_its_instance_id_before_the_commit_ends_with_exit_6_and
     with shared.held_at("storing") as run:
         shared.has("a", HALF)
         with under_our_name(shared, "driver"):
-            run.goes_on("storing")
+            run.release("storing")
             result = run.wait()
             assert result.code == 6, result.err
     shared.send(8)
@@ -98,7 +98,7 @@ def test_a_run_that_loses_its_instance_id_after_the_commit_continues_and_reports
         shared.has("a", HALF)
         with under_our_name(shared, "driver"):
             run.comes_to("leaving")
-            run.goes_on(point)
+            run.release(point)
             result = run.wait()
     assert result.code == 0 and "membership_ended" in result.outcomes, result.out
     shared.send(8)

@@ -40,7 +40,7 @@ def test_a_run_that_loses_its_session_before_each_of_three_commits_ends_with_exi
             shared.send(8)
             end_session(shared.pipeline.cluster.zookeeper_connect, session)
             shared.are_owned(a=PARTITIONS)
-            run.goes_on_once("claimed")
+            run.release_once("claimed")
         result = run.wait()
     assert result.code == 6, result.out
     shared.others_read_the_rest()
@@ -118,10 +118,10 @@ def test_consumers_that_gave_up_while_a_run_planned_are_notified_after_the_offse
     with shared.held_at("storing", "fetched") as run:
         with pytest.raises(AssertionError, match="rebalance"):
             shared.enter("c")
-        run.goes_on("storing")
+        run.release("storing")
         run.comes_to("fetched")
         shared.are_owned(GIVEN_UP_S, a=2, c=1, etl=1)
-        run.goes_on("fetched")
+        run.release("fetched")
         assert run.wait().code == 0
     shared.exit("c")  # it still owns its partitions and does not read them
     shared.are_owned(GIVEN_UP_S)
@@ -151,7 +151,7 @@ def test_a_membership_that_ends_after_the_offset_commit_is_reported_and_the_run_
         rival.client.create(ours, f"{group}_zz-0".encode(), ephemeral=True)
         GroupMembers(rival, group).nudge()
         run.comes_to("leaving")
-        run.goes_on("fetched")
+        run.release("fetched")
         result = run.wait()
     assert result.code == 0 and "membership_ended" in result.outcomes, result.out
     shared.are_owned()

@@ -164,7 +164,7 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
         shared.are_owned(a=PARTITIONS)
         shared.others_read_the_rest()
         run.wake_all()
-        run.goes_on(point)
+        run.release(point)
         result = run.wait()
     assert result.code == 0 and "session_lost" in result.outcomes, result.out
     shared.end()
@@ -185,7 +185,7 @@ def test_a_run_stopped_after_the_offset_commit_continues_and_reports_it(
         run.pause_all()
         shared.are_owned(a=PARTITIONS)
         run.wake_all()
-        run.goes_on(point)
+        run.release(point)
         result = run.wait()
     is_told = {"session_lost", "membership_ended"} & set(result.outcomes)
     assert result.code == 0 and (is_told or point == "recorded"), result.out

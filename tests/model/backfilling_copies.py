@@ -250,7 +250,7 @@ def updates_reservation_lock(plan: Plan) -> bool:
     return plan.moves or plan.again != (0, 0)
 
 
-def is_behind(s: State) -> bool:
+def is_older(s: State) -> bool:
     """True if the table has plans of the live pipeline that its ledger does not know: its
     reservation is unknown then.
     """
@@ -323,7 +323,7 @@ def is_gone(s: State) -> bool:
     )
 
 
-def may_say(s: State) -> bool:
+def may_accept(s: State) -> bool:
     """An operator accepts it only for a table that is gone for good."""
     plan = s.zk.ledgers[LIVE].plan
     made_for = {ledger.plan.table for ledger in s.zk.ledgers if ledger.plan}
@@ -346,7 +346,7 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
         yield "the disk is mounted", s._replace(is_away=False)
     elif s.absences and s.table.id:
         yield "the disk is not mounted", s._replace(is_away=True, absences=0)
-    if may_say(s):
+    if may_accept(s):
         yield "an operator accepts the table", s._replace(zk=_accepting(s))
     for of, lock in enumerate(s.locks):
         if lock is not None and s.losses:
@@ -472,7 +472,7 @@ def _set(s: State, driver: Driver) -> _Decided:
     """Set back to unloaded and unreserved offsets."""
     plan = in_force(s, LIVE)
     assert plan
-    if is_left(s, LIVE) or is_behind(s) or not is_of_table(s, plan):
+    if is_left(s, LIVE) or is_older(s) or not is_of_table(s, plan):
         return
     for to in range(plan.until):
         if not _is_held(s, driver, to, plan.until) and not has_rows(s, to, plan.until):
@@ -491,7 +491,7 @@ def _replay(s: State, driver: Driver) -> _Decided:
     """What the pipeline loaded, be it into this table or into the one before."""
     plan = in_force(s, LIVE)
     assert plan
-    if not (is_left(s, LIVE) or is_behind(s) or _is_held(s, driver, *AGAIN)) and is_of_table(
+    if not (is_left(s, LIVE) or is_older(s) or _is_held(s, driver, *AGAIN)) and is_of_table(
         s, plan
     ):
         yield Plan(plan.number + 1, plan.until, plan.until, s.seen.id, again=AGAIN), None
@@ -526,7 +526,7 @@ def _first(s: State, driver: Driver) -> _Decided:
     if (
         live is None
         or applied is None
-        or is_behind(s)
+        or is_older(s)
         or is_used(s, driver.of)
         or (is_left(s, LIVE) and live.moves)
     ):
@@ -709,8 +709,8 @@ def led_on(s: State) -> str | None:
     """None where commands lead out of this state: see the laws."""
     s = s._replace(drivers=(Driver(), Driver()), locks=(None, None, None), is_away=False)
     for _ in range(3):
-        s = _alone(s._replace(zk=_accepting(s)) if may_say(s) else s, Does.RUN, LIVE)
-    s = s._replace(zk=_accepting(s)) if may_say(s) else s
+        s = _alone(s._replace(zk=_accepting(s)) if may_accept(s) else s, Does.RUN, LIVE)
+    s = s._replace(zk=_accepting(s)) if may_accept(s) else s
     for of in range(LIVE):
         claim = s.zk.ledgers[of].claim
         if claim is None:

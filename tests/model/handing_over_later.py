@@ -249,7 +249,7 @@ def _overlap_of_last(s: State) -> frozenset[int]:
     return _overlap(plan, group, until=plan.until)
 
 
-def _told(s: State, offsets: frozenset[int]) -> State:
+def _reported(s: State, offsets: frozenset[int]) -> State:
     return s._replace(reported=s.reported | offsets) if s.rules.reports else s
 
 
@@ -258,7 +258,9 @@ def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if s.plan and s.bit < s.plan.number:
         ended = s if s.is_in_zookeeper else s._replace(group=_evicted(s.group, s.plan.membership))
         executes = _put(
-            _told(ended, _overlap(s.plan, s.group)), i, driver._replace(at=At.APPEND, plan=s.plan)
+            _reported(ended, _overlap(s.plan, s.group)),
+            i,
+            driver._replace(at=At.APPEND, plan=s.plan),
         )
         yield f"{i} executes {s.plan.number} again", executes
     else:
@@ -286,7 +288,7 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if last and s.bit < last.number:
         yield f"{i} finds {last.number} stored meanwhile", _ended(s, i)
         return
-    s = _told(s, _overlap_of_last(s))
+    s = _reported(s, _overlap_of_last(s))
     if last and s.recorded < last.number:
         yield (
             f"{i} finds {last.number} without its record",
@@ -408,7 +410,7 @@ def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     else:
         yield (
             f"{i}'s commit is refused",
-            _put(_told(s, frozenset(range(plan.seen, plan.until))), i, records),
+            _put(_reported(s, frozenset(range(plan.seen, plan.until))), i, records),
         )
 
 

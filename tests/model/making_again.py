@@ -238,7 +238,7 @@ def is_readable(state: State, plan: Plan) -> bool:
     )
 
 
-def made_again(state: State, *brokers: int) -> Iterator[State]:
+def recreate(state: State, *brokers: int) -> Iterator[State]:
     """The topic is deleted on these brokers and created again; if no other broker keeps it, its
     znode is another one.
     """
@@ -263,7 +263,7 @@ def steps(state: State) -> Iterator[tuple[str, State]]:
             yield f"log {i} grows", _grown(state, i)._replace(grows=state.grows - 1)
     if state.again:
         for brokers in {(there[0],), tuple(there[-1:]), tuple(there)}:
-            for after in made_again(state, *brokers):
+            for after in recreate(state, *brokers):
                 yield f"recreated on {brokers}", after
     if state.away != NO_BROKER:
         yield f"broker {state.away} comes back", state._replace(away=NO_BROKER)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.networks
 VERBS = ("observe", "store", "claiming", "fetch", "append", "record", "commit", "tidy")
 
 
-def left_behind(pipeline: Pipeline, secrets: Collection[Path]) -> Iterator[tuple[str, bytes]]:
+def leftovers(pipeline: Pipeline, secrets: Collection[Path]) -> Iterator[tuple[str, bytes]]:
     """Every file of the pipeline's folder but the secrets' own, and every znode of its group."""
     for path in pipeline.folder.rglob("*"):
         if path.is_file() and path not in secrets:
@@ -102,7 +102,7 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
     results.append(
         ("a login that ZooKeeper refuses, or its znodes", failed_at(pipeline, "nothing"))
     )
-    found = [*left_behind(pipeline, (secret, of_zookeeper, of_key)), *results]
+    found = [*leftovers(pipeline, (secret, of_zookeeper, of_key)), *results]
     secrets = [secret.encode() for secret in (PASSWORD, token, USERS["etl"], KEY_PASSWORD)]
     assert {name for name, content in found if any(one in content for one in secrets)} == set()
     assert any("events" in name and b"SparkListenerTaskEnd" in content for name, content in found)
@@ -244,7 +244,7 @@ def test_no_output_or_file_of_any_command_has_a_secret_with_a_right_login_or_a_w
                 refused.add(name)
             assert password == wrong or "refuses the login" not in got.err, got.err
     assert set(COMMANDS) - refused == _ASK_NO_BROKER
-    found = [*left_behind(pipeline, (secret,)), *result.items()]
+    found = [*leftovers(pipeline, (secret,)), *result.items()]
     assert {
         name for name, content in found if any(one.encode() in content for one in (PASSWORD, wrong))
     } == set()

@@ -54,7 +54,7 @@ class Broker:
     def flow(self, name: str, partitions: int, every_s: float) -> None:
         """Begin to produce."""
 
-        def go_on() -> None:
+        def produce() -> None:
             producer = KafkaProducer(bootstrap_servers=self.cluster.bootstrap)
             while not self._is_still.wait(every_s):
                 value, partition = b"%d" % next(self._numbers), self._flowed % partitions
@@ -64,7 +64,7 @@ class Broker:
                 self._flowed += 1
             producer.close()
 
-        self._flowing = threading.Thread(target=go_on)
+        self._flowing = threading.Thread(target=produce)
         self._flowing.start()
 
     def still(self) -> int:

@@ -54,6 +54,6 @@ class LostWorkers:
         """The next spark-submit is killed when it has started its driver, which continues."""
         (self._folder / "before").touch()
 
-    def left_behind(self) -> int:
+    def remaining_driver(self) -> int:
         """The process of that driver."""
         return int((self._folder / "left").read_text())

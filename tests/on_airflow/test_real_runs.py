@@ -84,7 +84,7 @@ def test_a_backfill_retried_during_the_lost_workers_driver_loads_its_interval_on
     assert ran.state == "success" and ran.tasks["backfill"][1] > 1
     wait_for(
         "the first driver's end",
-        lambda: not Path("/proc", str(workers.left_behind())).exists(),
+        lambda: not Path("/proc", str(workers.remaining_driver())).exists(),
         120,
     )
     assert ran.returned["outcomes"][-1].startswith(
@@ -125,7 +125,7 @@ def test_a_retry_while_the_driver_of_a_lost_worker_is_still_at_work_loads_the_in
     assert ran.state == "success" and ran.tasks["load"][1] > 1
     wait_for(
         "the first driver's end",
-        lambda: not Path("/proc", str(workers.left_behind())).exists(),
+        lambda: not Path("/proc", str(workers.remaining_driver())).exists(),
         120,
     )
     assert real.rows() == real.records(), "each record of this interval and of all before it once"

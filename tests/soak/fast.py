@@ -57,7 +57,7 @@ class Lane:
 
 def play_random(place: Place, seed: int, index: int) -> StoryResult:
     """Story `index` of this seed."""
-    return _tell(
+    return _play(
         place,
         Story(seed, str(index), place.sessions, place.connect, place.folder),
         Story.play,
@@ -65,15 +65,15 @@ def play_random(place: Place, seed: int, index: int) -> StoryResult:
     )
 
 
-def tell_moments(place: Place, seed: int, lane: Lane, first: int) -> StoryResult:
+def play_moments(place: Place, seed: int, lane: Lane, first: int) -> StoryResult:
     """The lane's moments from `first` on, as many as one story has."""
     name = f"{lane.deed.value}-{'first' if lane.first else 'later'}-{first}"
     story = Story(seed, name, place.sessions, place.connect, place.folder)
     runs, moments = (0, 1) if lane.first else (RUNS_BEFORE, MOMENTS_IN_A_STORY)
-    return _tell(
+    return _play(
         place,
         story,
-        lambda s: s.tell_moments(lane.deed, range(first, first + moments), runs_before=runs),
+        lambda s: s.play_moments(lane.deed, range(first, first + moments), runs_before=runs),
         "--every-moment",
     )
 
@@ -86,7 +86,7 @@ def play_every_moment(
     """
     total, first, more = Tally(), start, True
     while more:
-        reported = tell_moments(place, seed, lane, first)
+        reported = play_moments(place, seed, lane, first)
         total.add(reported.tally)
         if reported.failure:
             return StoryResult(total, reported.failure)
@@ -97,7 +97,7 @@ def play_every_moment(
 LANES = tuple(Lane(deed, first) for deed, first in itertools.product(Deed, (True, False)))
 
 
-def _tell(place: Place, story: Story, how: Callable[[Story], bool], again: str) -> StoryResult:
+def _play(place: Place, story: Story, how: Callable[[Story], bool], again: str) -> StoryResult:
     try:
         more = how(story)
     except Exception:  # whatever it is, the seed that brought it up is what matters

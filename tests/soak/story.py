@@ -171,7 +171,7 @@ class Story:
             self.finish()
         return True
 
-    def tell_moments(self, deed: Deed, moments: range, *, runs_before: int) -> bool:
+    def play_moments(self, deed: Deed, moments: range, *, runs_before: int) -> bool:
         """Interrupt one run at the first of these moments, the next run at the next, and so on.
 
         Whether there may be moments after the last one: it was reached.

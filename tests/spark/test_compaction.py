@@ -241,17 +241,17 @@ def test_a_checkpoint_is_written_once_without_spark_and_keeps_what_the_ledger_go
         mode="append",
         commit_properties=CommitProperties(app_transactions=[Transaction("us", 7)]),
     )
-    assert write_checkpoint(three, spark_is_asked) == 3
+    assert write_checkpoint(three, open_no_session) == 3
     log = Path(three, "_delta_log")
     written_at = (log / f"{3:020}.checkpoint.parquet").stat().st_mtime_ns
-    assert write_checkpoint(three, spark_is_asked) == 3
+    assert write_checkpoint(three, open_no_session) == 3
     assert (log / f"{3:020}.checkpoint.parquet").stat().st_mtime_ns == written_at
     for commit in log.glob("*.json"):
         commit.unlink()
     assert DeltaTable(three).transaction_version("us") == 7 and len(content(three)) == 40
 
 
-def spark_is_asked() -> Any:
+def open_no_session() -> Any:
     raise AssertionError("the command opened a Spark session")
 
 
@@ -262,10 +262,10 @@ class World:
         self._session = session
 
     def spark(self) -> Any:
-        return self._session or spark_is_asked()
+        return self._session or open_no_session()
 
 
-def behind_a_run(
+def after_a_run(
     settings: Settings, world: World, *, appended: bool = True
 ) -> list[tuple[Outcome, str]]:
     report, plan = Report("run-1", "clicks", "group", settings.table.path, 0), plain_plan(1)
@@ -283,15 +283,15 @@ def conf(path: str, at: int) -> Settings:
 
 
 def test_a_run_starts_spark_only_at_the_confs_number_of_small_files(spark: Any, three: str) -> None:
-    assert behind_a_run(conf(three, 0), World()) == behind_a_run(conf(three, 4), World()) == []
-    assert behind_a_run(conf(three, 3), World(), appended=False) == []
-    [(outcome, result)] = behind_a_run(conf(three, 3), World(spark))
+    assert after_a_run(conf(three, 0), World()) == after_a_run(conf(three, 4), World()) == []
+    assert after_a_run(conf(three, 3), World(), appended=False) == []
+    [(outcome, result)] = after_a_run(conf(three, 3), World(spark))
     assert (
         outcome is Outcome.TABLE_COMPACTED
         and "3 small files" in result
         and len(data_files(three)) == 1
     )
-    assert behind_a_run(conf(three, 1), World()) == []
+    assert after_a_run(conf(three, 1), World()) == []
 
 
 def test_files_that_a_run_cannot_compact_are_reported_and_the_outcome_of_the_run_stays(
@@ -299,7 +299,7 @@ def test_files_that_a_run_cannot_compact_are_reported_and_the_outcome_of_the_run
 ) -> None:
     [lost, *_] = Path(three).glob("*.parquet")
     lost.unlink()
-    [(outcome, result)] = behind_a_run(conf(three, 3), World(spark))
+    [(outcome, result)] = after_a_run(conf(three, 3), World(spark))
     assert outcome is Outcome.TABLE_NOT_COMPACTED and outcome.is_loud
     assert (
         "A file that the table's log names does not exist" in result

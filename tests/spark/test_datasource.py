@@ -358,14 +358,14 @@ def test_logs_that_change_after_the_planning_are_reported_or_read_by_the_option(
         ] == [6, 7, 8, 9]
         admin.delete_topics([name])
 
-    def is_made_again() -> bool:
+    def is_recreated() -> bool:
         try:
             cluster.create_topic(name, 1)
         except TopicAlreadyExistsError:  # it is marked for deletion for a while
             return False
         return True
 
-    assert wait_until(is_made_again, 30)
+    assert wait_until(is_recreated, 30)
     fill()
     for reader in (strict, lenient):
         with pytest.raises(TaskFailed, match="deleted and recreated"):

@@ -230,7 +230,7 @@ def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_l
             driver.store(plan)
 
 
-def behind_the_append(driver: Driver, logs: list[BrokerPartition] = LOGS) -> Plan:
+def after_the_append(driver: Driver, logs: list[BrokerPartition] = LOGS) -> Plan:
     return with_id(replace(driver.plan(logs), handed_over=None))
 
 
@@ -255,7 +255,7 @@ def test_after_an_append_only_offsets_of_logs_that_are_still_ours_and_unchanged_
 ) -> None:
     driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"5", makepath=True)
     driver.zookeeper.client.set(PATHS.offset(LOGS[1]), b"0")
-    plan = behind_the_append(driver)
+    plan = after_the_append(driver)
     meanwhile(driver.zookeeper)
     now = offsets(driver)[1]
     assert move(driver, plan) == {log: plan.moved(log) for log in LOGS if log != LOGS[1]}
@@ -266,7 +266,7 @@ def test_after_an_append_with_a_lost_answer_an_offset_of_our_value_is_ours(
     driver: Driver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = behind_the_append(driver)
+    plan = after_the_append(driver)
 
     def unanswered(request: list[Any]) -> list[Outcome]:
         monkeypatch.undo()
@@ -283,7 +283,7 @@ def test_after_an_append_many_offsets_move_and_one_of_another_owner_delays_none(
 ) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(500)]
     with Owners(driver.zookeeper, "g", "clicks").claiming(logs[3:], "run-1"):
-        plan = behind_the_append(driver, logs)
+        plan = after_the_append(driver, logs)
         own_as_a_consumer(driver.zookeeper, logs[400])
         assert move(driver, plan).keys() == set(logs) - {logs[400]}
         assert driver.group.committed(logs).keys() == set(logs) - {logs[400]}

@@ -336,9 +336,9 @@ def test_a_folder_that_only_its_owner_may_write_is_named(
             "report": {"path": str(home / "reports")},
         }
         (home / "closed").mkdir(mode=0o755)
-        refused(_as_nobody(pipeline, home), 7, str(home / "closed"), "ermission denied", "retry")
+        refused(_unprivileged(pipeline, home), 7, str(home / "closed"), "ermission denied", "retry")
         pipeline.settings["report"]["path"] = str(home / "closed" / "reports")
-        refused(_as_nobody(pipeline, home), 2, "report.path", "ermission denied")
+        refused(_unprivileged(pipeline, home), 2, "report.path", "ermission denied")
     with pipeline.zookeeper() as client:
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 
@@ -354,7 +354,7 @@ def _folder_for_everybody() -> Iterator[Path]:
         shutil.rmtree(home)
 
 
-def _as_nobody(pipeline: Pipeline, home: Path) -> CommandResult:
+def _unprivileged(pipeline: Pipeline, home: Path) -> CommandResult:
     """The run with the rights of a user who owns nothing; what it imports was imported before."""
     # noqa: F401
     # noqa: F401

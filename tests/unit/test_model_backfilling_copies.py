@@ -94,7 +94,7 @@ TWICE, LACKS, STUCK = (
         ),
         pytest.param(COPIED, {"has_rows": never}, TWICE, id="rows are not checked"),
         pytest.param(
-            SET_BACK, {"is_behind": never}, TWICE, id="begun by a ledger older than the table"
+            SET_BACK, {"is_older": never}, TWICE, id="begun by a ledger older than the table"
         ),
         pytest.param(
             COPIED, {"is_used": never, "is_shut_out": never}, STUCK, id="a name is used again"

@@ -37,7 +37,7 @@ def rows_of_now(s: State, start: int, until: int) -> bool:
     return any(start <= offset < until and life == s.live.plan.life for offset, _, life in s.rows)
 
 
-def counts_what_is_stored(load: Load) -> bool:
+def counts_stored_plans(load: Load) -> bool:
     claim = load.claim
     return (
         claim is not None
@@ -63,9 +63,7 @@ def of_this_life(plan: Plan) -> bool:
             lambda load: False,
             id="accepted while a backfill has something left",
         ),
-        pytest.param(
-            UNREPORTED, "left_of", counts_what_is_stored, id="stored plans count as loaded"
-        ),
+        pytest.param(UNREPORTED, "left_of", counts_stored_plans, id="stored plans count as loaded"),
         pytest.param(
             UNREPORTED, "updates_reservation_lock", of_this_life, id="accepted without the fence"
         ),

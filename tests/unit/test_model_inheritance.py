@@ -91,14 +91,14 @@ def test_a_take_over_or_retirement_that_does_not_close_a_stored_number_is_found_
     assert "rows are doubled" in broken("retired")
 
 
-def behind_its_own(s: State, name: str, *_: object) -> int:
+def after_its_own(s: State, name: str, *_: object) -> int:
     return max((i + 1 for i, commit in enumerate(s.table) if commit.by == name), default=0)
 
 
 def test_a_pipeline_that_does_not_know_what_the_table_held_when_it_planned_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inheritance, "known_by", behind_its_own)
+    monkeypatch.setattr(inheritance, "known_by", after_its_own)
     assert "continues" in broken("at once")
     assert "rows are doubled" in broken("two heirs")
 

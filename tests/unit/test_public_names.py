@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = [name for name in etl.__all__ if name != "__version__"]
 
 
-def told_by_python(program: str) -> str:
+def printed_by_python(program: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -38,7 +38,7 @@ def test_a_class_reached_by_its_public_name_is_pickled_by_the_name_of_its_home(n
 
 def test_importing_the_package_imports_none_of_its_modules() -> None:
     program = "import sys, etl; print([name for name in sys.modules if name.startswith('etl.')])"
-    assert told_by_python(program) == "[]"
+    assert printed_by_python(program) == "[]"
 
 
 def test_a_name_that_is_not_public_is_no_attribute_of_the_package() -> None:
@@ -48,7 +48,7 @@ def test_a_name_that_is_not_public_is_no_attribute_of_the_package() -> None:
 
 
 def test_a_star_import_gives_the_public_names_alone() -> None:
-    assert told_by_python(
+    assert printed_by_python(
         "before = set(globals()); from etl import *; print(sorted(set(globals()) - before - "
         "{'before'}))"
     ) == str(sorted(etl.__all__))

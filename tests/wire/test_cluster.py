@@ -98,13 +98,13 @@ def test_a_broker_that_has_just_started_is_queried_again_until_it_knows_topics(
 ) -> None:
     with FakeBroker() as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
 
-        def answers_and_is_told(connection: socket.socket, frame: bytes) -> None:
+        def answers_and_gets_the_topic(connection: socket.socket, frame: bytes) -> None:
             connection.sendall(frame)
             broker.append("demo", 0, encode(Batch(0, [Rec(0)])))
 
         broker.script[METADATA].extend(
             [lambda connection, frame: connection.sendall(frame)] * (answers_before - 1)
-            + [answers_and_is_told]
+            + [answers_and_gets_the_topic]
         )
         assert cluster.describe_when_known(topics, wait_s=30).leaders.keys() == {
             BrokerPartition("demo", 0)
@@ -522,7 +522,7 @@ def test_a_slow_broker_does_not_delay_requests_to_others() -> None:
     many = 24
     all_asked = threading.Barrier(many)
 
-    def held_until_all_are_asked(connection: socket.socket, response: bytes) -> None:
+    def held_until_all_are_requested(connection: socket.socket, response: bytes) -> None:
         with contextlib.suppress(threading.BrokenBarrierError):
             all_asked.wait(timeout=20)
             as_it_is(connection, response)
@@ -534,7 +534,7 @@ def test_a_slow_broker_does_not_delay_requests_to_others() -> None:
         ]
         for number, broker in enumerate(brokers):
             broker.log("demo", number)
-            broker.script[LIST_OFFSETS].append(held_until_all_are_asked)
+            broker.script[LIST_OFFSETS].append(held_until_all_are_requested)
         cluster = closing.enter_context(Cluster([(brokers[0].host, brokers[0].port)], timeout_s=30))
         found = cluster.extents(
             [BrokerPartition("demo", number) for number in range(many)],

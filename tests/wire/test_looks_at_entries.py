@@ -40,7 +40,7 @@ def looked(
     return sorted((one for _, one in found), key=lambda one: one.offset)
 
 
-def bytes_asked(broker: JafkaBroker) -> int:
+def bytes_requested(broker: JafkaBroker) -> int:
     return sum(int.from_bytes(body[-4:], "big") for kind, body in broker.requests if kind == FETCH)
 
 
@@ -99,7 +99,7 @@ def test_the_scan_skips_messages_larger_than_one_response_without_their_bytes(
     assert looked(broker, len(large) + len(entry(TEXT))) == [
         LookedAt(len(large) + len(entry(TEXT)), True)
     ]
-    assert bytes_asked(broker) < 2 << 20
+    assert bytes_requested(broker) < 2 << 20
 
 
 def test_a_message_larger_than_the_first_read_is_read_whole(
@@ -109,7 +109,7 @@ def test_a_message_larger_than_the_first_read_is_read_whole(
     broker.append("clicks", 0, entry(TEXT), large, large, entry(TEXT))
     at = len(entry(TEXT)), len(entry(TEXT)) + len(large)
     assert looked(broker, *at, is_kept=True) == [LookedAt(at[0], True), LookedAt(at[1], True)]
-    assert len(large) < bytes_asked(broker) < 3 * len(large)
+    assert len(large) < bytes_requested(broker) < 3 * len(large)
 
 
 def test_bytes_that_are_too_few_to_be_a_message_are_none_however_far_the_walk_would_be(
@@ -178,7 +178,7 @@ def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_messa
     assert looked(broker, 900 * len(entry(TEXT)), is_kept=True) == [
         LookedAt(900 * len(entry(TEXT)), True)
     ]
-    assert bytes_asked(broker) == cluster_requests.FIRST_REQUEST_BYTES
+    assert bytes_requested(broker) == cluster_requests.FIRST_REQUEST_BYTES
 
 
 def test_all_logs_of_a_broker_are_verified_by_one_request_and_scanned_by_another(

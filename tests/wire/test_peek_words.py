@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import conf_beside
+from tests.builders import conf_in
 from tests.command_result import CommandResult, refused, run_etl
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -31,7 +31,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def conf(broker: FakeBroker, tmp_path: Path) -> Path:
-    return conf_beside(tmp_path, broker.port)
+    return conf_in(tmp_path, broker.port)
 
 
 def append(broker: FakeBroker, *records: Rec, **fields: object) -> None:

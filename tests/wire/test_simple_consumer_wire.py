@@ -393,7 +393,7 @@ def test_a_broker_that_has_dropped_what_we_speak_is_a_settings_error() -> None:
 # Ports that are not Kafka
 
 
-def port_that_says(answer: bytes, *, until: bytes = b"") -> AbstractContextManager[int]:
+def port_answering(answer: bytes, *, until: bytes = b"") -> AbstractContextManager[int]:
     """A port that answers every connection with the same bytes, once it has read `until`, and hangs
     up.
     """
@@ -415,7 +415,7 @@ def failure_of(port: int) -> EtlError:
 
 def test_an_http_port_is_recognised_because_the_handshake_ends_a_line() -> None:
     assert HANDSHAKE_CORRELATION_ID.to_bytes(4, "big") == b"\r\n\r\n"
-    with port_that_says(b"HTTP/1.1 400 Bad Request\r\n\r\n", until=b"\r\n\r\n") as port:
+    with port_answering(b"HTTP/1.1 400 Bad Request\r\n\r\n", until=b"\r\n\r\n") as port:
         failure = failure_of(port)
     assert (type(failure), failure.exit_code, failure.message) == (
         NotKafka,
@@ -425,24 +425,24 @@ def test_an_http_port_is_recognised_because_the_handshake_ends_a_line() -> None:
 
 
 def test_a_tls_port_is_recognised_by_its_alert() -> None:
-    with port_that_says(bytes.fromhex("15 0303 0002 0246")) as port:
+    with port_answering(bytes.fromhex("15 0303 0002 0246")) as port:
         failure = failure_of(port)
     assert (type(failure), "TLS" in failure.message) == (NotKafka, True)
 
 
 def test_another_protocol_is_shown_by_its_first_bytes() -> None:
-    with port_that_says(b"SSH-2.0-OpenSSH_9.6\r\n") as port:
+    with port_answering(b"SSH-2.0-OpenSSH_9.6\r\n") as port:
         failure = failure_of(port)
     assert (type(failure), "b'SSH-'" in failure.message) == (NotKafka, True)
 
 
 def test_a_port_with_bytes_like_a_short_frame_is_recognized_too() -> None:
-    with port_that_says(b"\0\0\0\x08not kafk") as port:
+    with port_answering(b"\0\0\0\x08not kafk") as port:
         assert type(failure_of(port)) is NotKafka
 
 
 def test_a_port_that_hangs_up_on_the_first_request_may_be_tls() -> None:
-    with port_that_says(b"") as port:
+    with port_answering(b"") as port:
         failure = failure_of(port)
     assert type(failure) is NotKafka
     assert "TLS" in failure.action

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from etl.testkit.server_process import wait_until
-from tests.builders import conf_beside
+from tests.builders import conf_in
 from tests.command_result import CommandResult, refused, run_etl
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, FakeCoordinator
@@ -34,7 +34,7 @@ def broker() -> Iterator[FakeCoordinator]:
 
 @pytest.fixture
 def conf(broker: FakeCoordinator, tmp_path: Path) -> Path:
-    return conf_beside(tmp_path, broker.port)
+    return conf_in(tmp_path, broker.port)
 
 
 def tail(conf: Path, *words: str) -> CommandResult:

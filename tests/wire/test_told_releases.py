@@ -60,7 +60,7 @@ def extents_of(cluster: Cluster, isolation: Isolation) -> set[BrokerPartition]:
     )
 
 
-def asked_what_it_is(broker: FakeBroker) -> int:
+def version_requests(broker: FakeBroker) -> int:
     return broker.requests.count((API_VERSIONS, 0))
 
 
@@ -89,20 +89,20 @@ def test_uncommitted_records_are_not_read_by_a_release_without_transactions(
 def test_with_read_uncommitted_no_broker_is_probed() -> None:
     with broker_of("1.1") as broker, cluster_of(broker, "0.10.2") as cluster:
         assert extents_of(cluster, UNCOMMITTED) == {DEMO}
-    assert asked_what_it_is(broker) == 0
+    assert version_requests(broker) == 0
 
 
 @pytest.mark.parametrize("text", ["0.11", "1.1", "3.9"])
 def test_nor_is_a_broker_of_a_release_that_has_transactions(text: str) -> None:
     with broker_of("3.9") as broker, cluster_of(broker, text) as cluster:
         assert extents_of(cluster, COMMITTED) == {DEMO}
-    assert asked_what_it_is(broker) == 0
+    assert version_requests(broker) == 0
 
 
 def test_a_broker_without_transactions_is_probed_once() -> None:
     with broker_of("0.10.2") as broker, cluster_of(broker, "0.10.2") as cluster:
         assert [extents_of(cluster, COMMITTED) for _ in range(3)] == [{DEMO}] * 3
-    assert asked_what_it_is(broker) == 1
+    assert version_requests(broker) == 1
 
 
 def test_a_broker_that_leads_nothing_yet_is_probed_too() -> None:
@@ -160,7 +160,7 @@ def test_a_request_that_the_broker_hangs_up_on_is_reported_with_the_setting(
 # The doctor
 
 
-def told_by_doctor(broker: FakeBroker, text: str, isolation: Isolation) -> Line:
+def doctor_line(broker: FakeBroker, text: str, isolation: Isolation) -> Line:
     source = {
         "bootstrap_servers": f"{broker.host}:{broker.port}",
         "broker_version": text,
@@ -192,7 +192,7 @@ def test_the_doctor_probes_each_broker_for_the_confs_release(
     release: str, text: str, isolation: Isolation, verdict: Verdict
 ) -> None:
     with broker_of(release) as broker:
-        line = told_by_doctor(broker, text, isolation)
+        line = doctor_line(broker, text, isolation)
     assert line.verdict is verdict
     if verdict is Verdict.FAILED:
         assert f"answers like Kafka {release}" in line.found and "source.broker_version" in str(

@@ -45,13 +45,13 @@ def cluster(broker: FakeBroker) -> Iterator[Cluster]:
 def test_a_registered_topic_that_the_broker_does_not_know_yet_is_waited_for(
     broker: FakeBroker, cluster: Cluster, requests: list[str] | None, answers_before: int
 ) -> None:
-    def answers_and_is_told(connection: socket.socket, frame: bytes) -> None:
+    def answers_and_gets_the_topic(connection: socket.socket, frame: bytes) -> None:
         connection.sendall(frame)
         broker.append("late", 0, encode(Batch(0, [Rec(0)])))
 
     broker.script[METADATA].extend(
         [lambda connection, frame: connection.sendall(frame)] * (answers_before - 1)
-        + [answers_and_is_told]
+        + [answers_and_gets_the_topic]
     )
     reported = describe_registered_topics(
         cluster,

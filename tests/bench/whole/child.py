@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from tests.bench.whole.processes import Peaks, cpu_seconds
 
-_TOLD_BYTES = 2000
+_LOG_BYTES = 2000
 _ENDING_S = 60.0
 _MOST_S = 1200.0
 """A job that takes longer is ended with its process."""
@@ -102,7 +102,7 @@ class Child:
             too_long.cancel()
         seconds = time.monotonic() - began
         if not line:
-            raise Failed(self._log.read_text(errors="replace")[-_TOLD_BYTES:])
+            raise Failed(self._log.read_text(errors="replace")[-_LOG_BYTES:])
         reported = json.loads(line)
         if "failed" in reported:
             raise Failed(reported["failed"])
@@ -122,14 +122,14 @@ def serve(jobs: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
             answer = jobs(json.loads(line))
         except Exception as error:
             traceback.print_exc()
-            answer = {"failed": _told(f"{type(error).__name__}: {error}")}
+            answer = {"failed": _shortened(f"{type(error).__name__}: {error}")}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
-def _told(failed: str) -> str:
+def _shortened(failed: str) -> str:
     """The beginning, and the innermost cause: of an exception of the JVM that is the last that is
     called one.
     """
     causes = [line for line in failed.splitlines() if line.startswith("Caused by:")]
-    return "\n".join([failed[:_TOLD_BYTES], *causes[-1:]])
+    return "\n".join([failed[:_LOG_BYTES], *causes[-1:]])

@@ -159,7 +159,7 @@ class Session:
     def _sparks_delta(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         clock = Clock()
         self._sparks(job).write.format("delta").save(str(self._table))
-        return {"seconds": clock.seconds, **self._told(job, clock.began_at)}
+        return {"seconds": clock.seconds, **self._figures(job, clock.began_at)}
 
     def _run(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         number, more = self._numbers, RUNS[job["kind"]]
@@ -190,10 +190,10 @@ class Session:
         return {
             "seconds": seconds,
             "verbs": result.document["seconds"],
-            **self._told(job, self._stored_at(name)),
+            **self._figures(job, self._stored_at(name)),
         }
 
-    def _told(self, job: Mapping[str, Any], began_at: float) -> Mapping[str, Any]:
+    def _figures(self, job: Mapping[str, Any], began_at: float) -> Mapping[str, Any]:
         found = dict(written(self._table, job["records"]))
         return {"to_commit": found.pop("committed_at") - began_at, **found}
 

@@ -84,7 +84,7 @@ class RunsMeanwhile:
             self.coverage = fold(self.coverage, plan_of(number), record_of(plan_of(number)))
         self.pruned = max(self.pruned, through)
 
-    def go_on(self) -> None:
+    def run_again(self) -> None:
         """One plan more is stored and applied, and all but the newest are pruned."""
         self.newest += 1
         self.prune(self.newest - 1)
@@ -116,11 +116,11 @@ def test_a_plan_that_a_run_prunes_meanwhile_counts_once(when: str) -> None:
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "coverage"])
 def test_a_run_that_continues_and_prunes_meanwhile_is_observed_again(when: str) -> None:
-    def go_on_once(during: RunsMeanwhile) -> None:
+    def run_once(during: RunsMeanwhile) -> None:
         during.when = ""
-        during.go_on()
+        during.run_again()
 
-    reported = look(RunsMeanwhile(when=when, then=go_on_once))
+    reported = look(RunsMeanwhile(when=when, then=run_once))
     newest = reported.table.transaction_version
     assert offsets_of(reported)[-1][1] == (newest + 1) * 10, (
         "all that the table holds by then, and nothing that came later"
@@ -130,5 +130,5 @@ def test_a_run_that_continues_and_prunes_meanwhile_is_observed_again(when: str) 
 
 def test_runs_without_a_pause_are_reported_and_no_loss_is_invented() -> None:
     with pytest.raises(Owned) as caught:
-        look(RunsMeanwhile(when="plans", then=RunsMeanwhile.go_on))
+        look(RunsMeanwhile(when="plans", then=RunsMeanwhile.run_again))
     assert caught.value.exit_code == 4

@@ -86,7 +86,7 @@ def test_a_page_is_whole_and_calm_in_a_browser(
             "[...document.querySelectorAll('svg')].every(one => "
             "one.getBoundingClientRect().width > 40)"
         )
-        assert page.complaints == [] and page.asked_for == [file.as_uri()]
+        assert page.complaints == [] and page.requested == [file.as_uri()]
     finally:
         page.close()
 

@@ -156,7 +156,7 @@ def test_a_recreated_topic_is_accepted_after_the_backfill_is_deleted(ids: str) -
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 5), crash_at("store plan", When.AFTER))
     for log in LOGS:
-        outside.logs[log] = outside.logs[log].made_again()
+        outside.logs[log] = outside.logs[log].recreated()
         outside.logs[log].grow(7)
     getattr(outside, ids)["clicks"] = "@2" if ids == "creation_ids" else "second"
     with pytest.raises(NeedsDecision, match="Backfill old has not loaded all"):

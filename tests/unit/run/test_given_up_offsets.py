@@ -79,14 +79,14 @@ def delete(outside: Outside) -> None:
 
 
 def recreate(outside: Outside, end: int = 3, topic_id: str = "id-3") -> None:
-    outside.logs[OTHER] = replace(FakeLog(6).made_again(), end=end)
+    outside.logs[OTHER] = replace(FakeLog(6).recreated(), end=end)
     outside.topic_ids["clicks-2"] = topic_id
 
 
 def recreate_both(outside: Outside) -> None:
     recreate(outside)
     for log in (A, B):
-        outside.logs[log] = replace(outside.logs[log].made_again(), end=2)
+        outside.logs[log] = replace(outside.logs[log].recreated(), end=2)
     outside.topic_ids["clicks"] = "id-4"
 
 
@@ -396,7 +396,7 @@ def test_without_a_stored_plan_the_command_reports_the_end_of_the_former_log() -
     outside.topic_ids = {"clicks": "one"}
     run(outside)
     old = outside.newest_plan()
-    outside.logs[A] = replace(outside.logs[A].made_again(), end=2)
+    outside.logs[A] = replace(outside.logs[A].recreated(), end=2)
     outside.topic_ids = {"clicks": "two"}
     plan = accept(outside, "clicks")
     assert old and plan.losses == ()

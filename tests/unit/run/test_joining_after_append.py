@@ -434,7 +434,7 @@ def test_a_recreated_topic_leaves_nothing_of_a_stored_plan_and_the_message_has_t
         run(outside, [A, B], at=crash_at("fetch", BEFORE))
     outside.owners.clear()
     outside.topic_ids = {"clicks": "another"}
-    outside.logs = {log: replace(outside.logs[log].made_again(), end=2) for log in (A, B)}
+    outside.logs = {log: replace(outside.logs[log].recreated(), end=2) for log in (A, B)}
     with pytest.raises(
         NeedsDecision, match="which a member of the group stored and is not in the table"
     ) as refused:

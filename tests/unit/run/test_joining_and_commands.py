@@ -216,7 +216,7 @@ def test_a_log_accepted_as_another_moves_its_offset_with_the_plan_only_if_it_is_
     run(outside, [A, B])
     outside.topic_ids = {"clicks": "another"}
     outside.logs = {
-        log: replace(outside.logs[log].made_again(), end=end) for log, end in ((A, 4), (B, 2))
+        log: replace(outside.logs[log].recreated(), end=end) for log, end in ((A, 4), (B, 2))
     }
     with pytest.raises(Owned, match="assigned to no known member of the group"):
         accept(outside, "clicks", settings=SETTINGS, share=[B])
@@ -425,7 +425,7 @@ def test_a_recreated_topic_leaves_nothing_of_a_committed_plan_and_the_message_ha
     outside.owners.clear()
     outside.topic_ids = {"clicks": "another"}
     outside.logs = {
-        log: replace(outside.logs[log].made_again(), end=end)
+        log: replace(outside.logs[log].recreated(), end=end)
         for log, end in zip((A, B), ends, strict=True)
     }
     with pytest.raises(NeedsDecision, match="recreated") as refused:

@@ -29,7 +29,7 @@ def recreated_at(outside: Outside, step: str, when: When, **ids: str) -> None:
     def change(now: str, side: When) -> None:
         if (now, side) == (step, when) and outside.creation_ids == {"clicks": "zxid-5"}:
             outside.creation_ids, outside.topic_ids = {"clicks": "zxid-9"}, ids
-            outside.logs = {log: replace(outside.logs[log].made_again(), end=60) for log in LOGS}
+            outside.logs = {log: replace(outside.logs[log].recreated(), end=60) for log in LOGS}
 
     run(outside, at=change)
 

@@ -250,7 +250,7 @@ def test_a_topic_recreated_during_a_pause_stops_the_run_and_is_accepted_with_the
     outside.topic_ids = {"clicks": "first"}
     run(outside)
     outside.pauses = (WHOLE,)
-    outside.logs = {log: found.made_again() for log, found in outside.logs.items()}
+    outside.logs = {log: found.recreated() for log, found in outside.logs.items()}
     outside.topic_ids = {"clicks": "second"}
     grow(outside, 9, 9, 9)
     with pytest.raises(NeedsDecision, match="recreated"):

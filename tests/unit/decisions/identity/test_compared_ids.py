@@ -29,7 +29,7 @@ def loaded(topic_ids: dict[str, str], creation: str | None = "zxid-5") -> Outsid
 
 def make_again(outside: Outside, topic_ids: dict[str, str], creation: str = "zxid-9") -> None:
     outside.topic_ids, outside.creation_ids = dict(topic_ids), {"clicks": creation}
-    outside.logs = {log: replace(outside.logs[log].made_again(), end=30) for log in LOGS}
+    outside.logs = {log: replace(outside.logs[log].recreated(), end=30) for log in LOGS}
 
 
 def grown(outside: Outside) -> None:

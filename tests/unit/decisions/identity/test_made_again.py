@@ -69,7 +69,7 @@ def loaded(*entries: int, alike: bool = False) -> Outside:
 def make_again(outside: Outside, logs: Sequence[BrokerPartition], entries: int = 9) -> None:
     """The topic on these brokers; by default the new partition is longer than the old one."""
     for log in logs:
-        outside.logs[log] = outside.logs[log].made_again()
+        outside.logs[log] = outside.logs[log].recreated()
         outside.logs[log].grow(entries)
 
 

@@ -28,19 +28,19 @@ def accept(outside: Outside, name: str, *, at_offset: int) -> Plan:
     return accept_logs(outside, name, at_offset=at_offset, settings=PHYSICAL_SETTINGS)
 
 
-def made_again(log: BrokerPartition, *, entries: int) -> Outside:
+def recreate(log: BrokerPartition, *, entries: int) -> Outside:
     """All partitions were read, then this one was recreated on its broker."""
     outside = physical_outside_of(5, 3, 4)
     outside.topic_ids = {"clicks": "zxid-5"}
     run(outside)
-    outside.logs[log] = outside.logs[log].made_again()
+    outside.logs[log] = outside.logs[log].recreated()
     outside.logs[log].grow(entries)
     return outside
 
 
 def undecided(*, entries: int) -> Outside:
     """The same on the broker of TWO, and the topic has another id since."""
-    outside = made_again(TWO, entries=entries)
+    outside = recreate(TWO, entries=entries)
     outside.topic_ids["clicks"] = "zxid-9"
     return outside
 
@@ -105,7 +105,7 @@ def test_an_offset_above_the_end_of_an_undecided_log_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["clicks", "clicks:1-0"])
 def test_where_a_log_was_cut_is_no_offset_inside_a_message(name: str) -> None:
-    outside = made_again(ONE, entries=5)
+    outside = recreate(ONE, entries=5)
     starts, before = starts_in(outside, ONE), dict(outside.plans)
     with pytest.raises(
         SettingsError, match=f"it is inside the one from {starts[1]} to {starts[2]}"
@@ -117,7 +117,7 @@ def test_where_a_log_was_cut_is_no_offset_inside_a_message(name: str) -> None:
 
 def accepted_by_an_earlier_version() -> tuple[Outside, list[int]]:
     """A reset is stored that leaves ONE inside its second message."""
-    outside = made_again(ONE, entries=5)
+    outside = recreate(ONE, entries=5)
     starts = starts_in(outside, ONE)
     plan = accept(outside, "clicks:1-0", at_offset=starts[2])
     wrong = with_id(

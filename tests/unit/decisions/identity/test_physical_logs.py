@@ -93,7 +93,7 @@ def test_a_partition_beyond_its_brokers_count_is_reported_and_recreated_as_anoth
         "clicks 1-1: its broker has fewer partitions now; left out"
     )
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
-    outside.logs[ALSO_ONE] = outside.logs[ALSO_ONE].made_again()
+    outside.logs[ALSO_ONE] = outside.logs[ALSO_ONE].recreated()
     outside.logs[ALSO_ONE].grow(9)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)

@@ -357,10 +357,10 @@ def test_an_offset_that_another_client_moved_meanwhile_is_not_changed_by_a_reset
         run(outside)
 
 
-def made_again(outside: Outside, topic_id: str, *ends: int) -> None:
+def recreate(outside: Outside, topic_id: str, *ends: int) -> None:
     outside.topic_ids["clicks"] = topic_id
     outside.logs = {
-        log: replace(outside.logs[log].made_again(), end=end) for log, end in zip(LOGS, ends)
+        log: replace(outside.logs[log].recreated(), end=end) for log, end in zip(LOGS, ends)
     }
 
 
@@ -376,7 +376,7 @@ def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
     ends: tuple[int, ...],
 ) -> None:
     outside = with_ids("id-1")
-    made_again(outside, "id-2", *ends)
+    recreate(outside, "id-2", *ends)
     with pytest.raises(NeedsDecision, match="recreated"):
         run(outside)
     plan = accept(outside, "clicks")
@@ -392,7 +392,7 @@ def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
 
 def test_a_partition_missing_since_the_topic_was_recreated_is_read_from_its_start_later() -> None:
     outside = with_ids("id-1")
-    made_again(outside, "id-2", 20, 9)
+    recreate(outside, "id-2", 20, 9)
     assert accept(outside, "clicks").positions[C] == 0
     run(outside)
     outside.logs[C] = FakeLog(6, lives=[(0, 1)])
@@ -402,7 +402,7 @@ def test_a_partition_missing_since_the_topic_was_recreated_is_read_from_its_star
 
 def test_a_recreated_topic_starts_where_policy_decides() -> None:
     outside, settings = with_ids("id-1"), settings_of(new_topics_starting_offsets="latest")
-    made_again(outside, "id-2", 20, 9, 9)
+    recreate(outside, "id-2", 20, 9, 9)
     plan = accept(outside, "clicks", settings=settings)
     assert plan.positions == {A: 20, B: 9, C: 9}
 
@@ -442,7 +442,7 @@ def test_only_an_operator_decides_that_a_kafka_topic_is_the_same_and_gets_the_co
 
 def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:
     outside = with_ids("zxid-5")
-    made_again(outside, "zxid-1f", 20, 1, 9)
+    recreate(outside, "zxid-1f", 20, 1, 9)
     with pytest.raises(SettingsError, match="not the same partition"):
         accept(outside, "clicks", is_same_log=True)
 

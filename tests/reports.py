@@ -32,11 +32,10 @@ SECONDS = {
 
 def new_report(pipeline: str = "clicks", **process: Any) -> Report:
     """A run that has just begun."""
-    reported = (
-        Process("host-1", 7, "/conf/clicks.yaml", {"python": "3.11.2", "pyspark": None})
-        if not process
-        else Process(**process)
-    )
+    if not process:
+        reported = Process("host-1", 7, "/conf/clicks.yaml", {"python": "3.11.2", "pyspark": None})
+    else:
+        reported = Process(**process)
     return Report(
         "20231114T221320-0a1b2c", pipeline, "etl-clicks", "/warehouse/clicks", BEGAN_MS, reported
     )

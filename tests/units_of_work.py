@@ -54,7 +54,11 @@ def turn_of(test: str) -> int:
     another one; then the longest.
     """
     file = test.partition("::")[0]
-    return 0 if file.startswith(("tests/unit/", "tests/wire/")) else 1 if file in LONGEST else 2
+    if file.startswith(("tests/unit/", "tests/wire/")):
+        return 0
+    if file in LONGEST:
+        return 1
+    return 2
 
 
 def by_units(config: pytest.Config, log: Any, dist: str, unit: Callable[[str], str]) -> Any:

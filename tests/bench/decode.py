@@ -233,11 +233,9 @@ def best_of(runs: int, call: Callable[[], int]) -> tuple[float, int]:
 def built(form: str, contents: list[bytes], codec: int, count: int) -> list[bytes]:
     if form == "v2":
         return record_batches(contents, codec, count)
-    return (
-        entries(contents, codec, count)
-        if form == "0.7"
-        else message_sets(contents, codec, count, int(form[1:]))
-    )
+    if form == "0.7":
+        return entries(contents, codec, count)
+    return message_sets(contents, codec, count, int(form[1:]))
 
 
 def main() -> int:

@@ -293,11 +293,10 @@ def main() -> None:
 
 def kinds_of(writers: Sequence[str], codecs: Sequence[str]) -> dict[str, dict[str, str]]:
     """The table settings of each kind of run, by its name."""
-    arrow = (
-        {f"arrow {codec}": {"writer": "arrow", "compression": codec} for codec in codecs}
-        if "arrow" in writers
-        else {}
-    )
+    if "arrow" in writers:
+        arrow = {f"arrow {codec}": {"writer": "arrow", "compression": codec} for codec in codecs}
+    else:
+        arrow = {}
     return {**({"spark": {"writer": "spark"}} if "spark" in writers else {}), **arrow}
 
 

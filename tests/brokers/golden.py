@@ -44,11 +44,10 @@ def take(version: str, folder: Path) -> dict[str, Any]:
 def _answer(stage: KafkaStage | JafkaStage, writer: str) -> dict[str, Any]:
     topic, broker = stage.new_topic(), stage.cluster.brokers[0]
     for records in ([(None, b"hello")], ODD, _ALIKE):
-        kept = (
-            records
-            if stage.has_keys
-            else [(None, value) for _, value in records if value is not None]
-        )
+        if stage.has_keys:
+            kept = records
+        else:
+            kept = [(None, value) for _, value in records if value is not None]
         stage.writers[writer](topic, 0, kept)
     read = [seen for seen in stage.read(topic) if seen.partition == 0]
     assert wait_until(lambda: bool(_fetched(stage, broker, topic)), 10)

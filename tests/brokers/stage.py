@@ -178,8 +178,6 @@ def begin(
     """Start the clients, and servers if no `cluster` of Kafka runs already; started processes end
     with `running`.
     """
-    return (
-        JafkaStage(folder, running)
-        if version == JAFKA
-        else KafkaStage(version, folder, running, cluster)
-    )
+    if version == JAFKA:
+        return JafkaStage(folder, running)
+    return KafkaStage(version, folder, running, cluster)

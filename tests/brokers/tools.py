@@ -26,11 +26,10 @@ _NOT_OF_THESE_PROGRAMS = (
 def write_lines(stage: KafkaStage, topic: str, codec: str, lines: Sequence[bytes]) -> None:
     """The console producer: each line is a value, and there are no keys."""
     broker = "--bootstrap-server" if stage.release >= (2, 5) else "--broker-list"
-    main = (
-        "kafka.tools.ConsoleProducer"
-        if stage.release < (4,)
-        else "org.apache.kafka.tools.ConsoleProducer"
-    )
+    if stage.release < (4,):
+        main = "kafka.tools.ConsoleProducer"
+    else:
+        main = "org.apache.kafka.tools.ConsoleProducer"
     options = [
         broker,
         stage.cluster.bootstrap,

@@ -173,11 +173,9 @@ class FakeLog:
         if wanted == self.leader_epoch:
             return wanted, self.log_end
         above = [epoch for epoch in starts if epoch > wanted]
-        return (
-            (max((e for e in starts if e <= wanted), default=wanted), starts[min(above)])
-            if above
-            else (-1, -1)
-        )
+        if above:
+            return (max((e for e in starts if e <= wanted), default=wanted), starts[min(above)])
+        return (-1, -1)
 
     def readable_end(self, isolation: int) -> int:
         return self.stable if isolation else self.high
@@ -385,7 +383,12 @@ class FakeBroker:
             (partition, log) for (topic, partition), log in self.world.logs.items() if topic == name
         )
         topic_id = self.world.topic_ids.get(name, UUID(int=0))
-        code = 29 if name in self.world.kept_from_us else 0 if known else 3
+        if name in self.world.kept_from_us:
+            code = 29
+        elif known:
+            code = 0
+        else:
+            code = 3
         return kind(
             error_code=code,
             name=name,
@@ -434,16 +437,14 @@ class FakeBroker:
                     and any(batch[_MAGIC_AT] == 0 for batch in log.batches)
                 ):
                     code = 43
-                largest = (
-                    max((_time_of(batch) for batch in log.batches), default=-1)
-                    if log and is_largest and not code
-                    else -1
-                )
-                offset = (
-                    -1
-                    if log is None or code
-                    else _offset_at(log, each.timestamp, request.isolation_level)
-                )
+                if log and is_largest and not code:
+                    largest = max((_time_of(batch) for batch in log.batches), default=-1)
+                else:
+                    largest = -1
+                if log is None or code:
+                    offset = -1
+                else:
+                    offset = _offset_at(log, each.timestamp, request.isolation_level)
                 if is_largest and log and not code:
                     assert version >= 7, "a broker before 3.0 takes it for a time before all others"
                     offset = next(
@@ -454,11 +455,9 @@ class FakeBroker:
                         ),
                         -1,
                     )
-                old = (
-                    []
-                    if log is None or code
-                    else _segments_before(log, each.timestamp, offset)[: each.max_num_offsets]
-                )
+                old: list[int] = []
+                if log is not None and not code:
+                    old = _segments_before(log, each.timestamp, offset)[: each.max_num_offsets]
                 partitions.append(
                     topic_kind.ListOffsetsPartitionResponse(
                         partition_index=each.partition_index,
@@ -547,17 +546,16 @@ class FakeBroker:
                 withheld = log is not None and log.withheld > 0
                 if log is not None and withheld:
                     log.withheld -= 1
-                records = (
-                    b""
-                    if log is None or code or withheld
-                    else _read_log(
+                if log is None or code or withheld:
+                    records = b""
+                else:
+                    records = _read_log(
                         log,
                         each.fetch_offset,
                         request.isolation_level,
                         min(each.partition_max_bytes, max(left, 0)),
                         whole=not first_found,
                     )
-                )
                 left, first_found, refused = (
                     left - len(records),
                     first_found or bool(records),

@@ -170,13 +170,11 @@ class FakeCoordinator(FakeBroker):
             if name in self.consumers:
                 return _NONE if epoch == self.consumers[name].epoch else _STALE
             if name in group.members:
-                return (
-                    _ILLEGAL_GENERATION
-                    if epoch != group.generation
-                    else _NONE
-                    if group.is_synced
-                    else _REBALANCE
-                )
+                if epoch != group.generation:
+                    return _ILLEGAL_GENERATION
+                if group.is_synced:
+                    return _NONE
+                return _REBALANCE
             return _UNKNOWN if group.members or self.consumers else super()._fences(request)
 
     # The classic protocol
@@ -197,11 +195,10 @@ class FakeCoordinator(FakeBroker):
             )
             if not code and not member_id:
                 self._ids += 1
-                member_id = (
-                    f"member-{self._ids}"
-                    if instance_id is None
-                    else f"{instance_id}-{UUID(int=self._ids)}"
-                )
+                if instance_id is None:
+                    member_id = f"member-{self._ids}"
+                else:
+                    member_id = f"{instance_id}-{UUID(int=self._ids)}"
                 if version >= _BEHIND_JOINING_TWICE and instance_id is None:
                     group.pending.add(member_id)
                     code = _ID_REQUIRED
@@ -224,11 +221,9 @@ class FakeCoordinator(FakeBroker):
     def _admitted(self, member_id: str) -> int:
         if member_id in self.group.fenced:
             return _FENCED
-        return (
-            _NONE
-            if not member_id or member_id in self.group.members or member_id in self.group.pending
-            else _UNKNOWN
-        )
+        if not member_id or member_id in self.group.members or member_id in self.group.pending:
+            return _NONE
+        return _UNKNOWN
 
     def _is_known_follower(self, member_id: str, reported: dict[str, bytes]) -> bool:
         """True if a join changes nothing: a stable group continues, unless its leader requests a
@@ -372,11 +367,10 @@ class FakeCoordinator(FakeBroker):
 
     def _leave(self, request: Any, version: int, code: int) -> Any:
         with self._changed:
-            names = (
-                [each.member_id for each in request.members]
-                if version >= 3
-                else [request.member_id]
-            )
+            if version >= 3:
+                names = [each.member_id for each in request.members]
+            else:
+                names = [request.member_id]
             for name in names:
                 self.group.members.pop(name, None)
             self.group.rebalance()

@@ -60,11 +60,9 @@ def store_uid(out: Outside, uid: str) -> None:
 def read_claims(out: Outside) -> Reservations:
     """The reservation lock, then the reservations of backfills."""
     claimed = [read_claim(one) for _, one in sorted(out.backfills.items())]
-    return (
-        Reservations(out.fence, tuple(one for one in claimed if one))
-        if out.fence is not None
-        else Reservations()
-    )
+    if out.fence is not None:
+        return Reservations(out.fence, tuple(one for one in claimed if one))
+    return Reservations()
 
 
 def read_claim(out: Outside) -> Claimed | None:
@@ -142,11 +140,9 @@ def hand_over(
     over is written alone.
     """
     is_there = plan.number in out.plans and not plan.supersedes
-    logs = (
-        plan.offsets_to_commit
-        if plan.handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER
-        else ()
-    )
+    logs: tuple[BrokerPartition, ...] = ()
+    if plan.handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+        logs = plan.offsets_to_commit
     for log in () if is_there else logs:
         if out.owners.get(log) != name:
             return RejectedCommit(f"{log} is no longer owned by this run")

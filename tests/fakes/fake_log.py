@@ -76,11 +76,9 @@ class FakeLog:
         """Return the leader epochs of batches in [start, until), each with its first offset there."""
         begun = sorted((first, epoch) for epoch, first in self.epochs.items() if first < until)
         last_before = max((i for i, (first, _) in enumerate(begun) if first <= start), default=0)
-        return (
-            tuple((epoch, max(first, start)) for first, epoch in begun[last_before:])
-            if self.tells_epochs
-            else ()
-        )
+        if self.tells_epochs:
+            return tuple((epoch, max(first, start)) for first, epoch in begun[last_before:])
+        return ()
 
     def end_of_epoch(self, wanted: int) -> EpochEnd | None:
         """As a leader answers."""

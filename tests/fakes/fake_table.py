@@ -93,11 +93,9 @@ def write(
     if held >= plan.number or out.transaction_version() != held:
         return False
     for r in ranges:
-        end = (
-            out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log])
-            if r.log in plan.leader_epochs
-            else None
-        )
+        end = None
+        if r.log in plan.leader_epochs:
+            end = out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log])
         if end and end.end_offset < r.until_offset:
             raise Cut(
                 r.log, r.until_offset, end.end_offset
@@ -119,11 +117,9 @@ def write(
     )
     lives = tuple(out.logs[log].incarnation_of(offset_of(place)) for log, place in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
-    before = (
-        [_without(commit, plan) for commit in out.table or ()]
-        if plan.kind is PlanKind.REPLAY
-        else out.table or ()
-    )
+    before = out.table or []
+    if plan.kind is PlanKind.REPLAY:
+        before = [_without(commit, plan) for commit in before]
     out.table = [*before, FakeCommit(plan, read, run_id, out.app_id, lives, epochs)]
     return True
 
@@ -195,13 +191,11 @@ def results_from_table(out: Outside, plan: Plan) -> list[RangeResult]:
     found = []
     for r in plan.ranges:
         there = {offset_of(place) for log, place in rows if log == r.log}
-        gaps = (
-            []
-            if r.log.is_physical
-            else merge_intervals(
+        gaps: list[tuple[int, int]] = []
+        if not r.log.is_physical:
+            gaps = merge_intervals(
                 (at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in there
             )
-        )
         found.append(
             replace(receipt_of(r, rows), gaps=tuple(gaps), gaps_complete=not r.log.is_physical)
         )

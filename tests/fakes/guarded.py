@@ -126,13 +126,12 @@ class Guarded:
                 _send(connection, frame, ApiVersionsResponse(error_code=0, api_keys=keys), version)
             elif key == HANDSHAKE:
                 named = SaslHandshakeRequest.decode(frame, version=version, header=True).mechanism
-                code = (
-                    NONE_WANTED
-                    if self._users is None
-                    else 0
-                    if named in self._mechanisms
-                    else NO_SUCH
-                )
+                if self._users is None:
+                    code = NONE_WANTED
+                elif named in self._mechanisms:
+                    code = 0
+                else:
+                    code = NO_SUCH
                 _send(
                     connection,
                     frame,

@@ -38,11 +38,10 @@ class Others:
     def consume(self, log: BrokerPartition, count: int) -> None:
         """Read on from the group's offset, and commit."""
         in_kafka = self.outside.offsets_in is OffsetsStorage.KAFKA
-        start = (
-            self.outside.kept.get(log, (0, ""))[0]
-            if in_kafka
-            else self.outside.offsets.get(log, (0, 0))[0]
-        )
+        if in_kafka:
+            start = self.outside.kept.get(log, (0, ""))[0]
+        else:
+            start = self.outside.offsets.get(log, (0, 0))[0]
         assert (
             self.outside.owners.get(log) == OTHERS and start + count <= self.outside.logs[log].end
         )

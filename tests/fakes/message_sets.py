@@ -66,7 +66,12 @@ def message_bytes(message: Msg, magic: int, codec: int = 0) -> bytes:
 
 
 def wrapper_bytes(wrapper: Wrapper, magic: int) -> bytes:
-    base = 0 if magic == 0 else wrapper.messages[0].offset if wrapper.base is None else wrapper.base
+    if magic == 0:
+        base = 0
+    elif wrapper.base is None:
+        base = wrapper.messages[0].offset
+    else:
+        base = wrapper.base
     payload = wrapper.payload
     if payload is None:
         payload = compress(
@@ -138,11 +143,9 @@ def physical_rows(entries: Sequence[Entry], position: int) -> list[tuple[int, in
 
 
 def _payloads(entry: Entry) -> list[bytes]:
-    return (
-        [entry.payload]
-        if entry.inside is None
-        else [payload for each in entry.inside for payload in _payloads(each)]
-    )
+    if entry.inside is None:
+        return [entry.payload]
+    return [payload for each in entry.inside for payload in _payloads(each)]
 
 
 def physical_answer(

@@ -158,24 +158,22 @@ class OldBroker:
             number, offset, max_bytes = request.take(">iqi")
             log = self.logs.get((topic, number))
             is_hidden = log is not None and log.high < offset <= log.end
-            code = (
-                3
-                if log is None
-                else -1
-                if self.fails or is_hidden
-                else 0
-                if log.start <= offset <= log.high
-                else 1
-            )
-            found = (
-                b""
-                if log is None or code
-                else b"".join(
+            if log is None:
+                code = 3
+            elif self.fails or is_hidden:
+                code = -1
+            elif log.start <= offset <= log.high:
+                code = 0
+            else:
+                code = 1
+            if log is None or code:
+                found = b""
+            else:
+                found = b"".join(
                     each
                     for each in log.messages
                     if offset <= struct.unpack_from(">q", each)[0] < log.high
                 )
-            )
             return struct.pack(
                 ">ihq", number, code, -1 if log is None or code else log.high
             ) + _bytes32(found[:max_bytes])

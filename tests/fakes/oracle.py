@@ -91,11 +91,9 @@ def _unsnap(block: bytes) -> bytes:
         shift += 7
         if byte < 128:
             break
-    return (
-        bytes(pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True))
-        if size
-        else b""
-    )
+    if size:
+        return bytes(pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True))
+    return b""
 
 
 def _stream(name: str, content: bytes) -> bytes:

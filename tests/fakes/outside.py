@@ -30,11 +30,9 @@ GROUP, PIPELINE = "group", "clicks"
 
 def leader_of(log: BrokerPartition) -> Leader:
     """A Jafka partition is on its own broker, which reports no epochs."""
-    return (
-        Leader(BROKER, 0)
-        if log.broker_id is None
-        else Leader(Broker(log.broker_id, "127.0.0.1", 9100 + log.broker_id, "jafka"))
-    )
+    if log.broker_id is None:
+        return Leader(BROKER, 0)
+    return Leader(Broker(log.broker_id, "127.0.0.1", 9100 + log.broker_id, "jafka"))
 
 
 APP_ID = f"offset-range-etl/{CLUSTER}/{GROUP}/{PIPELINE}"
@@ -185,11 +183,9 @@ class Outside:
 
     def newest_plan(self) -> Plan | None:
         """The plan with the highest number."""
-        return (
-            plan_document.parse_plan(self.plans[max(self.plans)], path="plans")
-            if self.plans
-            else None
-        )
+        if self.plans:
+            return plan_document.parse_plan(self.plans[max(self.plans)], path="plans")
+        return None
 
 
 class BackfillOutside(Outside):

@@ -143,14 +143,12 @@ class FakeWorld:
     def _with_claims(self, found: Snapshot) -> Snapshot:
         self.claims.newest = found.ledger.newest
         own = self.claims.own
-        lives = (
-            incarnations_of(self.outside.live.newest_plan())
-            if isinstance(self.outside, BackfillOutside)
-            else {}
-        )
-        found = replace(
-            found, pauses=() if isinstance(self.outside, BackfillOutside) else self.outside.pauses
-        )
+        lives: Mapping[BrokerPartition, int] = {}
+        pauses = self.outside.pauses
+        if isinstance(self.outside, BackfillOutside):
+            lives = incarnations_of(self.outside.live.newest_plan())
+            pauses = ()
+        found = replace(found, pauses=pauses)
         return replace(
             found,
             claims=NO_CLAIMS if own else self.claims.seen,
@@ -228,11 +226,10 @@ class FakeWorld:
     def _resolved(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> ResolvedRequest:
         assert self._request is not None
         key, newest = self._request.run_key, ledger.newest
-        plan, kept = (
-            fake_ledger.find_key(self.outside, key, newest.number if newest else 0)
-            if key
-            else (None, None)
-        )
+        if key:
+            plan, kept = fake_ledger.find_key(self.outside, key, newest.number if newest else 0)
+        else:
+            plan, kept = (None, None)
         until = bounds_to_find(self._request, newest, plan).until
         if until is None or until.at_ms is None:
             return ResolvedRequest(self._request, kept, plan)
@@ -336,11 +333,10 @@ class FakeWorld:
             commit_outcome(plan, self.outside.committed()) if plan.is_open else CommitOutcome.UNTOLD
         )
         if found in (CommitOutcome.TAKEN, CommitOutcome.NOT_TAKEN):
-            known = (
-                replace(plan, handed_over=True)
-                if found is CommitOutcome.TAKEN
-                else fake_group.void(plan)
-            )
+            if found is CommitOutcome.TAKEN:
+                known = replace(plan, handed_over=True)
+            else:
+                known = fake_group.void(plan)
             self._do("write resolved commits", lambda: fake_group.mark(self.outside, known))
 
     def adopt(self, plan: Plan) -> Ledger:

@@ -349,11 +349,9 @@ def _options(content: bytes) -> object:
         options = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    return (
-        parse_options({str(k): str(v) for k, v in options.items()})
-        if isinstance(options, dict)
-        else None
-    )
+    if isinstance(options, dict):
+        return parse_options({str(k): str(v) for k, v in options.items()})
+    return None
 
 
 def _unmark(content: bytes) -> object:

@@ -93,15 +93,13 @@ class Watched:
 
 def lines_of(file: Path) -> list[str]:
     """The lines of a mark that are written to their end."""
-    return (
-        [
+    if file.exists():
+        return [
             line.rstrip("\n")
             for line in file.read_text().splitlines(keepends=True)
             if line.endswith("\n")
         ]
-        if file.exists()
-        else []
-    )
+    return []
 
 
 def main(marks: str, conf: str) -> None:

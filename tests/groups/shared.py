@@ -151,11 +151,9 @@ class Shared:
 
         def are_so() -> bool:
             found = self.others.owned()
-            return (
-                found == owners
-                if owners
-                else found.keys() == self.inside and sum(found.values()) == PARTITIONS
-            )
+            if owners:
+                return found == owners
+            return found.keys() == self.inside and sum(found.values()) == PARTITIONS
 
         assert wait_until(are_so, within_s), self.others.owned()
 

@@ -53,11 +53,9 @@ def dialect_of(stage: JafkaStage | KafkaStage) -> BrokerFamily:
 
 def log_of(stage: JafkaStage | KafkaStage, topic: str, number: int) -> BrokerPartition:
     """As the group divides them: by the texts of their names."""
-    return (
-        BrokerPartition(topic, number % 2, number // 2)
-        if isinstance(stage, JafkaStage)
-        else BrokerPartition(topic, number)
-    )
+    if isinstance(stage, JafkaStage):
+        return BrokerPartition(topic, number % 2, number // 2)
+    return BrokerPartition(topic, number)
 
 
 @pytest.mark.parametrize("point", ["claimed", "leaving"])

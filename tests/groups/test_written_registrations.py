@@ -39,23 +39,20 @@ def test_a_consumer_of_kafka_registers_as_we_do(
 ) -> None:
     with Process("ScalaAssignors", version, tmp_path, sources=SOURCES) as scala:
         for number, kind in enumerate(_KINDS):
-            text = (
-                "clicks"
-                if kind == "static"
-                else " a.*, [b] "
-                if version == "1.1.1"
-                else r" a.*, \d/[b] "
-            )
+            if kind == "static":
+                text = "clicks"
+            elif version == "1.1.1":
+                text = " a.*, [b] "
+            else:
+                text = r" a.*, \d/[b] "
             group, word = f"g{number}-{version}", f"x{text.encode().hex()}"
             (answer,) = scala.ask(
                 "register", zookeeper.connect, group, getattr(kind, "value", kind), word, 3
             )
             payload = bytes.fromhex(answer[0][1:])
-            reads = (
-                FixedTopics({text: 3})
-                if kind == "static"
-                else FilteredTopics(TopicFilter(FilterKind(kind), cleaned(text)), 3)
-            )
+            reads: FixedTopics | FilteredTopics = FixedTopics({text: 3})
+            if kind != "static":
+                reads = FilteredTopics(TopicFilter(FilterKind(kind), cleaned(text)), 3)
             registration = Registration(BrokerFamily.KAFKA, reads)
             assert (
                 render_registration(registration, now_ms=int(json.loads(payload)["timestamp"]))

@@ -234,16 +234,12 @@ def broken_law(s: State) -> str | None:
     while following := [after for what, after in steps(alone) if what != "the log grows"]:
         alone = following[0]
     if alone.table and alone.table.held:
-        return (
-            None
-            if alone.recorded and alone.plan == alone.table.held or found(alone) == REFUSED
-            else f"a quiet run ends with {alone}"
-        )
-    return (
-        None
-        if s.exchanged == 0 and found(alone) == REFUSED
-        else f"a quiet run loads nothing: {alone}"
-    )
+        if alone.recorded and alone.plan == alone.table.held or found(alone) == REFUSED:
+            return None
+        return f"a quiet run ends with {alone}"
+    if s.exchanged == 0 and found(alone) == REFUSED:
+        return None
+    return f"a quiet run loads nothing: {alone}"
 
 
 def explore() -> tuple[int, str | None]:

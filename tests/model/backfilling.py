@@ -186,11 +186,10 @@ def _claim(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, 
     """Compare-and-set on the lock as it was read before the reservations: any later reservation
     incremented it.
     """
-    wanted = (
-        [Claim(start, END) for start in s.live_starts]
-        if driver.of == LIVE
-        else [Claim(*WANTED[driver.of])]
-    )
+    if driver.of == LIVE:
+        wanted = [Claim(start, END) for start in s.live_starts]
+    else:
+        wanted = [Claim(*WANTED[driver.of])]
     for claim in wanted:
         if (
             is_moved(s, driver)
@@ -258,11 +257,10 @@ def _append(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str,
     """The table takes each number of an application id once."""
     assert driver.plan is not None
     then = At.SETTLE if driver.gives_up else At.LOOK
-    after = (
-        _load(s, driver.of, load._replace(commits=(*load.commits, driver.plan)))
-        if load.bit < driver.plan.number
-        else s
-    )
+    if load.bit < driver.plan.number:
+        after = _load(s, driver.of, load._replace(commits=(*load.commits, driver.plan)))
+    else:
+        after = s
     yield (
         f"{i} appends {driver.plan.number} of {driver.of}",
         _put(after, i, driver._replace(at=then)),

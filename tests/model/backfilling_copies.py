@@ -435,13 +435,12 @@ def _decide(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     found, of, stored = False, driver.of, s.zk.ledgers[driver.of].plan
     for plan, claim in _PLANS[driver.does](s, driver):
         found = True
-        at = (
-            At.SETTLE
-            if plan is None
-            else At.APPEND
-            if plan == stored and is_left(s, of)
-            else At.STORE
-        )
+        if plan is None:
+            at = At.SETTLE
+        elif plan == stored and is_left(s, of):
+            at = At.APPEND
+        else:
+            at = At.STORE
         yield (
             f"{i} decides on {plan or claim}",
             _put(s, i, driver._replace(at=at, plan=plan, claim=claim, old=stored, claims=())),
@@ -579,11 +578,10 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     plan, ledger = driver.plan, s.zk.ledgers[driver.of]
     assert plan
     is_anew = updates_reservation_lock(plan) if driver.of == LIVE else ledger.claim is None
-    is_moved = (
-        s.zk.fence != driver.version
-        if is_anew
-        else driver.of != LIVE and ledger.version != driver.version
-    )
+    if is_anew:
+        is_moved = s.zk.fence != driver.version
+    else:
+        is_moved = driver.of != LIVE and ledger.version != driver.version
     if is_moved or ledger.plan != driver.old:
         yield f"{i} stores nothing", _ended(s, i)
         return

@@ -399,11 +399,10 @@ def _store(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, 
     plan = driver.plan
     assert plan
     is_anew = updates_reservation_lock(plan) if driver.of == LIVE else load.claim is None
-    is_moved = (
-        s.fence != driver.version
-        if is_anew
-        else driver.of != LIVE and load.version != driver.version
-    )
+    if is_anew:
+        is_moved = s.fence != driver.version
+    else:
+        is_moved = driver.of != LIVE and load.version != driver.version
     if is_moved or load.plan != driver.old:
         yield f"{i} stores nothing", _ended(s, i)
         return

@@ -117,11 +117,9 @@ def driven(state: State, i: int) -> State:
             return with_driver(state, i, "fetch", newest)
         start = newest.until if newest else 0
         if start == len(state.log):
-            return (
-                with_driver(state, i, "idle")
-                if state.offset == start
-                else with_driver(state, i, "commit", newest)
-            )
+            if state.offset == start:
+                return with_driver(state, i, "idle")
+            return with_driver(state, i, "commit", newest)
         new = Plan(
             newest.number + 1 if newest else 1,
             start,
@@ -134,19 +132,15 @@ def driven(state: State, i: int) -> State:
     if at == "store":
         stored = state.plan.number if state.plan else 0
         is_free = plan is not None and stored < plan.number
-        return (
-            with_driver(state._replace(plan=plan), i, "fetch", plan)
-            if is_free
-            else with_driver(state, i, "idle")
-        )
+        if is_free:
+            return with_driver(state._replace(plan=plan), i, "fetch", plan)
+        return with_driver(state, i, "idle")
     if (
         at == "fetch"
     ):  # the tasks read, and ask at their end whether the log is still the one that was planned
-        return (
-            with_driver(state, i, "idle")
-            if is_cut(plan, state.log)
-            else with_driver(state, i, "append", plan, state.log)
-        )
+        if is_cut(plan, state.log):
+            return with_driver(state, i, "idle")
+        return with_driver(state, i, "append", plan, state.log)
     if at == "append":
         assert plan is not None
         if (state.last.number if state.last else 0) < plan.number:

@@ -384,10 +384,8 @@ def explore(left: Left) -> tuple[int, str | None]:
         calm.add(there)
         last = after_one_quiet_run(*there)
         is_whole = last.ledger.offset == last.table.end == s.end
-        return (
-            f"a quiet run ends with {last.ledger}, {last.table}"
-            if broken_law(last) or not is_whole
-            else None
-        )
+        if broken_law(last) or not is_whole:
+            return f"a quiet run ends with {last.ledger}, {last.table}"
+        return None
 
     return explored(State(Ledger(), Table(), 1, (Driver(), Driver()), None, left), steps, law)

@@ -205,11 +205,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
         )
         yield f"{group.owner} is no owner any more", let_go
     if s.under_way:
-        landed = (
-            _moved(group, s.under_way)
-            if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced
-            else group
-        )
+        if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced:
+            landed = _moved(group, s.under_way)
+        else:
+            landed = group
         yield (
             f"the commit of {s.under_way.number} arrives",
             s._replace(group=landed, under_way=None),
@@ -278,11 +277,9 @@ def _ended(s: State, i: int, at: At = At.IDLE) -> State:
 
 def _dead(s: State, i: int) -> State:
     """The same for a silent member: at a coordinator it stays a member until its session ends."""
-    return (
-        _ended(s, i)
-        if s.is_one_step
-        else _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
-    )
+    if s.is_one_step:
+        return _ended(s, i)
+    return _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
 
 
 def _owns(s: State, driver: Driver) -> bool:
@@ -359,7 +356,12 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     offset = s.group.offset if s.rules.read_after_claim else driver.offset
     plan, knows = s.plan, driver._replace(offset=offset)
     replaced, position = plan if plan and s.bit < plan.number else None, _position(s, offset)
-    number = replaced.number if replaced else plan.number + 1 if plan else 1
+    if replaced:
+        number = replaced.number
+    elif plan:
+        number = plan.number + 1
+    else:
+        number = 1
     forgets = replaced is not None and offset == replaced.start and not s.rules.starts_behind_named
     start = offset if s.rules.starts_at_group and not forgets else position
     new = Plan(number, start, s.end, s.left.id, driver.membership, position)
@@ -574,16 +576,14 @@ def broken_law(s: State) -> str | None:
         return f"the table holds {s.applied}"
     if both := s.others_read.intersection(ours):
         return f"{sorted(both)} are in the table, and others read them"
-    promised = (
-        set(range(s.plan.start, s.plan.until))
-        if s.plan and s.plan.is_handed_over or s.plan and s.group.by == s.plan.id
-        else set()
-    )
-    unmarked = (
-        set(range(s.plan.start, s.plan.until))
-        if s.plan and s.plan.is_open and s.group.offset >= s.plan.until
-        else set()
-    )
+    if s.plan and s.plan.is_handed_over or s.plan and s.group.by == s.plan.id:
+        promised = set(range(s.plan.start, s.plan.until))
+    else:
+        promised = set()
+    if s.plan and s.plan.is_open and s.group.offset >= s.plan.until:
+        unmarked = set(range(s.plan.start, s.plan.until))
+    else:
+        unmarked = set()
     if lost := set(range(s.group.offset)) - s.others_read - set(ours) - promised - unmarked:
         return f"{sorted(lost)} are passed, and no member has them"
     result = {offset for plan in s.applied for offset in range(plan.position, plan.start)}

@@ -153,11 +153,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
             s._replace(group=group._replace(owner=None), left=fewer),
         )
     if s.under_way:
-        landed = (
-            _moved(s, s.under_way)
-            if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced
-            else s
-        )
+        if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced:
+            landed = _moved(s, s.under_way)
+        else:
+            landed = s
         yield f"the commit of {s.under_way.number} arrives", landed._replace(under_way=None)
     if group.owner is None and left.others:
         theirs = group._replace(owner=OTHERS, membership=group.claims + 1, claims=group.claims + 1)
@@ -222,11 +221,9 @@ def _ended(s: State, i: int) -> State:
 
 def _dead(s: State, i: int) -> State:
     """The same for a silent member: at a coordinator it stays a member until its session ends."""
-    return (
-        _ended(s, i)
-        if s.is_in_zookeeper
-        else _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
-    )
+    if s.is_in_zookeeper:
+        return _ended(s, i)
+    return _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
 
 
 def _overlap(plan: Plan | None, group: Group, *, until: int | None = None) -> frozenset[int]:

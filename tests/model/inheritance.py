@@ -220,11 +220,10 @@ def refuses(scenario: Scenario, s: State, name: str, plan: Plan | None, *, but: 
     if mine.retired and not but:
         return True
     if not ours:
-        known, heirs = (
-            (set(dict(plan.positions)), dict(plan.heir_of))
-            if plan
-            else (set[str](), dict[str, int]())
-        )
+        if plan:
+            known, heirs = (set(dict(plan.positions)), dict(plan.heir_of))
+        else:
+            known, heirs = (set[str](), dict[str, int]())
         request = set(scenario.topics[name])
         if any(
             request & dict(c.plan.positions).keys() - (known if c.by in heirs else set())
@@ -240,11 +239,10 @@ def refuses(scenario: Scenario, s: State, name: str, plan: Plan | None, *, but: 
         if c.by in heir_of
     ):
         return True
-    after = (
-        max(known_by(s, name, mine, plan), last_taken(s, plan))
-        if plan.took
-        else known_by(s, name, mine, plan)
-    )
+    if plan.took:
+        after = max(known_by(s, name, mine, plan), last_taken(s, plan))
+    else:
+        after = known_by(s, name, mine, plan)
     return any(
         c in others and loads(scenario, name, plan, c) and c.plan.number > heir_of.get(c.by, 0)
         for c in s.table[after:]
@@ -300,7 +298,12 @@ def take_over_plan(scenario: Scenario, s: State, ruling: DecisionResult) -> Plan
     for one, number in (*theirs.heir_of, (ruling.of, theirs.number)):
         if one != ruling.who:
             heirs[one] = max(number, heirs.get(one, 0))
-    number = 1 if last is None else last.number if is_instead else last.number + 1
+    if last is None:
+        number = 1
+    elif is_instead:
+        number = last.number
+    else:
+        number = last.number + 1
     return Plan(number, _known(ours), _known(ours), len(s.table), ruling.of, _known(heirs))
 
 
@@ -390,11 +393,10 @@ def run(scenario: Scenario, s: State, name: str, found: Pipeline) -> Iterator[tu
     elif found.at is At.STORE:
         yield f"{name} stores", goes(At.APPEND, found.plan, newest=found.plan)
     elif found.at is At.APPEND and found.plan:
-        written = (
-            s._replace(table=(*s.table, Commit(name, found.plan)))
-            if bit(s, name) < found.plan.number
-            else s
-        )
+        if bit(s, name) < found.plan.number:
+            written = s._replace(table=(*s.table, Commit(name, found.plan)))
+        else:
+            written = s
         is_refused = refuses(scenario, written, name, found.plan)
         yield (
             f"{name} appends",
@@ -461,11 +463,10 @@ def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, S
     elif found.at is At.CLOSE and found.ruling:
         of = found.ruling.of
         stored = _of(scenario, s, of).newest
-        closed = (
-            s._replace(table=(*s.table, Commit(of, stored)))
-            if stored and bit(s, of) < stored.number
-            else s
-        )
+        if stored and bit(s, of) < stored.number:
+            closed = s._replace(table=(*s.table, Commit(of, stored)))
+        else:
+            closed = s
         yield (
             f"the stored number of {of} is closed in the table",
             closed._replace(operator=found._replace(at=At.READ)),
@@ -473,11 +474,10 @@ def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, S
     elif found.at is At.RETIRE and found.ruling:
         retired = _put(scenario, s, found.ruling.of, retired=True)
         is_last = not found.ruling.who
-        after = (
-            _done(scenario, retired)
-            if is_last
-            else retired._replace(operator=found._replace(at=At.RESUME))
-        )
+        if is_last:
+            after = _done(scenario, retired)
+        else:
+            after = retired._replace(operator=found._replace(at=At.RESUME))
         yield f"{found.ruling.of} is retired", after
     elif found.at is At.RESUME and found.ruling:
         resumed = _put(scenario, s, found.ruling.who, retired=False)

@@ -204,19 +204,15 @@ def driven(state: State, i: int) -> State:
     assert plan is not None
     if at == "store":
         is_free = state.plan.number < plan.number
-        return (
-            with_driver(state._replace(plan=plan), i, "fetch", plan)
-            if is_free
-            else with_driver(state, i, "idle")
-        )
+        if is_free:
+            return with_driver(state._replace(plan=plan), i, "fetch", plan)
+        return with_driver(state, i, "idle")
     if (
         at == "fetch"
     ):  # tasks read, and check at their end whether the partitions still have the planned records
-        return (
-            with_driver(state, i, "append", plan, state.logs)
-            if is_readable(state, plan)
-            else with_driver(state, i, "idle")
-        )
+        if is_readable(state, plan):
+            return with_driver(state, i, "append", plan, state.logs)
+        return with_driver(state, i, "idle")
     if at == "append":
         if state.last.number < plan.number:
             read_now = (
@@ -293,11 +289,9 @@ def broken(state: State) -> str | None:
     """Which law does not hold."""
     if len({row[:3] for row in state.rows}) < len(state.rows):
         return f"two rows have one key: {state.rows}"
-    return (
-        f"a record is there twice: {state.rows}"
-        if len({row[3] for row in state.rows}) < len(state.rows)
-        else None
-    )
+    if len({row[3] for row in state.rows}) < len(state.rows):
+        return f"a record is there twice: {state.rows}"
+    return None
 
 
 def quiet(state: State) -> str | None:

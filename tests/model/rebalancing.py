@@ -270,11 +270,10 @@ def _old(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     elif who.does is Old.CLAIM:
         free = frozenset(log for log in who.share if s.owners[log] is None)
         claimed = s._replace(owners=_with(s.owners, free, i))
-        after = (
-            who._replace(does=Old.REST, tries=0)
-            if free == who.share
-            else who._replace(does=Old.UNDO)
-        )
+        if free == who.share:
+            after = who._replace(does=Old.REST, tries=0)
+        else:
+            after = who._replace(does=Old.UNDO)
         yield f"{i} claims {set(free)}", _put(claimed, i, after)
     elif who.does is Old.UNDO:
         freed = s._replace(owners=_without(s.owners, i))

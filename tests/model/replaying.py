@@ -418,11 +418,9 @@ def explore(left: Left) -> tuple[int, str | None]:
         is_whole = (
             last.ledger.offset == max((one.plan.position for one in last.table), default=0) == s.end
         )
-        return (
-            f"a quiet run ends with {last.ledger}, {last.table}"
-            if broken_law(last) or not is_whole
-            else None
-        )
+        if broken_law(last) or not is_whole:
+            return f"a quiet run ends with {last.ledger}, {last.table}"
+        return None
 
     return explored(State(left=left), steps, law)
 

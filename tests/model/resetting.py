@@ -160,11 +160,10 @@ def _looks(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:
     elif actor.sets:
         position = newest.until if newest else 0
         for plan in _resets(s, (newest.number if newest else 0) + 1, position) if newest else ():
-            wants = (
-                knows._replace(at="commit", plan=newest, then=plan)
-                if what == "repair"
-                else knows._replace(at="store", plan=plan)
-            )
+            if what == "repair":
+                wants = knows._replace(at="commit", plan=newest, then=plan)
+            else:
+                wants = knows._replace(at="store", plan=plan)
             yield f"{i} wants {plan}", _put(s, i, wants)._replace(ids=s.ids + 1)
         yield f"{i} sets nothing", _ended(s, i)
     elif what == "repair":
@@ -195,11 +194,10 @@ def _stores(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:
     """Put-if-absent, or compare-and-set on the plan's znode."""
     assert actor.plan is not None
     newest = s.ledger.plans[-1] if s.ledger.plans else None
-    is_free = (
-        newest == actor.old
-        if actor.at == "supersede"
-        else not any(plan.number == actor.plan.number for plan in s.ledger.plans)
-    )
+    if actor.at == "supersede":
+        is_free = newest == actor.old
+    else:
+        is_free = not any(plan.number == actor.plan.number for plan in s.ledger.plans)
     if not is_free:
         yield f"{i} finds another plan there", _ended(s, i)
         return

@@ -158,18 +158,16 @@ class Secured:
         place = self.zookeeper.encrypted if encrypted else self.zookeeper.connect
         keys: dict[str, Any] = {"connect": place + CHROOT, "acl": acl}
         if encrypted:
-            own = (
-                {"cert_file": str(self.client.cert), "key_file": str(self.client.key)}
-                if scheme == "x509"
-                else {}
-            )
+            if scheme == "x509":
+                own = {"cert_file": str(self.client.cert), "key_file": str(self.client.key)}
+            else:
+                own = {}
             keys["tls"] = {"ca_file": str(self.authority.ca), **own, **tls}
         if scheme:
-            who = (
-                {}
-                if scheme == "x509"
-                else {"username": user, "password": f"${{env:{variable_of(user)}}}"}
-            )
+            if scheme == "x509":
+                who = {}
+            else:
+                who = {"username": user, "password": f"${{env:{variable_of(user)}}}"}
             keys["auth"] = {"scheme": scheme, **who}
         return keys
 

@@ -76,11 +76,16 @@ class SecuredZooKeeper(ZooKeeper):
         self, user: str | None = None, *, chroot: str = ""
     ) -> contextlib.AbstractContextManager[KazooClient]:
         """A session of kazoo, with that SASL user or without a login."""
-        login = (
-            {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": USERS[user]}}
-            if user
-            else {}
-        )
+        if user:
+            login = {
+                "sasl_options": {
+                    "mechanism": "DIGEST-MD5",
+                    "username": user,
+                    "password": USERS[user],
+                }
+            }
+        else:
+            login = {}
         return session_at(self.connect + chroot, **login)
 
 

@@ -54,11 +54,10 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
     events.mkdir()
     token = secured.token()
     secret.write_text(PASSWORD if mechanism == "PLAIN" else token)
-    reference = (
-        {"mechanism": mechanism, "username": "etl", "password": "${file:secret}"}
-        if mechanism == "PLAIN"
-        else {"mechanism": mechanism, "token": "${file:secret}"}
-    )
+    if mechanism == "PLAIN":
+        reference = {"mechanism": mechanism, "username": "etl", "password": "${file:secret}"}
+    else:
+        reference = {"mechanism": mechanism, "token": "${file:secret}"}
     way = secured.security("SASL_SSL", mechanism)
     way["security"]["sasl"] = reference
     spark = {

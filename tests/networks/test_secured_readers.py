@@ -29,11 +29,10 @@ def test_the_data_source_alone_takes_references_and_its_plan_holds_no_secret(
     pipeline.produce(40)
     (tmp_path / "secret").write_text(PASSWORD)
     spark.dataSource.register(OffsetRanges)
-    place = (
-        {"bootstrap": f"localhost:{secured.ports['SASL_SSL']}"}
-        if found_by == "bootstrap"
-        else {"zookeeper": secured.cluster.zookeeper_connect, "listener": "SASL_SSL"}
-    )
+    if found_by == "bootstrap":
+        place = {"bootstrap": f"localhost:{secured.ports['SASL_SSL']}"}
+    else:
+        place = {"zookeeper": secured.cluster.zookeeper_connect, "listener": "SASL_SSL"}
 
     def read(secret: Path) -> Any:
         return (

@@ -144,11 +144,9 @@ def main() -> int:
     if request.make:
         print("\n".join(map(str, pythons.values())))
         return 0
-    return (
-        ended(started(next(iter(pythons.values())), "tests.on_airflow.demo"))
-        if request.demo
-        else tested(pythons, arguments)
-    )
+    if request.demo:
+        return ended(started(next(iter(pythons.values())), "tests.on_airflow.demo"))
+    return tested(pythons, arguments)
 
 
 def _lines(text: str) -> list[str]:

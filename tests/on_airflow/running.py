@@ -39,11 +39,10 @@ def run(
     has such runs.
     """
     dag = dag_bag().get_dag(dag_id)
-    found = (
-        dag.test(execution_date=when, run_conf=conf)
-        if IS_2
-        else dag.test(logical_date=when, run_conf=conf)
-    )
+    if IS_2:
+        found = dag.test(execution_date=when, run_conf=conf)
+    else:
+        found = dag.test(logical_date=when, run_conf=conf)
     tasks = {one.task_id: one for one in found.get_task_instances()}
     result = tasks[task].xcom_pull(task_ids=task) if tasks[task].state == "success" else None
     return Ran(

@@ -240,17 +240,13 @@ def _come_to(before: _Stand, after: _Stand) -> str:
     if after.in_table < after.plan:
         if after.files > before.files:
             return "append: files written, not committed"
-        return (
-            "fetch: its plan stored, no file written"
-            if after.plan > before.plan
-            else "fetch: replaying an older plan, no file written"
-        )
+        if after.plan > before.plan:
+            return "fetch: its plan stored, no file written"
+        return "fetch: replaying an older plan, no file written"
     if after.in_table == before.in_table:
-        return (
-            "before the plan was stored, or nothing new"
-            if after.moved
-            else "before the last run's offsets were moved"
-        )
+        if after.moved:
+            return "before the plan was stored, or nothing new"
+        return "before the last run's offsets were moved"
     if not after.recorded:
         return "commit: in the table, not recorded"
     return "commit: all offsets moved" if after.moved else "commit: recorded, offsets not moved"

@@ -441,11 +441,10 @@ def test_what_others_do_to_our_rows_is_seen(
     path = two_plans
     if statement.startswith("overwrite"):
         frame = spark.read.format("delta").load(path).limit(1)
-        frame = (
-            frame.selectExpr("*", "cast(null as string) extra")
-            if statement == "overwrite"
-            else frame.drop("headers")
-        )
+        if statement == "overwrite":
+            frame = frame.selectExpr("*", "cast(null as string) extra")
+        else:
+            frame = frame.drop("headers")
         frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
     else:
         spark.sql(statement.format(t=f"delta.`{path}`"))

@@ -32,11 +32,10 @@ if __name__ == "__main__":
         made = made.config("spark.redaction.regex", expression)
     session = made.getOrCreate()
     secret = SecretRef("env", SECRET_VARIABLE)
-    store = (
-        StoreSettings(account_key=secret)
-        if url.startswith("abfss://")
-        else StoreSettings(access_key=secret, secret_key=secret)
-    )
+    if url.startswith("abfss://"):
+        store = StoreSettings(account_key=secret)
+    else:
+        store = StoreSettings(access_key=secret, secret_key=secret)
     enter_store(session, TablePath(url, store))
     session.sparkContext.addFile(
         __file__

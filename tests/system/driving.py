@@ -198,11 +198,12 @@ class Pipeline:
         """The same in that ZooKeeper."""
         with session_at(connect) as client:
             path = f"/consumers/{self.group}/offsets/{self.topic}"
-            return (
-                {int(key): int(client.get(f"{path}/{key}")[0]) for key in client.get_children(path)}
-                if client.exists(path)
-                else {}
-            )
+            if client.exists(path):
+                return {
+                    int(key): int(client.get(f"{path}/{key}")[0])
+                    for key in client.get_children(path)
+                }
+            return {}
 
     def zookeeper(self) -> contextlib.AbstractContextManager[KazooClient]:
         """A session of another client."""

@@ -457,11 +457,10 @@ def _with_feature(table: Path, feature: str, *, for_readers_too: bool = False) -
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
     for action in actions:
         if "protocol" in action:
-            both = (
-                {"minReaderVersion": 3, "readerFeatures": [feature]}
-                if for_readers_too
-                else {"minReaderVersion": 1}
-            )
+            if for_readers_too:
+                both = {"minReaderVersion": 3, "readerFeatures": [feature]}
+            else:
+                both = {"minReaderVersion": 1}
             action["protocol"] = {**both, "minWriterVersion": 7, "writerFeatures": [feature]}
     commit.write_text("\n".join(json.dumps(action) for action in actions))
 

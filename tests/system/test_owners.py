@@ -407,11 +407,9 @@ def owners_path(pipeline: Pipeline) -> str:
 
 def keys_owned(pipeline: Pipeline) -> set[str]:
     with pipeline.zookeeper() as client:
-        return (
-            set(client.get_children(owners_path(pipeline)))
-            if client.exists(owners_path(pipeline))
-            else set()
-        )
+        if client.exists(owners_path(pipeline)):
+            return set(client.get_children(owners_path(pipeline)))
+        return set()
 
 
 def partitions_in(pipeline: Pipeline) -> set[int]:

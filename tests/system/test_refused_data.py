@@ -289,11 +289,10 @@ def test_a_znode_of_the_ledger_that_is_not_ours_to_read_is_named(
     pipeline.ran()
     root = f"/consumers/{pipeline.group}/etl/clicks"
     with pipeline.zookeeper() as client:
-        node = (
-            root
-            if what == "uid"
-            else f"{root}/{what}/" + max(client.get_children(f"{root}/{what}"))
-        )
+        if what == "uid":
+            node = root
+        else:
+            node = f"{root}/{what}/" + max(client.get_children(f"{root}/{what}"))
         client.set(node, b"\xac\xed\x00 junk")
     for words in (
         ("run",),

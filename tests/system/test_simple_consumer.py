@@ -82,11 +82,10 @@ class TestRealBroker(BrokerContract):
             [Rec(delta, b"value-%d" % delta) for delta in range(4)],
         )
         plain = b"".join(map(record_bytes, records))
-        padded = (
-            compress(plain, codec) + after
-            if after
-            else compress(plain[:9], codec) + compress(plain[9:], codec)
-        )
+        if after:
+            padded = compress(plain, codec) + after
+        else:
+            padded = compress(plain[:9], codec) + compress(plain[9:], codec)
         with served.consumer() as consumer:
             consumer.produce(name, 0, encode(Batch(0, records, codec, payload=padded)))
         arrow_batches = _read(served, OffsetRange(BrokerPartition(name, 0), 0, 4))

@@ -104,11 +104,10 @@ class RealStage:
         return list(self._ledger.read_loaded_intervals().removals)
 
     def forget(self, number: int | None = None) -> None:
-        gone = (
-            [self._paths.plan(number), self._paths.applied(number)]
-            if number
-            else [self._paths.root]
-        )
+        if number:
+            gone = [self._paths.plan(number), self._paths.applied(number)]
+        else:
+            gone = [self._paths.root]
         for path in gone:
             self._ours.delete_tree(path)
         self._ours.ensure(self._paths.root)

@@ -81,11 +81,10 @@ def test_a_replay_that_leaves_the_position_where_its_interval_ends_is_found_out(
 ) -> None:
     def plan(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         assert driver.plan is not None
-        wrong = (
-            driver.plan._replace(position=driver.plan.until - 1)
-            if driver.plan.is_replay
-            else driver.plan
-        )
+        if driver.plan.is_replay:
+            wrong = driver.plan._replace(position=driver.plan.until - 1)
+        else:
+            wrong = driver.plan
         yield from replaying._plan(s, i, driver._replace(plan=wrong))
 
     monkeypatch.setitem(replaying.DOES, At.PLAN, plan)

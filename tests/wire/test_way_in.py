@@ -275,11 +275,10 @@ def test_only_the_code_of_a_wrong_login_is_taken_for_one(
         return code, b"", "a quorum is away"
 
     with Guarded(broker, users=USERS, answers=fails, mechanisms=(mechanism,)) as port:
-        security = (
-            way()
-            if mechanism == "PLAIN"
-            else way(mechanism, username=None, password=None, token="${env:KAFKA_PASSWORD}")
-        )
+        if mechanism == "PLAIN":
+            security = way()
+        else:
+            security = way(mechanism, username=None, password=None, token="${env:KAFKA_PASSWORD}")
         with consumer_of(port, security) as consumer, pytest.raises(EtlError) as failed:
             consumer.topic_metadata(["clicks"])
     error = failed.value

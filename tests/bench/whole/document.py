@@ -31,11 +31,10 @@ class Document:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._page, self._kept = folder / PAGE, folder / KEPT
-        known = (
-            json.loads(self._kept.read_text())
-            if goes_on and self._kept.exists()
-            else {"commands": [], "results": []}
-        )
+        if goes_on and self._kept.exists():
+            known = json.loads(self._kept.read_text())
+        else:
+            known = {"commands": [], "results": []}
         here = machine()
         load = _then(known.get("machine", {}).get("load_at_start"), here["load_at_start"])
         self._content: dict[str, Any] = {

@@ -102,4 +102,8 @@ class Peaks:
         if pid == self.root:
             return _DRIVER
         program = Path(os.readlink(f"/proc/{pid}/exe")).name
-        return _JVM if program == "java" else _WORKER if program.startswith("python") else program
+        if program == "java":
+            return _JVM
+        if program.startswith("python"):
+            return _WORKER
+        return program

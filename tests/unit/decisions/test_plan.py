@@ -489,11 +489,9 @@ def test_the_order_of_the_input_does_not_matter_and_planning_twice_gives_the_sam
         extents=shuffled(snapshot.extents),
         bytes_per_offset=shuffled(snapshot.bytes_per_offset),
     )
-    other = (
-        replace(state, positions=shuffled(state.positions))
-        if isinstance(state, UpToDate)
-        else state
-    )
+    other = state
+    if isinstance(state, UpToDate):
+        other = replace(state, positions=shuffled(state.positions))
     plan = next_plan(snapshot, state, policy)
     assert next_plan(turned, other, policy) == plan == next_plan(snapshot, state, policy)
 

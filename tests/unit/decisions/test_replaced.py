@@ -35,11 +35,9 @@ def buckets_of(offsets: Iterable[int]) -> list[Bucket]:
     members = sorted(offsets)
     flags = numpy.zeros(BUCKET_OFFSETS, numpy.bool_)
     flags[members] = True
-    return (
-        [Bucket(0, len(members), numpy.packbits(flags, bitorder="little").tobytes())]
-        if members
-        else []
-    )
+    if members:
+        return [Bucket(0, len(members), numpy.packbits(flags, bitorder="little").tobytes())]
+    return []
 
 
 @dataclass
@@ -57,11 +55,10 @@ class History:
             len(self.plans) + 1,
             [OffsetRange(LOG, a, b) for a, b in zip(cuts, cuts[1:])],
         )
-        stood = (
-            {LOG: sum(cuts[0] <= at < cuts[-1] for at in self.table)}
-            if kind is PlanKind.REPLAY
-            else {}
-        )
+        if kind is PlanKind.REPLAY:
+            stood = {LOG: sum(cuts[0] <= at < cuts[-1] for at in self.table)}
+        else:
+            stood = {}
         receipts = tuple(self._receipt(r, is_known=known) for r, known in zip(ranges, knows))
         plan = with_id(
             plain_plan(

@@ -80,16 +80,14 @@ def mapped_table(
         }
         for number, (name, kind) in enumerate(kinds.items(), 1)
     ]
-    protocol = (
-        {"minReaderVersion": 2, "minWriterVersion": 5}
-        if features is None
-        else {
+    protocol: dict[str, object] = {"minReaderVersion": 2, "minWriterVersion": 5}
+    if features is not None:
+        protocol = {
             "minReaderVersion": 3,
             "minWriterVersion": 7,
             "readerFeatures": [*features],
             "writerFeatures": [*features],
         }
-    )
     os.makedirs(f"{path}/_delta_log")
     actions: list[dict[str, Any]] = [
         {"protocol": protocol},

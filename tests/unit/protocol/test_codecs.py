@@ -141,13 +141,12 @@ def test_what_javas_clients_do_not_read_is_corrupt_with_its_place(
     "payload", [one(GZIP) + b"\0", two(GZIP) + b"\0", two(SNAPPY), one(LZ4) + b"\0"]
 )
 def test_what_comes_out_of_padded_streams_has_a_bound_too(payload: bytes) -> None:
-    codec = (
-        GZIP
-        if payload.startswith(b"\x1f\x8b")
-        else SNAPPY
-        if payload.startswith(HEADER[:8])
-        else LZ4
-    )
+    if payload.startswith(b"\x1f\x8b"):
+        codec = GZIP
+    elif payload.startswith(HEADER[:8]):
+        codec = SNAPPY
+    else:
+        codec = LZ4
     content, exact = np.frombuffer(payload, dtype=np.uint8), np.empty(len(PLAIN), dtype=np.uint8)
     assert codecs.decompress(codec, content, exact) == len(PLAIN)
     with pytest.raises(codecs.DoesNotFit):

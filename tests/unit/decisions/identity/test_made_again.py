@@ -217,11 +217,10 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
 def test_no_decision_overrides_the_bytes_of_a_log(is_same_log: bool) -> None:
     outside = kept_by_two()
     before = dict(outside.plans)
-    named, message = (
-        ("clicks:1-0", "not the same partition: it no longer has the bytes")
-        if is_same_log
-        else ("clicks:2-0", "It is the same partition: it has the bytes")
-    )
+    if is_same_log:
+        named, message = ("clicks:1-0", "not the same partition: it no longer has the bytes")
+    else:
+        named, message = ("clicks:2-0", "It is the same partition: it has the bytes")
     with pytest.raises(SettingsError, match=message):
         accept(outside, named, is_same_log=is_same_log)
     assert outside.plans == before

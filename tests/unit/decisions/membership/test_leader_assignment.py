@@ -91,17 +91,16 @@ def test_a_cooperative_member_gets_only_released_logs_and_all_of_them_after_reba
                 assert not any(logs & theirs for other, theirs in owned.items() if other != member)
             if found == owned:
                 break
-            owned = (
-                found
-                if generation
-                else {
+            if generation:
+                owned = found
+            else:
+                owned = {
                     members[0].member_id: frozenset(
                         BrokerPartition(topic, p)
                         for topic in members[0].topics & partitions.keys()
                         for p in range(partitions[topic])
                     )
                 }
-            )
         assert found == owned
 
 

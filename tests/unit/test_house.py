@@ -97,7 +97,7 @@ def test_a_module_docstring_has_its_subject() -> None:
     )
 
 
-def test_names_describe_their_effect() -> None:
+def test_names_contain_no_filler_words() -> None:
     assert [
         (place(module), name)
         for module in MODULES

@@ -265,7 +265,7 @@ def test_a_last_record_that_no_decoder_reads_takes_no_position_back(
     assert found == [0, 2, 3] and broker.world.committed["g", "clicks", 0][0] == 4
 
 
-def test_responses_without_data_wait_once_for_each_log() -> None:
+def test_empty_batches_are_queued_once_for_each_log() -> None:
     queue = StreamQueue(10, 10)
     for offset in range(100):
         queue.put(records_of(P0, (), offset))

@@ -81,7 +81,7 @@ def test_a_broker_that_leaves_the_greeting_unanswered_is_waited_for_once_only(
     assert [wait > 0 for wait in waits] == [True, False, False]
 
 
-def test_a_known_generation_is_a_hint_and_a_newer_broker_at_its_address_is_detected() -> None:
+def test_a_broker_that_did_not_answer_is_a_hint_only_and_a_newer_one_there_is_detected() -> None:
     with FakeBroker() as upgraded:
         exchange._unanswering.add((upgraded.host, upgraded.port))
         with consumer_of(upgraded) as consumer:

@@ -338,7 +338,7 @@ def test_a_table_without_what_names_a_message_cannot_be_counted(path: str) -> No
     ],
     ids=["dropped", "renamed", "partition as text", "offset as double", "topic as number"],
 )
-def test_renamed_columns_of_a_transform_leave_results_without_counts(
+def test_columns_that_a_transform_changed_leave_results_without_counts(
     path: str, table: pyarrow.Table, why: str
 ) -> None:
     write_deltalake(path, table)

@@ -127,7 +127,7 @@ def test_a_run_that_is_refused_keeps_what_it_saw() -> None:
     assert decided_as_then(incident) == ["LedgersDisagree"]
 
 
-def test_an_observation_that_takes_too_long_is_left_out_and_the_report_marks_it(
+def test_a_snapshot_larger_than_the_limit_is_left_out_and_the_report_marks_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(incidents, "SNAPSHOT_MAX_BYTES", 100)

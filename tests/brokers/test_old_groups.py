@@ -25,7 +25,7 @@ def test_an_old_consumer_continues_at_our_offset_and_we_at_its_offset(
     make_pipeline: Callable[..., ForeignPipeline],
 ) -> None:
     """They read the records that the group has not read yet; then the group has read to the end."""
-    pipeline = make_pipeline(source={"on_offset_changed": "follow"})
+    pipeline = make_pipeline(group={"on_offset_changed": "follow"})
     first = sent(pipeline, 60)
     by_them = joined(stage, pipeline, 25)
     pipeline.ran()

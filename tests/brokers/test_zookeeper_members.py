@@ -124,7 +124,7 @@ def test_who_does_not_settle_leaves_and_the_others_have_everything(group: Group)
             ephemeral=True,
         )
         with pytest.raises(
-            Owned, match=f"did not settle within 1 s: the partition is owned by {group.name}_z-0"
+            Owned, match=f"did not settle within 1 s: The partition is owned by {group.name}_z-0"
         ) as caught:
             member.join()
         assert caught.value.exit_code == 4 and member.statistics.tries > 1

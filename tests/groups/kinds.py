@@ -94,7 +94,7 @@ OLD = (Kind(JAFKA, JAFKA), Kind("0.8.2.2", "0.8.2.2"))
 CONSUMER_PROTOCOL = Kind(
     "4.1.0 consumer",
     "4.1.0",
-    {"membership": "coordinator", "protocol": "consumer", "rebalance_timeout_s": 20},
+    {"protocol": "consumer", "rebalance_timeout_s": 20},
     {"group.protocol": "consumer"},
 )
 BY_JAVA = (

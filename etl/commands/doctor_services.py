@@ -418,7 +418,7 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
                 broker.host,
                 broker.port,
                 connect_timeout_s=_CONNECT_TIMEOUT_S,
-                timeout_s=source.request_timeout_s,
+                request_timeout_s=source.request_timeout_s,
                 generation=broker.generation or configured_family(source),
                 security=source.way_in,
             ) as consumer:

@@ -189,9 +189,9 @@ class PeekedPartition:
             target = FetchTarget(self.log, self.position, self._max_bytes, leader.epoch)
             answer = self._consumer(leader).multifetch(
                 [target],
-                isolation=self._source.isolation_level,
+                isolation_level=self._source.isolation_level,
                 max_bytes=self._max_bytes,
-                max_wait_ms=self._wait_ms(),
+                fetch_max_wait_ms=self._wait_ms(),
             )
             if not answer.partitions:  # the client is over its quota
                 self._failing_since = math.inf
@@ -252,7 +252,9 @@ class PeekedPartition:
 
     def _bound(self, when: int) -> int:
         consumer = self._consumer(self._leader or self._find_leader())
-        answers = consumer.list_offsets({self.log: when}, isolation=Isolation.READ_UNCOMMITTED)
+        answers = consumer.list_offsets(
+            {self.log: when}, isolation_level=Isolation.READ_UNCOMMITTED
+        )
         listed = answers[self.log]
         if listed.refusal or listed.offset is None:
             raise BrokerError(
@@ -460,12 +462,12 @@ class FollowedPartition(PeekedPartition):
         """Yield records up to the number or the timeout. Raises as `Consumer.poll`."""
         source, log = self._source, self.log
         conf = ConsumerConfig(
-            isolation=source.isolation_level,
+            isolation_level=source.isolation_level,
             broker_version=source.broker_version,
             fetch_max_bytes=source.fetch_max_bytes,
-            partition_max_bytes=FETCH_BYTES,
+            max_partition_fetch_bytes=FETCH_BYTES,
             max_batch_bytes=source.max_batch_bytes,
-            timeout_s=source.request_timeout_s,
+            request_timeout_s=source.request_timeout_s,
         )
         with Consumer.on(self._cluster, conf) as consumer:
             consumer.assign([log])
@@ -663,9 +665,9 @@ def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
         source.isolation_level,
         source.fetch_max_bytes,
         max_batch_bytes=source.max_batch_bytes,
-        timeout_s=source.request_timeout_s,
+        request_timeout_s=source.request_timeout_s,
         security=source.way_in,
-        zookeeper_access=access,
+        zookeeper_security=access,
     )
 
 

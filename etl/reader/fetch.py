@@ -289,7 +289,9 @@ def current_end(consumer: SimpleConsumer, progress: RangeProgress) -> int | None
     """Return the broker's current high watermark, or flushed end; None if it reports none."""
     log = progress.log
     with contextlib.suppress(BrokerUnreachable):
-        listed = consumer.list_offsets({log: LATEST}, isolation=Isolation.READ_UNCOMMITTED)[log]
+        listed = consumer.list_offsets({log: LATEST}, isolation_level=Isolation.READ_UNCOMMITTED)[
+            log
+        ]
         return None if listed.refusal else listed.offset
     return None
 
@@ -508,7 +510,7 @@ def _read_from(
     with SimpleConsumer(
         broker.host,
         broker.port,
-        timeout_s=settings.timeout_s,
+        request_timeout_s=settings.timeout_s,
         generation=broker.generation or settings.generation,
         max_response_bytes=settings.max_batch_bytes + settings.fetch_max_bytes + MIB,
         idle_connections=IDLE_CONNECTIONS,
@@ -570,8 +572,8 @@ def _send_fetch(
     try:
         consumer.begin_fetch(
             targets,
-            isolation=settings.isolation,
-            max_wait_ms=settings.max_wait_ms,
+            isolation_level=settings.isolation,
+            fetch_max_wait_ms=settings.max_wait_ms,
             max_bytes=max(settings.fetch_max_bytes, largest),
         )
     except BrokerUnreachable as unreachable:
@@ -695,7 +697,9 @@ def _with_log_start(
     log = progress.log
     bounds = []
     for timestamp in (EARLIEST, LATEST):
-        listed = consumer.list_offsets({log: timestamp}, isolation=Isolation.READ_UNCOMMITTED)[log]
+        listed = consumer.list_offsets(
+            {log: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED
+        )[log]
         bounds.append(None if listed.refusal else listed.offset)
     start, end = bounds
     if start is None or end is None or start <= progress.cursor.position <= end:

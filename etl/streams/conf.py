@@ -52,13 +52,13 @@ class Group:
     `coordinator`, as from 0.9 on; None: the former if the consumer has a ZooKeeper, else the
     latter.
     """
-    strategy: str = "range"
+    assignment_strategy: str = "range"
     """Assignment strategy of the group: the same as its other members."""
     protocol: str = "classic"
     """With a coordinator: `classic`, or `consumer` (KIP-848, brokers from 4.0 on), in which the
     coordinator assigns and not a member.
     """
-    member_id: str | None = None
+    instance_id: str | None = None
     """Name in ZooKeeper; with a coordinator the name of a static member (from 2.3 on)."""
     session_timeout_s: float | None = None
     """Time after which the group removes a silent member; None: 10 in ZooKeeper, 45 with a
@@ -125,10 +125,10 @@ class Group:
             )
         self._reject_names(in_zookeeper=in_zookeeper)
         known = [strategy.value for strategy in Strategy] if in_zookeeper else list(STRATEGIES)
-        if self.strategy not in known:
+        if self.assignment_strategy not in known:
             raise SettingsError(
-                f"A group with membership {membership.value} has no strategy {self.strategy!r}",
-                key="strategy",
+                f"A group with membership {membership.value} has no strategy {self.assignment_strategy!r}",
+                key="assignment_strategy",
                 action=f"Use one of {', '.join(known)}",
             )
         protocols = ("classic",) if in_zookeeper else ("classic", "consumer")
@@ -143,7 +143,7 @@ class Group:
 
     def _reject_names(self, *, in_zookeeper: bool) -> None:
         """Raise SettingsError for an invalid name of the group or the member."""
-        for key, name in (("group", self.name), ("member_id", self.member_id)):
+        for key, name in (("group", self.name), ("instance_id", self.instance_id)):
             if name is None:
                 continue
             is_no_znode = "/" in name or not name.strip(".")
@@ -243,21 +243,21 @@ ZooKeeperAccessInput = Access | Mapping[str, Any] | None
 class ConsumerConfig:
     """The arguments of `Consumer`. Strings may stand for enums."""
 
-    bootstrap: str | Sequence[str] | None = None
+    bootstrap_servers: str | Sequence[str] | None = None
     zookeeper: str | None = None
     group: str | Group | None = None
     offsets_storage: OffsetsStorage | str | None = None
-    dialect: BrokerFamily | str = BrokerFamily.KAFKA
+    broker_type: BrokerFamily | str = BrokerFamily.KAFKA
     broker_version: str | None = None
-    start: StartAt | str | None = StartAt.LATEST
-    isolation: Isolation | str = Isolation.READ_COMMITTED
+    auto_offset_reset: StartAt | str | None = StartAt.LATEST
+    isolation_level: Isolation | str = Isolation.READ_COMMITTED
     fetch_max_bytes: int = FETCH_MAX_BYTES
-    partition_max_bytes: int = MIB
+    max_partition_fetch_bytes: int = MIB
     max_batch_bytes: int = MAX_BATCH_BYTES
-    max_wait_ms: int = 500
-    timeout_s: float = TIMEOUT_S
+    fetch_max_wait_ms: int = 500
+    request_timeout_s: float = TIMEOUT_S
     security: SecurityInput = None
-    zookeeper_access: ZooKeeperAccessInput = None
+    zookeeper_security: ZooKeeperAccessInput = None
 
     @property
     def storage(self) -> OffsetsStorage:
@@ -274,7 +274,7 @@ class ConsumerConfig:
     @property
     def access(self) -> Access:
         """Encryption and authentication of ZooKeeper sessions. Raises SettingsError."""
-        return access_of(self.zookeeper_access)
+        return access_of(self.zookeeper_security)
 
     @property
     def generation(self) -> str | None:
@@ -284,38 +284,38 @@ class ConsumerConfig:
     @property
     def is_physical(self) -> bool:
         """True if offsets are byte positions."""
-        return BrokerFamily(self.dialect) is BrokerFamily.JAFKA
+        return BrokerFamily(self.broker_type) is BrokerFamily.JAFKA
 
     @property
     def begins(self) -> StartAt | None:
         """The start of partitions without a committed offset; None: an error."""
-        return None if self.start is None else StartAt(self.start)
+        return None if self.auto_offset_reset is None else StartAt(self.auto_offset_reset)
 
     @property
     def sizes(self) -> FetchSizes:
         """Return the fetch sizes."""
         return FetchSizes(
-            Isolation(self.isolation),
+            Isolation(self.isolation_level),
             self.fetch_max_bytes,
-            min(self.partition_max_bytes, self.fetch_max_bytes),
+            min(self.max_partition_fetch_bytes, self.fetch_max_bytes),
             self.max_batch_bytes,
-            self.max_wait_ms,
-            self.timeout_s,
+            self.fetch_max_wait_ms,
+            self.request_timeout_s,
         )
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each bootstrap broker. Raises SettingsError."""
-        if isinstance(self.bootstrap, str):
-            addresses: Sequence[str] = self.bootstrap.split(",")
+        if isinstance(self.bootstrap_servers, str):
+            addresses: Sequence[str] = self.bootstrap_servers.split(",")
         else:
-            addresses = self.bootstrap or ()
+            addresses = self.bootstrap_servers or ()
         try:
             return [split_address(address.strip()) for address in addresses]
         except ValueError as error:
             raise SettingsError(
                 str(error),
-                key="bootstrap",
+                key="bootstrap_servers",
                 action="Write host:port, several with commas between them",
             ) from None
 
@@ -325,45 +325,45 @@ class ConsumerConfig:
         In the protocol a negative number has a meaning of its own, and a fetch of 0 bytes returns
         nothing.
         """
-        for key in ("fetch_max_bytes", "partition_max_bytes", "max_batch_bytes"):
+        for key in ("fetch_max_bytes", "max_partition_fetch_bytes", "max_batch_bytes"):
             size = getattr(self, key)
             if not size > 0:
                 raise SettingsError(
                     f"{size} is not a valid number of bytes", key=key, action="Pass 1 or more"
                 )
-        if not self.max_wait_ms >= 0:
+        if not self.fetch_max_wait_ms >= 0:
             raise SettingsError(
-                f"{self.max_wait_ms} is not a valid number of milliseconds",
-                key="max_wait_ms",
+                f"{self.fetch_max_wait_ms} is not a valid number of milliseconds",
+                key="fetch_max_wait_ms",
                 action="Pass 0 or more",
             )
-        if not self.timeout_s > 0:
+        if not self.request_timeout_s > 0:
             raise SettingsError(
-                f"{self.timeout_s:g} is not a valid number of seconds",
-                key="timeout_s",
+                f"{self.request_timeout_s:g} is not a valid number of seconds",
+                key="request_timeout_s",
                 action="Pass more than 0",
             )
 
     def checked(self) -> Group | None:
         """Return the group with defaults resolved. Raises SettingsError for invalid settings."""
         self._reject_sizes()
-        if self.bootstrap is None and self.zookeeper is None:
+        if self.bootstrap_servers is None and self.zookeeper is None:
             raise SettingsError(
                 "The consumer has no brokers to connect to",
-                key="bootstrap",
-                action="Pass bootstrap or zookeeper",
+                key="bootstrap_servers",
+                action="Pass bootstrap_servers or zookeeper",
             )
-        if self.zookeeper is None and self.zookeeper_access is not None:
+        if self.zookeeper is None and self.zookeeper_security is not None:
             raise SettingsError(
-                "zookeeper_access has no effect without zookeeper",
-                key="zookeeper_access",
-                action="Pass zookeeper, or leave zookeeper_access out",
+                "zookeeper_security has no effect without zookeeper",
+                key="zookeeper_security",
+                action="Pass zookeeper, or leave zookeeper_security out",
             )
-        if self.is_physical and (self.zookeeper is None or self.bootstrap is not None):
+        if self.is_physical and (self.zookeeper is None or self.bootstrap_servers is not None):
             raise SettingsError(
                 "Brokers of Jafka and Kafka 0.7 are found only in ZooKeeper",
                 key="zookeeper",
-                action="Pass zookeeper, and not bootstrap",
+                action="Pass zookeeper, and not bootstrap_servers",
             )
         if self.group is None:
             return None

@@ -82,22 +82,23 @@ Log = BrokerPartition | tuple[str, int] | tuple[str, int, int | None]
 class Consumer:
     """Reads partitions of one cluster, of any broker type.
 
-        bootstrap            "host:port,..." of some brokers, or a sequence of such; or
-        zookeeper            registry of the brokers; with `bootstrap`, of the group's offsets only
+        bootstrap_servers    "host:port,..." of some brokers, or a sequence of such; or
+        zookeeper            registry of the brokers; with `bootstrap_servers`, of the group's
+                             offsets only
         group                a name, or a `Group`: its offsets are read and committed, partitions
                              begin at them, and `subscribe` joins it; None: no group
         offsets_storage      None: ZooKeeper if it is given, else the group's coordinator
-        dialect              `jafka` for Jafka and Kafka 0.7
+        broker_type          `jafka` for Jafka and Kafka 0.7
         broker_version       release of brokers that do not report it (Kafka before 0.10)
-        start                start of partitions without a committed offset; None: an error
+        auto_offset_reset    start of partitions without a committed offset; None: an error
         key_decoder, value_decoder   called with non-null bytes
-        isolation            `read_committed`: no records of open and aborted transactions
-        fetch_max_bytes      of one response; partition_max_bytes: of one partition in it
+        isolation_level      `read_committed`: no records of open and aborted transactions
+        fetch_max_bytes      of one response; max_partition_fetch_bytes: of one partition in it
         max_batch_bytes      limit to which these grow for one large record batch
-        max_wait_ms          how long a broker may delay an empty response
-        timeout_s            of each request; also the time that a partition may lack a leader
+        fetch_max_wait_ms    how long a broker may delay an empty response
+        request_timeout_s    of each request; also the time that a partition may lack a leader
                              before `poll` raises
-        security, zookeeper_access   keys of `source.security` in a conf, and `listener`; `tls`
+        security, zookeeper_security   keys of `source.security` in a conf, and `listener`; `tls`
                              and `auth` of `zookeeper`
 
     Memory: one response per partition, and one per broker in flight. One thread at a time: a second
@@ -107,45 +108,45 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap: str | Sequence[str] | None = None,
+        bootstrap_servers: str | Sequence[str] | None = None,
         *,
         zookeeper: str | None = None,
         group: str | Group | None = None,
         offsets_storage: OffsetsStorage | str | None = None,
-        dialect: BrokerFamily | str = BrokerFamily.KAFKA,
+        broker_type: BrokerFamily | str = BrokerFamily.KAFKA,
         broker_version: str | None = None,
-        start: StartAt | str | None = StartAt.LATEST,
+        auto_offset_reset: StartAt | str | None = StartAt.LATEST,
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
-        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        isolation_level: Isolation | str = Isolation.READ_COMMITTED,
         fetch_max_bytes: int = FETCH_MAX_BYTES,
-        partition_max_bytes: int = MIB,
+        max_partition_fetch_bytes: int = MIB,
         max_batch_bytes: int = MAX_BATCH_BYTES,
-        max_wait_ms: int = 500,
-        timeout_s: float = TIMEOUT_S,
+        fetch_max_wait_ms: int = 500,
+        request_timeout_s: float = TIMEOUT_S,
         security: SecurityInput = None,
-        zookeeper_access: ZooKeeperAccessInput = None,
+        zookeeper_security: ZooKeeperAccessInput = None,
     ) -> None:
         """Raises SettingsError, and as finding brokers in ZooKeeper does.
 
         Connects to brokers with the first request.
         """
         conf = ConsumerConfig(
-            bootstrap,
+            bootstrap_servers,
             zookeeper,
             group,
             offsets_storage,
-            dialect,
+            broker_type,
             broker_version,
-            start,
-            isolation,
+            auto_offset_reset,
+            isolation_level,
             fetch_max_bytes,
-            partition_max_bytes,
+            max_partition_fetch_bytes,
             max_batch_bytes,
-            max_wait_ms,
-            timeout_s,
+            fetch_max_wait_ms,
+            request_timeout_s,
             security,
-            zookeeper_access,
+            zookeeper_security,
         )
         with ExitStack() as until:
             self._begin(open_cluster(conf, until), conf, until, key_decoder, value_decoder)
@@ -226,7 +227,7 @@ class Consumer:
         """Read these partitions and no others, from the next `poll` on.
 
         One that stays continues, paused or not; a new one begins at the group's committed offset,
-        or at `start`. Raises SettingsError while the consumer is subscribed.
+        or at `auto_offset_reset`. Raises SettingsError while the consumer is subscribed.
         """
         with self._exclusive(nests=False):
             if self._group.is_subscribed:

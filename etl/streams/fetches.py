@@ -182,7 +182,7 @@ class Fetches:
         consumer = SimpleConsumer(
             broker.host,
             broker.port,
-            timeout_s=sizes.timeout_s,
+            request_timeout_s=sizes.timeout_s,
             generation=broker.generation or self._release_name,
             max_response_bytes=sizes.max_batch_bytes + sizes.fetch_max_bytes + MIB,
             security=self._cluster.security,
@@ -204,8 +204,8 @@ class Fetches:
         try:
             connection.consumer.begin_fetch(
                 targets,
-                isolation=sizes.isolation,
-                max_wait_ms=sizes.max_wait_ms,
+                isolation_level=sizes.isolation,
+                fetch_max_wait_ms=sizes.max_wait_ms,
                 max_bytes=max(sizes.fetch_max_bytes, largest),
             )
         except BrokerUnreachable as failure:
@@ -341,7 +341,9 @@ def _out_of_range(progress: RangeProgress, consumer: SimpleConsumer) -> EtlError
 
 def _bound(progress: RangeProgress, consumer: SimpleConsumer, timestamp: int) -> int:
     log = progress.log
-    listed = consumer.list_offsets({log: timestamp}, isolation=Isolation.READ_UNCOMMITTED)[log]
+    listed = consumer.list_offsets({log: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED)[
+        log
+    ]
     if listed.refusal or listed.offset is None:
         raise BrokerError(
             "The broker reports no start or end of the partition",

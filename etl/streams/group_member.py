@@ -113,9 +113,9 @@ class MemberInZooKeeper:
         options = MemberOptions(
             family,
             subscription.names(()),
-            Strategy(group.strategy),
+            Strategy(group.assignment_strategy),
             subscription.threads_each,
-            group.member_id,
+            group.instance_id,
             timing,
             subscription.threads,
             subscription.filter,
@@ -204,12 +204,14 @@ class MemberWithCoordinator:
         self._topics = self._subscribed_topics()
         self._topics_changed = False
         if not self._topics:
-            return MemberAssignment("", Membership.COORDINATOR, group.strategy, None, frozenset())
+            return MemberAssignment(
+                "", Membership.COORDINATOR, group.assignment_strategy, None, frozenset()
+            )
         terms = MemberTerms(
             group.name,
             tuple(sorted(self._topics)),
-            (group.strategy,),
-            group.member_id,
+            (group.assignment_strategy,),
+            group.instance_id,
             group.session_timeout_s or 45.0,
             group.rebalance_timeout_s,
             group.join_timeout_s,
@@ -358,10 +360,10 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
         zookeeper = until.enter_context(ZooKeeper(conf.zookeeper, access=conf.access))
     else:
         zookeeper = None
-    if conf.bootstrap is not None:
+    if conf.bootstrap_servers is not None:
         cluster = Cluster(
             conf.addresses,
-            timeout_s=conf.timeout_s,
+            timeout_s=conf.request_timeout_s,
             generation=conf.generation,
             security=conf.way_in,
         )
@@ -369,7 +371,7 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
         cluster = registered_cluster(
             zookeeper,
             physical=conf.is_physical,
-            timeout_s=conf.timeout_s,
+            timeout_s=conf.request_timeout_s,
             generation=conf.generation,
             security=conf.way_in,
         )
@@ -386,14 +388,14 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
     def open_member(subscription: Subscription, events: MembershipEvents) -> GroupMember:
         if group.membership is Membership.ZOOKEEPER:
             connect = conf.zookeeper or ""
-            family = BrokerFamily(conf.dialect)
+            family = BrokerFamily(conf.broker_type)
             return MemberInZooKeeper(connect, conf.access, group, family, subscription, events)
         return MemberWithCoordinator(
             cluster,
             group,
             subscription,
             events,
-            timeout_s=conf.timeout_s,
+            timeout_s=conf.request_timeout_s,
             release_name=conf.generation,
         )
 

@@ -421,9 +421,9 @@ class Positions:
         if uncommitted:
             if self._start is None:
                 raise NeedsDecision(
-                    "The group has no committed offset of the partition, and start is None",
+                    "The group has no committed offset of the partition, and auto_offset_reset is None",
                     **uncommitted[0].place,
-                    action="Call seek(), or pass start=earliest or latest",
+                    action="Call seek(), or pass auto_offset_reset=earliest or latest",
                 )
             offsets = {**offsets, **self._bounds(self._start, uncommitted)}
         for log, offset in offsets.items():

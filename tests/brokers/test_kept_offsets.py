@@ -22,7 +22,7 @@ def test_offsets_are_kept_with_their_words_by_every_kafka_and_a_member_of_the_pa
     topic = stage.new_topic()
     first, second = (BrokerPartition(topic, partition) for partition in range(2))
     generation = "jafka" if isinstance(stage, JafkaStage) else None
-    with SimpleConsumer(host, int(port), timeout_s=60, generation=generation) as consumer:
+    with SimpleConsumer(host, int(port), request_timeout_s=60, generation=generation) as consumer:
         if isinstance(stage, JafkaStage):
             with pytest.raises(
                 SettingsError, match="Brokers of this type cannot report the coordinator"

@@ -61,7 +61,11 @@ def test_with_the_original_consumers_each_record_is_read_once_while_all_of_them_
             write(group.topic, partition, [(None, value) for value in values])
             written.update(values)
 
-    where = {"zookeeper": group.connect, "dialect": group.dialect.value, "start": "earliest"}
+    where = {
+        "zookeeper": group.connect,
+        "broker_type": group.dialect.value,
+        "auto_offset_reset": "earliest",
+    }
     in_group = StreamsGroup(group.name, join_timeout_s=SETTLES_S)
     more()
     group.open("a")
@@ -106,7 +110,10 @@ def test_consumers_that_gave_up_without_polls_own_their_logs_again_with_the_next
     group.open("a", tries=2)
     in_group = StreamsGroup(group.name, join_timeout_s=SETTLES_S)
     with Consumer(
-        zookeeper=group.connect, dialect=group.dialect, start="earliest", group=in_group
+        zookeeper=group.connect,
+        broker_type=group.dialect,
+        auto_offset_reset="earliest",
+        group=in_group,
     ) as consumer:
         consumer.subscribe([group.topic])
         consumer.poll()

@@ -76,7 +76,7 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
     reported: dict[str, Any] = (
         {"zookeeper": stage.cluster.zookeeper_connect}
         if in_zookeeper
-        else {"bootstrap": stage.cluster.bootstrap}
+        else {"bootstrap_servers": stage.cluster.bootstrap}
     )
 
     def more() -> None:
@@ -84,9 +84,9 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
             write(topic, partition, many(20))
 
     more()
-    first = GroupReader(Consumer(**reported, group=group, start="earliest"), [topic])
+    first = GroupReader(Consumer(**reported, group=group, auto_offset_reset="earliest"), [topic])
     assert first.owns(PARTITIONS)
-    second = GroupReader(Consumer(**reported, group=group, start="earliest"), [topic])
+    second = GroupReader(Consumer(**reported, group=group, auto_offset_reset="earliest"), [topic])
     try:
         assert first.owns(PARTITIONS // 2) and second.owns(PARTITIONS // 2)
         more()
@@ -112,10 +112,13 @@ def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, gr
         stage.cluster.zookeeper_connect if "bootstrap_servers" not in stage.conf["source"] else None
     )
     reported: dict[str, Any] = (
-        {"zookeeper": where} if where else {"bootstrap": stage.cluster.bootstrap}
+        {"zookeeper": where} if where else {"bootstrap_servers": stage.cluster.bootstrap}
     )
     with Consumer(
-        **reported, dialect="jafka" if physical else "kafka", group=group, start="earliest"
+        **reported,
+        broker_type="jafka" if physical else "kafka",
+        group=group,
+        auto_offset_reset="earliest",
     ) as consumer:
         logs = consumer.partitions_of(topic)
         consumer.assign(logs)
@@ -131,7 +134,10 @@ def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, gr
             logs
         ) == ends
     with Consumer(
-        **reported, dialect="jafka" if physical else "kafka", group=group, start=None
+        **reported,
+        broker_type="jafka" if physical else "kafka",
+        group=group,
+        auto_offset_reset=None,
     ) as again:
         again.assign(logs)
         next(iter(stage.writers.values()))(topic, 0, many(3))

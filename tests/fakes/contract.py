@@ -30,7 +30,7 @@ class Served:
     make_topic: Callable[[int], str]
 
     def consumer(self) -> SimpleConsumer:
-        return SimpleConsumer(self.host, self.port, timeout_s=20)
+        return SimpleConsumer(self.host, self.port, request_timeout_s=20)
 
     def cluster(self) -> Cluster:
         return Cluster([(self.host, self.port)], timeout_s=20)
@@ -63,7 +63,7 @@ class BrokerContract:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
             consumer.produce(topic, 0, [(None, b"one")])
-            fetched = consumer.fetch(topic, 0, 1, max_wait_ms=1)
+            fetched = consumer.fetch(topic, 0, 1, fetch_max_wait_ms=1)
         assert (len(fetched.records), fetched.proves_empty) == (0, True)
 
     def test_one_request_returns_several_logs_in_the_requested_order(self, served: Served) -> None:

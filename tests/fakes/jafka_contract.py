@@ -39,7 +39,7 @@ class ServedJafka:
     new_topic: Callable[[], str]
 
     def consumer(self) -> SimpleConsumer:
-        return SimpleConsumer(self.host, self.port, timeout_s=20, generation="jafka")
+        return SimpleConsumer(self.host, self.port, request_timeout_s=20, generation="jafka")
 
 
 def end_of(consumer: SimpleConsumer, log: BrokerPartition) -> int:

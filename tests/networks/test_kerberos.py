@@ -148,7 +148,9 @@ def test_a_ticket_or_a_keytab_logs_in(
 ) -> None:
     for name, value in ours(kdc, tmp_path, variable).items():
         monkeypatch.setenv(name, value)
-    with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
+    with SimpleConsumer(
+        "localhost", port, security=security_of(_WAY), request_timeout_s=20
+    ) as consumer:
         assert consumer.topic_metadata(()).brokers[0].port == port
 
 
@@ -157,7 +159,9 @@ def test_a_missing_ticket_is_reported(
 ) -> None:
     for name, value in ours(kdc, tmp_path, None).items():
         monkeypatch.setenv(name, value)
-    with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
+    with SimpleConsumer(
+        "localhost", port, security=security_of(_WAY), request_timeout_s=20
+    ) as consumer:
         with pytest.raises(PermissionDenied, match="The login by GSSAPI failed: "):
             consumer.topic_metadata(())
 

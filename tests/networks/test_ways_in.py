@@ -26,7 +26,9 @@ def entered(
     """A connection with that security, after one request."""
     name = listener or way["listener"]
     port = secured.plain_port if name == "PLAINTEXT" else secured.ports[name]
-    consumer = SimpleConsumer(host, port, security=security_of(way["security"]), timeout_s=20)
+    consumer = SimpleConsumer(
+        host, port, security=security_of(way["security"]), request_timeout_s=20
+    )
     try:
         assert consumer.topic_metadata(()).brokers[0].port == port
     except BaseException:
@@ -78,7 +80,7 @@ def test_a_failing_connection_is_reported_with_the_settings_of_both_sides(
     way, address = failing.entered(secured)
     host, _, port = address.rpartition(":")
     with SimpleConsumer(
-        host, int(port), security=security_of(way["security"]), timeout_s=20
+        host, int(port), security=security_of(way["security"]), request_timeout_s=20
     ) as consumer:
         with pytest.raises(EtlError) as refused:
             consumer.topic_metadata(())
@@ -123,7 +125,10 @@ def test_a_renewed_password_counts_from_the_next_connection_on(
     (tmp_path / "password").write_text("not yet\n")
     way = changed(secured.security("SASL_SSL", "PLAIN"), password=f"${{file:{tmp_path}/password}}")
     with SimpleConsumer(
-        "localhost", secured.ports["SASL_SSL"], security=security_of(way["security"]), timeout_s=20
+        "localhost",
+        secured.ports["SASL_SSL"],
+        security=security_of(way["security"]),
+        request_timeout_s=20,
     ) as consumer:
         with pytest.raises(PermissionDenied):
             consumer.topic_metadata(())

@@ -72,20 +72,20 @@ class Stage:
             f"127.0.0.1:{self.broker.port}",
             self.connect,
             group,
-            start="earliest",
-            max_wait_ms=20,
-            timeout_s=5,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=20,
+            request_timeout_s=5,
         )
 
     def consumer(self) -> Consumer:
         conf = self.conf()
         return Consumer(
-            conf.bootstrap,
+            conf.bootstrap_servers,
             zookeeper=conf.zookeeper,
             group=conf.group,
-            start="earliest",
-            max_wait_ms=20,
-            timeout_s=5,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=20,
+            request_timeout_s=5,
         )
 
     def committed(self) -> dict[int, int | None]:

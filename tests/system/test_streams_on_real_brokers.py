@@ -55,7 +55,7 @@ def test_every_record_is_returned_once_and_a_group_continues_at_another_clients_
     unused_group: str,
 ) -> None:
     with Consumer(
-        cluster.bootstrap, group=unused_group, start="earliest", value_decoder=int
+        cluster.bootstrap, group=unused_group, auto_offset_reset="earliest", value_decoder=int
     ) as consumer:
         consumer.assign(consumer.partitions_of(filled))
         assert sorted(values(consumer, 300)) == list(range(300))
@@ -68,7 +68,9 @@ def test_every_record_is_returned_once_and_a_group_continues_at_another_clients_
         theirs.commit({TopicPartition(filled, 1): OffsetAndMetadata(90, "", -1)})
     finally:
         theirs.close()
-    with Consumer(cluster.bootstrap, group=unused_group, start=None, value_decoder=int) as again:
+    with Consumer(
+        cluster.bootstrap, group=unused_group, auto_offset_reset=None, value_decoder=int
+    ) as again:
         again.assign((filled, partition) for partition in range(3))
         assert values(again, 10) == list(range(271, 300, 3))
 
@@ -90,10 +92,10 @@ def test_a_static_consumer_that_returns_reads_topics_added_to_its_subscription_m
     unused_group: str,
     strategy: str,
 ) -> None:
-    group = Group(unused_group, member_id="reader", strategy=strategy, auto_commit_s=0)
+    group = Group(unused_group, instance_id="reader", assignment_strategy=strategy, auto_commit_s=0)
 
     def read(count: int) -> Counter[str]:
-        with Consumer(cluster.bootstrap, group=group, start="earliest") as consumer:
+        with Consumer(cluster.bootstrap, group=group, auto_offset_reset="earliest") as consumer:
             consumer.subscribe(pattern=f"{filled}.*")
             assert len(values(consumer, count)) == count
             return Counter(log.topic for log in consumer.assigned)
@@ -175,7 +177,9 @@ def test_with_another_client_in_a_group_of_kafka_each_record_is_read_once(
 ) -> None:
     assert wait_until(lambda: theirs.owned == 3, 60)
     group = Group(unused_group, session_timeout_s=6)
-    ours = GroupReader(Consumer(cluster.bootstrap, group=group, start="earliest"), [filled])
+    ours = GroupReader(
+        Consumer(cluster.bootstrap, group=group, auto_offset_reset="earliest"), [filled]
+    )
     try:
         assert wait_until(
             lambda: theirs.owned + len(ours.owned) == 3 and bool(ours.owned) and bool(theirs.owned),
@@ -201,7 +205,7 @@ def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not
         Consumer(
             zookeeper=cluster.zookeeper_connect,
             group=unused_group,
-            start="earliest",
+            auto_offset_reset="earliest",
             value_decoder=int,
         ) as consumer,
         ZooKeeper(cluster.zookeeper_connect) as zookeeper,
@@ -216,6 +220,8 @@ def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not
             consumer.commit({log: 60})
         assert consumer.committed([log]) == {log: 50}
         consumer.commit({log: 60})
-    with Consumer(zookeeper=cluster.zookeeper_connect, group=unused_group, start=None) as again:
+    with Consumer(
+        zookeeper=cluster.zookeeper_connect, group=unused_group, auto_offset_reset=None
+    ) as again:
         again.assign([log])
         assert again.position(log) == 60

@@ -55,7 +55,12 @@ def conf(
     return ConsumerConfig(
         f"127.0.0.1:{broker.port}",
         group=terms,
-        **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **settings},
+        **{
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": 20,
+            "request_timeout_s": 5,
+            **settings,
+        },
     )
 
 
@@ -64,11 +69,11 @@ def opened(
 ) -> Consumer:
     reported = conf(broker, group=group)
     return Consumer(
-        reported.bootstrap,
+        reported.bootstrap_servers,
         group=reported.group,
-        start="earliest",
-        max_wait_ms=20,
-        timeout_s=5,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=20,
+        request_timeout_s=5,
         **given,
     )
 
@@ -251,7 +256,9 @@ def test_a_last_record_that_no_decoder_reads_takes_no_position_back(
     append(broker, 0, b"0", b"x")
     append(broker, 0, b"2", b"3")
     size = len(broker.log("clicks", 0).batches[0])
-    with ConsumerConnector(conf(broker, partition_max_bytes=size, max_wait_ms=3000)) as here:
+    with ConsumerConnector(
+        conf(broker, max_partition_fetch_bytes=size, fetch_max_wait_ms=3000)
+    ) as here:
         stream = streamed(here, value_decoder=int)
         assert wait_until(lambda: stream.queue.count == 4, 20)
         found = [next(stream).offset]
@@ -380,7 +387,7 @@ def test_a_last_commit_that_fails_is_raised_by_shutdown(
     assert not broker.group.members
 
 
-@pytest.mark.parametrize("wrong", [{"name": ""}, {"name": "a", "member_id": ""}])
+@pytest.mark.parametrize("wrong", [{"name": ""}, {"name": "a", "instance_id": ""}])
 def test_what_names_no_group_or_member_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="is not a valid .* name"):
         ConsumerConfig("a:1", group=Group(**wrong)).checked()

@@ -61,7 +61,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
 
 def connect(port: int, sasl: dict[str, str]) -> None:
     security = security_of({"protocol": "SASL_PLAINTEXT", "sasl": sasl})
-    with SimpleConsumer("127.0.0.1", port, security=security, timeout_s=5) as consumer:
+    with SimpleConsumer("127.0.0.1", port, security=security, request_timeout_s=5) as consumer:
         consumer.topic_metadata(["clicks"])
 
 

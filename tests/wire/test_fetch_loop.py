@@ -539,7 +539,7 @@ def test_the_placeholder_id_of_brokers_without_ids_is_not_sent(
     broker: FakeBroker, planned: str | None
 ) -> None:
     fill(broker, 0, batches=3)
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer:
         consumer.multifetch([FetchTarget(BrokerPartition("demo", 0), 0, 100, topic_id=planned)])
     assert broker.requests[-1] == (FETCH, 12)
 
@@ -725,7 +725,7 @@ def test_every_reader_of_an_error_code_raises_the_same_error(broker: FakeBroker,
     reported = (versions.error_of(code) or versions.CODES[versions.NONE]).error("fetch")
     with (
         pytest.raises(EtlError) as of_a_fetch,
-        SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer,
+        SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer,
     ):
         consumer.fetch("demo", 0, 0)
     with pytest.raises(EtlError) as of_a_cursor:

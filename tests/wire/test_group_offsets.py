@@ -46,14 +46,14 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5) as connected:
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as connected:
         yield connected
 
 
 @pytest.fixture
 def impatient(broker: FakeBroker) -> Iterator[SimpleConsumer]:
     """One that gives up soon."""
-    with SimpleConsumer(broker.host, broker.port, timeout_s=0.5) as connected:
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.5) as connected:
         yield connected
 
 
@@ -72,7 +72,7 @@ def test_offset_word_and_epoch_come_back_in_every_version_that_has_them(version:
     topic_ids = {"demo": str(UUID(int=7))}
     with FakeBroker(versions={OFFSET_COMMIT: (1, version), OFFSET_FETCH: (1, version)}) as broker:
         broker.world.topic_ids["demo"] = UUID(int=7)
-        with SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
+        with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer:
             consumer.commit_offsets(
                 "g",
                 {DEMO: 42},
@@ -93,7 +93,7 @@ def test_offset_word_and_epoch_come_back_in_every_version_that_has_them(version:
 
 def test_topics_go_by_their_names_where_the_id_of_one_is_not_known() -> None:
     with FakeBroker(versions={OFFSET_COMMIT: (1, 10), OFFSET_FETCH: (1, 10)}) as broker:
-        with SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
+        with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer:
             consumer.commit_offsets(
                 "g", {DEMO: 42, BrokerPartition("else", 0): 1}, topic_ids={"demo": str(UUID(int=7))}
             )
@@ -104,7 +104,7 @@ def test_a_recreated_topic_accepts_no_offset_of_the_former_one() -> None:
     with FakeBroker(versions={OFFSET_COMMIT: (1, 10), OFFSET_FETCH: (1, 10)}) as broker:
         broker.world.topic_ids["demo"] = UUID(int=8)
         with (
-            SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer,
+            SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as consumer,
             pytest.raises(EtlError, match="UNKNOWN_TOPIC_ID"),
         ):
             consumer.commit_offsets("g", {DEMO: 42}, topic_ids={"demo": str(UUID(int=7))})
@@ -160,7 +160,7 @@ def test_no_other_client_stores_offsets_of_a_group_that_has_members(
 def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None:
     with (
         FakeBroker(versions={OFFSET_COMMIT: (0, 6)}) as broker,
-        SimpleConsumer(broker.host, broker.port, timeout_s=1) as consumer,
+        SimpleConsumer(broker.host, broker.port, request_timeout_s=1) as consumer,
     ):
         with pytest.raises(SettingsError, match="no version of OFFSET_COMMIT from 7"):
             consumer.commit_offsets(

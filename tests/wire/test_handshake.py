@@ -35,7 +35,7 @@ def old(request: pytest.FixtureRequest) -> Iterator[OldBroker]:
 
 
 def consumer_of(broker: OldBroker | FakeBroker, generation: str | None = None) -> SimpleConsumer:
-    return SimpleConsumer("127.0.0.1", broker.port, timeout_s=5, generation=generation)
+    return SimpleConsumer("127.0.0.1", broker.port, request_timeout_s=5, generation=generation)
 
 
 def test_an_old_broker_is_recognized_and_its_generation_can_be_sent_to_others(
@@ -149,7 +149,9 @@ def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the
 ) -> None:
     with (
         FakeBroker() as silent,
-        SimpleConsumer(silent.host, silent.port, timeout_s=0.3, generation=generation) as consumer,
+        SimpleConsumer(
+            silent.host, silent.port, request_timeout_s=0.3, generation=generation
+        ) as consumer,
     ):
         silent.script[API_VERSIONS].extend([never] * 5)
         silent.script[LIST_OFFSETS].extend([never] * 5)

@@ -55,7 +55,7 @@ def idle() -> Iterator[IdleConnections]:
 
 def ask(broker: FakeBroker, idle: IdleConnections, **changes: Any) -> int:
     with SimpleConsumer(
-        broker.host, broker.port, **{"timeout_s": 5.0, "idle_connections": idle, **changes}
+        broker.host, broker.port, **{"request_timeout_s": 5.0, "idle_connections": idle, **changes}
     ) as consumer:
         return consumer.earliest_or_latest_offset("demo", 0, LATEST)
 
@@ -73,7 +73,7 @@ def test_the_next_consumer_of_a_broker_takes_the_connection_without_a_handshake(
 
 def test_several_at_a_time_have_one_each(broker: FakeBroker, idle: IdleConnections) -> None:
     def consumer() -> SimpleConsumer:
-        return SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle)
+        return SimpleConsumer(broker.host, broker.port, request_timeout_s=5, idle_connections=idle)
 
     for _ in range(3):
         with consumer() as first, consumer() as second:
@@ -84,7 +84,7 @@ def test_several_at_a_time_have_one_each(broker: FakeBroker, idle: IdleConnectio
 def test_a_consumer_that_was_closed_may_ask_again(
     broker: FakeBroker, idle: IdleConnections
 ) -> None:
-    consumer = SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle)
+    consumer = SimpleConsumer(broker.host, broker.port, request_timeout_s=5, idle_connections=idle)
     for _ in range(3):
         assert consumer.earliest_or_latest_offset("demo", 0, LATEST) == 2
         consumer.close()
@@ -129,7 +129,9 @@ def test_one_that_breaks_at_its_next_use_is_made_anew_and_no_other_idle_one_is_t
     ):
         one.introduction(), other.introduction()
     broker.script[METADATA].append(reset_after(0))
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle) as consumer:
+    with SimpleConsumer(
+        broker.host, broker.port, request_timeout_s=5, idle_connections=idle
+    ) as consumer:
         assert consumer.topic_metadata().leaders
     assert broker.connections == 3
 
@@ -172,7 +174,9 @@ def _is_closed_by_peer(connection: socket.socket) -> bool:
 def test_a_connection_with_a_pending_answer_is_closed(
     broker: FakeBroker, idle: IdleConnections
 ) -> None:
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle) as consumer:
+    with SimpleConsumer(
+        broker.host, broker.port, request_timeout_s=5, idle_connections=idle
+    ) as consumer:
         consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
     assert len(idle) == 0
     assert ask(broker, idle) == 2
@@ -191,9 +195,11 @@ def test_one_on_which_anything_went_wrong_is_closed(
     broker: FakeBroker, idle: IdleConnections, act: Any
 ) -> None:
     broker.script[FETCH].append(act)
-    with SimpleConsumer(broker.host, broker.port, timeout_s=0.5, idle_connections=idle) as consumer:
+    with SimpleConsumer(
+        broker.host, broker.port, request_timeout_s=0.5, idle_connections=idle
+    ) as consumer:
         with pytest.raises((BrokerUnreachable, CorruptData)):
-            consumer.fetch("demo", 0, 0, max_wait_ms=1)
+            consumer.fetch("demo", 0, 0, fetch_max_wait_ms=1)
     assert len(idle) == 0
 
 
@@ -202,7 +208,11 @@ def test_between_the_answers_to_one_question_it_is_not_given_back(idle: IdleConn
 
         def consumer() -> SimpleConsumer:
             return SimpleConsumer(
-                jafka.host, jafka.port, timeout_s=5, generation="jafka", idle_connections=idle
+                jafka.host,
+                jafka.port,
+                request_timeout_s=5,
+                generation="jafka",
+                idle_connections=idle,
             )
 
         jafka.append("demo", 0, entry(b"hello"))
@@ -219,9 +229,13 @@ def test_a_broker_that_throttles_is_waited_for_by_the_next_user_too(
     broker: FakeBroker, idle: IdleConnections
 ) -> None:
     broker.throttle.append(700)
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle) as consumer:
+    with SimpleConsumer(
+        broker.host, broker.port, request_timeout_s=5, idle_connections=idle
+    ) as consumer:
         consumer.multifetch([FetchTarget(LOG, 0, 1000)])
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle) as consumer:
+    with SimpleConsumer(
+        broker.host, broker.port, request_timeout_s=5, idle_connections=idle
+    ) as consumer:
         consumer.introduction()
         assert consumer._exchange.deadline() - time.monotonic() > 5.3
 
@@ -263,7 +277,7 @@ def test_many_threads_share_idle_connections(broker: FakeBroker, idle: IdleConne
 
     def work() -> None:
         for _ in range(20):
-            found.append(ask(broker, idle, timeout_s=20.0))
+            found.append(ask(broker, idle, request_timeout_s=20.0))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:

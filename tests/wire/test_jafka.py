@@ -38,7 +38,7 @@ def consumer(broker: JafkaBroker) -> Iterator[SimpleConsumer]:
 
 
 def consumer_of(broker: JafkaBroker, timeout_s: float = 5.0) -> SimpleConsumer:
-    return SimpleConsumer(broker.host, broker.port, timeout_s=timeout_s, generation="jafka")
+    return SimpleConsumer(broker.host, broker.port, request_timeout_s=timeout_s, generation="jafka")
 
 
 class TestFakeJafka(JafkaContract):
@@ -118,7 +118,7 @@ def test_answers_are_read_before_further_requests_so_that_both_sides_never_only_
 
     with (
         listening(serve) as port,
-        SimpleConsumer("127.0.0.1", port, timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer("127.0.0.1", port, request_timeout_s=5, generation="jafka") as consumer,
     ):
         assert (
             len(
@@ -171,7 +171,7 @@ def test_a_jafka_that_stops_answering_is_given_up_at_our_deadline(broker: JafkaB
         consumer_of(broker, timeout_s=0.5) as consumer,
         pytest.raises(BrokerUnreachable, match="deadline passed") as raised,
     ):
-        consumer.fetch("demo", 0, 0, max_wait_ms=1)
+        consumer.fetch("demo", 0, 0, fetch_max_wait_ms=1)
     assert time.monotonic() - began < 3 and raised.value.exit_code == 6
 
 
@@ -207,7 +207,7 @@ def test_a_connection_that_broke_in_an_answer_is_not_used_again(
 def test_a_kafka_configured_as_a_jafka_is_rejected() -> None:
     with (
         FakeBroker() as kafka,
-        SimpleConsumer(kafka.host, kafka.port, timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer(kafka.host, kafka.port, request_timeout_s=5, generation="jafka") as consumer,
     ):
         with pytest.raises(
             NotKafka,
@@ -222,7 +222,7 @@ def test_another_server_configured_as_a_jafka_is_rejected() -> None:
 
     with (
         listening(http) as port,
-        SimpleConsumer("127.0.0.1", port, timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer("127.0.0.1", port, request_timeout_s=5, generation="jafka") as consumer,
     ):
         with pytest.raises(NotKafka, match="speaks HTTP"):
             consumer.introduction()
@@ -232,7 +232,7 @@ def test_another_server_configured_as_a_jafka_is_rejected() -> None:
 def test_a_jafka_configured_as_kafka_is_reported_as_jafka(
     broker: JafkaBroker, text: str | None
 ) -> None:
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5, generation=text) as consumer:
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=5, generation=text) as consumer:
         with pytest.raises(NotKafka, match="as Jafka and Kafka 0.7 do") as caught:
             consumer.topic_metadata()
     assert "Set source.broker_type: jafka" in caught.value.action

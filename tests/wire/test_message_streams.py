@@ -73,7 +73,12 @@ def connector(
     conf = ConsumerConfig(
         f"127.0.0.1:{broker.port}",
         group=terms,
-        **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **(settings or {})},
+        **{
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": 20,
+            "request_timeout_s": 5,
+            **(settings or {}),
+        },
     )
     return ConsumerConnector(conf, **given)
 
@@ -188,7 +193,7 @@ def test_offsets_out_of_range_are_raised_once_and_the_connector_continues(
 ) -> None:
     append(broker, 0, b"a")
     broker.script[FETCH].append(never)
-    with connector(broker, settings={"timeout_s": 0.3}) as here:
+    with connector(broker, settings={"request_timeout_s": 0.3}) as here:
         (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         with pytest.raises(EtlError) as raised:
             next(stream)
@@ -200,10 +205,10 @@ def test_a_group_without_a_start_ends_the_streams_with_the_reason(
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 0, b"a")
-    with connector(broker, settings={"start": None}) as here:
+    with connector(broker, settings={"auto_offset_reset": None}) as here:
         (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         for _ in range(2):
-            with pytest.raises(EtlError, match="of the partition, and start is None"):
+            with pytest.raises(EtlError, match="of the partition, and auto_offset_reset is None"):
                 next(stream)
         assert not broker.group.members
 
@@ -220,7 +225,7 @@ def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partitio
     size = len(broker.log("clicks", 0).batches[0])
     with connector(
         broker,
-        settings={"partition_max_bytes": size, "fetch_max_bytes": 2 * size},
+        settings={"max_partition_fetch_bytes": size, "fetch_max_bytes": 2 * size},
         queue_records=10,
     ) as here:
         (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]

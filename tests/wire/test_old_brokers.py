@@ -64,7 +64,7 @@ def old(request: pytest.FixtureRequest) -> Iterator[OldBroker]:
 
 @pytest.fixture
 def consumer(old: OldBroker) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer("127.0.0.1", old.port, timeout_s=5) as connected:
+    with SimpleConsumer("127.0.0.1", old.port, request_timeout_s=5) as connected:
         yield connected
 
 
@@ -325,7 +325,7 @@ def test_a_version_above_the_brokers_own_is_reported_with_the_setting_and_the_de
 def test_a_broker_that_only_fails_is_not_reported_as_an_older_one(old: OldBroker) -> None:
     old.before_answer[METADATA] = lambda connection: connection.close()
     with SimpleConsumer(
-        "127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}"
+        "127.0.0.1", old.port, request_timeout_s=2, generation=f"kafka-{old.release}"
     ) as consumer:
         assert consumer.topic_metadata().topics.keys() == {"demo"}
     old.before_answer[METADATA] = lambda connection: connection.sendall(
@@ -333,7 +333,7 @@ def test_a_broker_that_only_fails_is_not_reported_as_an_older_one(old: OldBroker
     )
     with (
         SimpleConsumer(
-            "127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}"
+            "127.0.0.1", old.port, request_timeout_s=2, generation=f"kafka-{old.release}"
         ) as consumer,
         pytest.raises(CorruptData),
     ):

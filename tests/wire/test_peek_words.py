@@ -111,6 +111,8 @@ def test_a_program_gets_one_document(broker: FakeBroker, conf: Path) -> None:
     document = result.document
     records = document.pop("records")
     assert document == {
+        "command": "records show",
+        "pipeline": "clicks",
         "topic": "clicks",
         "partition": 0,
         "log_start": 0,

@@ -395,8 +395,8 @@ def test_old_brokers_are_read_by_offsets_and_not_by_times(release: str) -> None:
     with OldBroker(release).listening() as old:
         old.log("clicks", 0).append(*[b"x"] * 30)
         given = {
-            "bootstrap": f"127.0.0.1:{old.port}",
-            "topics": "clicks",
+            "kafka.bootstrap.servers": f"127.0.0.1:{old.port}",
+            "subscribe": "clicks",
             "broker_version": release,
         }
         [task] = [

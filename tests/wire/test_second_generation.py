@@ -36,7 +36,7 @@ def broker() -> Iterator[PebbleBroker]:
 
 @pytest.fixture
 def consumer(broker: PebbleBroker) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer("127.0.0.1", broker.port, timeout_s=5) as connected:
+    with SimpleConsumer("127.0.0.1", broker.port, request_timeout_s=5) as connected:
         yield connected
 
 
@@ -48,14 +48,17 @@ def test_a_broker_gets_requests_of_its_generation(consumer: SimpleConsumer) -> N
 
 
 def test_a_broker_that_the_newest_generation_knows_is_of_that_one() -> None:
-    with FakeBroker() as kafka, SimpleConsumer(kafka.host, kafka.port, timeout_s=5) as consumer:
+    with (
+        FakeBroker() as kafka,
+        SimpleConsumer(kafka.host, kafka.port, request_timeout_s=5) as consumer,
+    ):
         assert consumer.introduction().startswith("Kafka ")
 
 
 def test_a_port_of_no_generation_fails_with_the_error_of_the_newest() -> None:
     with (
         listening(lambda connection: None) as port,
-        SimpleConsumer("127.0.0.1", port, timeout_s=5) as consumer,
+        SimpleConsumer("127.0.0.1", port, request_timeout_s=5) as consumer,
     ):
         with pytest.raises(NotKafka, match="closed on the first request"):
             consumer.topic_metadata()

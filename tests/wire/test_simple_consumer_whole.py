@@ -45,7 +45,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5) as connected:
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as connected:
         yield connected
 
 
@@ -66,7 +66,7 @@ def test_a_request_of_bytes_gets_the_bytes_of_its_answer() -> None:
     offsets = bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 00000001")
     with (
         JafkaBroker().listening() as jafka,
-        SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer(jafka.host, jafka.port, request_timeout_s=5, generation="jafka") as consumer,
     ):
         jafka.append("demo", 0, entry(b"hello"))
         answer = consumer.send(Request(lambda number: offsets, lambda found: Reply(bytes(found))))
@@ -100,7 +100,7 @@ def test_a_response_is_iterated_from_the_requested_offset(consumer: SimpleConsum
         (4, 5, b"4"),
     ]
     assert messages.next_offset == 5
-    assert list(Messages(consumer.fetch("demo", 0, 5, max_wait_ms=1))) == []
+    assert list(Messages(consumer.fetch("demo", 0, 5, fetch_max_wait_ms=1))) == []
 
 
 def test_each_answer_of_a_multifetch_is_iterated_from_its_own_offset(
@@ -119,7 +119,7 @@ def test_each_answer_of_a_multifetch_is_iterated_from_its_own_offset(
 def test_a_log_is_read_through_by_the_next_offset_whatever_a_fetch_holds() -> None:
     with (
         JafkaBroker().listening() as jafka,
-        SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer(jafka.host, jafka.port, request_timeout_s=5, generation="jafka") as consumer,
     ):
         jafka.append("demo", 0, *(entry(b"%d" % number) for number in range(50)))
         found, offset = list[bytes | None](), 0
@@ -137,7 +137,7 @@ def test_a_log_is_read_through_by_the_next_offset_whatever_a_fetch_holds() -> No
 def test_a_jafka_names_the_end_and_where_its_segments_begin_and_the_newest_first() -> None:
     with (
         JafkaBroker().listening() as jafka,
-        SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer(jafka.host, jafka.port, request_timeout_s=5, generation="jafka") as consumer,
     ):
         for _ in range(3):
             jafka.append("demo", 0, entry(b"hello"))
@@ -158,7 +158,7 @@ def test_offsets_are_kept_by_the_coordinator_wherever_that_is() -> None:
         FakeBroker(world=world, broker_id=2) as second,
     ):
         world.coordinator = 2
-        with SimpleConsumer(first.host, first.port, timeout_s=5) as consumer:
+        with SimpleConsumer(first.host, first.port, request_timeout_s=5) as consumer:
             consumer.commit_offsets("g", {DEMO: 42}, metadata="etl:clicks:7")
             assert consumer.fetch_offsets("g", [DEMO]) == {
                 DEMO: CommittedOffset(None, 42, "etl:clicks:7")
@@ -186,7 +186,7 @@ def test_a_coordinator_that_is_not_one_yet_is_retried(
 
 def test_a_coordinator_that_never_comes_is_given_up_at_the_deadline(broker: FakeBroker) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].extend([15] * 100)
-    with SimpleConsumer(broker.host, broker.port, timeout_s=0.5) as consumer:
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.5) as consumer:
         with pytest.raises(
             BrokerError, match="name the coordinator of group g: COORDINATOR_NOT_AVAILABLE"
         ):
@@ -206,7 +206,7 @@ def test_a_commit_that_live_members_forbid_is_not_tried_again(
 def test_an_old_broker_writes_offsets_to_zookeeper_or_keeps_them_and_these_are_two_places() -> None:
     with (
         OldBroker("0.9").listening() as old,
-        SimpleConsumer("127.0.0.1", old.port, timeout_s=5) as consumer,
+        SimpleConsumer("127.0.0.1", old.port, request_timeout_s=5) as consumer,
     ):
         consumer.commit_offsets("g", {DEMO: 7}, in_zookeeper=True)
         assert consumer.fetch_offsets("g", [DEMO], in_zookeeper=True)[DEMO].offset == 7
@@ -221,7 +221,7 @@ def test_an_old_broker_writes_offsets_to_zookeeper_or_keeps_them_and_these_are_t
 def test_a_broker_without_offset_storage_has_its_own_error() -> None:
     with (
         JafkaBroker().listening() as jafka,
-        SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
+        SimpleConsumer(jafka.host, jafka.port, request_timeout_s=5, generation="jafka") as consumer,
     ):
         with pytest.raises(SettingsError, match="cannot store committed offsets"):
             consumer.commit_offsets("g", {DEMO: 7}, in_zookeeper=True)
@@ -232,7 +232,7 @@ def test_a_broker_without_offset_storage_has_its_own_error() -> None:
 
 def test_a_second_thread_gets_the_error_that_the_first_one_waits(broker: FakeBroker) -> None:
     consumer, request, raised = (
-        SimpleConsumer(broker.host, broker.port, timeout_s=1),
+        SimpleConsumer(broker.host, broker.port, request_timeout_s=1),
         threading.Event(),
         list[BaseException](),
     )
@@ -279,7 +279,7 @@ def test_a_fetch_that_one_thread_began_another_one_may_end(consumer: SimpleConsu
 
 def test_a_call_that_ends_at_its_deadline_leaves_a_consumer_that_works(broker: FakeBroker) -> None:
     broker.script[FETCH].append(never)
-    with SimpleConsumer(broker.host, broker.port, timeout_s=0.3) as consumer:
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.3) as consumer:
         with pytest.raises(BrokerUnreachable, match="deadline"):
-            consumer.fetch("demo", 0, 0, max_wait_ms=1)
+            consumer.fetch("demo", 0, 0, fetch_max_wait_ms=1)
         assert len(list(Messages(consumer.fetch("demo", 0, 0)))) == 5

@@ -58,7 +58,7 @@ def broker() -> Iterator[FakeBroker]:
 @pytest.fixture
 def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
     with SimpleConsumer(
-        broker.host, broker.port, timeout_s=5, max_response_bytes=1 << 20
+        broker.host, broker.port, request_timeout_s=5, max_response_bytes=1 << 20
     ) as connected:
         yield connected
 
@@ -95,7 +95,7 @@ def test_a_response_over_quota_names_no_partition_and_a_single_fetch_is_retried(
 def test_a_broker_that_stays_over_quota_is_unreachable(broker: FakeBroker) -> None:
     broker.throttle.extend([1] * 10_000)
     with (
-        SimpleConsumer(broker.host, broker.port, timeout_s=0.2) as impatient,
+        SimpleConsumer(broker.host, broker.port, request_timeout_s=0.2) as impatient,
         pytest.raises(BrokerUnreachable, match="quota"),
     ):
         hello(impatient)
@@ -108,7 +108,7 @@ def test_a_broker_that_stays_over_quota_is_unreachable(broker: FakeBroker) -> No
 def test_a_host_that_no_host_can_be_called_is_unreachable(host: str) -> None:
     with (
         pytest.raises(BrokerUnreachable, match="No connection:"),
-        SimpleConsumer(host, 9092, timeout_s=5) as consumer,
+        SimpleConsumer(host, 9092, request_timeout_s=5) as consumer,
     ):
         consumer.topic_metadata(["clicks"])
 
@@ -235,7 +235,7 @@ def test_the_call_after_a_failure_starts_anew(broker: FakeBroker, consumer: Simp
         lambda one: one.segment_before(LOG, -1),
         lambda one: one.fetch("demo", 0, -1),
         lambda one: one.fetch("demo", 0, 0, max_bytes=-1),
-        lambda one: one.fetch("demo", 0, 0, max_wait_ms=-1),
+        lambda one: one.fetch("demo", 0, 0, fetch_max_wait_ms=-1),
         lambda one: one.multifetch([FetchTarget(LOG, 0, 100)], min_bytes=-1),
         lambda one: one.multifetch([FetchTarget(LOG, 0, 100, -1)]),
         lambda one: one.commit_offsets("g", {LOG: -1}),
@@ -307,7 +307,7 @@ def test_records_are_never_sent_twice(broker: FakeBroker, consumer: SimpleConsum
 def test_a_broker_that_never_answers_runs_into_the_deadline(broker: FakeBroker) -> None:
     broker.script[METADATA].append(never)
     with (
-        SimpleConsumer(broker.host, broker.port, timeout_s=0.1) as impatient,
+        SimpleConsumer(broker.host, broker.port, request_timeout_s=0.1) as impatient,
         pytest.raises(BrokerUnreachable, match="deadline passed"),
     ):
         impatient.topic_metadata()
@@ -409,7 +409,7 @@ def port_answering(answer: bytes, *, until: bytes = b"") -> AbstractContextManag
 
 def failure_of(port: int) -> EtlError:
     with pytest.raises(EtlError) as raised:
-        SimpleConsumer("127.0.0.1", port, timeout_s=5).topic_metadata()
+        SimpleConsumer("127.0.0.1", port, request_timeout_s=5).topic_metadata()
     return raised.value
 
 
@@ -458,7 +458,7 @@ def test_a_broker_that_hangs_up_once_on_the_first_request_is_retried(
 def test_a_port_that_leaves_everything_unanswered_is_unreachable() -> None:
     with (
         FakeBroker() as silent,
-        SimpleConsumer(silent.host, silent.port, timeout_s=0.1) as connected,
+        SimpleConsumer(silent.host, silent.port, request_timeout_s=0.1) as connected,
     ):
         silent.script[API_VERSIONS].append(never)
         silent.script[LIST_OFFSETS].append(never)

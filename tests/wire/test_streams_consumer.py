@@ -65,7 +65,12 @@ def kafka() -> Iterator[FakeBroker]:
 def opened(*brokers: FakeBroker, assigned: Any = (P0,), **settings: Any) -> Consumer:
     consumer = Consumer(
         [f"127.0.0.1:{broker.port}" for broker in brokers],
-        **{"start": "earliest", "max_wait_ms": 50, "timeout_s": 5, **settings},
+        **{
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": 50,
+            "request_timeout_s": 5,
+            **settings,
+        },
     )
     consumer.assign(assigned)
     return consumer
@@ -119,7 +124,7 @@ def test_records_are_returned_in_the_order_of_their_log_and_no_poll_exceeds_its_
 
 
 def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -> None:
-    with opened(kafka, assigned=[P0, P1], max_wait_ms=5000) as consumer:
+    with opened(kafka, assigned=[P0, P1], fetch_max_wait_ms=5000) as consumer:
         assert len(polled(consumer, 12)) == 12
         kafka.append("clicks", 1, batch(4))
         assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], (
@@ -132,7 +137,7 @@ def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -
 
 
 def test_the_rest_of_one_response_is_not_requested_again(kafka: FakeBroker) -> None:
-    with opened(kafka, assigned=[P0, P1], max_wait_ms=5000) as consumer:
+    with opened(kafka, assigned=[P0, P1], fetch_max_wait_ms=5000) as consumer:
         assert offsets(consumer.poll(5, 2)[P0]) == [0, 1] and consumer.position(P0) == 2
         consumer.poll(5, 2), consumer.poll(5, 2), consumer.poll(5, 2)
         came(kafka, 2)
@@ -152,7 +157,7 @@ def test_a_leader_that_moved_is_looked_up_again_and_nothing_is_read_twice() -> N
     world = World()
     with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:
         one.append("clicks", 0, batch(0), batch(4))
-        with opened(one, two, partition_max_bytes=len(batch(0))) as consumer:
+        with opened(one, two, max_partition_fetch_bytes=len(batch(0))) as consumer:
             assert offsets(polled(consumer, 2, most=2)) == [0, 1]
             with world.changed:
                 one.log("clicks").leader_id = 2
@@ -192,7 +197,7 @@ def test_a_record_batch_larger_than_the_request_is_requested_with_more() -> None
     with FakeBroker() as broker:
         broker.append("clicks", 1, encode(Batch(0, [Rec(0, b"x")])))
         broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"y" * 5000)])))
-        with opened(broker, assigned=[P1, P0], partition_max_bytes=200) as consumer:
+        with opened(broker, assigned=[P1, P0], max_partition_fetch_bytes=200) as consumer:
             assert [len(one.value) for one in polled(consumer, 2)] == [1, 5000]
 
 
@@ -207,10 +212,10 @@ def test_the_bytes_requested_of_each_log_let_all_of_them_fit_into_a_response() -
 
 
 def test_a_caller_can_check_for_an_answer_without_waiting(kafka: FakeBroker) -> None:
-    with SimpleConsumer("127.0.0.1", kafka.port, timeout_s=5) as asking:
+    with SimpleConsumer("127.0.0.1", kafka.port, request_timeout_s=5) as asking:
         with pytest.raises(ValueError, match="no fetch is in flight"):
             asking.is_answered()
-        asking.begin_fetch([FetchTarget(P0, 8, 1000)], max_wait_ms=5000)
+        asking.begin_fetch([FetchTarget(P0, 8, 1000)], fetch_max_wait_ms=5000)
         assert not asking.is_answered()
         kafka.append("clicks", 0, batch(8))
         assert asking.is_answered(5)
@@ -221,7 +226,7 @@ def test_a_caller_can_check_for_an_answer_without_waiting(kafka: FakeBroker) -> 
 
 
 def test_it_begins_at_either_end_and_continues_at_a_seek(kafka: FakeBroker) -> None:
-    with opened(kafka, start="latest", assigned=[P0, P1]) as consumer:
+    with opened(kafka, auto_offset_reset="latest", assigned=[P0, P1]) as consumer:
         assert (consumer.position(P0), consumer.poll(0.2)) == (8, {})
         consumer.seek_to_beginning([P0])
         assert consumer.position(P0) == 0 and offsets(polled(consumer, 8)) == list(range(8))
@@ -301,15 +306,15 @@ def test_a_group_continues_at_its_commit(kafka: FakeBroker) -> None:
         assert offsets(polled(consumer, 3, most=3)) == [0, 1, 2]
         consumer.commit()
         assert consumer.committed([P0, P1]) == {P0: 3, P1: 0}
-    with opened(kafka, group="readers", start=None) as again:
+    with opened(kafka, group="readers", auto_offset_reset=None) as again:
         assert offsets(polled(again, 5)) == [3, 4, 5, 6, 7]
         again.commit({P0: 1})
         assert again.committed([P0]) == {P0: 1} and again.position(P0) == 8
 
 
 def test_without_an_offset_and_without_a_start_the_poll_fails(kafka: FakeBroker) -> None:
-    with opened(kafka, group="new", start=None) as consumer:
-        with pytest.raises(NeedsDecision, match="of the partition, and start is None"):
+    with opened(kafka, group="new", auto_offset_reset=None) as consumer:
+        with pytest.raises(NeedsDecision, match="of the partition, and auto_offset_reset is None"):
             consumer.poll()
         consumer.seek(P0, 7)
         assert offsets(polled(consumer, 1)) == [7]
@@ -340,7 +345,7 @@ def test_an_unassigned_partition_is_rejected_and_so_is_every_call_after_close(
 
 
 def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker) -> None:
-    consumer, polls = opened(kafka, start="latest"), threading.Event()
+    consumer, polls = opened(kafka, auto_offset_reset="latest"), threading.Event()
     assert consumer.poll(0) == {}
 
     def poll() -> None:
@@ -363,30 +368,30 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
     "wrong",
     [
         {},
-        {"bootstrap": "nowhere"},
-        {"bootstrap": "a:1", "dialect": "jafka"},
-        {"bootstrap": "a:1", "group": "g", "offsets_storage": "dual"},
-        {"bootstrap": "a:1", "group": "g", "offsets_storage": "zookeeper"},
-        {"zookeeper": "a:1", "group": "g", "offsets_storage": "kafka", "dialect": "jafka"},
-        {"bootstrap": "a:1", "group": Group("g", membership="zookeeper")},
-        {"bootstrap": "a:1", "group": Group("g", membership="unknown")},
+        {"bootstrap_servers": "nowhere"},
+        {"bootstrap_servers": "a:1", "broker_type": "jafka"},
+        {"bootstrap_servers": "a:1", "group": "g", "offsets_storage": "dual"},
+        {"bootstrap_servers": "a:1", "group": "g", "offsets_storage": "zookeeper"},
+        {"zookeeper": "a:1", "group": "g", "offsets_storage": "kafka", "broker_type": "jafka"},
+        {"bootstrap_servers": "a:1", "group": Group("g", membership="zookeeper")},
+        {"bootstrap_servers": "a:1", "group": Group("g", membership="unknown")},
         {"zookeeper": "a:1", "group": Group("g", membership="coordinator")},
-        {"zookeeper": "a:1", "dialect": "jafka", "group": Group("g", membership="coordinator")},
-        {"bootstrap": "a:1", "group": Group("g", strategy="roundrobin-1.0")},
-        {"bootstrap": "a:1", "group": Group("g", protocol="newer")},
+        {"zookeeper": "a:1", "broker_type": "jafka", "group": Group("g", membership="coordinator")},
+        {"bootstrap_servers": "a:1", "group": Group("g", assignment_strategy="roundrobin-1.0")},
+        {"bootstrap_servers": "a:1", "group": Group("g", protocol="newer")},
         {"zookeeper": "a:1", "group": Group("g", protocol="consumer")},
         *(
-            {"bootstrap": "a:1", name: -1}
+            {"bootstrap_servers": "a:1", name: -1}
             for name in (
                 "fetch_max_bytes",
-                "partition_max_bytes",
+                "max_partition_fetch_bytes",
                 "max_batch_bytes",
-                "max_wait_ms",
-                "timeout_s",
+                "fetch_max_wait_ms",
+                "request_timeout_s",
             )
         ),
         *(
-            {"bootstrap": "a:1", "group": wrong}
+            {"bootstrap_servers": "a:1", "group": wrong}
             for wrong in (
                 Group("g", session_timeout_s=-1),
                 Group("g", join_timeout_s=-1),
@@ -406,7 +411,7 @@ def test_invalid_options_are_rejected_before_any_request(wrong: dict[str, Any]) 
 def test_an_unreachable_partition_is_raised_within_the_timeout_and_continues_after_its_return(
     kafka: FakeBroker,
 ) -> None:
-    with opened(kafka, timeout_s=0.3) as consumer:
+    with opened(kafka, request_timeout_s=0.3) as consumer:
         consumer.seek(P0, 6)
         kafka.log("clicks").refusals.extend([NOT_LEADER] * 100)
         with pytest.raises(BrokerUnreachable, match="NOT_LEADER"):
@@ -419,7 +424,7 @@ def test_a_broker_that_never_answers_is_raised_within_the_timeout_and_retried(
     kafka: FakeBroker,
 ) -> None:
     kafka.script[FETCH].append(never)
-    with opened(kafka, timeout_s=0.3) as consumer:
+    with opened(kafka, request_timeout_s=0.3) as consumer:
         consumer.seek(P0, 6)
         with pytest.raises(BrokerUnreachable, match="did not answer a fetch within 0.3 s"):
             polled(consumer, 1)
@@ -432,7 +437,7 @@ def test_a_silent_broker_does_not_delay_the_others_and_is_raised_between_them() 
         one.append("clicks", 0, batch(0))
         two.append("clicks", 1, batch(0))
         one.script[FETCH].append(never)
-        with opened(one, two, assigned=[P0, P1], timeout_s=0.3) as consumer:
+        with opened(one, two, assigned=[P0, P1], request_timeout_s=0.3) as consumer:
             assert {record.log for record in polled(consumer, 4)} == {P1}
             with pytest.raises(BrokerUnreachable, match="did not answer a fetch"):
                 polled(consumer, 1)
@@ -447,9 +452,9 @@ def test_a_broker_of_0_8_is_read_and_the_end_of_its_log_is_reported() -> None:
         broker.log("clicks").append(b"0", b"1", b"2")
         with Consumer(
             f"127.0.0.1:{broker.port}",
-            start="earliest",
-            max_wait_ms=50,
-            timeout_s=5,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=50,
+            request_timeout_s=5,
             broker_version="0.8.2",
         ) as consumer:
             consumer.assign([P0])
@@ -492,7 +497,9 @@ def test_on_jafka_each_message_of_an_entry_has_its_index_and_the_position_is_the
             )
 
         monkeypatch.setattr(room, "open_cluster", open_cluster)
-        with Consumer(zookeeper="fake", dialect="jafka", start="earliest", timeout_s=5) as consumer:
+        with Consumer(
+            zookeeper="fake", broker_type="jafka", auto_offset_reset="earliest", request_timeout_s=5
+        ) as consumer:
             consumer.assign([("clicks", 0, 3)])
             first = polled(consumer, 2, most=2)
             second = first[1].offset

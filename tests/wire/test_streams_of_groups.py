@@ -74,7 +74,12 @@ def opened(
     return Consumer(
         f"127.0.0.1:{broker.port}",
         group=terms,
-        **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **settings},
+        **{
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": 20,
+            "request_timeout_s": 5,
+            **settings,
+        },
     )
 
 

@@ -68,7 +68,7 @@ def encrypted(certificate: Certificate) -> ssl.SSLContext:
 
 
 def consumer_of(port: Guarded, security: Security, **more: Any) -> SimpleConsumer:
-    return SimpleConsumer("127.0.0.1", port.port, security=security, timeout_s=5, **more)
+    return SimpleConsumer("127.0.0.1", port.port, security=security, request_timeout_s=5, **more)
 
 
 def opened(consumer: SimpleConsumer) -> Any:
@@ -130,7 +130,7 @@ def test_a_wait_for_an_encrypted_answer_is_interrupted(
         consumer = consumer_of(
             port, security_of({"protocol": "SSL", "tls": {"ca_file": str(authority.ca)}})
         )
-        consumer.begin_fetch([FetchTarget(LOG, 30, 1 << 20)], max_wait_ms=60_000, min_bytes=1)
+        consumer.begin_fetch([FetchTarget(LOG, 30, 1 << 20)], fetch_max_wait_ms=60_000, min_bytes=1)
         first = opened(consumer)
         first.interrupt()
         assert first.is_answering(time.monotonic() + 5)

@@ -579,7 +579,7 @@ def _fetch(
     targets = [FetchTarget(unverified.log, offset, size) for unverified, offset, size in wanted]
     answer = consumer.multifetch(
         targets,
-        isolation=Isolation.READ_UNCOMMITTED,
+        isolation_level=Isolation.READ_UNCOMMITTED,
         max_bytes=sum(target.max_bytes for target in targets),
     )
     fetched = {

@@ -373,7 +373,7 @@ class CoordinatorConnection:
             host,
             port,
             connect_timeout_s=self._answers_in_s,
-            timeout_s=timeout_s,
+            request_timeout_s=timeout_s,
             generation=self._generation,
             security=self._security,
         )

@@ -237,7 +237,7 @@ class Brokers:
             consumer = SimpleConsumer(
                 host,
                 port,
-                timeout_s=self._timeout_s,
+                request_timeout_s=self._timeout_s,
                 connect_timeout_s=self._connect_timeout_s,
                 generation=generation or self._generation,
                 idle_connections=self._idle_connections,
@@ -502,7 +502,7 @@ class OffsetsOfLeaders(Brokers):
             try:
                 return consumer.list_offsets(
                     {log: times[log] for log in logs},
-                    isolation=isolation,
+                    isolation_level=isolation,
                     epochs={log: leaders[log].epoch for log in logs},
                 )
             except BrokerUnreachable as error:

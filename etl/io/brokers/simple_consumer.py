@@ -84,7 +84,7 @@ class BrokerRequests:
         *,
         client_id: str = "offset-range-etl",
         connect_timeout_s: float = 10.0,
-        timeout_s: float = TIMEOUT_S,
+        request_timeout_s: float = TIMEOUT_S,
         max_response_bytes: int = 320 * MIB,
         generation: str | None = None,
         idle_connections: IdleConnections | None = None,
@@ -94,13 +94,13 @@ class BrokerRequests:
         self.port = port
         self.security = security
         """Encryption and login of the listener."""
-        self._timeout_s = timeout_s
+        self._timeout_s = request_timeout_s
         self._exchange = Exchange(
             host,
             port,
             client_id=client_id,
             connect_timeout_s=connect_timeout_s,
-            timeout_s=timeout_s,
+            timeout_s=request_timeout_s,
             max_response_bytes=max_response_bytes,
             generation=generation,
             idle_connections=idle_connections,
@@ -331,7 +331,7 @@ class GroupOffsets(BrokerRequests):
     """
 
     def find_coordinator(self, group: str) -> Broker:
-        """Return the coordinator of a group. Raises BrokerError if there is none by `timeout_s`.
+        """Return the coordinator of a group. Raises BrokerError if there is none by `request_timeout_s`.
 
         The first such request creates the topic `__consumer_offsets` in a cluster without groups.
         """
@@ -353,7 +353,7 @@ class GroupOffsets(BrokerRequests):
         """Commit next offsets with metadata, at the group coordinator.
 
         `in_zookeeper`: by this broker in ZooKeeper (OffsetCommit 0). A coordinator that moved or is
-        loading is found and requested again until `timeout_s`. Raises as the module's table.
+        loading is found and requested again until `request_timeout_s`. Raises as the module's table.
         """
         refusals = self.commit_each(
             group,
@@ -461,7 +461,7 @@ class GroupOffsets(BrokerRequests):
 
         `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
         transaction (from 2.5 on). A coordinator that moved or is loading is requested again; both
-        until `timeout_s`. Raises the first partition's error, and MembershipLost; ValueError for a
+        until `request_timeout_s`. Raises the first partition's error, and MembershipLost; ValueError for a
         negative generation.
         """
         reject_negative(generation=generation)
@@ -573,7 +573,7 @@ class GroupOffsets(BrokerRequests):
             GroupOffsets(
                 broker.host,
                 broker.port,
-                timeout_s=self._timeout_s,
+                request_timeout_s=self._timeout_s,
                 generation=self.generation,
                 security=self.security,
             )
@@ -597,8 +597,8 @@ class SimpleConsumer(GroupOffsets):
 
         host, port           address of the broker
         connect_timeout_s    timeout of a connect
-        timeout_s            timeout of a call with connect and handshake; a fetch may take
-                             `max_wait_ms` longer, and so may a call after a throttled response
+        request_timeout_s    timeout of a call with connect and handshake; a fetch may take
+                             `fetch_max_wait_ms` longer, and so may a call after a throttled response
         max_response_bytes   larger responses are rejected before memory is reserved
         generation           broker type or release (`Broker.generation`); None: detected
         idle_connections     pool to take a connection from and to return it to with `close`;
@@ -627,8 +627,8 @@ class SimpleConsumer(GroupOffsets):
         offset: int,
         *,
         max_bytes: int = FETCH_MAX_BYTES,
-        isolation: Isolation = Isolation.READ_COMMITTED,
-        max_wait_ms: int = 500,
+        isolation_level: Isolation = Isolation.READ_COMMITTED,
+        fetch_max_wait_ms: int = 500,
     ) -> FetchedPartition:
         """Return records of one partition from `offset` on; raises the error of the broker's code.
 
@@ -638,7 +638,10 @@ class SimpleConsumer(GroupOffsets):
         deadline = self._exchange.deadline()
         while True:
             response = self.multifetch(
-                wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms
+                wanted,
+                isolation_level=isolation_level,
+                max_bytes=max_bytes,
+                fetch_max_wait_ms=fetch_max_wait_ms,
             )
             if response.partitions:
                 break
@@ -659,9 +662,9 @@ class SimpleConsumer(GroupOffsets):
         self,
         wanted: Sequence[FetchTarget],
         *,
-        isolation: Isolation = Isolation.READ_COMMITTED,
+        isolation_level: Isolation = Isolation.READ_COMMITTED,
         max_bytes: int = FETCH_MAX_BYTES,
-        max_wait_ms: int = 500,
+        fetch_max_wait_ms: int = 500,
         min_bytes: int = 1,
     ) -> FetchAnswer:
         """Fetch several partitions in one request; each of the response carries its error code.
@@ -671,9 +674,9 @@ class SimpleConsumer(GroupOffsets):
         with self._alone():
             self.begin_fetch(
                 wanted,
-                isolation=isolation,
+                isolation_level=isolation_level,
                 max_bytes=max_bytes,
-                max_wait_ms=max_wait_ms,
+                fetch_max_wait_ms=fetch_max_wait_ms,
                 min_bytes=min_bytes,
             )
             return self.end_fetch()
@@ -682,9 +685,9 @@ class SimpleConsumer(GroupOffsets):
         self,
         wanted: Sequence[FetchTarget],
         *,
-        isolation: Isolation = Isolation.READ_COMMITTED,
+        isolation_level: Isolation = Isolation.READ_COMMITTED,
         max_bytes: int = FETCH_MAX_BYTES,
-        max_wait_ms: int = 500,
+        fetch_max_wait_ms: int = 500,
         min_bytes: int = 1,
     ) -> None:
         """Send a fetch without waiting; `end_fetch` must follow.
@@ -694,7 +697,9 @@ class SimpleConsumer(GroupOffsets):
         its first record batch whole even if that is larger (KIP-74). Raises ValueError for a
         negative number, for a partition named twice, and while another fetch is in flight.
         """
-        reject_negative(max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+        reject_negative(
+            max_bytes=max_bytes, fetch_max_wait_ms=fetch_max_wait_ms, min_bytes=min_bytes
+        )
         for target in wanted:
             if (
                 target.offset < 0
@@ -709,7 +714,13 @@ class SimpleConsumer(GroupOffsets):
                 )
         with self._alone():
             self._fetching.begin(
-                Fetch(in_serving_order(wanted), isolation, max_bytes, max_wait_ms, min_bytes)
+                Fetch(
+                    in_serving_order(wanted),
+                    isolation_level,
+                    max_bytes,
+                    fetch_max_wait_ms,
+                    min_bytes,
+                )
             )
 
     def end_fetch(self) -> FetchAnswer:
@@ -735,7 +746,7 @@ class SimpleConsumer(GroupOffsets):
         self,
         times: Mapping[BrokerPartition, int],
         *,
-        isolation: Isolation = Isolation.READ_COMMITTED,
+        isolation_level: Isolation = Isolation.READ_COMMITTED,
         epochs: Mapping[BrokerPartition, int | None] | None = None,
     ) -> dict[BrokerPartition, ListedOffset]:
         """Return the offset of a time in each partition, in one request.
@@ -746,7 +757,7 @@ class SimpleConsumer(GroupOffsets):
         """
         reject_wrong_times(times, least=EARLIEST)
         listed = self._request(
-            lambda protocol: protocol.list_offsets(times, isolation, epochs or {})
+            lambda protocol: protocol.list_offsets(times, isolation_level, epochs or {})
         )
         if set(listed) != set(times):
             raise CorruptData(_OTHER_PARTITIONS, broker=self.address)

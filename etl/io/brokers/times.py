@@ -110,7 +110,7 @@ def _multifetch(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> Fetc
     while True:
         response = consumer.multifetch(
             wanted,
-            isolation=Isolation.READ_UNCOMMITTED,
+            isolation_level=Isolation.READ_UNCOMMITTED,
             max_bytes=sum(target.max_bytes for target in wanted),
         )
         if response.partitions:
@@ -380,7 +380,9 @@ def _search_broker(
         ]
         try:
             answer = consumer.multifetch(
-                targets, isolation=isolation, max_bytes=sum(each.max_bytes for each in targets)
+                targets,
+                isolation_level=isolation,
+                max_bytes=sum(each.max_bytes for each in targets),
             )
         except EtlError as error:
             found |= dict.fromkeys(waiting, OldestRecord(why=error.message))

@@ -1,6 +1,6 @@
 """Which options does the data source have?
 
-Options are those of this source and those of Spark's Kafka source, compared without regard to
+Options are those of Spark's Kafka source and some of this one alone, compared without regard to
 case. In JSON, a partition is `"clicks": 0`, on Jafka `"clicks": "1-0"` (partition 0 of broker 1).
 
 Lives here: parsing option texts to values, without I/O; rewording errors for data source options.
@@ -239,15 +239,14 @@ SIZES: Mapping[str, int] = {
 
 SECURITY: Mapping[str, tuple[str, ...]] = {
     "listener": ("listener",),
-    "security_protocol": ("protocol",),
+    "kafka.security.protocol": ("protocol",),
     **{
         f"tls_{name}": ("tls", name)
         for name in ("ca_file", "cert_file", "key_file", "key_password")
     },
-    **{
-        f"sasl_{name}": ("sasl", name)
-        for name in ("mechanism", "username", "password", "token", "service")
-    },
+    "kafka.sasl.mechanism": ("sasl", "mechanism"),
+    **{f"sasl_{name}": ("sasl", name) for name in ("username", "password", "token")},
+    "kafka.sasl.kerberos.service.name": ("sasl", "kerberos_service_name"),
 }
 """Options of encryption and authentication, and the key of `source.security` for each."""
 
@@ -262,12 +261,12 @@ ZOOKEEPER_SECURITY: Mapping[str, tuple[str, ...]] = {
 """The same for the keys of `zookeeper`; `zookeeper_tls` is true or false."""
 
 PHYSICAL_REFUSED = {
-    "bootstrap": (
+    "kafka.bootstrap.servers": (
         "such a broker reports neither its id nor its topics; "
         "give zookeeper, where the brokers are registered"
     ),
     "broker_version": "these brokers have one protocol version",
-    "isolation": "there are no transactions",
+    "kafka.isolation.level": "there are no transactions",
     "assume_compacted": "there is no compaction",
     "startingtimestamp": "messages have no timestamps",
     "startingoffsetsbytimestamp": "messages have no timestamps",
@@ -284,33 +283,21 @@ PHYSICAL_REFUSED = {
 }
 """Options without meaning for byte offsets (Jafka, Kafka 0.7), and why."""
 
-SAME_AS = {
-    "kafka.bootstrap.servers": "bootstrap",
-    "subscribe": "topics",
-    "kafka.isolation.level": "isolation",
-    "kafka.security.protocol": "security_protocol",
-    "kafka.sasl.mechanism": "sasl_mechanism",
-    "kafka.sasl.kerberos.service.name": "sasl_service",
-}
-"""Spark's name -> this source's name, where both have the same meaning."""
-
 OURS = (
-    "dialect",
-    "bootstrap",
-    "zookeeper",
+    "broker_type",
     "broker_version",
-    "topics",
+    "zookeeper",
     "ranges",
-    "isolation",
-    "assume_compacted",
     "columns",
+    "assume_compacted",
     *SIZES,
-    "timeout_s",
-    *SECURITY,
+    "request_timeout_s",
+    *(name for name in SECURITY if not name.startswith("kafka.")),
     *ZOOKEEPER_SECURITY,
 )
 OF_SPARK = (
-    *SAME_AS,
+    "kafka.bootstrap.servers",
+    "subscribe",
     "subscribePattern",
     "assign",
     "startingOffsets",
@@ -324,6 +311,8 @@ OF_SPARK = (
     "minPartitions",
     "maxRecordsPerPartition",
     "includeHeaders",
+    "kafka.isolation.level",
+    *(name for name in SECURITY if name.startswith("kafka.")),
 )
 WITHOUT_EFFECT = (
     "groupIdPrefix",
@@ -394,10 +383,10 @@ _INSTEAD = (
 """Security options of Java's consumer, and the option to use for each."""
 
 
-def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options under this source's names, in lower case.
+def by_lower_case(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with their names in lower case, without those that have no effect.
 
-    Raises SettingsError for unknown and contradicting options.
+    Raises SettingsError for unknown options, and for one with two values.
     """
     ignored = {name.lower() for name in WITHOUT_EFFECT}
     options: dict[str, str] = {}
@@ -407,10 +396,9 @@ def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
             continue
         if name not in SPELLED:
             raise _unknown(option)
-        name = SAME_AS.get(name, name)
         if options.setdefault(name, value) != value:
             raise SettingsError(
-                f"{option} and its other name have different values",
+                f"{SPELLED[name]} is set twice, with different values",
                 option=option,
                 action="Leave one of the two out",
             )
@@ -428,7 +416,7 @@ def _unknown(name: str) -> SettingsError:
     return SettingsError(
         f"There is no option {name!r}",
         option=name,
-        action=f"Use the options {', '.join((*OURS, *OF_SPARK))}",
+        action=f"Use the options {', '.join((*OF_SPARK, *OURS))}",
     )
 
 
@@ -471,7 +459,7 @@ def for_options(error: EtlError) -> EtlError:
 _OPTIONS_OF_SECTIONS = {
     "source.security.sasl": "sasl_*",
     "source.security.tls": "tls_*",
-    "source.security": "security_protocol",
+    "source.security": "kafka.security.protocol",
     "zookeeper.auth": "zookeeper_auth_*",
     "zookeeper.connect": "zookeeper",
 }
@@ -538,7 +526,7 @@ def _security(options: Mapping[str, str]) -> Security:
             "listener selects one of the addresses that brokers register in ZooKeeper,"
             " and zookeeper is not set",
             option="listener",
-            action="Leave the option out, or give zookeeper in the place of bootstrap",
+            action="Leave the option out, or give zookeeper in the place of kafka.bootstrap.servers",
         )
     if "protocol" in keys:
         keys["protocol"] = keys["protocol"].strip().upper()
@@ -559,7 +547,7 @@ def _zookeeper_access(options: Mapping[str, str]) -> Access:
         raise SettingsError(
             f"{named} is an option of the ZooKeeper connection, and zookeeper is not set",
             option=named,
-            action="Leave the option out, or give zookeeper in the place of bootstrap",
+            action="Leave the option out, or give zookeeper in the place of kafka.bootstrap.servers",
         )
     keys = _conf_keys(options, ZOOKEEPER_SECURITY)
     if "zookeeper_tls" in options:
@@ -598,16 +586,16 @@ _MAX_TIMEOUT_S = 86_400.0
 _TYPES_IN_SPARK = {"timestamp_ltz": "timestamp"}
 _COLLATION = re.compile(r" collate \w+")
 """Collation of the session, which changes nothing that is read."""
-_SELECTIONS = ("topics", "subscribepattern", "assign", "ranges")
+_SELECTIONS = ("subscribe", "subscribepattern", "assign", "ranges")
 """Options that select partitions: exactly one of them is required."""
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options. Raises SettingsError with the option."""
-    options = under_our_names(given)
+    options = by_lower_case(given)
     _require_one_selection(options)
     families = tuple(member.value for member in BrokerFamily)
-    physical = _one_of(options, "dialect", families) == BrokerFamily.JAFKA.value
+    physical = _one_of(options, "broker_type", families) == BrokerFamily.JAFKA.value
     if physical:
         _reject_kafka_only(options)
     sizes = {name: _positive(options, name, default, "bytes") for name, default in SIZES.items()}
@@ -619,7 +607,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         max_offsets = _positive(options, "maxrecordsperpartition", 0, "records")
     isolation = _isolation(options, physical)
     columns = _columns(options, physical)
-    timeout_s = _seconds(options, "timeout_s")
+    timeout_s = _seconds(options, "request_timeout_s")
     chosen = _chosen(options, physical)
     ranges = None
     if "ranges" in options:
@@ -668,7 +656,7 @@ def _reject_kafka_only(options: Mapping[str, str]) -> None:
     for name in options:
         if name in PHYSICAL_REFUSED:
             message = (
-                f"{SPELLED[name]} cannot be used with dialect {BrokerFamily.JAFKA.value}:"
+                f"{SPELLED[name]} cannot be used with broker_type {BrokerFamily.JAFKA.value}:"
                 f" {PHYSICAL_REFUSED[name]}"
             )
             raise SettingsError(message, option=SPELLED[name], action="Leave the option out")
@@ -678,8 +666,7 @@ def _require_one_selection(options: Mapping[str, str]) -> None:
     """Raise SettingsError if not exactly one option selects what to read."""
     if sum(name in options for name in _SELECTIONS) != 1:
         message = (
-            "Exactly one of the options topics (or subscribe), subscribePattern, assign"
-            " and ranges must be set"
+            "Exactly one of the options subscribe, subscribePattern, assign and ranges must be set"
         )
         raise SettingsError(message, action="Check the options")
     if "ranges" not in options:
@@ -695,12 +682,12 @@ def _chosen(options: Mapping[str, str], physical: bool) -> TopicSelection:
         return TopicSelection(pattern=_pattern(options["subscribepattern"]))
     if "assign" in options:
         return TopicSelection(logs=parse_logs(options["assign"], physical=physical))
-    topics = tuple(names_in(options.get("topics", "")))
-    if "topics" in options and not topics:
+    topics = tuple(names_in(options.get("subscribe", "")))
+    if "subscribe" in options and not topics:
         raise SettingsError(
             "No topic is named",
-            option="topics",
-            action="Check topics (or subscribe): names, separated by commas",
+            option="subscribe",
+            action="Check subscribe: names, separated by commas",
         )
     return TopicSelection(topics=topics)
 
@@ -722,7 +709,7 @@ def _pattern(text: str) -> str:
         java_pattern(pattern)
     except NotTranslated as error:
         message = f"The regular expression {pattern!r} is not supported: {error}"
-        action = "Use a simpler expression, or topics by name (topics)"
+        action = "Use a simpler expression, or topics by name (subscribe)"
         raise SettingsError(message, option="subscribePattern", action=action) from error
     return pattern
 
@@ -814,10 +801,10 @@ def _brokers_or_zookeeper(
     Raises SettingsError.
     """
     if "zookeeper" not in options:
-        return _bootstrap(options.get("bootstrap", "")), None
-    if "bootstrap" in options:
+        return _bootstrap(options.get("kafka.bootstrap.servers", "")), None
+    if "kafka.bootstrap.servers" in options:
         raise SettingsError(
-            "bootstrap and zookeeper both say where the brokers are",
+            "kafka.bootstrap.servers and zookeeper both say where the brokers are",
             option="zookeeper",
             action="Leave one of the two out",
         )
@@ -838,18 +825,20 @@ def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
         addresses = [split_address(address) for address in names_in(text)]
     except ValueError as error:
         raise SettingsError(
-            f"A broker's address is wrong: {error}", option="bootstrap", action=form
+            f"A broker's address is wrong: {error}", option="kafka.bootstrap.servers", action=form
         ) from error
     if not addresses:
         action = f"{form}, with one or more brokers; or pass zookeeper, where they are registered"
-        raise SettingsError("No broker is named", option="bootstrap", action=action)
+        raise SettingsError("No broker is named", option="kafka.bootstrap.servers", action=action)
     return tuple(addresses)
 
 
 def _isolation(options: Mapping[str, str], physical: bool) -> Isolation:
     if physical:
         return Isolation.READ_UNCOMMITTED
-    return Isolation(_one_of(options, "isolation", tuple(member.value for member in Isolation)))
+    return Isolation(
+        _one_of(options, "kafka.isolation.level", tuple(member.value for member in Isolation))
+    )
 
 
 def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

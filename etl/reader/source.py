@@ -5,8 +5,8 @@
     spark.dataSource.register(OffsetRanges)
     clicks = (
         spark.read.format("offset_ranges")
-        .option("bootstrap", "127.0.0.1:9092")
-        .option("topics", "clicks")
+        .option("kafka.bootstrap.servers", "127.0.0.1:9092")
+        .option("subscribe", "clicks")
         .load()
     )
 

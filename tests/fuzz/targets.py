@@ -770,10 +770,14 @@ TARGETS: tuple[Target, ...] = (
         "source-options",
         _options,
         seeds.many(
-            {"bootstrap": "b1:9092,b2:9092", "topics": "clicks", "columns": "key,offset"},
             {
-                "bootstrap": "b1:9092",
-                "isolation": "read_committed",
+                "kafka.bootstrap.servers": "b1:9092,b2:9092",
+                "subscribe": "clicks",
+                "columns": "key,offset",
+            },
+            {
+                "kafka.bootstrap.servers": "b1:9092",
+                "kafka.isolation.level": "read_committed",
                 "ranges": "[]",
                 "fetch_max_bytes": "5000",
             },

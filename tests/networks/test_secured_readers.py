@@ -30,7 +30,7 @@ def test_the_data_source_alone_takes_references_and_its_plan_holds_no_secret(
     (tmp_path / "secret").write_text(PASSWORD)
     spark.dataSource.register(OffsetRanges)
     if found_by == "bootstrap":
-        place = {"bootstrap": f"localhost:{secured.ports['SASL_SSL']}"}
+        place = {"kafka.bootstrap.servers": f"localhost:{secured.ports['SASL_SSL']}"}
     else:
         place = {"zookeeper": secured.cluster.zookeeper_connect, "listener": "SASL_SSL"}
 
@@ -40,7 +40,7 @@ def test_the_data_source_alone_takes_references_and_its_plan_holds_no_secret(
             .options(**place)
             .options(
                 **{
-                    "topics": pipeline.topic,
+                    "subscribe": pipeline.topic,
                     "kafka.security.protocol": "SASL_SSL",
                     "tls_ca_file": str(secured.authority.ca),
                     "kafka.sasl.mechanism": "SCRAM-SHA-512",
@@ -68,7 +68,7 @@ def test_a_consumer_in_a_group_reads_and_commits(secured: Secured, piped: MakePi
     with Consumer(
         f"localhost:{secured.ports['SASL_SSL']}",
         group=pipeline.group,
-        start="earliest",
+        auto_offset_reset="earliest",
         security=way["security"],
     ) as consumer:
         consume(consumer, pipeline.topic, 40)

@@ -117,7 +117,10 @@ def test_a_consumer_of_a_zookeeper_group_reads_and_commits(
         access: dict[str, Any] = {key: way[key] for key in ("tls", "auth") if key in way}
         group = Group(f"{pipeline.group}-{scheme}-{encrypted}", membership="zookeeper")
         with Consumer(
-            zookeeper=way["connect"], group=group, start="earliest", zookeeper_access=access
+            zookeeper=way["connect"],
+            group=group,
+            auto_offset_reset="earliest",
+            zookeeper_security=access,
         ) as consumer:
             consume(consumer, pipeline.topic, 40)
 
@@ -139,7 +142,7 @@ def test_the_data_source_alone_enters_zookeeper_by_references(
             .options(
                 **{
                     "zookeeper": secured.zookeeper.encrypted + CHROOT,
-                    "topics": pipeline.topic,
+                    "subscribe": pipeline.topic,
                     "listener": "PLAINTEXT",
                     "zookeeper_tls_ca_file": str(secured.authority.ca),
                     "zookeeper_auth_scheme": "sasl",

@@ -149,14 +149,18 @@ def test_the_brokers_are_queried_for_the_reason_of_missing_offsets(
         broker.append("clicks", 0, encode(Batch(0, [Rec(0)])))
         broker.world.configs = {} if configs is None else {"clicks": configs}
         reader = OffsetRanges(
-            {"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks", **value}
+            {
+                "kafka.bootstrap.servers": f"{broker.host}:{broker.port}",
+                "subscribe": "clicks",
+                **value,
+            }
         ).reader(None)
         assert [partition.value.cleanups for partition in reader.partitions()] == [
             {"clicks": known}
         ]
 
 
-@pytest.mark.parametrize("value, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])
+@pytest.mark.parametrize("value, seconds", [({}, 30.0), ({"request_timeout_s": "2.5"}, 2.5)])
 def test_a_task_uses_the_timeout_of_its_options(
     value: dict[str, str],
     seconds: float,
@@ -166,7 +170,9 @@ def test_a_task_uses_the_timeout_of_its_options(
     monkeypatch.setattr(
         "etl.reader.fetch.read_ranges", lambda ranges, **manner: iter(request.update(manner) or ())
     )
-    reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks", **value}).reader(None)
+    reader = OffsetRanges(
+        {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks", **value}
+    ).reader(None)
     assert list(reader.read(InputPartition(Task((0,), (OffsetRange(CLICKS, 5, 9),))))) == []
     assert request["timeout_s"] == seconds
 
@@ -179,7 +185,7 @@ def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.Monkey
         return iter(())
 
     monkeypatch.setattr("etl.reader.fetch.read_ranges", read)
-    reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks"}).reader(None)
+    reader = OffsetRanges({"kafka.bootstrap.servers": "h:1", "subscribe": "clicks"}).reader(None)
     for attempt in range(3):
         monkeypatch.setattr(
             "pyspark.TaskContext.get",
@@ -218,8 +224,8 @@ def test_a_topic_is_a_dataframe_without_any_of_the_rest(
     spark.dataSource.register(OffsetRanges)
     frame = (
         spark.read.format("offset_ranges")
-        .option("bootstrap", cluster.bootstrap)
-        .option("topics", filled)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", filled)
         .load()
     )
     assert frame.schema == StructType.fromDDL(spark_schema())
@@ -244,11 +250,13 @@ def test_exact_ranges_and_chosen_columns(
     ]
     reader = (
         spark.read.format(NAME)
-        .option("bootstrap", cluster.bootstrap)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
         .option("ranges", json.dumps(ranges))
     )
     frame = (
-        reader.option("columns", "offset,partition").option("isolation", "read_uncommitted").load()
+        reader.option("columns", "offset,partition")
+        .option("kafka.isolation.level", "read_uncommitted")
+        .load()
     )
     assert frame.columns == ["partition", "offset"]
     assert sorted(map(tuple, frame.collect())) == [(1, 7), (1, 8), (2, 0)]
@@ -288,8 +296,8 @@ def test_nothing_to_read_is_an_empty_dataframe(
     spark.dataSource.register(OffsetRanges)
     assert (
         spark.read.format(NAME)
-        .option("bootstrap", cluster.bootstrap)
-        .option("topics", topic())
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", topic())
         .load()
         .collect()
         == []
@@ -300,9 +308,9 @@ def test_a_missing_topic_and_a_wrong_option_have_their_own_errors(
     spark: SparkSession, cluster: EmbeddedCluster
 ) -> None:
     spark.dataSource.register(OffsetRanges)
-    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
+    reader = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap)
     with pytest.raises(Exception, match="topic no-such"):
-        reader.option("topics", "no-such").load().collect()
+        reader.option("subscribe", "no-such").load().collect()
     with pytest.raises(Exception, match="no option 'tpics'"):
         reader.option("tpics", "x").load()
 
@@ -313,7 +321,7 @@ def test_a_missing_partition_or_offset_is_reported_when_the_query_is_planned(
     filled: str,
 ) -> None:
     spark.dataSource.register(OffsetRanges)
-    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
+    reader = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap)
     for partition, until, value in (
         (9, 5, "3 partitions, numbered from 0, and not this one.*partition 9"),
         (1, 41, "read up to 40"),
@@ -339,8 +347,8 @@ def test_logs_that_change_after_the_planning_are_reported_or_read_by_the_option(
 
     fill()
     options = {
-        "bootstrap": cluster.bootstrap,
-        "topics": name,
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "subscribe": name,
         "startingOffsets": json.dumps({name: {"0": 0}}),
     }
     strict, lenient = (
@@ -416,12 +424,15 @@ def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_l
     name = topic(config={"retention.ms": "-1"})
     _produce(cluster, name, 10)
     frame = (
-        spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name).load()
+        spark.read.format(NAME)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", name)
+        .load()
     )
     frame.createOrReplaceTempView("temporary_view")
     spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW sql_view USING {NAME} OPTIONS (bootstrap "
-        f"'{cluster.bootstrap}', topics '{name}')"
+        f"CREATE OR REPLACE TEMPORARY VIEW sql_view USING {NAME} OPTIONS (kafka.bootstrap.servers "
+        f"'{cluster.bootstrap}', subscribe '{name}')"
     )
 
     def counts() -> list[int]:
@@ -446,7 +457,11 @@ def test_queries_of_a_dataframe_of_many_spark_partitions_read_each_offset_once(
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
     _produce(cluster, name, 10)
-    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name)
+    reader = (
+        spark.read.format(NAME)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", name)
+    )
     frame = reader.option("maxRecordsPerPartition", 3).load()
     assert frame.rdd.getNumPartitions() == 4
     _produce(cluster, name, 10)
@@ -461,7 +476,11 @@ def test_ends_and_starts_that_are_given_as_offsets_stay_as_they_are(
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
     _produce(cluster, name, 10)
-    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name)
+    reader = (
+        spark.read.format(NAME)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", name)
+    )
     ended = reader.option("endingOffsets", json.dumps({name: {"0": 8}})).load()
     both = reader.option("startingOffsets", json.dumps({name: {"0": 2}})).load()
     assert (ended.count(), both.count()) == (8, 6)
@@ -487,7 +506,11 @@ def test_bounds_that_are_times_are_looked_up_for_each_query(
                 producer.send(name, b"v", partition=0, timestamp_ms=began + time)
 
     produce(0, 1, 2)
-    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name)
+    reader = (
+        spark.read.format(NAME)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", name)
+    )
     late = reader.option("startingOffsetsByTimestampStrategy", "latest").option(
         "startingTimestamp", began + 5
     )
@@ -506,13 +529,13 @@ def test_partitions_and_topics_that_come_after_the_first_query_are_read_by_the_n
     first, second = topic(config={"retention.ms": "-1"}), f"made-later-{topic()}"
     named = (
         spark.read.format(NAME)
-        .option("bootstrap", cluster.bootstrap)
-        .option("topics", first)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", first)
         .load()
     )
     matching = (
         spark.read.format(NAME)
-        .option("bootstrap", cluster.bootstrap)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
         .option("subscribePattern", f"^({first}|{second})$")
         .load()
     )
@@ -535,7 +558,7 @@ def test_a_pattern_of_javas_is_read_as_java_reads_it_or_refused_by_name(
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
     _produce(cluster, name, 2)
-    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
+    reader = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap)
     assert reader.option("subscribePattern", rf"^\Q{name}\E\z").load().count() == 2
     assert (
         reader.option("subscribePattern", rf"^\p{{Lower}}{{3,9}}-{name.rpartition('-')[2]}$")

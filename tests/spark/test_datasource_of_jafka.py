@@ -1,4 +1,4 @@
-"""`offset_ranges` with `dialect` `jafka` under a real Spark, on two real brokers: what it reads is
+"""`offset_ranges` with `broker_type` `jafka` under a real Spark, on two real brokers: what it reads is
 what their files hold.
 """
 
@@ -44,8 +44,8 @@ def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]
 
 def frame_of(spark: SparkSession, cluster: EmbeddedCluster, **options: str) -> DataFrame:
     spark.dataSource.register(OffsetRanges)
-    chosen = {} if "ranges" in options or "assign" in options else {"topics": TOPIC}
-    result = {"dialect": "jafka", "zookeeper": cluster.zookeeper_connect, **chosen, **options}
+    chosen = {} if "ranges" in options or "assign" in options else {"subscribe": TOPIC}
+    result = {"broker_type": "jafka", "zookeeper": cluster.zookeeper_connect, **chosen, **options}
     return spark.read.format("offset_ranges").options(**result).load()
 
 

@@ -31,8 +31,8 @@ def clicks(spark: SparkSession) -> Iterator[Any]:
         )
         yield (
             spark.read.format("offset_ranges")
-            .option("bootstrap", f"{broker.host}:{broker.port}")
-            .option("topics", "clicks")
+            .option("kafka.bootstrap.servers", f"{broker.host}:{broker.port}")
+            .option("subscribe", "clicks")
         )
 
 
@@ -75,7 +75,7 @@ def test_columns_that_a_schema_leaves_out_are_not_built(monkeypatch: pytest.Monk
     with FakeBroker() as broker:
         broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"v", b"k", ((b"h", b"1"),))])))
         reader = OffsetRanges(
-            {"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks"}
+            {"kafka.bootstrap.servers": f"{broker.host}:{broker.port}", "subscribe": "clicks"}
         ).reader(schema)
         [task] = reader.partitions()
         batches: Any = reader.read(task)

@@ -159,9 +159,9 @@ def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(
     jafka: EmbeddedCluster, topic: str
 ) -> None:
     options = {
-        "dialect": "jafka",
+        "broker_type": "jafka",
         "zookeeper": jafka.zookeeper_connect,
-        "topics": topic,
+        "subscribe": topic,
         "target_task_bytes": "1000",
     }
     reader = OffsetRanges(options).reader(None)
@@ -284,6 +284,7 @@ def test_an_offset_inside_a_message_is_reported_before_it_is_stored_and_repaired
         f"{topic}:1-0:{third}-{fourth}",
         "--reason",
         "damaged",
+        "--yes",
     )
     assert left_out.code == 0, left_out.err
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == fourth

@@ -47,10 +47,12 @@ def brokers(zookeeper: ZooKeeper) -> Iterator[list[JafkaBroker]]:
 
 
 def reader_of(connect: str, **options: str) -> RangesReader:
-    chosen = {} if {"ranges", "assign", "subscribePattern"} & set(options) else {"topics": "clicks"}
-    reader = OffsetRanges({"dialect": "jafka", "zookeeper": connect, **chosen, **options}).reader(
-        None
+    chosen = (
+        {} if {"ranges", "assign", "subscribePattern"} & set(options) else {"subscribe": "clicks"}
     )
+    reader = OffsetRanges(
+        {"broker_type": "jafka", "zookeeper": connect, **chosen, **options}
+    ).reader(None)
     assert isinstance(reader, RangesReader)
     return reader
 
@@ -121,7 +123,7 @@ def test_brokers_of_kafka_found_once_are_used_by_each_query(
             json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode(),
         )
         broker.log("clicks", 0)
-        reader = reader_of(connect, dialect="kafka")
+        reader = reader_of(connect, broker_type="kafka")
         planned = reader.partitions()
         zookeeper.client.delete("/brokers/ids/1")
         broker.append("clicks", 0, encode(Batch(0, [Rec(0), Rec(1)])))
@@ -168,7 +170,7 @@ def test_missing_topics_and_partitions_are_reported(
     with pytest.raises(WrongChroot):
         tasks_of(f"{connect}/elsewhere")
     with pytest.raises(SettingsError, match="is of Jafka or Kafka 0.7"):
-        tasks_of(connect, dialect="kafka")
+        tasks_of(connect, broker_type="kafka")
 
 
 def test_brokers_of_kafka_are_found_where_they_are_registered(
@@ -180,7 +182,7 @@ def test_brokers_of_kafka_are_found_where_they_are_registered(
             json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode(),
         )
         broker.log("clicks", 0)
-        [task] = tasks_of(connect, dialect="kafka")
+        [task] = tasks_of(connect, broker_type="kafka")
         assert [each.size for each in task.ranges] == [0]
         with pytest.raises(SettingsError, match="is of Kafka 0.8 or later"):
             tasks_of(connect)

@@ -57,10 +57,12 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
     )
     spark.dataSource.register(OffsetRanges)
     alone = spark.read.format("offset_ranges").options(
-        bootstrap=pipeline.cluster.bootstrap, topics=pipeline.topic, **small
+        **{"kafka.bootstrap.servers": pipeline.cluster.bootstrap},
+        subscribe=pipeline.topic,
+        **small,
     )
     with pytest.raises(
-        PySparkException, match="A record batch is too large.*raise the option max_batch_bytes"
+        PySparkException, match="A record batch is too large.*Raise the option max_batch_bytes"
     ):
         alone.load().count()
     pipeline.settings = {"source": {**small, "max_batch_bytes": 4_000_000}}

@@ -137,8 +137,8 @@ class Session:
     def _ours(self, job: Mapping[str, Any]) -> DataFrame:
         source = (
             self._spark.read.format("offset_ranges")
-            .option("bootstrap", self._bootstrap)
-            .option("topics", job["topic"])
+            .option("kafka.bootstrap.servers", self._bootstrap)
+            .option("subscribe", job["topic"])
         )
         return self._bounded(source, job)
 

@@ -52,6 +52,6 @@ def test_garbage_of_later_tasks_is_collected_as_ever() -> None:
 
 @pytest.mark.usefixtures("new_process")
 def test_the_data_source_reports_the_beginning_of_each_task() -> None:
-    reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks"}).reader(None)
+    reader = OffsetRanges({"kafka.bootstrap.servers": "h:1", "subscribe": "clicks"}).reader(None)
     assert list(reader.read(InputPartition(None))) == [] and gc.get_freeze_count() == 0
     assert list(reader.read(InputPartition(None))) == [] and gc.get_freeze_count() > 0

@@ -59,7 +59,7 @@ EXTENTS = {
     CLICKS[1]: PartitionOffsets(0, 50),
     CLICKS[2]: PartitionOffsets(7, 7),
 }
-LEAST = {"bootstrap": "h:1", "topics": "clicks"}
+LEAST = {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks"}
 
 
 def ranges(**options: str) -> list[tuple[int, int, int]]:
@@ -86,11 +86,11 @@ def test_ranges_are_written_as_json() -> None:
 @pytest.mark.parametrize(
     "options, named",
     [
-        ({"bootstrap": "h:1", "assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
         ({**LEAST, "startingOffsets": '{"clicks": {"0": 5, "0": 9}}'}, "0"),
         (
             {
-                "bootstrap": "h:1",
+                "kafka.bootstrap.servers": "h:1",
                 "ranges": '[{"topic": "clicks", "partition": 0, "from": 5, "from": 1, "until": 9}]',
             },
             "from",
@@ -107,99 +107,165 @@ def test_a_repeated_name_in_an_option_is_rejected_as_ambiguous(
 @pytest.mark.parametrize(
     "options, named",
     [
-        ({"bootstrap": "h:1", "topics": "t", "topicz": "t"}, "topicz"),
-        ({"bootstrap": "h:1"}, "topics"),
-        ({"bootstrap": "h:1", "topics": "t", "ranges": "[]"}, "topics"),
-        ({"bootstrap": "h:1", "topics": "t", "assign": "{}"}, "assign"),
-        ({"bootstrap": "h:1", "ranges": "[]", "startingOffsets": "earliest"}, "startingOffsets"),
-        ({"bootstrap": "h:1", "topics": "t", "subscribe": "u"}, "its other name"),
-        ({"topics": "t"}, "bootstrap"),
-        ({"bootstrap": "h", "topics": "t"}, "'h'"),
-        ({"bootstrap": "h:99999", "topics": "t"}, "'h:99999'"),
-        ({"bootstrap": "h:0", "topics": "t"}, "'h:0'"),
-        ({"bootstrap": "h" * 80 + ":1", "topics": "t"}, "host name:"),
-        ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
-        ({"bootstrap": "h:1", "topics": "t", "max_batch_bytes": str(2**31)}, "max_batch_bytes"),
-        ({"bootstrap": "h:1", "topics": "t", "timeout_s": "1e300"}, "timeout_s"),
-        ({"bootstrap": "h:1", "topics": "t", "isolation": "dirty"}, "dirty"),
-        ({"bootstrap": "h:1", "topics": "t", "columns": "key,nothing"}, "nothing"),
-        ({"bootstrap": "h:1", "topics": "t", "columns": " , "}, "columns"),
-        ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": "-1"}, "fetch_max_bytes"),
-        ({"bootstrap": "h:1", "topics": "t", "timeout_s": "soon"}, "timeout_s"),
-        ({"bootstrap": "h:1", "topics": "t", "timeout_s": "nan"}, "timeout_s"),
-        ({"bootstrap": "h:1", "topics": "t", "minPartitions": "0"}, "minPartitions"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "topicz": "t"}, "topicz"),
+        ({"kafka.bootstrap.servers": "h:1"}, "subscribe"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "ranges": "[]"}, "subscribe"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "assign": "{}"}, "assign"),
         (
-            {"bootstrap": "h:1", "topics": "t", "failOnDataLoss": "perhaps"},
+            {"kafka.bootstrap.servers": "h:1", "ranges": "[]", "startingOffsets": "earliest"},
+            "startingOffsets",
+        ),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "Subscribe": "u"}, "is set twice"),
+        ({"subscribe": "t"}, "kafka.bootstrap.servers"),
+        ({"kafka.bootstrap.servers": "h", "subscribe": "t"}, "'h'"),
+        ({"kafka.bootstrap.servers": "h:99999", "subscribe": "t"}, "'h:99999'"),
+        ({"kafka.bootstrap.servers": "h:0", "subscribe": "t"}, "'h:0'"),
+        ({"kafka.bootstrap.servers": "h" * 80 + ":1", "subscribe": "t"}, "host name:"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "fetch_max_bytes": str(2**31)},
+            "fetch_max_bytes",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "max_batch_bytes": str(2**31)},
+            "max_batch_bytes",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "request_timeout_s": "1e300"},
+            "request_timeout_s",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.isolation.level": "dirty"},
+            "dirty",
+        ),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "columns": "key,nothing"}, "nothing"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": "t", "columns": " , "}, "columns"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "fetch_max_bytes": "-1"},
+            "fetch_max_bytes",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "request_timeout_s": "soon"},
+            "request_timeout_s",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "request_timeout_s": "nan"},
+            "request_timeout_s",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "minPartitions": "0"},
+            "minPartitions",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "failOnDataLoss": "perhaps"},
             "'perhaps' is no value of failOnDataLoss",
         ),
-        ({"bootstrap": "h:1", "subscribePattern": "("}, "regular expression"),
-        ({"bootstrap": "h:1", "subscribePattern": "  "}, "every topic"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, "regular expression"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "  "}, "every topic"),
         (
-            {"bootstrap": "h:1", "subscribePattern": "or[c-e&&[^c]]ers"},
+            {"kafka.bootstrap.servers": "h:1", "subscribePattern": "or[c-e&&[^c]]ers"},
             "a class inside a class, or &&.*option subscribePattern",
         ),
-        ({"bootstrap": "h:1", "subscribePattern": "a(b)\\1"}, "option subscribePattern"),
-        ({"bootstrap": "h:1", "subscribePattern": "a{,2}"}, "option subscribePattern"),
-        ({"bootstrap": "h:1", "subscribe": " , "}, "No topic is named"),
         (
-            {"bootstrap": "h:1", "topics": "t", "kafka.sasl.mechanism": "PLAIN"},
+            {"kafka.bootstrap.servers": "h:1", "subscribePattern": "a(b)\\1"},
+            "option subscribePattern",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribePattern": "a{,2}"},
+            "option subscribePattern",
+        ),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": " , "}, "No topic is named"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "kafka.sasl.mechanism": "PLAIN"},
             r"username is missing.*option sasl_\*",
         ),
-        ({"bootstrap": "h:1", "assign": "[1]"}, "clicks"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": "[1]"}, "clicks"),
         (
-            {"bootstrap": "h:1", "topics": "t", "startingOffsets": "latest"},
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "startingOffsets": "latest"},
             "startingOffsets cannot be latest",
         ),
-        (
-            {"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -1}}'},
-            "startingOffsets cannot be latest",
-        ),
-        (
-            {"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": {"0": -2}}'},
-            "endingOffsets cannot be earliest",
-        ),
-        ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": {"0": -3}}'}, "no offset"),
-        ({"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -3}}'}, "no offset"),
         (
             {
-                "bootstrap": "h:1",
+                "kafka.bootstrap.servers": "h:1",
+                "subscribe": "t",
+                "startingOffsets": '{"t": {"0": -1}}',
+            },
+            "startingOffsets cannot be latest",
+        ),
+        (
+            {
+                "kafka.bootstrap.servers": "h:1",
+                "subscribe": "t",
+                "endingOffsets": '{"t": {"0": -2}}',
+            },
+            "endingOffsets cannot be earliest",
+        ),
+        (
+            {
+                "kafka.bootstrap.servers": "h:1",
+                "subscribe": "t",
+                "endingOffsets": '{"t": {"0": -3}}',
+            },
+            "no offset",
+        ),
+        (
+            {
+                "kafka.bootstrap.servers": "h:1",
+                "subscribe": "t",
+                "startingOffsets": '{"t": {"0": -3}}',
+            },
+            "no offset",
+        ),
+        (
+            {
+                "kafka.bootstrap.servers": "h:1",
                 "ranges": '[{"topic": "t", "partition": 0, "from": -2, "until": 5}]',
             },
             "no whole number",
         ),
         (
             {
-                "bootstrap": "h:1",
+                "kafka.bootstrap.servers": "h:1",
                 "ranges": json.dumps([{"topic": "t", "partition": 0, "from": 0, "until": 5}] * 2),
             },
             "0 to 5 and 0 to 5 overlap",
         ),
-        ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": 3}'}, '"clicks"'),
         (
-            {"bootstrap": "h:1", "topics": "t", "startingTimestamp": "yesterday"},
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "endingOffsets": '{"t": 3}'},
+            '"clicks"',
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "startingTimestamp": "yesterday"},
             "milliseconds since 1970",
         ),
         (
-            {"bootstrap": "h:1", "topics": "t", "kafka.security.protocol": "SASL_SSL"},
-            "sasl.mechanism is missing.*option security_protocol",
+            {
+                "kafka.bootstrap.servers": "h:1",
+                "subscribe": "t",
+                "kafka.security.protocol": "SASL_SSL",
+            },
+            "sasl.mechanism is missing.*option kafka.security.protocol",
         ),
         (
             {**LEAST, "kafka.sasl.jaas.config": "password=x"},
             "kafka.sasl.jaas.config.*sasl_password, which is a reference",
         ),
         (
-            {"bootstrap": "h:1", "topics": "t", "kafka.ssl.truststore.location": "x"},
+            {
+                "kafka.bootstrap.servers": "h:1",
+                "subscribe": "t",
+                "kafka.ssl.truststore.location": "x",
+            },
             "tls_ca_file, in PEM",
         ),
         (
-            {"bootstrap": "h:1", "topics": "t", "listener": "INSIDE"},
-            "give zookeeper in the place of bootstrap",
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "listener": "INSIDE"},
+            "give zookeeper in the place of kafka.bootstrap.servers",
         ),
         (
             {
-                "bootstrap": "h:1",
-                "topics": "t",
-                "security_protocol": "SSL",
+                "kafka.bootstrap.servers": "h:1",
+                "subscribe": "t",
+                "kafka.security.protocol": "SSL",
                 "tls_key_file": "k.pem",
             },
             r"cert_file is missing \(option tls_\*\)\.",
@@ -229,15 +295,19 @@ def test_an_invalid_list_of_ranges_is_rejected_with_the_form(text: str) -> None:
         parse_ranges(text)
 
 
-def test_sparks_names_mean_what_ours_mean_in_whatever_letters() -> None:
-    ours = {"bootstrap": "h:1,i:2", "topics": "clicks,views", "isolation": "read_uncommitted"}
-    theirs = {
+def test_the_letters_of_an_options_name_do_not_count() -> None:
+    lower = {
+        "kafka.bootstrap.servers": "h:1,i:2",
+        "subscribe": "clicks,views",
+        "kafka.isolation.level": "read_uncommitted",
+    }
+    mixed = {
         "KAFKA.bootstrap.servers": "h:1,i:2",
         "Subscribe": "clicks,views",
-        "kafka.isolation.level": "READ_UNCOMMITTED",
+        "kafka.Isolation.Level": "READ_UNCOMMITTED",
     }
-    assert parse_options(ours) == parse_options(theirs)
-    assert parse_options(ours).isolation is Isolation.READ_UNCOMMITTED
+    assert parse_options(lower) == parse_options(mixed)
+    assert parse_options(lower).isolation is Isolation.READ_UNCOMMITTED
 
 
 def test_options_that_only_tune_sparks_consumer_change_nothing() -> None:
@@ -250,7 +320,7 @@ def test_saying_that_there_is_no_encryption_changes_nothing() -> None:
 
 def test_blanks_around_a_pattern_are_no_part_of_it() -> None:
     assert parse_options(
-        {"bootstrap": "h:1", "subscribePattern": " click.* "}
+        {"kafka.bootstrap.servers": "h:1", "subscribePattern": " click.* "}
     ).chosen == TopicSelection(pattern="click.*")
 
 
@@ -484,7 +554,7 @@ def test_the_page_of_the_reader_names_every_option() -> None:
 
 
 def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> None:
-    given = {"bootstrap": "b:9092", "topics": "clicks"}
+    given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "clicks"}
     assert parse_options(given).generation is None
     assert parse_options({**given, "broker_version": "0.9.0.1"}).generation == "kafka-0.9"
     with pytest.raises(
@@ -542,7 +612,7 @@ def test_options_of_encryption_and_login_equal_the_keys_of_a_conf() -> None:
             **LEAST,
             "kafka.security.protocol": "sasl_ssl",
             "tls_ca_file": "/ca.pem",
-            "sasl_mechanism": "SCRAM-SHA-512",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
             "sasl_username": "etl",
             "sasl_password": "${file:/run/secrets/kafka}",
         }
@@ -564,7 +634,7 @@ def test_options_of_encryption_and_login_equal_the_keys_of_a_conf() -> None:
 def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:
     given = {
         "kafka.security.protocol": "SASL_SSL",
-        "sasl_mechanism": "PLAIN",
+        "kafka.sasl.mechanism": "PLAIN",
         "sasl_username": "etl",
         "sasl_password": "hunter2",
     }
@@ -585,7 +655,7 @@ def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
     reported = for_options(error)
     assert (reported.where, reported.action) == (
         {"option": "sasl_password"},
-        "sasl_username, and security_protocol: both",
+        "sasl_username, and kafka.security.protocol: both",
     )
     assert for_a_pipeline(error) is error
     unnamed = for_options(
@@ -595,5 +665,5 @@ def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
     )
     assert (unnamed.where, unnamed.action) == (
         {"broker": "host:9093"},
-        "security_protocol: set SSL",
+        "kafka.security.protocol: set SSL",
     )

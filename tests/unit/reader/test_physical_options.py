@@ -14,7 +14,7 @@ from etl.model.plans import OffsetRange
 from etl.reader.options import PHYSICAL_REFUSED, parse_options, parse_ranges
 from etl.reader.query_ranges import ranges_of, reject_missing_partitions
 
-LEAST = {"dialect": "jafka", "zookeeper": "a:2181,b:2181/old", "topics": "clicks"}
+LEAST = {"broker_type": "jafka", "zookeeper": "a:2181,b:2181/old", "subscribe": "clicks"}
 LOGS = [BrokerPartition("clicks", number, broker) for broker in (1, 10) for number in range(2)]
 
 
@@ -26,7 +26,7 @@ def test_brokers_are_found_where_they_are_registered() -> None:
         (),
     )
     assert reading.isolation is Isolation.READ_UNCOMMITTED
-    of_kafka = parse_options({**LEAST, "dialect": "kafka"})
+    of_kafka = parse_options({**LEAST, "broker_type": "kafka"})
     assert (of_kafka.physical, of_kafka.zookeeper, of_kafka.isolation) == (
         False,
         "a:2181,b:2181/old",
@@ -44,7 +44,10 @@ def test_rows_have_the_columns_of_byte_positions() -> None:
 
 def test_a_log_is_named_with_its_broker() -> None:
     found = parse_options(
-        {**{k: LEAST[k] for k in ("dialect", "zookeeper")}, "assign": '{"clicks": ["1-0", "10-1"]}'}
+        {
+            **{k: LEAST[k] for k in ("broker_type", "zookeeper")},
+            "assign": '{"clicks": ["1-0", "10-1"]}',
+        }
     )
     assert found.chosen.logs == (LOGS[0], LOGS[3])
     text = '[{"topic": "clicks", "broker": 10, "partition": 1, "from": 36, "until": 972}]'
@@ -67,21 +70,21 @@ def test_bounds_are_given_for_each_log() -> None:
     [
         ({"assign": '{"clicks": [0]}'}, "write 1-0"),
         ({"assign": '{"clicks": ["1-01"]}'}, "1-01"),
-        ({"topics": "t", "startingOffsets": '{"t": {"0": 5}}'}, "write 1-0"),
+        ({"subscribe": "t", "startingOffsets": '{"t": {"0": 5}}'}, "write 1-0"),
         (
             {"ranges": '[{"topic": "t", "partition": 0, "from": 0, "until": 5}]'},
             "no broker is named",
         ),
-        ({"topics": "t", "bootstrap": "h:1"}, "bootstrap"),
-        ({"topics": "t", "zookeeper": "h"}, "connection string"),
-        ({"topics": "t", "zookeeper": "h:1//x"}, "connection string"),
-        ({"topics": "t", "dialect": "pulsar"}, "'pulsar' is no value of dialect"),
-        ({"topics": "t", "columns": "nothing"}, "nothing"),
+        ({"subscribe": "t", "kafka.bootstrap.servers": "h:1"}, "kafka.bootstrap.servers"),
+        ({"subscribe": "t", "zookeeper": "h"}, "connection string"),
+        ({"subscribe": "t", "zookeeper": "h:1//x"}, "connection string"),
+        ({"subscribe": "t", "broker_type": "pulsar"}, "'pulsar' is no value of broker_type"),
+        ({"subscribe": "t", "columns": "nothing"}, "nothing"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(options: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
-        parse_options({"dialect": "jafka", "zookeeper": "a:1", **options})
+        parse_options({"broker_type": "jafka", "zookeeper": "a:1", **options})
 
 
 @pytest.mark.parametrize("name", PHYSICAL_REFUSED)
@@ -110,9 +113,9 @@ def test_the_same_partition_of_two_brokers_is_two_logs() -> None:
 
 def test_either_bootstrap_or_zookeeper_locates_the_brokers() -> None:
     with pytest.raises(SettingsError, match="both say"):
-        parse_options({"bootstrap": "h:1", "zookeeper": "h:1", "topics": "t"})
+        parse_options({"kafka.bootstrap.servers": "h:1", "zookeeper": "h:1", "subscribe": "t"})
     with pytest.raises(SettingsError, match="No broker is named") as caught:
-        parse_options({"topics": "t"})
+        parse_options({"subscribe": "t"})
     assert "zookeeper" in caught.value.action
 
 

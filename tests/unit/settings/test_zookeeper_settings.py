@@ -193,7 +193,7 @@ def test_what_a_pipeline_keeps_is_guarded_and_what_it_shares_with_old_consumers_
     assert ZooKeeper("a:2181").client.acl_of(path) == OPEN_ACL_UNSAFE
 
 
-OPTIONS = {"zookeeper": "a:2181/kafka", "topics": "clicks"}
+OPTIONS = {"zookeeper": "a:2181/kafka", "subscribe": "clicks"}
 
 
 def test_the_data_source_takes_the_same_by_options_and_its_references_stay_references() -> None:
@@ -230,12 +230,16 @@ def test_a_wrong_option_of_connection_security_is_reported_by_its_name_and_witho
 
 def test_options_of_zookeepers_connection_are_rejected_if_no_zookeeper_is_used() -> None:
     with pytest.raises(SettingsError, match="zookeeper is not set"):
-        parse_options({"bootstrap": "a:9092", "topics": "clicks", "zookeeper_tls": "true"})
+        parse_options(
+            {"kafka.bootstrap.servers": "a:9092", "subscribe": "clicks", "zookeeper_tls": "true"}
+        )
 
 
 def test_a_consumer_takes_the_same_keys() -> None:
     assert ConsumerConfig(
-        zookeeper="a:2181", zookeeper_access={"auth": SASL_LOGIN}
+        zookeeper="a:2181", zookeeper_security={"auth": SASL_LOGIN}
     ).access == access_of({"auth": SASL_LOGIN})
     with pytest.raises(SettingsError, match="has no effect without zookeeper"):
-        ConsumerConfig(bootstrap="a:9092", zookeeper_access={"auth": SASL_LOGIN}).checked()
+        ConsumerConfig(
+            bootstrap_servers="a:9092", zookeeper_security={"auth": SASL_LOGIN}
+        ).checked()

@@ -56,6 +56,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
+EXIT_NAMES = {
+    0: "ok",
+    1: "internal_error",
+    2: "invalid",
+    3: "records_lost",
+    4: "busy",
+    5: "decision_needed",
+    6: "unavailable",
+    7: "table_unavailable",
+    8: "not_ready",
+    9: "verification_failed",
+    130: "interrupted",
+}
+
 
 class EtlError(Exception):
     """An error with its place and what to do; raise the narrowest class. `cli` turns it into an
@@ -68,6 +82,11 @@ class EtlError(Exception):
 
     exit_code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
+
+    @property
+    def exit_name(self) -> str:
+        """The name of the exit code."""
+        return EXIT_NAMES[self.exit_code]
 
     def __init__(self, message: str, *, action: str = "", **where: Any) -> None:
         self.message = message
@@ -97,6 +116,7 @@ class EtlError(Exception):
             "where": where,
             "action": self.action,
             "exit_code": self.exit_code,
+            "exit_name": self.exit_name,
             "retriable": self.retriable,
         }
 

@@ -671,7 +671,7 @@ class Diagnosis:
         return {
             "exit_code": self.exit_code,
             **counts,
-            "lines": [line.as_json() for line in self.lines],
+            "checks": [line.as_json() for line in self.lines],
         }
 
 

@@ -163,7 +163,7 @@ class FirstConf:
         chosen = []
         for key in self.chosen:
             chosen.append({"key": key.key, "value": key.value, "reason": key.why})
-        return {"conf": self.path, "schema": self.schema, "chosen": chosen}
+        return {"path": self.path, "schema": self.schema, "chosen": chosen}
 
 
 def write_first_conf(request: InitRequest) -> FirstConf:

@@ -240,7 +240,7 @@ class TopicsReady:
         return {
             "until_at": format_time(self.until_ms),
             "at": format_time(self.at_ms),
-            "grace_s": self.grace_s,
+            "assume_ready_after_s": self.grace_s,
             "ready": not self.incomplete,
             "partitions": self.logs,
             "incomplete": [log.place for log in self.incomplete],

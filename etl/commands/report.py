@@ -30,7 +30,7 @@ class Page:
     def as_json(self) -> dict[str, Any]:
         """Return the document of `etl report`."""
         return {
-            "page": str(self.path),
+            "path": str(self.path),
             "report": str(self.report),
             "run_id": self.run_id,
             "state": self.state,

@@ -77,6 +77,30 @@ _EPOCH_COLUMNS = ("leader", "record", "log")
 """Columns of the leader epochs and the incarnation of each partition."""
 _RANGE_COLUMNS = ("log", "size", "before", "leader", "epoch")
 """Columns of the ranges of a plan."""
+_KIND_TEXTS: Mapping[PlanKind, str] = {
+    PlanKind.INGEST: "ingest",
+    PlanKind.START: "start",
+    PlanKind.RESET: "reset",
+    PlanKind.SET: "set",
+    PlanKind.TAKE_OVER: "take-over",
+    PlanKind.REPLAY: "replay",
+    PlanKind.BACKFILL: "backfill",
+}
+"""Kinds as plans store them. They are a part of the plan's id and never change; commands print
+`PlanKind.value`.
+"""
+_REASON_TEXTS: Mapping[LossReason, str] = {
+    LossReason.EXPIRED: "expired",
+    LossReason.MOVED: "offset moved",
+    LossReason.MISSING: "missing from the log",
+    LossReason.SKIPPED: "skipped by hand",
+    LossReason.DELETED: "topic deleted",
+    LossReason.RECREATED: "topic recreated",
+    LossReason.TRUNCATED: "log truncated",
+}
+"""The same for reasons of losses; the losses table has `LossReason.value`."""
+_KINDS = {text: kind for kind, text in _KIND_TEXTS.items()}
+_REASONS = {text: reason for reason, text in _REASON_TEXTS.items()}
 
 
 def content_of(plan: Plan) -> dict[str, Any]:
@@ -94,7 +118,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "format": FORMAT,
         "number": plan.number,
         "uid": plan.uid,
-        "kind": plan.kind.value,
+        "kind": _KIND_TEXTS[plan.kind],
         "created_at_ms": plan.created_at_ms,
         "dialect": plan.dialect.value,
         "cluster": plan.cluster,
@@ -192,7 +216,7 @@ def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> list[li
     rows = []
     for loss in plan.losses:
         offsets = [loss.from_offset, loss.until_offset]
-        rows.append([index[loss.log], *offsets, loss.why.value, loss.incarnation])
+        rows.append([index[loss.log], *offsets, _REASON_TEXTS[loss.why], loss.incarnation])
     return rows
 
 
@@ -309,7 +333,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
     pending = document.get("pending_starts")
     losses = []
     for i, start, stop, reason, incarnation in document["losses"]:
-        losses.append(Loss(logs[i], start, stop, LossReason(reason), incarnation))
+        losses.append(Loss(logs[i], start, stop, _REASONS[reason], incarnation))
     incarnations = {}
     for log, incarnation in zip(logs, epochs["log"], strict=True):
         if incarnation:
@@ -323,7 +347,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
     return Plan(
         number=document["number"],
         uid=document["uid"],
-        kind=PlanKind(document["kind"]),
+        kind=_KINDS[document["kind"]],
         created_at_ms=document["created_at_ms"],
         dialect=BrokerFamily(document["dialect"]),
         cluster=document["cluster"],
@@ -729,7 +753,7 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
         "number": plan.number,
         "plan_id": plan.id,
         "previous": plan.previous,
-        "kind": plan.kind.value,
+        "kind": _KIND_TEXTS[plan.kind],
         "run_id": run_id,
         "plan_zlib": base64.b85encode(render_plan(plan)).decode("ascii"),
     }

@@ -101,18 +101,18 @@ class LossReason(str, Enum):
 
     EXPIRED = "expired"
     """Retention had deleted them (`source.on_data_loss: skip`)."""
-    MOVED = "offset moved"
+    MOVED = "offset_changed"
     """Another client moved the committed offset past them (`group.on_offset_changed: follow`)."""
-    MISSING = "missing from the log"
+    MISSING = "missing"
     """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`).
     """
-    SKIPPED = "skipped by hand"
+    SKIPPED = "skipped"
     """An operator superseded their plan, or set the loaded-until offset past them."""
-    DELETED = "topic deleted"
+    DELETED = "topic_deleted"
     """A stored plan was to read them, and their topic was deleted before it did."""
-    RECREATED = "topic recreated"
+    RECREATED = "topic_recreated"
     """The topic was deleted and recreated, with offsets of its own."""
-    TRUNCATED = "log truncated"
+    TRUNCATED = "partition_truncated"
     """A stored plan was to read them, and the log lost them: others may have their offsets."""
 
 
@@ -186,15 +186,15 @@ class PlanKind(str, Enum):
     INGEST = "ingest"
     START = "start"
     """No ranges: it keeps the start decided for logs seen for the first time."""
-    RESET = "reset"
+    RESET = "accept_changes"
     """No ranges: an operator accepted truncated or recreated partitions, and the plan moves their
     positions.
     """
-    SET = "set"
+    SET = "set_offsets"
     """No ranges: an operator set positions, past lost offsets or back over offsets that were never
     loaded.
     """
-    TAKE_OVER = "take-over"
+    TAKE_OVER = "inherit"
     """No ranges: an operator decided that this pipeline takes another's place, and it begins at the
     other's positions.
     """

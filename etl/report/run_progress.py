@@ -38,7 +38,6 @@ class Outcome(str, Enum):
     TABLE_NOT_COMPACTED = "table_not_compacted"
     NOT_MIRRORED = "not_mirrored"
     BACKFILL_DONE = "backfill_done"
-    CLOSED = "closed"
     INHERITED = "inherited"
     ROWS_REPLACED = "rows_replaced"
     UP_TO_DATE = "up_to_date"
@@ -76,16 +75,22 @@ class Outcome(str, Enum):
 
     @property
     def is_loud(self) -> bool:
-        """True if a person should check it."""
+        """True if it is a warning: left out, lost, changed by others, or not written."""
         return self in _LOUD
 
 
 _LOUD = frozenset(
     (
+        Outcome.OWNED_BY_OTHERS,
+        Outcome.NO_LEADER,
         Outcome.OPEN_TRANSACTION,
+        Outcome.PAUSED,
         Outcome.RECORDS_LOST,
         Outcome.LOADED_BY_ANOTHER_RUN,
+        Outcome.OFFSET_CHANGED,
+        Outcome.OWNER_CHANGED,
         Outcome.ROWS_REMOVED,
+        Outcome.NOT_MIRRORED,
         Outcome.REPORT_NOT_WRITTEN,
         Outcome.METRICS_NOT_WRITTEN,
         Outcome.LINEAGE_NOT_SENT,

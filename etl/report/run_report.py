@@ -177,7 +177,7 @@ def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
         for sentence in describe_vanished(plan.vanished):
             yield Outcome.TOPIC_CHANGES_ACCEPTED, sentence
     elif plan.kind is PlanKind.BACKFILL and not plan.losses:
-        yield Outcome.CLOSED, f"Plan {plan.number} closes the backfill: {plan.reason}"
+        yield Outcome.OFFSETS_STORED, f"Plan {plan.number} closes the backfill: {plan.reason}"
     elif plan.kind is PlanKind.SET:
         yield Outcome.OFFSETS_SET, decision
     elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:

@@ -231,7 +231,7 @@ def backfill(
             if ahead.plan is None:
                 report.add(
                     Outcome.UP_TO_DATE,
-                    f"backfill {ahead.claim.name}: nothing is missing, all of it is loaded or "
+                    f"Backfill {ahead.claim.name}: nothing is missing, all of it is loaded or "
                     "reserved",
                 )
                 return None
@@ -293,10 +293,10 @@ def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
                 lost += until - start
     offsets = counted(claim.offsets - lost, unit)
     partitions = counted(len(claim.stretches), "partition")
-    sentence = f"backfill {claim.name} is complete: {offsets} of {partitions}"
+    sentence = f"Backfill {claim.name}: all {offsets} of {partitions} loaded"
     if lost:
-        sentence += (
-            f"; {lost:,} more are lost, which the policy allows, and are not in the table: the "
+        sentence = (
+            f"Backfill {claim.name}: {offsets} of {partitions} loaded; {lost:,} more are lost, which the policy allows, and are not in the table: the "
             "losses table lists them"
         )
     return sentence

@@ -31,7 +31,7 @@ _MANY = 20
 
 def door_of(records: int) -> tuple[str, ...]:
     """The words of the command, for so many records in all partitions together."""
-    return "backfills run", NAME, "--from", "0", "--until", str(records // PARTITIONS)
+    return "backfills run", NAME, "--from", "0", "--until", str(records // PARTITIONS), "--yes"
 
 
 def at_verb(stage: Stage, *, verb: str) -> CaseResult:

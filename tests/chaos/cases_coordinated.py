@@ -176,7 +176,9 @@ def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> CaseResult:
     after = held(pipeline)
     request = stopped(pipeline.run(), 5, "etl plans supersede")
     reported = ["--assume-offsets-committed"] if commit_succeeded else []
-    result = pipeline.door("plans", "supersede", after=["1", *reported, "--reason", "seen"])
+    result = pipeline.door(
+        "plans", "supersede", after=["1", *reported, "--reason", "seen", "--yes"]
+    )
     assert result.code == 0, result.err
     pipeline.produce(_RECORDS)
     return shared(stage, pipeline, [other], after, both(request, pipeline.ran()))

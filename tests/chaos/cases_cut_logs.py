@@ -103,9 +103,9 @@ def elected_between_plan_and_fetch(stage: Stage) -> CaseResult:
     reported = finish(
         pipeline, after=after, next_run=result, expected=rows + (pipeline.in_topic() - rows)
     )
-    assert let_go(pipeline) == [(partition, 60, 120, "log truncated") for partition in _ALL], (
-        let_go(pipeline)
-    )
+    assert let_go(pipeline) == [
+        (partition, 60, 120, "partition_truncated") for partition in _ALL
+    ], let_go(pipeline)
     return reported
 
 

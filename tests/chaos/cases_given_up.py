@@ -21,7 +21,7 @@ from tests.command_result import CommandResult
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Row
 
-_REASON = ("--reason", "it is gone")
+_REASON = ("--reason", "it is gone", "--yes")
 _COMMANDS = {
     "driving": "before its lock",
     "observe": "before it looks",
@@ -72,13 +72,13 @@ def deleted(stage: Stage, *, command: str | None = None, run: str | None = None)
         killed(pipeline, command, "plans supersede", "2", *_REASON)
     result = pipeline.door("plans", "supersede", after=("2", *_REASON))
     assert result.code == 0, result.err
-    after, result = _strict(pipeline, run, "topic deleted")
+    after, result = _strict(pipeline, run, "topic_deleted")
     assert pipeline.in_table() == rows
     make_topic(pipeline)
     pipeline.produce(40)
     stopped(pipeline.run(), 5, "recreated")
     accepted(pipeline, pipeline.topic)
-    return _finished(pipeline, rows, after, result, "topic deleted")
+    return _finished(pipeline, rows, after, result, "topic_deleted")
 
 
 def recreated(stage: Stage, *, command: str | None = None, run: str | None = None) -> CaseResult:
@@ -92,7 +92,7 @@ def recreated(stage: Stage, *, command: str | None = None, run: str | None = Non
         killed(pipeline, command, "topics accept-changes", pipeline.topic, *_REASON)
     if command != "plan_superseded":
         accepted(pipeline, pipeline.topic)
-    return _finished(pipeline, rows, *_strict(pipeline, run, "topic recreated"), "topic recreated")
+    return _finished(pipeline, rows, *_strict(pipeline, run, "topic_recreated"), "topic_recreated")
 
 
 def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, CommandResult]:

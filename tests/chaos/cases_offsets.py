@@ -76,7 +76,9 @@ def _decided(
         stopped(result, 0, "offset_changed", "ingested")
         expected = pipeline.in_topic() - between(pipeline.in_topic(), _PARTITION, _OURS, _LARGER)
         reported = stage.finish(pipeline, after=after, next_run=result, expected=expected)
-        assert let_go(pipeline) == [(_PARTITION, _OURS, _LARGER, "offset moved")], let_go(pipeline)
+        assert let_go(pipeline) == [(_PARTITION, _OURS, _LARGER, "offset_changed")], let_go(
+            pipeline
+        )
         return reported
     stopped(result, 5, "Another client", f"Set it back to {_OURS}")
     set_offset(pipeline, _PARTITION, _OURS)  # the advice of the error

@@ -111,6 +111,7 @@ def behind_a_transform(stage: Stage) -> CaseResult:
                 version,
                 "--reason",
                 "it was dropped on purpose",
+                "--yes",
             ]
         )
         == 0

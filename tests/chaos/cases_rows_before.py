@@ -86,7 +86,12 @@ def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> CaseResult:
     """
     heir = _on_a_table_with_rows(stage)
     version = str(DeltaTable(str(heir.table)).version())
-    _say(heir, ("table", "accept-changes"), (version, "--reason", "of another cluster"), dies_at)
+    _say(
+        heir,
+        ("table", "accept-changes"),
+        (version, "--reason", "of another cluster", "--yes"),
+        dies_at,
+    )
     after, next_run = _killed_before(heir, verb), heir.ran()
     assert heir.door("verify").code == 0
     assert sum(heir.in_table().values()) == _BEFORE + heir.produced

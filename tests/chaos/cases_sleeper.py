@@ -51,6 +51,7 @@ def _take_over(heir: Pipeline, old: Pipeline) -> list[str]:
         f"{old.group}/clicks",
         "--reason",
         "renamed",
+        "--yes",
     ]
 
 

@@ -43,7 +43,7 @@ def lost_segment(stage: Stage) -> CaseResult:
     result = stopped(
         pipeline.run(), 0, "plan_resumed", "plan_superseded", "records_lost", "ingested"
     )
-    assert let_go(pipeline) == [(0, first, until, "missing from the log")]
+    assert let_go(pipeline) == [(0, first, until, "missing")]
     reported = pipeline.door("verify").document["logs"][0]["without_row"]
     assert (reported["lost"], reported["compacted"], reported["not_known"]) == (
         until - first,

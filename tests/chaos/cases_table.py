@@ -54,7 +54,18 @@ def loaded(stage: Stage, runs: int = 2, **settings: Any) -> Pipeline:
 def _acknowledge(pipeline: Pipeline, version: str) -> None:
     """The advice of the error."""
     assert (
-        main(["table", "accept-changes", str(pipeline.conf), version, "--reason", "it was us"]) == 0
+        main(
+            [
+                "table",
+                "accept-changes",
+                str(pipeline.conf),
+                version,
+                "--reason",
+                "it was us",
+                "--yes",
+            ]
+        )
+        == 0
     )
 
 

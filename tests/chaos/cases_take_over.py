@@ -51,6 +51,7 @@ def taken_over(stage: Stage, *, verb: str) -> CaseResult:
                 f"{old.group}/clicks",
                 "--reason",
                 "renamed",
+                "--yes",
             ]
         )
         == 0
@@ -82,6 +83,7 @@ def renamed_twice(stage: Stage, *, verb: str) -> CaseResult:
                 f"{old.group}/clicks",
                 "--reason",
                 "renamed",
+                "--yes",
             ]
         )
         == 0
@@ -99,6 +101,7 @@ def renamed_twice(stage: Stage, *, verb: str) -> CaseResult:
                 f"{second.group}/clicks",
                 "--reason",
                 "renamed again",
+                "--yes",
             ]
         )
         == 0
@@ -131,7 +134,17 @@ def old_copy(stage: Stage, *, verb: str) -> CaseResult:
     stopped(pipeline.run(), 5, "now the table does not hold it", "table accept-changes")
     version = str(DeltaTable(str(pipeline.table)).version())
     assert (
-        main(["table", "accept-changes", str(pipeline.conf), version, "--reason", "all there is"])
+        main(
+            [
+                "table",
+                "accept-changes",
+                str(pipeline.conf),
+                version,
+                "--reason",
+                "all there is",
+                "--yes",
+            ]
+        )
         == 0
     )
     pipeline.produce(80)
@@ -160,7 +173,18 @@ def made_by_ddl(stage: Stage) -> CaseResult:
     DeltaTable(str(pipeline.table)).delete()
     stopped(pipeline.run(), 5, "Plan 1 was made when there was no table", "table accept-changes")
     assert (
-        main(["table", "accept-changes", str(pipeline.conf), "2", "--reason", "made by hand"]) == 0
+        main(
+            [
+                "table",
+                "accept-changes",
+                str(pipeline.conf),
+                "2",
+                "--reason",
+                "made by hand",
+                "--yes",
+            ]
+        )
+        == 0
     )
     return stage.finish(pipeline, after=held(pipeline), next_run=pipeline.ran())
 

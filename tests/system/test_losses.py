@@ -62,7 +62,7 @@ def rows_in(path: str | Path) -> Rows:
     )
 
 
-THEIRS: Rows = [("clicks", 0, 0, 5, "expired", 3), ("clicks", 0, 7, 8, "skipped by hand", 3)]
+THEIRS: Rows = [("clicks", 0, 0, 5, "expired", 3), ("clicks", 0, 7, 8, "skipped", 3)]
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_losses_table_that_was_made_when_there_were_fewer_reasons_takes_new_on
     before = losses.schema()
     at = before.get_field_index("reason")
     DeltaTable.create(
-        path, before.set(at, before.field(at).with_metadata({"comment": "expired; offset moved"}))
+        path, before.set(at, before.field(at).with_metadata({"comment": "expired; offset_changed"}))
     )
     for number, life in ((4, 0), (5, 1)):
         later = plan_of(number, Loss(LOG, 1, 2, LossReason.DELETED, life))
@@ -140,7 +140,7 @@ def test_a_driver_that_wakes_up_after_others_went_on_writes_nothing_twice(path: 
     later = plan_of(4, Loss(OTHER, 1, 2, LossReason.MOVED))
     for plan in (LOSING, later, LOSING):
         record_losses(plan, app_id=APP, path=path)
-    assert rows_in(path) == [*THEIRS, ("views", 3, 1, 2, "offset moved", 4)]
+    assert rows_in(path) == [*THEIRS, ("views", 3, 1, 2, "offset_changed", 4)]
 
 
 def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hide_each_other(
@@ -378,7 +378,9 @@ def stored(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipel
 
 
 def superseded(pipeline: Pipeline, *words: str) -> CommandResult:
-    return pipeline.door("plans", "supersede", after=("2", "--reason", "it is gone", *words))
+    return pipeline.door(
+        "plans", "supersede", after=("2", "--reason", "it is gone", "--yes", *words)
+    )
 
 
 def planned(pipeline: Pipeline, why: str) -> Rows:
@@ -428,14 +430,14 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
         "400 offsets of plan 2",
         "plans supersede CONF 2",
     )
-    assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
-    assert "100 offsets (100 to 200), topic deleted" in caplog.text, (
+    assert_lost_offsets_recorded(superseded(stored), stored, "topic_deleted")
+    assert "100 offsets (100 to 200), topic_deleted" in caplog.text, (
         "logged before the plan is stored"
     )
     result = stored.door("run", "--fail-on-loss")
     assert (result.code, result.outcomes.count("records_lost")) == (3, 4), result.out
-    assert (written(stored), stored.in_table()) == (planned(stored, "topic deleted"), loaded)
-    reject_unproven(stored, "topic deleted")
+    assert (written(stored), stored.in_table()) == (planned(stored, "topic_deleted"), loaded)
+    reject_unproven(stored, "topic_deleted")
     assert stored.door("run", "--fail-on-loss").outcomes == ["up_to_date"]
     make_topic(stored)
     stored.produce(40)
@@ -444,7 +446,7 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     assert (accepted.code, accepted.document["lost"]) == (0, []), accepted.err
     assert "loaded up to 100" in " ".join(accepted.document["message"])
     stored.ran()
-    assert written(stored) == planned(stored, "topic deleted"), "each loss is recorded once"
+    assert written(stored) == planned(stored, "topic_deleted"), "each loss is recorded once"
     assert Lives(stored).in_table() == loaded + second_life(
         stored.in_topic(), dict.fromkeys(range(4), 0)
     )
@@ -458,15 +460,15 @@ def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_stric
     stored.produce(40)
     refused(superseded(stored), 5, "recreated", "topics accept-changes")
     accepted = stored.accept_log(stored.topic)
-    assert_lost_offsets_recorded(accepted, stored, "topic recreated")
+    assert_lost_offsets_recorded(accepted, stored, "topic_recreated")
     assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["message"])
     result = stored.door("run", "--fail-on-loss")
     assert (result.code, result.outcomes.count("records_lost")) == (3, 4), result.out
-    assert written(stored) == planned(stored, "topic recreated")
+    assert written(stored) == planned(stored, "topic_recreated")
     assert Lives(stored).in_table() == loaded + second_life(
         stored.in_topic(), dict.fromkeys(range(4), 0)
     )
-    reject_unproven(stored, "topic recreated")
+    reject_unproven(stored, "topic_recreated")
 
 
 def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_its_planned_offsets_are_lost(
@@ -477,10 +479,10 @@ def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_its_planned_offset
         stored.accept_log(stored.topic), 2, "The topic does not exist", "plans supersede CONF 2"
     )
     make_topic(stored)
-    assert_lost_offsets_recorded(stored.accept_log(stored.topic), stored, "topic recreated")
+    assert_lost_offsets_recorded(stored.accept_log(stored.topic), stored, "topic_recreated")
     assert stored.door("run", "--fail-on-loss").code == 3
-    assert written(stored) == planned(stored, "topic recreated")
-    reject_unproven(stored, "topic recreated")
+    assert written(stored) == planned(stored, "topic_recreated")
+    reject_unproven(stored, "topic_recreated")
 
 
 def test_planned_offsets_of_a_deleted_topic_are_recorded_also_if_the_conf_has_only_that_topic(
@@ -488,12 +490,12 @@ def test_planned_offsets_of_a_deleted_topic_are_recorded_also_if_the_conf_has_on
 ) -> None:
     """The run that records it ends with an error of the conf: the topic does not exist."""
     delete_topic(stored)
-    assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
+    assert_lost_offsets_recorded(superseded(stored), stored, "topic_deleted")
     stored.settings["source"] = {"topics": [stored.topic]}
     refused(
         stored.door("run", "--fail-on-loss"), 2, "The topic is not there", "take it out of the list"
     )
-    assert written(stored) == planned(stored, "topic deleted")
+    assert written(stored) == planned(stored, "topic_deleted")
     assert stored.door("verify").code == 0
 
 
@@ -508,14 +510,14 @@ def test_an_offset_set_in_place_of_that_plan_reports_the_further_losses_first(
         stored.door("offsets", "set", after=words),
         2,
         "0 to 40",
-        "100 offsets (100 to 200), topic deleted",
+        "100 offsets (100 to 200), topic_deleted",
     )
     assert_lost_offsets_recorded(
-        stored.door("offsets", "set", after=(*words, "--yes")), stored, "topic deleted"
+        stored.door("offsets", "set", after=(*words, "--yes")), stored, "topic_deleted"
     )
     assert stored.door("run", "--fail-on-loss").code == 3
     assert written(stored) == [
-        *planned(stored, "topic deleted"),
-        (kept, 0, 0, 40, "skipped by hand", 2),
+        *planned(stored, "topic_deleted"),
+        (kept, 0, 0, 40, "skipped", 2),
     ]
     assert stored.door("verify").code == 0

@@ -193,7 +193,7 @@ def test_a_topic_that_would_have_no_name_in_the_table_is_refused_before_any_plan
     }
     refused(pipeline.run(), 2, "__HIVE_DEFAULT_PARTITION__", "table.partition_by")
     doctor = pipeline.door("doctor")
-    [failed] = [line for line in doctor.document["lines"] if line["verdict"] == "failed"]
+    [failed] = [line for line in doctor.document["checks"] if line["verdict"] == "failed"]
     assert (
         doctor.code == failed["exit_code"] == 2
         and "__HIVE_DEFAULT_PARTITION__" in failed["found"] + failed["to_do"]
@@ -236,14 +236,14 @@ def test_offsets_missing_inside_a_log_stop_the_run_and_are_skipped_if_policy_per
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["logs"][0]["without_row"]["losses"]) == (
         0,
-        [[10, 20, "missing from the log"]],
+        [[10, 20, "missing"]],
     )
     rows = (
         DeltaTable(f"{pipeline.table}_losses")
         .to_pyarrow_table(columns=["from_offset", "until_offset", "reason"])
         .to_pylist()
     )
-    assert rows == [{"from_offset": 10, "until_offset": 20, "reason": "missing from the log"}]
+    assert rows == [{"from_offset": 10, "until_offset": 20, "reason": "missing"}]
 
 
 def test_an_absurd_length_in_a_response_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:

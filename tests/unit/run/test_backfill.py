@@ -83,7 +83,7 @@ def test_a_backfill_loads_the_records_before_the_start_in_bounded_plans_and_move
     )
     assert report.outcomes[-1] == (
         Outcome.BACKFILL_DONE,
-        "backfill old is complete: 15 offsets of 3 partitions",
+        "Backfill old: all 15 offsets of 3 partitions loaded",
     )
     grow(outside, 1, 1, 1)
     run(outside, CAPPED)
@@ -311,7 +311,8 @@ def test_a_complete_backfill_is_not_deleted() -> None:
     outside = live(3, 3, 3)
     filled(outside, backfill_request(0, 3))
     with pytest.raises(
-        SettingsError, match="is complete: 9 offsets of 3 partitions. There is nothing to give up"
+        SettingsError,
+        match="Backfill old: all 9 offsets of 3 partitions loaded. There is nothing to give up",
     ):
         given_up(outside)
 
@@ -327,7 +328,7 @@ def test_a_complete_backfill_reports_its_time_and_its_request() -> None:
     assert claim
     filled(outside, what, report=report)
     text = (
-        f"backfill old is complete: 9 offsets of 3 partitions; it began at "
+        f"Backfill old: all 9 offsets of 3 partitions loaded; it began at "
         f"{format_time(claim.claim.made_at_ms)} from -24h until -1h"
     )
     assert report.outcomes == [(Outcome.ALREADY_LOADED, text)]
@@ -550,7 +551,7 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     filled(outside, settings=skipping, report=report)
     [(_, message)] = report.outcomes
     assert message.startswith(
-        "backfill old is complete: 13 offsets of 3 partitions; 2 more are lost, which the "
+        "Backfill old: 13 offsets of 3 partitions loaded; 2 more are lost, which the "
         "policy allows, and are not in the "
         "table: the losses table lists them; it began at "
     )

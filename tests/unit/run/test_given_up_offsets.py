@@ -415,7 +415,7 @@ def test_a_command_names_what_it_gives_up_with_its_offsets_and_their_number() ->
     old = outside.newest_plan()
     plan = accept(outside, "clicks-2")
     assert describe_given_up(plan.losses) == [
-        "Lost: clicks-2 0: 10 offsets (6 to 16), topic recreated"
+        "Lost: clicks-2 0: 10 offsets (6 to 16), topic_recreated"
     ]
     assert (
         old

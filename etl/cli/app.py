@@ -91,7 +91,7 @@ def common(
 @app.command()
 def demo(
     records: Annotated[
-        int, typer.Option(min=8, help="Number of records to load at first.")
+        int, typer.Option(min=8, metavar="N", help="Number of records to load at first.")
     ] = 1_000_000,
     folder: Annotated[
         Path | None,
@@ -105,11 +105,14 @@ def demo(
         BrokerFamily, typer.Option(help="kafka: one broker of 3.9.1; jafka: two of 3.0.6.")
     ] = BrokerFamily.KAFKA,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run servers and a pipeline here, kill it, and verify."""
     from etl.demo.story import run_demo
 
-    document = run_demo(records=records, folder=folder, quiet=as_json, broker_type=broker_type)
+    document = run_demo(
+        records=records, folder=folder, quiet=quiet or as_json, broker_type=broker_type
+    )
     if as_json:
         print_json(document)
 
@@ -188,7 +191,7 @@ def _show_next_run(conf: Path, until: str | None, run_key: str | None, *, as_jso
         )
     settings = table_settings_of(conf)
     preview = plans_command.preview(settings, request_of(settings, until, run_key))
-    show(as_json, preview.as_json(), lambda: show_preview(preview))
+    show(as_json, {"dry_run": True, **preview.as_json()}, lambda: show_preview(preview))
 
 
 app.command()(replay)
@@ -196,7 +199,10 @@ app.command()(replay)
 
 @app.command()
 def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Prove that each planned record is in the table once. Exit 9: rows are missing or duplicated."""
+    """Prove that each planned record is in the table once.
+
+    Exit 9: rows are missing or duplicated.
+    """
     from etl.cli.screens import show_proof
     from etl.commands import verify as verify_command
 

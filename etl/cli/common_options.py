@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _printed: list[Any] = []
 """The document that was printed. There is at most one."""
+_place: dict[str, str] = {}
+"""The command, and the pipeline of its conf: the first keys of the document."""
 _lines: list[JsonLines] = []
 """Writers of standard error as JSON. Commands nest (`etl run FOLDER` in one process); the last
 counts.
@@ -48,17 +50,23 @@ counts.
 def output_session(*, json_lines: bool) -> Iterator[None]:
     """Context manager: reset the output state; inside, standard error is JSON if requested."""
     _printed.clear()
-    if not json_lines:
-        yield
-        return
-    from etl.cli.progress import written
-
-    with written() as lines:
-        _lines.append(lines)
-        try:
+    outer = dict(_place)
+    _place.clear()
+    try:
+        if not json_lines:
             yield
-        finally:
-            _lines.remove(lines)
+            return
+        from etl.cli.progress import written
+
+        with written() as lines:
+            _lines.append(lines)
+            try:
+                yield
+            finally:
+                _lines.remove(lines)
+    finally:
+        _place.clear()
+        _place.update(outer)
 
 
 def json_lines() -> JsonLines | None:
@@ -76,7 +84,7 @@ def print_note(text: str) -> None:
 
 
 def show(
-    as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False
+    as_json: bool, document: Mapping[str, Any], screen: Callable[[], None], *, is_done: bool = False
 ) -> None:
     """Print the result of a command. `is_done`: the command changed something, so output that fails
     is not the command's failure.
@@ -110,6 +118,20 @@ def confirm(effects: Sequence[str], *, yes: bool, as_json: bool) -> None:
         )
     print(*effects, sep="\n")
     ask("Continue?")
+
+
+def approve(effects: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+    """Print what would be done, and return True if it is to be done: with `yes`, or if a person
+    confirms.
+
+    A dry run prints it and returns False. Raises as `confirm`.
+    """
+    if dry_run:
+        document = {"dry_run": True, "message": list(effects)}
+        show(as_json, document, lambda: print(*effects, sep="\n"))
+        return False
+    confirm(effects, yes=yes, as_json=as_json)
+    return True
 
 
 def is_attended(*, as_json: bool) -> bool:
@@ -188,9 +210,9 @@ def output_error(reason: OSError) -> SettingsError:
     )
 
 
-def print_json(document: Any) -> None:
-    """Print the document, and write it to the file that ETL_DOCUMENT_FILE names."""
-    text = json.dumps(document, indent=2, default=str)
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print the document of the command, and write it to the file that ETL_DOCUMENT_FILE names."""
+    text = json.dumps({**_place, **document}, indent=2, default=str)
     if os.environ.get(DOCUMENT_FILE):
         _write_whole(text, os.environ[DOCUMENT_FILE])
     print(text)
@@ -208,6 +230,11 @@ def _write_whole(text: str, path: str) -> None:
             f"etl: {DOCUMENT_FILE}: {path} cannot be written: {error.strerror}",
             file=sys.stderr,
         )
+
+
+def document_head() -> dict[str, str]:
+    """Return the first keys of a document that is printed in parts: command and pipeline."""
+    return dict(_place)
 
 
 def begin_document() -> None:
@@ -264,7 +291,12 @@ Name = Annotated[
 ]
 Reason = Annotated[
     str,
-    typer.Option(callback=_non_empty, help="Why; stored with the decision.", show_default=False),
+    typer.Option(
+        metavar="TEXT",
+        callback=_non_empty,
+        help="Why; stored with the decision.",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -408,6 +440,7 @@ def settings_of(conf: Path) -> Settings:
     from etl.settings.load import load_settings
 
     settings, lines = load_settings(conf, current_overrides()), json_lines()
+    _place["pipeline"] = settings.pipeline
     if lines:
         lines.pipeline = settings.pipeline
     return settings
@@ -492,7 +525,7 @@ _HELP_WIDTH, _NAME_WIDTH = 79, 12
 
 
 class CommandGroup(TyperGroup):
-    """The commands of `etl`. Each command, also of a group, takes `--log-format`."""
+    """The commands of `etl`. Each command, also of a group, takes `--log-format` and `--quiet`."""
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help of `etl` by sections, on one screen."""
@@ -506,9 +539,12 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        option = _log_format_option()
-        for command in _commands_below(self):
-            command.params.append(option)
+        quiet, log_format = _common_options()
+        for name, command in _commands_below(self):
+            command.callback = _naming(name, command.callback)
+            if all(parameter.name != quiet.name for parameter in command.params):
+                command.params.append(quiet)
+            command.params.append(log_format)
 
 
 def _help_lines(name: str, command: Any) -> str:
@@ -519,33 +555,53 @@ def _help_lines(name: str, command: Any) -> str:
         summary = f"{summary.rstrip('.')}: {', '.join(inner)}"
     indent = " " * (_NAME_WIDTH + 2)
     lines = textwrap.wrap(
-        summary, _HELP_WIDTH, initial_indent=f"  {name:<{_NAME_WIDTH}}", subsequent_indent=indent
+        summary,
+        _HELP_WIDTH,
+        initial_indent=f"  {name:<{_NAME_WIDTH}}",
+        subsequent_indent=indent,
+        break_on_hyphens=False,
     )
     return "\n".join(lines) + "\n"
 
 
-def _log_format_option() -> Any:
-    """Return the option. No command receives its value: `wants_json_lines` reads it earlier."""
+def _common_options() -> tuple[Any, Any]:
+    """Return `--quiet`, for commands without progress, and `--log-format`.
+
+    No command receives their values: `wants_json_lines` reads the format earlier.
+    """
     holder = typer.Typer(add_completion=False)
 
     @holder.command()
     def command(
+        quiet: Quiet = False,
         log_format: Annotated[LogFormat, typer.Option(_FLAG, help=_HELP)] = LogFormat.TEXT,
     ) -> None:
-        """Take the option, nothing else."""
+        """Take the options, nothing else."""
 
-    option: Any = typer.main.get_command(holder).params[0]
-    option.expose_value = False
-    return option
+    options: Any = typer.main.get_command(holder).params[:2]
+    for option in options:
+        option.expose_value = False
+    return options[0], options[1]
 
 
-def _commands_below(command: Any) -> Iterator[Any]:
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        yield command
-        return
-    for one in inner.values():
-        yield from _commands_below(one)
+def _commands_below(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    """Yield each command with its name, such as `plans list`."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands_below(command, *names, name)
+        else:
+            yield " ".join((*names, name)), command
+
+
+def _naming(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a command so that its document begins with the command's name."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **arguments: Any) -> Any:
+        _place["command"] = name
+        return function(*args, **arguments)
+
+    return command
 
 
 def wants_json_lines(arguments: Sequence[str]) -> bool:

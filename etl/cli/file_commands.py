@@ -5,12 +5,13 @@ They write files and change no table.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from etl.cli.common_options import AsJson, Commands, Conf, print_json, print_note, settings_of, show
+from etl.cli.common_options import AsJson, Commands, Conf, print_note, settings_of, show
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -103,11 +104,12 @@ def conf_schema(
     defaults_file: Annotated[
         bool, typer.Option("--defaults-file", help="Of a file named by the key `defaults`.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the JSON Schema of a conf."""
+    """Print the JSON Schema of a conf. It is JSON with and without --json."""
     from etl.settings import schema
 
-    print_json(schema.conf_schema(for_defaults=defaults_file))
+    print(json.dumps(schema.conf_schema(for_defaults=defaults_file), indent=2))
 
 
 @conf.callback()

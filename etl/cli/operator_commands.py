@@ -22,6 +22,7 @@ from etl.cli.common_options import (
     Reason,
     UntilRequired,
     Yes,
+    approve,
     confirm,
     run_context,
     settings_of,
@@ -33,8 +34,20 @@ from etl.decide.run_requests import duration, point_in_time
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
+    from etl.commands.operator_decisions import DecisionResult
     from etl.settings.choices import StartAt
     from etl.settings.source import BeforeEnd, Timestamp
+
+
+def _show_decision(decision: DecisionResult, *, dry_run: bool, as_json: bool) -> None:
+    """Print what a command decided, or in a dry run: would decide."""
+    from etl.cli.screens import show_decision, show_dry_run
+
+    if dry_run:
+        document = {"dry_run": True, **decision.document}
+        show(as_json, document, lambda: show_dry_run(decision))
+        return
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 offsets = Commands(rich_markup_mode=None, help="Where the pipeline stands.")
@@ -48,7 +61,7 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
     from etl.commands.lag import offsets
 
     found = offsets(table_settings_of(conf))
-    show(as_json, found.rows, lambda: show_offsets(found.rows))
+    show(as_json, {"partitions": found.rows}, lambda: show_offsets(found.rows))
     if found.refusal:
         raise found.refusal
 
@@ -75,8 +88,11 @@ def offsets_diff(
 def offsets_set(
     conf: Conf,
     partition: PartitionOption,
-    to: Annotated[str, typer.Option(metavar="POSITION", help=f"{POSITION}.", show_default=False)],
+    to: Annotated[
+        str, typer.Option(metavar="POSITION", help=f"A{POSITION[1:]}.", show_default=False)
+    ],
     reason: Reason,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -90,8 +106,10 @@ def offsets_set(
     settings = table_settings_of(conf)
     request = setting.SetOffsetsRequest(parse_named(single(partition)), parse_position(to, "--to"))
     foreseen = setting.preview_offsets(settings, request)
-    if foreseen.moves:
-        confirm(foreseen.summary, yes=yes, as_json=as_json)
+    if (dry_run or foreseen.moves) and not approve(
+        foreseen.summary, dry_run=dry_run, yes=yes, as_json=as_json
+    ):
+        return
     decision = setting.offsets_set(settings, foreseen, reason)
     show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
@@ -129,7 +147,7 @@ def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
         ) from None
 
 
-plans = Commands(rich_markup_mode=None, help="Numbered batches, stored before they are read.")
+plans = Commands(rich_markup_mode=None, help="Numbered batches.")
 
 
 @plans.command("list")
@@ -139,7 +157,7 @@ def plans_list(conf: Conf, as_json: AsJson = False) -> None:
     from etl.commands.plans import list_plans
 
     rows = list_plans(settings_of(conf))
-    show(as_json, rows, lambda: show_plans(rows))
+    show(as_json, {"plans": rows}, lambda: show_plans(rows))
 
 
 @plans.command("show")
@@ -166,7 +184,7 @@ def plans_supersede(
     reason: Reason,
     skip: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC:PARTITION:FROM-UNTIL", help="Record as lost; repeatable."),
+        typer.Option(metavar="RANGE", help="Record as lost: clicks:3:100-131; repeatable."),
     ] = None,
     assume_offsets_committed: Annotated[
         bool,
@@ -175,20 +193,30 @@ def plans_supersede(
             help="Its in-doubt commit of offsets to the group is done.",
         ),
     ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Replace a stored plan that cannot finish."""
-    from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
+    settings = table_settings_of(conf)
+    effects = [f"Plan {number} is replaced, and the next run executes the new plan"]
+    if skip:
+        effects.append(f"These offsets are recorded as lost: {', '.join(skip)}")
+    if assume_offsets_committed:
+        effects.append(f"The offsets of plan {number} count as committed")
+    if not dry_run:
+        confirm(effects, yes=yes, as_json=as_json)
     decision = operator_decisions.supersede(
-        table_settings_of(conf),
+        settings,
         number,
         reason,
         tuple(skip or ()),
         is_handed_over=assume_offsets_committed,
+        dry_run=dry_run,
     )
-    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
+    _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
 
 topics = Commands(rich_markup_mode=None, help="What is read.")
@@ -263,20 +291,30 @@ def topics_accept_changes(
             help="All records are unchanged (if that is wrong, records are lost or doubled).",
         ),
     ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue with recreated topics or truncated partitions."""
-    from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
+    settings = table_settings_of(conf)
+    effect = f"The changes of {', '.join(partition)} are accepted, and the next run continues there"
+    if truncated_at is not None:
+        effect += f"; records below offset {truncated_at} count as unchanged"
+    if not_recreated:
+        effect += "; all records count as unchanged (if that is wrong, records are lost or doubled)"
+    if not dry_run:
+        confirm([effect], yes=yes, as_json=as_json)
     decision = operator_decisions.accept_partitions(
-        table_settings_of(conf),
+        settings,
         tuple(partition),
         reason,
         at=truncated_at,
         is_same_log=not_recreated,
+        dry_run=dry_run,
     )
-    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
+    _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
 
 table = Commands(rich_markup_mode=None, help="Where rows are.")
@@ -373,14 +411,21 @@ def table_accept_changes(
         ),
     ],
     reason: Reason,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Accept other writers' changes up to and including this version."""
-    from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
-    decision = operator_decisions.accept_table(table_settings_of(conf), up_to_version, reason)
-    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
+    settings = table_settings_of(conf)
+    effect = f"Changes of other writers up to and including version {up_to_version} are accepted"
+    if up_to_version == "none":
+        effect = "It is accepted that the table is gone"
+    if not dry_run:
+        confirm([effect], yes=yes, as_json=as_json)
+    decision = operator_decisions.accept_table(settings, up_to_version, reason, dry_run=dry_run)
+    _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
 
 @table.command("lookup-path")
@@ -390,43 +435,66 @@ def table_lookup_path(
         bool,
         typer.Option("--create-empty", help="Create an empty table if there is none."),
     ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Look the table's path up in its catalog and store it."""
-    from etl.cli.screens import show_decision
     from etl.commands.operator_decisions import lookup_path
 
-    context = run_context(quiet=True, as_json=as_json)
-    decision = lookup_path(settings_of(conf), context, is_made=create_empty)
-    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
+    settings, context = settings_of(conf), run_context(quiet=True, as_json=as_json)
+    if settings.table.name is not None and not dry_run:
+        effect = f"The path of table {settings.table.name} is looked up in its catalog and stored"
+        if create_empty:
+            effect += "; an empty table is created if there is none"
+        confirm([effect], yes=yes, as_json=as_json)
+    decision = lookup_path(settings, context, is_made=create_empty, dry_run=dry_run)
+    _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
 
 ledger = Commands(rich_markup_mode=None, help="What the pipeline remembers.")
 
 
 @ledger.command("restore")
-def ledger_restore(conf: Conf, reason: Reason, yes: Yes = False, as_json: AsJson = False) -> None:
+def ledger_restore(
+    conf: Conf,
+    reason: Reason,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
     """Restore ledger and committed offsets from the table, after ZooKeeper lost them."""
     from etl.cli.screens import show_decision
     from etl.commands import restore_ledger as restoring
     from etl.decide.restore_ledger import Lost
 
-    settings, context = table_settings_of(conf), run_context()
+    settings, context = table_settings_of(conf), run_context(quiet=quiet)
     foreseen = restoring.preview_restore(settings, context)
-    if foreseen.lost is not Lost.NOTHING:
-        confirm(foreseen.summary, yes=yes, as_json=as_json)
+    if (dry_run or foreseen.lost is not Lost.NOTHING) and not approve(
+        foreseen.summary, dry_run=dry_run, yes=yes, as_json=as_json
+    ):
+        return
     decision = restoring.restore(settings, foreseen, reason, context)
     show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 @ledger.command("apply-acl")
-def ledger_apply_acl(conf: Conf, as_json: AsJson = False) -> None:
+def ledger_apply_acl(
+    conf: Conf, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Apply zookeeper.acl to existing znodes."""
-    from etl.cli.screens import show_decision
     from etl.commands.pipelines import set_acl
 
-    decision = set_acl(settings_of(conf))
-    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
+    settings = settings_of(conf)
+    effect = (
+        f"zookeeper.acl: {settings.zookeeper.acl.value} is applied to the existing znodes of "
+        f"pipeline {settings.pipeline}"
+    )
+    if not dry_run:
+        confirm([effect], yes=yes, as_json=as_json)
+    decision = set_acl(settings, dry_run=dry_run)
+    _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
 
 pipelines = Commands(rich_markup_mode=None, help="Who loads.")
@@ -443,7 +511,7 @@ def pipelines_list(
     from etl.commands.pipelines import list_pipelines
 
     rows = list_pipelines(table_settings_of(conf), shows_all=all_groups)
-    show(as_json, rows, lambda: show_pipelines(rows))
+    show(as_json, {"pipelines": rows}, lambda: show_pipelines(rows))
 
 
 @pipelines.command("retire")
@@ -482,13 +550,23 @@ def pipelines_inherit(
         ),
     ],
     reason: Reason,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Continue where another pipeline of this table ended."""
-    from etl.cli.screens import show_decision
     from etl.commands import inherit_pipeline
 
     settings = table_settings_of(conf)
-    context = run_context()
-    decision = inherit_pipeline.inherit_pipeline(settings, predecessor, reason, context)
-    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
+    effect = (
+        f"Pipeline {settings.pipeline} continues where {predecessor} ended, which is retired if "
+        "this conf names all its topics"
+    )
+    if not dry_run:
+        confirm([effect], yes=yes, as_json=as_json)
+    context = run_context(quiet=quiet)
+    decision = inherit_pipeline.inherit_pipeline(
+        settings, predecessor, reason, context, dry_run=dry_run
+    )
+    _show_decision(decision, dry_run=dry_run, as_json=as_json)

@@ -107,6 +107,7 @@ MaxRecords = Annotated[
         "-n",
         "--max-records",
         min=1,
+        metavar="N",
         help=f"Default: {_MAX_RECORDS}; with --follow, and for consume: all.",
         show_default=False,
     ),
@@ -122,7 +123,9 @@ def records_show(
     ] = "earliest",
     last: Annotated[
         int | None,
-        typer.Option(min=1, help="The newest N, instead of --from.", show_default=False),
+        typer.Option(
+            min=1, metavar="N", help="The newest N, instead of --from.", show_default=False
+        ),
     ] = None,
     max_records: MaxRecords = None,
     timeout: Timeout = None,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from etl.cli.common_options import document_head
 from etl.commands.peek import Decoder, Ended, Undecoded
 from etl.records.decode import DecodedRecord
 from etl.report.describe import counted, format_time
@@ -82,7 +83,7 @@ class Document:
     def begin(self, peek: PeekedPartition) -> None:
         """Print the beginning of the document."""
         extent = {"log_start": peek.extent.log_start_offset, "end": peek.extent.end_offset}
-        head = json.dumps({**peek.log.place, **extent, "from": peek.from_offset})
+        head = json.dumps({**document_head(), **peek.log.place, **extent, "from": peek.from_offset})
         print(f'{head[:-1]}, "records": [')
 
     def show(self, record: DecodedRecord) -> None:
@@ -131,7 +132,7 @@ class TailDocument:
 
     def begin(self, tailed: TailedGroup) -> None:
         """Print the beginning of the document."""
-        head = json.dumps({"group": tailed.group, "topics": tailed.topics})
+        head = json.dumps({**document_head(), "group": tailed.group, "topics": tailed.topics})
         print(f'{head[:-1]}, "records": [')
 
     def show(self, record: StreamRecord) -> None:

@@ -22,8 +22,8 @@ from etl.cli.common_options import (
     Reason,
     Until,
     Yes,
+    approve,
     ask,
-    confirm,
     is_attended,
     run_context,
     show,
@@ -94,8 +94,7 @@ def backfills_run(
         only_retained=only_retained,
         only_missing=only_unloaded,
     )
-    needs_confirmation = not yes and is_attended(as_json=as_json)
-    if (dry_run or needs_confirmation) and not _confirm_backfill(
+    if (dry_run or not yes) and not _confirm_backfill(
         settings, name, request, context, dry_run=dry_run, as_json=as_json
     ):
         return
@@ -128,7 +127,7 @@ def backfills_list(conf: Conf, as_json: AsJson = False) -> None:
     from etl.commands.backfill import list_backfills
 
     rows = list_backfills(table_settings_of(conf))
-    show(as_json, rows, lambda: show_backfills(rows))
+    show(as_json, {"backfills": rows}, lambda: show_backfills(rows))
 
 
 @backfills.command("show")
@@ -146,6 +145,7 @@ def backfills_delete(
     conf: Conf,
     name: BackfillName,
     reason: Reason,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -166,7 +166,8 @@ def backfills_delete(
     if found["state"] in ("whole", "given up"):
         # a second deletion of a backfill that loads no more
         effect += ", and those of which the table has no row"
-    confirm([effect], yes=yes, as_json=as_json)
+    if not approve([effect], dry_run=dry_run, yes=yes, as_json=as_json):
+        return
     report, sentence = delete_backfill(
         settings, name, reason, run_context(quiet=quiet, as_json=as_json)
     )
@@ -187,8 +188,10 @@ def _confirm_backfill(
     dry_run: bool,
     as_json: bool,
 ) -> bool:
-    """Show what the backfill would load, and wait for a confirmation, unless it is a dry run.
+    """Show what a new backfill would load, and wait for a confirmation, unless it is a dry run.
     Return True if the backfill runs.
+
+    Raises SettingsError for a new backfill without a terminal.
     """
     from etl.cli.screens import show_backfill_preview, show_backfills
     from etl.commands.backfill import preview_backfill, show_backfill
@@ -197,12 +200,24 @@ def _confirm_backfill(
     if preview is None:
         document = show_backfill(settings, name)
         if dry_run:
-            show(as_json, document, lambda: show_backfills([document]))
+            shown = {"dry_run": True, **document}
+            show(as_json, shown, lambda: show_backfills([document]))
         return not dry_run
-    show(as_json, preview.as_json(), lambda: show_backfill_preview(preview))
+    loads_anything = bool(preview.beginning.claim.stretches)
+    if not dry_run and not is_attended(as_json=as_json):
+        if loads_anything:
+            raise SettingsError(
+                "A new backfill needs a confirmation, and there is no terminal for one. It would "
+                f"do: {preview.summary}",
+                key="--yes",
+                action="Check with --dry-run what it would load, then pass --yes",
+            )
+        return True
+    document = {"dry_run": True, **preview.as_json()}
+    show(as_json, document, lambda: show_backfill_preview(preview))
     if dry_run:
         return False
-    if preview.beginning.claim.stretches:
+    if loads_anything:
         ask("Load them?")
     return True
 
@@ -273,7 +288,7 @@ def _confirm_replay(
     from etl.commands.replay import preview_replay
 
     preview = preview_replay(settings, request, context)
-    show(as_json, preview.as_json(), lambda: show_replay(preview))
+    show(as_json, {"dry_run": True, **preview.as_json()}, lambda: show_replay(preview))
     if not dry_run:
         ask("Replace them?")
     return preview.plan

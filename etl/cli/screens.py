@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from etl.commands.doctor_machine import Verdict
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import BrokerPartition, render_log
 from etl.report.describe import counted, describe_by_topic
 from etl.report.run_progress import Verb, size_in_words, time_in_words
 
@@ -426,6 +426,12 @@ def show_decision(decision: DecisionResult) -> None:
     screen.print(decision.summary)
 
 
+def show_dry_run(decision: DecisionResult) -> None:
+    """Print what a command would report, had it changed something."""
+    screen.print("Nothing is changed. Without --dry-run the command would report:")
+    screen.print(decision.summary)
+
+
 def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:
     """Print the stored plans, a line each."""
     unit = "offsets"
@@ -452,23 +458,17 @@ def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:
 
 
 def show_plan(document: Mapping[str, Any]) -> None:
-    """Print one plan and its ranges."""
+    """Print one plan, its partitions and its losses."""
     version = document["table_version"]
     state = f"table version {version}"
     if version is None:
         state = "its result is not recorded"
-    screen.print(f"Plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
-    if document["run_key"]:
-        run_key = f"Run key {document['run_key']}"
-        if document["left_of_run_key"]:
-            run_key += ", whose end it does not reach"
-        screen.print(run_key, markup=False)
-    bounds = []
-    for bound in ("from", "until"):
-        if document[bound]:
-            bounds.append(f"{bound} {document[bound]['said']}")
-    if bounds:
-        screen.print(f"Requested: {' '.join(bounds)}", markup=False)
+    screen.print(
+        f"Plan {document['number']}: {document['kind']}, stored {document['created_at']}, {state}"
+    )
+    request = _request_of_plan(document)
+    if request:
+        screen.print(request, markup=False)
     if document["uncounted"]:
         screen.print(f"Its rows are not counted: {document['uncounted']}", markup=False)
     if document["reason"]:
@@ -477,25 +477,64 @@ def show_plan(document: Mapping[str, Any]) -> None:
             reason = f"supersedes {document['supersedes']}: {reason}"
         screen.print(reason, markup=False)
     for rows in document["vanished"]:
-        partition = f"{rows['topic']} {key_of_row(rows)}"
         screen.print(
-            f"Rows of {partition}, offsets {rows['from']} to {rows['until']} with incarnation "
-            f"{rows['incarnation']}, are of records that Kafka lost"
+            f"Rows of {_partition_of(rows)}, offsets {rows['from']} to {rows['until']} with "
+            f"incarnation {rows['incarnation']}, are of records that Kafka lost"
         )
-    ranges = []
-    for planned in document["ranges"]:
-        row = (
-            planned["topic"],
-            key_of_row(planned),
-            planned["from"],
-            planned["until"],
-            planned.get("rows"),
-            planned.get("fetched_bytes"),
-            planned.get("missing_offsets"),
+    _show_partitions_of_plan(document)
+    for loss in document["losses"]:
+        interval = f"{_partition_of(loss)}:{loss['from']}-{loss['until']}"
+        screen.print(f"Lost: {interval} ({loss['reason']})", markup=False)
+
+
+def _request_of_plan(document: Mapping[str, Any]) -> str:
+    """Return run key and bounds of a plan in one line; empty without any."""
+    parts = []
+    if document["run_key"]:
+        run_key = f"Run key {document['run_key']}"
+        if document["left_of_run_key"]:
+            run_key += " (the plan does not reach its end)"
+        parts.append(run_key)
+    for bound in ("from", "until"):
+        if document[bound]:
+            parts.append(f"{bound} {document[bound]['said']}")
+    return ", ".join(parts)
+
+
+def _partition_of(row: Mapping[str, Any]) -> str:
+    """Return the partition of a row of a document as commands name it: `clicks:3`."""
+    return render_log(log_of_row(row))
+
+
+def _show_partitions_of_plan(document: Mapping[str, Any]) -> None:
+    """Print a line for each range, and for each partition without one."""
+    loaded_until = {log_of_row(row): row["loaded_until"] for row in document["partitions"]}
+    rows = list(document["ranges"])  # of a replay or a backfill several of one partition
+    planned = {log_of_row(row) for row in rows}
+    rows += [row for row in document["partitions"] if log_of_row(row) not in planned]
+    lines = []
+    for row in sorted(rows, key=lambda row: (log_of_row(row), row.get("from", 0))):
+        log = log_of_row(row)
+        line = (
+            render_log(log),
+            row.get("from"),
+            row.get("until"),
+            row.get("rows"),
+            loaded_until.get(log),
+            row.get("fetched_bytes"),
+            row.get("missing_offsets"),
         )
-        ranges.append(row)
-    names = ("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets")
-    table(names, ranges)
+        lines.append(line)
+    names = (
+        "partition",
+        "from",
+        "until",
+        "rows",
+        "loaded until",
+        "fetched bytes",
+        "missing offsets",
+    )
+    table(names, lines)
 
 
 def show_pipelines(documents: Sequence[Mapping[str, Any]]) -> None:

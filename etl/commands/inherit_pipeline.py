@@ -16,11 +16,16 @@ Not here: the content of the plan, and what is rejected (etl/decide/inherit_pipe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from etl.commands.backfill import reject_table_without_backfills, reject_unfinished
-from etl.commands.operator_decisions import DecisionResult, as_member, store_decided
+from etl.commands.operator_decisions import (
+    DecisionResult,
+    as_member,
+    driver_lock,
+    store_decided,
+)
 from etl.commands.run import new_run_id
 from etl.decide.inherit_pipeline import (
     Loaded,
@@ -34,6 +39,7 @@ from etl.decide.loaded_intervals import with_backfills
 from etl.decide.member_offsets import as_left_to_others
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.partition_owners import (
+    foreseen_by_command,
     ownership_after_inheritance,
     reject_active_members,
     reject_partitions_of_other_members,
@@ -80,7 +86,12 @@ from etl.settings.sections import Settings
 
 
 def inherit_pipeline(
-    settings: Settings, predecessor: str, reason: str, run_context: RunContext = ALONE
+    settings: Settings,
+    predecessor: str,
+    reason: str,
+    run_context: RunContext = ALONE,
+    *,
+    dry_run: bool = False,
 ) -> DecisionResult:
     """Continue where another pipeline of this table ended.
 
@@ -99,17 +110,24 @@ def inherit_pipeline(
     run_id = new_run_id()
     with (
         open_services(settings, run_context, name=run_id) as services,
-        services.driving(run_id),
-        as_member(services, settings) as share,
+        driver_lock(services, run_id, dry_run=dry_run),
+        as_member(services, settings, dry_run=dry_run) as share,
     ):
         snapshot = replace(services.observe(), share=share)
+        if dry_run:
+            snapshot = foreseen_by_command(snapshot, settings)
         reject_active_members(snapshot, settings)
-        resumed = _resumed(services, predecessor, snapshot, run_id)
+        resumed = _resumed(services, predecessor, snapshot, run_id, dry_run=dry_run)
         if resumed:
             return resumed
         other = _find_pipeline(predecessor, _pipelines_in_table(services, snapshot.table))
-        with naming_table(settings), _driver_lock_of(services, other.app_id, run_id) as ledger:
-            return _inherit(services, ledger, other, snapshot, settings, reason, run_id)
+        with (
+            naming_table(settings),
+            _driver_lock_of(services, other.app_id, run_id, dry_run=dry_run) as ledger,
+        ):
+            return _inherit(
+                services, ledger, other, snapshot, settings, reason, run_id, dry_run=dry_run
+            )
 
 
 def _inherit(
@@ -120,6 +138,8 @@ def _inherit(
     settings: Settings,
     reason: str,
     run_id: str,
+    *,
+    dry_run: bool,
 ) -> DecisionResult:
     """Store the plan by which this pipeline inherits, under the driver locks of both.
 
@@ -136,7 +156,7 @@ def _inherit(
         if _is_of_group(other, settings):
             committed = snapshot.committed
         reject_unfinished_predecessor(other, other_ledger.read_ledger().newest, committed)
-    if not is_itself:
+    if not is_itself and not dry_run:
         _close_plan(services, other_ledger, other, run_id)
     # again: closing a plan adds a commit to the table
     other = _find_pipeline(other.app_id, _pipelines_in_table(services, snapshot.table))
@@ -152,7 +172,8 @@ def _inherit(
         # ledger was not in its ZooKeeper
         repair = repair_of(state, snapshot)
     report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
-    finish_repair(services, repair, report)
+    if not dry_run:
+        finish_repair(services, repair, report)
     snapshot = repaired(snapshot, repair)
     if isinstance(state, RebuildFromTable):
         state = state.state
@@ -180,26 +201,28 @@ def _inherit(
     reject_partitions_of_other_members(plan.positions, snapshot, settings)
     plan = with_id(ownership_after_inheritance(plan, snapshot, settings))
 
-    _take_in_pauses(services.ledger, other_ledger, {log.topic for log in predecessor.positions})
     to_retire = other_ledger
     if topics_left:
         to_retire = None
-    _retire(services, to_retire, snapshot, reason)
     known: Collection[BrokerPartition] = set()
     if state and not isinstance(state, FirstRun):
         known = plan_of(state).positions.keys()
-    take_in(
-        services.ledger,
-        intervals,
-        predecessor.positions,
-        table_id=plan.table_id or "",
-        known=known,
-        lives=predecessor.incarnations,
-    )
-    done = ""
-    if to_retire:
-        done = f"{name_of(other.app_id)} is retired, and no offset was committed"
-    store_decided(services, plan, state, snapshot.ledger, done=done)
+    if not dry_run:
+        topics = {log.topic for log in predecessor.positions}
+        _take_in_pauses(services.ledger, other_ledger, topics)
+        _retire(services, to_retire, snapshot, reason)
+        take_in(
+            services.ledger,
+            intervals,
+            predecessor.positions,
+            table_id=plan.table_id or "",
+            known=known,
+            lives=predecessor.incarnations,
+        )
+        done = ""
+        if to_retire:
+            done = f"{name_of(other.app_id)} is retired, and no offset was committed"
+        store_decided(services, plan, state, snapshot.ledger, done=done)
 
     given_up = {}
     if is_of_other_era:
@@ -255,9 +278,9 @@ def _is_of_group(other: OtherPipeline, settings: Settings) -> bool:
 
 @contextmanager
 def _driver_lock_of(
-    services: LiveServices, app_id: str, run_id: str
+    services: LiveServices, app_id: str, run_id: str, *, dry_run: bool
 ) -> Iterator[PlanLedger | None]:
-    """Context manager: the ledger of another pipeline, under its driver lock.
+    """Context manager: the ledger of another pipeline, under its driver lock; a dry run needs none.
 
     None for this pipeline, and if the ledger is not in this ZooKeeper. Raises Owned.
     """
@@ -265,6 +288,9 @@ def _driver_lock_of(
     ledger = PlanLedger(services.zookeeper, group, pipeline)
     if _is_this_pipeline(app_id, services.settings) or ledger.read_ledger().uid is None:
         yield None
+        return
+    if dry_run:
+        yield ledger
         return
     with DriverLock(services.zookeeper, group, pipeline).driving(
         run_id, wait_s=services.settings.ledger.lock_timeout_s
@@ -351,7 +377,7 @@ def _retire(
 
 
 def _resumed(
-    services: LiveServices, name: str, snapshot: Snapshot, run_id: str
+    services: LiveServices, name: str, snapshot: Snapshot, run_id: str, *, dry_run: bool
 ) -> DecisionResult | None:
     """Resume this pipeline if `name` inherited from it, and has stored and committed no plan.
 
@@ -369,9 +395,12 @@ def _resumed(
     if retirement is None or retirement.taken_over_by != successor:
         return None
     ledger = PlanLedger(services.zookeeper, group, pipeline)
-    with DriverLock(services.zookeeper, group, pipeline).driving(
-        run_id, wait_s=settings.ledger.lock_timeout_s
-    ):
+    lock: AbstractContextManager[object] = nullcontext()
+    if not dry_run:
+        lock = DriverLock(services.zookeeper, group, pipeline).driving(
+            run_id, wait_s=settings.ledger.lock_timeout_s
+        )
+    with lock:
         number = 0
         for in_table in _pipelines_in_table(services, snapshot.table):
             if in_table.app_id.endswith(f"/{successor}"):
@@ -381,10 +410,13 @@ def _resumed(
                 break
         stored = ledger.read_ledger().newest
         if stored and stored.number > number and services.app_id in stored.taken:
+            if dry_run:
+                return None
             with _services_of(ledger, services, run_id) as other_services:
                 close_stored_plan(other_services, _taken_over_by(settings))
             return None
-        services.ledger.resume(pipelines_version=services.ledger.pipelines_version() or 0)
+        if not dry_run:
+            services.ledger.resume(pipelines_version=services.ledger.pipelines_version() or 0)
     sentence = (
         f"{successor} never continued this pipeline, and will not: this pipeline is in service "
         "again, at its own loaded-until offsets"

@@ -38,6 +38,7 @@ from etl.decide.member_offsets import (
 from etl.decide.next_step import plan_superseding, repair_of, repaired
 from etl.decide.partition_owners import (
     command_plan,
+    foreseen_by_command,
     joins_for_commands,
     leave_to_owners,
     reject_active_members,
@@ -117,7 +118,9 @@ class DecisionResult:
 # -- etl table accept-changes
 
 
-def accept_table(settings: Settings, version: str, reason: str) -> DecisionResult:
+def accept_table(
+    settings: Settings, version: str, reason: str, *, dry_run: bool = False
+) -> DecisionResult:
     """Accept the table at `version`; the next plan starts at the loaded-until offsets.
 
     `none`: accept that there is no table. Changes by other writers up to that version stop no
@@ -129,10 +132,13 @@ def accept_table(settings: Settings, version: str, reason: str) -> DecisionResul
     Raises SettingsError if the table is at another version, or if there is no plan and nothing to
     accept; LedgersDisagree for a table that another ledger of the same name wrote.
     """
-    with open_services(settings, ALONE) as services, services.driving(new_run_id()):
+    with (
+        open_services(settings, ALONE) as services,
+        driver_lock(services, new_run_id(), dry_run=dry_run),
+    ):
         ledger = services.ledger.read_ledger()
         if ledger.newest is None:
-            return _acknowledge_rows(services, version, reason)
+            return _acknowledge_rows(services, version, reason, dry_run=dry_run)
         table = services.read_table(ledger)
         topics: tuple[str, ...] = ()
         if ledger.newest.rows_before:
@@ -148,13 +154,17 @@ def accept_table(settings: Settings, version: str, reason: str) -> DecisionResul
         decision = decide_on_table(
             services, ledger, ledger.newest, table, reason=reason, at_ms=at_ms
         )
-        services.note_removals(changes)
-        record_found(services, ledger.newest, table, decision)
-        backfills = accepted_with_backfills(services, table, reason=reason, at_ms=at_ms)
+        if not dry_run:
+            services.note_removals(changes)
+            record_found(services, ledger.newest, table, decision)
+        backfills = accepted_with_backfills(
+            services, table, reason=reason, at_ms=at_ms, dry_run=dry_run
+        )
         acknowledgement = replace(
             decision.acknowledgement, beside=backfills.decisions, rows_of=topics
         )
-        services.ledger.acknowledge(acknowledgement)
+        if not dry_run:
+            services.ledger.acknowledge(acknowledgement)
 
     accepted_state = "that there is no table"
     if table is not None:
@@ -174,7 +184,9 @@ def accept_table(settings: Settings, version: str, reason: str) -> DecisionResul
     )
 
 
-def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> DecisionResult:
+def _acknowledge_rows(
+    services: LiveServices, version: str, reason: str, *, dry_run: bool
+) -> DecisionResult:
     """Accept the table before plan 1.
 
     Rows of other writers in the topics of the conf count as rows of another incarnation. Raises
@@ -205,7 +217,8 @@ def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> Deci
         place=place.place,
         rows_of=topics,
     )
-    services.ledger.acknowledge(acknowledgement)
+    if not dry_run:
+        services.ledger.acknowledge(acknowledgement)
     sentence = f"Accepted table {table.id} at version {table.version}, before plan 1: {reason}"
     sentence += describe_accepted(topics)
     return _ruling_on_table(sentence, acknowledgement, [])
@@ -357,7 +370,7 @@ class BackfillDecisions:
 
 
 def accepted_with_backfills(
-    live: LiveServices, table: Table | None, *, reason: str, at_ms: int
+    live: LiveServices, table: Table | None, *, reason: str, at_ms: int, dry_run: bool = False
 ) -> BackfillDecisions:
     """Decide for each backfill with rows in that table, and record the rows that are found."""
     decisions: dict[str, Acknowledgement] = {}
@@ -387,7 +400,8 @@ def accepted_with_backfills(
         except NeedsDecision as error:
             unknown[reservation.name] = error.message
             continue
-        record_found(own, plan, current, decision)
+        if not dry_run:
+            record_found(own, plan, current, decision)
         decisions[reservation.name] = decision.acknowledgement
     return BackfillDecisions(decisions, unknown)
 
@@ -402,6 +416,7 @@ def supersede(
     skips: tuple[str, ...],
     *,
     is_handed_over: bool = False,
+    dry_run: bool = False,
 ) -> DecisionResult:
     """Replace plan `number`, which is stored and not in the table; the next run executes the new
     one.
@@ -416,9 +431,12 @@ def supersede(
     NeedsDecision if the plan is in the table.
     """
     skipped = tuple(parse_skip(text) for text in skips)
-    with open_services(settings, ALONE) as services, services.driving(new_run_id()):
+    with (
+        open_services(settings, ALONE) as services,
+        driver_lock(services, new_run_id(), dry_run=dry_run),
+    ):
         before = services.read_ledger()
-        if before.newest and is_left_open(before):
+        if before.newest and is_left_open(before) and not dry_run:
             services.fence(before.newest)
         observed = services.observe(
             lambda log: [skip.until_offset for skip in skipped if skip.log == log]
@@ -436,14 +454,22 @@ def supersede(
         _reject_finished(number, where_we_stand(snapshot, settings), snapshot.table)
         if newest.handed_over is False or is_handed_over:
             return _settle_commit(
-                services, newest, snapshot, reason, skips, is_handed_over=is_handed_over
+                services,
+                newest,
+                snapshot,
+                reason,
+                skips,
+                is_handed_over=is_handed_over,
+                dry_run=dry_run,
             )
         old = correct_start_offsets(newest, services.ledger.read_plan(number - 1), snapshot)
         replacement = plan_superseding(
             Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms()
         )
-        lost = _warn_of_losses(replacement, newest)
-        services.supersede(replacement, snapshot.ledger)
+        lost = _new_losses(replacement, newest)
+        if not dry_run:
+            _warn_of_losses(lost)
+            services.supersede(replacement, snapshot.ledger)
 
     sentence = (
         f"Plan {number} ({newest.id}) was superseded by {replacement.id}, which the next run "
@@ -468,6 +494,7 @@ def _settle_commit(
     skips: tuple[str, ...],
     *,
     is_handed_over: bool,
+    dry_run: bool,
 ) -> DecisionResult:
     """Settle a rejected or in-doubt offset commit as the operator decided.
 
@@ -480,7 +507,7 @@ def _settle_commit(
             action="Leave --skip out",
         )
     if not is_handed_over:
-        return _leave_to_group(services, plan, snapshot, reason)
+        return _leave_to_group(services, plan, snapshot, reason, dry_run=dry_run)
 
     if commit_outcome(plan, snapshot.committed) is not CommitOutcome.UNTOLD:
         raise SettingsError(
@@ -489,7 +516,8 @@ def _settle_commit(
             key="--assume-offsets-committed",
         )
     marked = replace(plan, handed_over=True)
-    write_mark(services.ledger, marked)
+    if not dry_run:
+        write_mark(services.ledger, marked)
     sentence = (
         f"The offsets of plan {plan.number} ({plan.id}) count as committed, and the next run "
         f"executes it: {reason}"
@@ -499,7 +527,7 @@ def _settle_commit(
 
 
 def _leave_to_group(
-    services: LiveServices, plan: Plan, snapshot: Snapshot, reason: str
+    services: LiveServices, plan: Plan, snapshot: Snapshot, reason: str, *, dry_run: bool
 ) -> DecisionResult:
     """Replace the plan by one without the offsets that were not committed."""
     is_in_part = commit_outcome(plan, snapshot.committed) is CommitOutcome.IN_PART
@@ -510,7 +538,8 @@ def _leave_to_group(
         uncommitted = plan.positions.keys()
         described_part = "its offsets are"
     replacement = with_id(plan_without_uncommitted(plan, uncommitted, reason, now_ms=now_ms()))
-    reject_fenced_plan(services.supersede(replacement, snapshot.ledger))
+    if not dry_run:
+        reject_fenced_plan(services.supersede(replacement, snapshot.ledger))
     sentence = (
         f"Plan {plan.number} ({plan.id}) was superseded by {replacement.id}: {described_part} "
         "left to the group"
@@ -572,6 +601,7 @@ def accept_partitions(
     *,
     at: int | None = None,
     is_same_log: bool = False,
+    dry_run: bool = False,
 ) -> DecisionResult:
     """Accept truncated or recreated partitions, each `TOPIC` or `TOPIC:PARTITION`; the next run
     continues with them.
@@ -588,10 +618,12 @@ def accept_partitions(
     run_id = new_run_id()
     with (
         open_services(settings, ALONE) as services,
-        services.driving(run_id),
-        as_member(services, settings) as assignment,
+        driver_lock(services, run_id, dry_run=dry_run),
+        as_member(services, settings, dry_run=dry_run) as assignment,
     ):
         snapshot = replace(services.observe(request.offsets_of), share=assignment)
+        if dry_run:
+            snapshot = foreseen_by_command(snapshot, settings)
         reject_active_members(snapshot, settings)
         state = where_we_stand(snapshot, settings)
         reject_unrecorded_commit(state, snapshot, settings)
@@ -612,7 +644,8 @@ def accept_partitions(
             state = Replay(state.plan)
         repair = repair_of(state, snapshot)
         report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
-        finish_repair(services, repair, report)
+        if not dry_run:
+            finish_repair(services, repair, report)
         snapshot = repaired(snapshot, repair)
 
         plan = plan_reset(state, snapshot, settings, request, now_ms=now_ms())
@@ -623,8 +656,10 @@ def accept_partitions(
         reject_restart_of_reserved_partition(plan, old, unloaded_by_backfill(services.ledger))
         lost: tuple[Loss, ...] = ()
         if isinstance(state, Replay):
-            lost = _warn_of_losses(plan, old)
-        store_decided(services, plan, state, snapshot.ledger)
+            lost = _new_losses(plan, old)
+        if not dry_run:
+            _warn_of_losses(lost)
+            store_decided(services, plan, state, snapshot.ledger)
 
     is_stored = isinstance(state, Replay)
     sentences = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
@@ -658,7 +693,11 @@ def _plan_of(state: UpToDate | Replay) -> Plan:
 
 
 def lookup_path(
-    settings: Settings, run_context: RunContext = ALONE, *, is_made: bool = False
+    settings: Settings,
+    run_context: RunContext = ALONE,
+    *,
+    is_made: bool = False,
+    dry_run: bool = False,
 ) -> DecisionResult:
     """Look the table's location up with Spark, and store it for runs.
 
@@ -672,8 +711,17 @@ def lookup_path(
             key=KEY,
             action="Check with `etl doctor CONF`",
         )
+    if is_made and dry_run:
+        raise SettingsError(
+            "--create-empty creates a table in the catalog, which a dry run does not",
+            key="--dry-run",
+            action="Pass --dry-run without --create-empty, to see what the catalog reports",
+        )
     run_id = new_run_id()
-    with open_services(settings, run_context, name=run_id) as services, services.driving(run_id):
+    with (
+        open_services(settings, run_context, name=run_id) as services,
+        driver_lock(services, run_id, dry_run=dry_run),
+    ):
         found = ask(
             settings,
             run_context,
@@ -683,7 +731,8 @@ def lookup_path(
         )
         before = read_named_table(services.ledger)
         ledger = services.ledger.read_ledger()
-        write_named_table(services.ledger, found)
+        if not dry_run:
+            write_named_table(services.ledger, found)
 
     sentence = describe_location(
         before, found, ledger, _last_plan_in_table(settings, found, ledger)
@@ -769,13 +818,24 @@ def with_table(settings: Settings, run_context: RunContext = ALONE) -> Settings:
 # -- shared by commands that store a plan
 
 
+def driver_lock(
+    services: LiveServices, run_id: str, *, dry_run: bool
+) -> contextlib.AbstractContextManager[None]:
+    """Context manager: hold the driver lock; a dry run, which stores nothing, needs none."""
+    if dry_run:
+        return contextlib.nullcontext()
+    return services.driving(run_id)
+
+
 @contextlib.contextmanager
-def as_member(services: Services, settings: Settings) -> Iterator[MemberAssignment | None]:
-    """Join the group for the duration of a command, if runs join it.
+def as_member(
+    services: Services, settings: Settings, *, dry_run: bool = False
+) -> Iterator[MemberAssignment | None]:
+    """Join the group for the duration of a command, if runs join it; a dry run does not.
 
     Yields the assignment; None if commands do not join. Raises as `Member.join`.
     """
-    member = services.member() if joins_for_commands(settings) else None
+    member = services.member() if joins_for_commands(settings) and not dry_run else None
     if member is None:
         yield None
         return
@@ -815,9 +875,12 @@ def describe_stored_plan(plan: Plan, reason: str) -> list[str]:
     return sentences
 
 
-def _warn_of_losses(plan: Plan, old: Plan) -> tuple[Loss, ...]:
-    """Log what `plan`, which replaces `old`, gives up, before it is stored; return these losses."""
-    lost = tuple(loss for loss in plan.losses if loss not in old.losses)
+def _new_losses(plan: Plan, old: Plan) -> tuple[Loss, ...]:
+    """Return what `plan`, which replaces `old`, gives up."""
+    return tuple(loss for loss in plan.losses if loss not in old.losses)
+
+
+def _warn_of_losses(lost: Collection[Loss]) -> None:
+    """Log what a plan gives up, before it is stored."""
     for sentence in describe_given_up(lost):
         _log.warning("%s", sentence)
-    return lost

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 from etl.commands.backfill import backfills_of_pipeline, reject_unfinished
-from etl.commands.operator_decisions import DecisionResult
+from etl.commands.operator_decisions import DecisionResult, driver_lock
 from etl.commands.run import new_run_id
 from etl.decide.partition_owners import reject_retiring_unfinished
 from etl.decide.reconcile import reject_shared_topics
@@ -241,7 +241,7 @@ def _state_of(ledger: Ledger, retirement: Retirement | None, driver: DriverNode 
     return State.UP_TO_DATE if ledger.applied else State.STORED
 
 
-def set_acl(settings: Settings) -> DecisionResult:
+def set_acl(settings: Settings, *, dry_run: bool = False) -> DecisionResult:
     """Apply the ACL of the conf to all znodes of the pipeline and of its backfills.
 
     Raises SettingsError if there is no such pipeline, Owned while a run of the pipeline or of a
@@ -255,7 +255,7 @@ def set_acl(settings: Settings) -> DecisionResult:
                 "with zookeeper.acl",
                 action="Check with `etl pipelines list CONF`",
             )
-        with services.driving(new_run_id()):
+        with driver_lock(services, new_run_id(), dry_run=dry_run):
             paths = kept_by(services.zookeeper, settings.group.id, settings.pipeline)
             own_driver = PipelinePaths(settings.group.id, settings.pipeline).driver
             for path in paths:
@@ -265,7 +265,9 @@ def set_acl(settings: Settings) -> DecisionResult:
                         znode=path,
                         action="Run this command again when it has ended",
                     )
-            changed = apply_acls(services.zookeeper, paths)
+            changed = len(paths)
+            if not dry_run:
+                changed = apply_acls(services.zookeeper, paths)
     writers = "everybody"
     if access.acl is not Acl.OPEN:
         writers = f"{describe_identity(access)}, alone"

@@ -625,7 +625,7 @@ def backfill_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
     arguments = [conf, str(params["name"]), *range_arguments(params)]
     if params.get("only_unloaded"):
         arguments.append("--only-unloaded")
-    return [*arguments, "--json"]
+    return [*arguments, "--yes", "--json"]
 
 
 class Verdict(str, Enum):

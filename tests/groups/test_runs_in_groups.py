@@ -127,7 +127,7 @@ def decided(shared: Shared, point: str) -> None:
         ruled = shared.pipeline.door(
             "plans",
             "supersede",
-            after=["1", *words, "--reason", "looked what the others read"],
+            after=["1", *words, "--reason", "looked what the others read", "--yes"],
             json_too=False,
         )
         assert ruled.code == 0, ruled.err

@@ -88,7 +88,7 @@ def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
     assert sum(pipeline.in_table().values()) == 100
-    command_with(pipeline, ("backfills", "run"), "old", "--from", "0", "--until", "100")
+    command_with(pipeline, ("backfills", "run"), "old", "--from", "0", "--until", "100", "--yes")
     assert pipeline.is_whole()
     command_with(
         pipeline,

@@ -44,7 +44,7 @@ def test_run_and_doctor_end_with_the_exit_code_the_key_and_the_file_and_nothing_
         failing.pattern, " ".join(ran.err.split())
     ), ran.err
     lines = [
-        line for line in looked.document["lines"] if line.get("error") == failing.kind.__name__
+        line for line in looked.document["checks"] if line.get("error") == failing.kind.__name__
     ]
     reported = [
         f"{line['found']} {line['to_do']}"

@@ -39,7 +39,7 @@ def advised(pipeline: Pipeline) -> tuple[str, str]:
     """The verdict of doctor's line on ACLs, and what it found; it lets a run begin."""
     result = pipeline.door("doctor")
     assert result.code == 0, result.out
-    [line] = [line for line in result.document["lines"] if line["name"] == "znode ACLs"]
+    [line] = [line for line in result.document["checks"] if line["name"] == "znode ACLs"]
     return line["verdict"], f"{line['found']} {line['to_do']}"
 
 
@@ -76,7 +76,9 @@ def test_open_znodes_are_guarded_by_a_command_and_opened_again_by_it(
     secured: Secured, piped: MakePipeline
 ) -> None:
     pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(None))
-    refused(pipeline.door("ledger", "apply-acl"), 2, "The group has no pipeline clicks")
+    refused(
+        pipeline.door("ledger", "apply-acl", after=["--yes"]), 2, "The group has no pipeline clicks"
+    )
     loaded(pipeline)
     assert advised(pipeline)[0] == "ok"
     under(secured, pipeline, "sasl", acl="creator")
@@ -90,7 +92,7 @@ def test_open_znodes_are_guarded_by_a_command_and_opened_again_by_it(
         and "can be changed by everybody, and zookeeper.acl is creator" in result
         and "apply-acl" in result
     )
-    done = pipeline.door("ledger", "apply-acl")
+    done = pipeline.door("ledger", "apply-acl", after=["--yes"])
     assert (
         done.code == 0
         and done.document["acl"] == "creator"
@@ -109,7 +111,7 @@ def test_open_znodes_are_guarded_by_a_command_and_opened_again_by_it(
         "none, since zookeeper.auth.scheme is not set",
         "apply-acl",
     )
-    refused(pipeline.door("ledger", "apply-acl"), 2, "ZooKeeper denies access")
+    refused(pipeline.door("ledger", "apply-acl", after=["--yes"]), 2, "ZooKeeper denies access")
     under(secured, pipeline, "sasl", acl="open")
     loaded(pipeline)
     verdict, result = advised(pipeline)
@@ -117,7 +119,7 @@ def test_open_znodes_are_guarded_by_a_command_and_opened_again_by_it(
         verdict == "advice"
         and "can be changed by sasl:etl alone, and zookeeper.acl is open" in result
     )
-    assert pipeline.door("ledger", "apply-acl").code == 0
+    assert pipeline.door("ledger", "apply-acl", after=["--yes"]).code == 0
     assert rights(secured, pipeline) == ({EVERYBODY}, {EVERYBODY})
     under(secured, pipeline, None)
     loaded(pipeline)
@@ -145,7 +147,7 @@ def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_co
     under(secured, pipeline, scheme, user="another", acl="creator")
     for words, after in (
         (("run",), ()),
-        (("ledger", "apply-acl"), ()),
+        (("ledger", "apply-acl"), ("--yes",)),
         (("pipelines", "retire"), ("--reason", "seen")),
         (("topics", "pause"), ("-p", f"{pipeline.topic}:0", "--reason", "seen")),
     ):
@@ -155,9 +157,9 @@ def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_co
     assert pipeline.door("lag").code == 0, "who only looks is let in"
 
     under(secured, pipeline, scheme, acl="open")
-    assert pipeline.door("ledger", "apply-acl").code == 0
+    assert pipeline.door("ledger", "apply-acl", after=["--yes"]).code == 0
     under(secured, pipeline, scheme, user="another", acl="creator")
-    assert pipeline.door("ledger", "apply-acl").code == 0
+    assert pipeline.door("ledger", "apply-acl", after=["--yes"]).code == 0
     pipeline.ran()
     assert pipeline.is_whole() and len(rights(secured, pipeline)[0]) == 1
     assert advised(pipeline)[0] == "ok"
@@ -173,7 +175,7 @@ def test_where_a_login_is_lost_the_superuser_opens_what_it_guarded(
     loaded(pipeline)
     assert (
         under(secured, pipeline, "digest", user="super", acl="open")
-        .door("ledger", "apply-acl")
+        .door("ledger", "apply-acl", after=["--yes"])
         .code
         == 0
     )
@@ -190,4 +192,6 @@ def test_no_run_is_at_work_while_acls_are_set(secured: Secured, piped: MakePipel
         ZooKeeper(way.connect, access=way.access) as other,
         DriverLock(other, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
     ):
-        refused(pipeline.door("ledger", "apply-acl"), 4, "Another driver is at work")
+        refused(
+            pipeline.door("ledger", "apply-acl", after=["--yes"]), 4, "Another driver is at work"
+        )

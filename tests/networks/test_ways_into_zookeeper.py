@@ -399,7 +399,7 @@ def test_files_of_a_conf_are_relative_to_it(servers: Servers, tmp_path: Path) ->
         )
     )
     result = run_etl("plans", "list", str(conf), "--json")
-    assert (result.code, result.document) == (0, []), result.err
+    assert (result.code, result.document["plans"]) == (0, []), result.err
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_doctors_probes_enter_and_log_in_as_a_run_does(
         )
     )
     lines = {
-        line["name"]: line for line in run_etl("doctor", str(conf), "--json").document["lines"]
+        line["name"]: line for line in run_etl("doctor", str(conf), "--json").document["checks"]
     }
     for name in ("ZooKeeper", "request limit", "znode permissions"):
         assert lines[name]["verdict"] == "ok", lines[name]

@@ -88,7 +88,7 @@ def test_a_backfill_retried_during_the_lost_workers_driver_loads_its_interval_on
         120,
     )
     assert ran.returned["outcomes"][-1].startswith(
-        f"backfill four is complete: {BEFORE_FIVE * PARTITIONS} offsets of {PARTITIONS} partitions"
+        f"Backfill four: all {BEFORE_FIVE * PARTITIONS} offsets of {PARTITIONS} partitions loaded"
     )
     assert real.rows() == [record for record in real.records() if record[1] < BEFORE_FIVE + 10], (
         "that hour and the next one, once"

@@ -200,6 +200,7 @@ def test_a_backfill_has_a_name_by_which_a_retry_resumes_it(stand_in: StandIn) ->
         FIVE,
         "--until",
         SIX,
+        "--yes",
         "--json",
     ]
 

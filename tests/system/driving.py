@@ -118,7 +118,7 @@ class Pipeline:
         partitions = [word for name in words[:options] for word in ("-p", name)]
         return run_etl(
             *("topics", "accept-changes", str(self.conf), *partitions, *words[options:]),
-            *("--reason", "seen", "--json"),
+            *("--reason", "seen", "--yes", "--json"),
         )
 
     def run(self) -> CommandResult:
@@ -321,7 +321,7 @@ def take_over(heir: Pipeline, before: Pipeline) -> None:
     taken = heir.door(
         "pipelines",
         "inherit",
-        after=("--predecessor", f"{before.group}/clicks", "--reason", "renamed"),
+        after=("--predecessor", f"{before.group}/clicks", "--reason", "renamed", "--yes"),
     )
     assert taken.code == 0, taken.err
     heir.ran()

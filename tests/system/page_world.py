@@ -177,7 +177,10 @@ class PageWorld:
 
     def newest_plan(self) -> str:
         return str(
-            max(row["number"] for row in run_etl("plans", "list", str(CONF), "--json").document)
+            max(
+                row["number"]
+                for row in run_etl("plans", "list", str(CONF), "--json").document["plans"]
+            )
         )
 
     def newest_run(self) -> str:

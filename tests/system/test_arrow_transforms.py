@@ -116,7 +116,7 @@ def test_an_error_of_the_function_is_reported_before_a_plan_is_stored_by_plan_do
         decoding.settings["transform"]["record_batch"] = f"{MODULE}:{function}"
         refused(decoding.run(), 2, words, "transform.record_batch")
         refused(decoding.door("run", after=["--dry-run"]), 2, words, "transform.record_batch")
-    assert decoding.door("plans", "list").document == []
+    assert decoding.door("plans", "list").document["plans"] == []
     assert decoding.door("doctor").code == 2
 
 
@@ -157,7 +157,7 @@ def test_a_table_of_other_columns_is_refused_before_a_plan_is_stored(decoding: P
     decoding.settings["transform"] = shaped
     refused(decoding.run(), 2, "The table has no column size")
     refused(decoding.door("run", after=["--dry-run"]), 2, "The table has no column size")
-    assert [plan["number"] for plan in decoding.door("plans", "list").document] == [1]
+    assert [plan["number"] for plan in decoding.door("plans", "list").document["plans"]] == [1]
 
 
 @pytest.mark.long
@@ -239,7 +239,9 @@ def test_a_backfill_makes_its_rows_by_the_function_too(decoding: Pipeline) -> No
     decoding.produce(400)
     decoding.settings["source"] = {"starting_offsets": "latest"}
     decoding.ran()
-    result = decoding.door("backfills", "run", after=("old", "--from", "0", "--until", "100"))
+    result = decoding.door(
+        "backfills", "run", after=("old", "--from", "0", "--until", "100", "--yes")
+    )
     assert result.code == 0, result.err
     assert all(row["half"] * 2 == row["offset"] for row in rows_in(decoding.table))
     assert decoding.is_whole()

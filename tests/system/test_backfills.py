@@ -20,7 +20,7 @@ INTERVAL = ("--from", "0", "--until", "100")
 
 
 def backfill(pipeline: Pipeline, *words: str) -> Any:
-    return pipeline.door("backfills", "run", after=words)
+    return pipeline.door("backfills", "run", after=(*words, "--yes"))
 
 
 def test_records_before_the_start_are_loaded_once_and_verify_and_the_next_run_accept_them(
@@ -31,19 +31,19 @@ def test_records_before_the_start_are_loaded_once_and_verify_and_the_next_run_ac
     assert (shown.code, shown.document["offsets"], len(shown.document["loads"])) == (0, 400, 4), (
         shown.err
     )
-    assert pipeline.door("backfills", "list").document == []
+    assert pipeline.door("backfills", "list").document["backfills"] == []
 
     result = backfill(pipeline, "old", *INTERVAL)
     assert result.code == 0, result.err
     assert result.outcomes == ["ingested", "ingested", "ingested", "backfill_done"]
     assert (
         result.document["outcomes"][-1]["message"]
-        == "backfill old is complete: 400 offsets of 4 partitions"
+        == "Backfill old: all 400 offsets of 4 partitions loaded"
     )
     assert pipeline.is_whole() and pipeline.committed() == offsets
     assert backfill(pipeline, "old", *INTERVAL).outcomes == ["already_loaded"]
     assert pipeline.door("backfills", "run", after=("old",)).outcomes == ["already_loaded"]
-    [row] = pipeline.door("backfills", "list").document
+    [row] = pipeline.door("backfills", "list").document["backfills"]
     assert (row["state"], row["loaded"], row["left"], row["newest_plan"]) == ("whole", 400, 0, 3)
 
     assert pipeline.ran().outcomes == ["up_to_date"]
@@ -53,7 +53,7 @@ def test_records_before_the_start_are_loaded_once_and_verify_and_the_next_run_ac
     assert pipeline.ran().outcomes == ["ingested"]
     assert pipeline.door("verify").document["found_rows"] == 640 and pipeline.is_whole()
     assert pipeline.door("doctor").code == 0
-    [listed] = pipeline.door("pipelines", "list").document
+    [listed] = pipeline.door("pipelines", "list").document["pipelines"]
     assert (listed["pipeline"], listed["backfills"]) == (
         "clicks",
         [{"name": "old", "state": "whole"}],
@@ -65,10 +65,10 @@ def test_an_interrupted_backfill_continues_during_runs_of_the_pipeline(
     late: Pipeline, verb: str
 ) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
-    assert late.door("backfills", "list").document[0]["state"] == "stopped"
+    assert late.door("backfills", "list").document["backfills"][0]["state"] == "stopped"
     assert late.door("verify").code == 0
     [reported] = [
-        line for line in late.door("doctor").document["lines"] if line["name"] == "backfills"
+        line for line in late.door("doctor").document["checks"] if line["name"] == "backfills"
     ]
     assert reported["verdict"] == "advice" and "old is stopped" in reported["found"], reported
     late.produce(40)
@@ -84,7 +84,7 @@ def test_one_that_is_given_up_keeps_what_it_loaded_and_another_one_fills_the_res
     rows = DeltaTable(str(late.table)).to_pyarrow_table(columns=["offset"]).num_rows
     given_up = late.door("backfills", "delete", after=("old", "--reason", "too slow", "--yes"))
     assert given_up.code == 0, given_up.err
-    [row] = late.door("backfills", "list").document
+    [row] = late.door("backfills", "list").document["backfills"]
     assert (row["state"], row["loaded"], row["reason"]) == ("given up", rows - 200, "too slow")
     refused(backfill(late, "old", *INTERVAL), 2, "was given up: too slow")
     assert backfill(late, "rest", *INTERVAL, "--only-unloaded").code == 0
@@ -119,7 +119,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
         2,
         "No backfill of this name exists",
     )
-    assert late.door("backfills", "list").document == []
+    assert late.door("backfills", "list").document["backfills"] == []
     assert backfill(late, "b", "--from", "10", "--until", "20").code == 0
     refused(
         backfill(late, "b", "--from", "10", "--until", "21"),
@@ -151,7 +151,9 @@ def test_deleted_rows_of_a_complete_backfill_are_released_and_loaded_by_another_
         "table accept-changes",
     )
     version = DeltaTable(str(pipeline.table)).version()
-    accepted = pipeline.door("table", "accept-changes", after=(str(version), "--reason", "a test"))
+    accepted = pipeline.door(
+        "table", "accept-changes", after=(str(version), "--reason", "a test", "--yes")
+    )
     assert accepted.code == 0, accepted.err
     refused(
         backfill(pipeline, "new", *INTERVAL),
@@ -161,7 +163,7 @@ def test_deleted_rows_of_a_complete_backfill_are_released_and_loaded_by_another_
     )
     given_up = pipeline.door("backfills", "delete", after=(*name, "--yes"))
     assert given_up.code == 0, given_up.err
-    [row] = pipeline.door("backfills", "list").document
+    [row] = pipeline.door("backfills", "list").document["backfills"]
     assert (row["state"], row["loaded"]) == ("given up", 360)
     assert pipeline.door("verify").document["found_rows"] == 560
 
@@ -185,7 +187,9 @@ def test_offsets_missing_in_an_accepted_copy_are_released_also_for_a_deleted_top
         "now the table does not hold it",
         f"etl table accept-changes CONF {last - 1}",
     )
-    accepted = late.door("table", "accept-changes", after=(str(last - 1), "--reason", "a test"))
+    accepted = late.door(
+        "table", "accept-changes", after=(str(last - 1), "--reason", "a test", "--yes")
+    )
     assert accepted.code == 0, accepted.err
     refused(
         late.door("backfills", "run", after=("old",)),

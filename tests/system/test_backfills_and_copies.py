@@ -21,7 +21,7 @@ from tests.system.driving import (
 )
 
 pytestmark = pytest.mark.without_spark
-INTERVAL = ("--from", "0", "--until", "100")
+INTERVAL = ("--from", "0", "--until", "100", "--yes")
 NAME = ("old",)
 GIVING_UP = (*NAME, "--reason", "a test", "--yes")
 Znodes = Mapping[str, bytes]
@@ -97,7 +97,8 @@ def test_without_its_table_a_backfill_is_not_deleted_and_once_it_is_back_the_loa
     away.rename(late.table)
     assert abandon(late).code == 0
     assert (
-        late.door("backfills", "list").document[0]["loaded"] == sum(late.in_table().values()) - 200
+        late.door("backfills", "list").document["backfills"][0]["loaded"]
+        == sum(late.in_table().values()) - 200
     )
     assert late.door("backfills", "run", after=("rest", *INTERVAL, "--only-unloaded")).code == 0
     assert late.is_whole() and late.door("verify").document["found_rows"] == 600
@@ -117,7 +118,10 @@ def test_a_backfill_of_a_lost_table_is_deleted_after_the_acceptance_and_reserves
         "table accept-changes CONF 0",
     )
     refused(maintain(late), 2, "This pipeline has no commit in the table")
-    assert late.door("table", "accept-changes", after=("0", "--reason", "a new table")).code == 0
+    assert (
+        late.door("table", "accept-changes", after=("0", "--reason", "a new table", "--yes")).code
+        == 0
+    )
     assert abandon(late).code == 0
     given_up = late.committed()
     late.produce(40)
@@ -138,7 +142,7 @@ def test_a_pipeline_with_an_unfinished_backfill_is_not_inherited(
     heir = late.under("heir")
     taking = (
         ("pipelines", "inherit"),
-        ("--predecessor", f"{late.group}/clicks", "--reason", "renamed"),
+        ("--predecessor", f"{late.group}/clicks", "--reason", "renamed", "--yes"),
     )
     refused(
         heir.door(*taking[0], after=taking[1]),
@@ -179,7 +183,7 @@ def test_an_older_copy_of_a_deleted_backfills_znodes_loads_nothing_again(
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640
     assert maintain(late).code == 0
     assert abandon(late).code == 0
-    assert [one["state"] for one in late.door("backfills", "list").document] == [
+    assert [one["state"] for one in late.door("backfills", "list").document["backfills"]] == [
         "given up",
         "whole",
     ]
@@ -194,7 +198,7 @@ def test_a_pipeline_is_not_inherited_in_a_copy_of_the_table_without_its_backfill
     assert late.door("backfills", "run", after=(*NAME, *INTERVAL)).code == 0
     newer = log_copied(late.table, "newer")
     heir = late.under("heir")
-    taking = "--from", f"{late.group}/clicks", "--reason", "renamed"
+    taking = "--predecessor", f"{late.group}/clicks", "--reason", "renamed", "--yes"
     put_back(older, late.table)
     refused(
         heir.door("pipelines", "inherit", after=taking),
@@ -230,4 +234,4 @@ def test_where_zookeeper_lost_a_backfills_ledger_its_name_and_its_offsets_are_re
         )
     late.produce(40)
     assert late.ran().outcomes == ["ingested"]
-    assert late.door("backfills", "list").document == [] and late.is_whole()
+    assert late.door("backfills", "list").document["backfills"] == [] and late.is_whole()

@@ -22,7 +22,7 @@ def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
         heir.door(
             "pipelines",
             "inherit",
-            after=("--predecessor", f"{late.group}/clicks", "--reason", "renamed"),
+            after=("--predecessor", f"{late.group}/clicks", "--reason", "renamed", "--yes"),
         ).code
         == 0
     )
@@ -31,7 +31,7 @@ def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
     filled = heir.door(
         "backfills",
         "run",
-        after=("rest", "--from", "0", "--until", "100", "--only-unloaded"),
+        after=("rest", "--from", "0", "--until", "100", "--yes", "--only-unloaded"),
     )
     assert filled.code == 0, filled.err
     assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
@@ -42,7 +42,10 @@ def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
 def test_an_heir_knows_the_inherited_pipelines_backfills_and_loads_only_missing_offsets(
     late: Pipeline,
 ) -> None:
-    assert late.door("backfills", "run", after=("jan", "--from", "0", "--until", "50")).code == 0
+    assert (
+        late.door("backfills", "run", after=("jan", "--from", "0", "--until", "50", "--yes")).code
+        == 0
+    )
     heir = heir_that_fills_the_rest(late)
     assert heir.door("verify").document["found_rows"] == 600
 
@@ -51,16 +54,22 @@ def test_an_heir_knows_the_inherited_pipelines_backfills_and_loads_only_missing_
 def test_an_heir_loads_released_offsets_and_those_of_another_backfill_are_there_once(
     late: Pipeline,
 ) -> None:
-    assert late.door("backfills", "run", after=("jan", "--from", "0", "--until", "100")).code == 0
+    assert (
+        late.door("backfills", "run", after=("jan", "--from", "0", "--until", "100", "--yes")).code
+        == 0
+    )
     DeltaTable(str(late.table)).delete("offset < 60")
     accepted = late.door(
         "table",
         "accept-changes",
-        after=(str(DeltaTable(str(late.table)).version()), "--reason", "a test"),
+        after=(str(DeltaTable(str(late.table)).version()), "--reason", "a test", "--yes"),
     )
     assert accepted.code == 0, accepted.err
     assert late.door("backfills", "delete", after=("jan", "--reason", "deleted", "--yes")).code == 0
-    assert late.door("backfills", "run", after=("feb", "--from", "0", "--until", "30")).code == 0
+    assert (
+        late.door("backfills", "run", after=("feb", "--from", "0", "--until", "30", "--yes")).code
+        == 0
+    )
     heir = heir_that_fills_the_rest(late)
     proof = heir.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, len(late.in_topic()))

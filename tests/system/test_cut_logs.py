@@ -48,8 +48,12 @@ def test_a_truncated_log_is_reported_by_every_command_accepted_and_read_on(
     assert (shown.code, "truncated at offset 20, and records up to 30" in shown.err) == (5, True), (
         shown.err
     )
+    foreseen = pipeline.accept_log(f"{pipeline.topic}:0", "--dry-run")
+    assert foreseen.code == 0 and foreseen.document["dry_run"] is True, foreseen.err
+    refused(pipeline.run(), 5, "truncated at offset 20, and records up to 30")
     result = pipeline.accept_log(f"{pipeline.topic}:0")
     assert result.code == 0, result.err
+    assert result.document["plan"]["vanished"] == foreseen.document["plan"]["vanished"]
     assert result.document["plan"]["vanished"] == [
         {"topic": pipeline.topic, "partition": 0, "from": 20, "until": 30, "incarnation": 0}
     ]

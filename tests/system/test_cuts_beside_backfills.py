@@ -105,7 +105,7 @@ def test_a_log_truncated_by_an_unclean_election_inside_a_reservation_has_every_r
     first = Counter({row: n for row, n in whole.items() if row[1] < 80 or row[1] >= 120})
     assert are_all_there(pipeline, first, dict.fromkeys(ALL, 60))
     refused(
-        pipeline.door("backfills", "run", after=("rest", "--from", "0", "--until", "60")),
+        pipeline.door("backfills", "run", after=("rest", "--from", "0", "--until", "60", "--yes")),
         5,
         "truncated or recreated",
     )

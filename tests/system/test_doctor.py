@@ -25,7 +25,7 @@ Line = dict[str, Any]
 
 def lines(result: CommandResult, name: str) -> list[Line]:
     """The lines of one check (of one broker: `broker 0`)."""
-    found = [line for line in result.document["lines"] if line["name"] == name]
+    found = [line for line in result.document["checks"] if line["name"] == name]
     assert found, f"no line {name}"
     return found
 
@@ -36,7 +36,7 @@ def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> CommandRes
     """
     result = pipeline.door("doctor")
     assert "Traceback" not in result.err
-    bad = [line for line in result.document["lines"] if line["verdict"] == "failed"]
+    bad = [line for line in result.document["checks"] if line["verdict"] == "failed"]
     assert [line["name"] for line in bad] == [name], bad
     assert (result.code, bad[0]["exit_code"], result.document["exit_code"]) == (code, code, code)
     reported = bad[0]["found"] + bad[0]["to_do"]
@@ -48,7 +48,7 @@ def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> CommandRes
 
 def all_well(pipeline: Pipeline) -> CommandResult:
     result = pipeline.door("doctor")
-    assert [line for line in result.document["lines"] if line["verdict"] != "ok"] == []
+    assert [line for line in result.document["checks"] if line["verdict"] != "ok"] == []
     assert result.code == result.document["exit_code"] == 0
     return result
 
@@ -168,7 +168,7 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_chec
     )
     result = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{unknown_user}", "zookeeper.connect")
     skipped = {
-        line["name"] for line in result.document["lines"] if line["verdict"] == "not checked"
+        line["name"] for line in result.document["checks"] if line["verdict"] == "not checked"
     }
     assert skipped == {
         "request limit",

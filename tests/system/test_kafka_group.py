@@ -25,7 +25,7 @@ def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(
     pipeline.produce(40, partitions=2)
     with consuming(pipeline, pipeline.group, partitions=2):
         result, diagnosis = pipeline.run(), pipeline.door("doctor").document
-        lines = [line for line in diagnosis["lines"] if line["name"] == "group"]
+        lines = [line for line in diagnosis["checks"] if line["name"] == "group"]
         if policy == "fail":
             refused(result, 4, "Live consumers are registered in the group: other-consumer-")
             assert lines[0]["verdict"] == "failed" and "other-consumer-" in lines[0]["found"]

@@ -68,7 +68,7 @@ def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pi
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
     saw = report.pop("snapshot")  # what the run saw is kept in the file alone
-    assert report == result.document
+    assert {"command": "run", **report} == result.document
     assert saw["first"]["extents"]
     assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == (
         "done",
@@ -238,7 +238,7 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         )
         [reported] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
         assert reported.startswith(held_back) and ", open since 20" in reported
-        shown = pipeline.door("offsets", "show").document[0]
+        shown = pipeline.door("offsets", "show").document["partitions"][0]
         assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (
             4,
             5,
@@ -515,9 +515,9 @@ def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:
     pipeline.ran()
     assert [
         (o["committed"], o["loaded_until"], o["lag"])
-        for o in pipeline.door("offsets", "show").document
+        for o in pipeline.door("offsets", "show").document["partitions"]
     ] == [(100, 100, 0)] * 4
-    [listed] = pipeline.door("plans", "list").document
+    [listed] = pipeline.door("plans", "list").document["plans"]
     assert (listed["number"], listed["rows"], listed["offsets"], listed["table_version"]) == (
         1,
         400,

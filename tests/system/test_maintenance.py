@@ -131,7 +131,7 @@ def test_deleted_rows_can_be_restored_because_no_file_is_touched_before_the_deci
         and DeltaTable(str(pipeline.table)).version() == version
     )
     acknowledged = pipeline.door(
-        "table", "accept-changes", after=(str(version), "--reason", "a test")
+        "table", "accept-changes", after=(str(version), "--reason", "a test", "--yes")
     )
     assert acknowledged.code == 0, acknowledged.err
     assert pipeline.door("table", "maintain", after=("--yes",)).code == 0

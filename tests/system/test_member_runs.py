@@ -162,7 +162,7 @@ def test_a_pipeline_inherits_one_of_its_group_after_offsets_of_others_without_li
     pipeline.settings["pipeline"] = "heir"
 
     def take_over() -> CommandResult:
-        words = "--from", f"{pipeline.group}/clicks", "--reason", "r", "--json"
+        words = "--predecessor", f"{pipeline.group}/clicks", "--reason", "r", "--yes", "--json"
         return run_etl("pipelines", "inherit", str(pipeline.conf), *words)
 
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:

@@ -187,7 +187,10 @@ def test_in_doubt_an_operator_decides_which_reader_has_the_offsets_of_a_dead_run
         "The result of the offset commit of plan 2 is unknown",
         "--assume-offsets-committed",
     )
-    assert member.door("plans", "supersede", after=["2", "--reason", "looked", *words]).code == 0
+    assert (
+        member.door("plans", "supersede", after=["2", "--reason", "looked", "--yes", *words]).code
+        == 0
+    )
     assert member.ran().outcomes == [
         "plan_resumed",
         "ingested" if words else "offsets_stored",
@@ -198,7 +201,9 @@ def test_in_doubt_an_operator_decides_which_reader_has_the_offsets_of_a_dead_run
     assert member.door("verify").code == 0
     refused(
         member.door(
-            "plans", "supersede", after=["3", "--reason", "looked", "--assume-offsets-committed"]
+            "plans",
+            "supersede",
+            after=["3", "--reason", "looked", "--yes", "--assume-offsets-committed"],
         ),
         5,
         "Plan 3 is in the table",

@@ -33,7 +33,7 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(
     assert offsets_of(pipeline, mirrored) == {
         partition: (40, f"etl:{pipeline.group}/clicks:2") for partition in range(4)
     }
-    lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
+    lines = {line["name"]: line for line in pipeline.door("doctor").document["checks"]}
     assert lines["mirror group"]["verdict"] == "ok" and mirrored in lines["mirror group"]["found"]
 
     consumer = KafkaConsumer(
@@ -51,7 +51,7 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(
 
     pipeline.settings = {"group": {"mirror_group": mirrored}}
     with consuming(pipeline, mirrored, partitions=4):
-        lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
+        lines = {line["name"]: line for line in pipeline.door("doctor").document["checks"]}
         assert (
             lines["mirror group"]["verdict"] == "advice"
             and "1 live consumers" in lines["mirror group"]["found"]

@@ -76,7 +76,7 @@ def test_a_plan_with_a_table_dropped_before_its_execution_creates_none_by_its_pa
     spark.sql(f"DROP TABLE {name_of(named)}")
     refused(named.door("run"), 5, "No Delta table is at the place", "etl table lookup-path CONF")
     refused(
-        named.door("table", "lookup-path"),
+        named.door("table", "lookup-path", after=["--yes"]),
         2,
         "The catalog has no table",
         "etl table lookup-path CONF --create-empty",
@@ -113,7 +113,7 @@ def test_a_table_lost_for_good_is_created_as_the_message_advises_and_used_once_a
     spark.sql(f"DROP TABLE {name_of(named)}")
     assert (
         "the next run stops"
-        in named.door("table", "lookup-path", after=["--create-empty"]).document["message"]
+        in named.door("table", "lookup-path", after=["--yes", "--create-empty"]).document["message"]
     )
     refused(
         named.door("run"),
@@ -122,13 +122,15 @@ def test_a_table_lost_for_good_is_created_as_the_message_advises_and_used_once_a
         "etl table lookup-path CONF",
         "etl table accept-changes CONF 0",
     )
-    accepted = named.door("table", "accept-changes", after=["0", "--reason", "it is gone"])
+    accepted = named.door("table", "accept-changes", after=["0", "--reason", "it is gone", "--yes"])
     assert accepted.code == 0, accepted.err
     named.ran()
     assert spark.table(name_of(named)).count() == 40, "the first 40 went with the table"
     assert (
         "stops"
-        not in named.door("table", "lookup-path", after=["--create-empty"]).document["message"]
+        not in named.door("table", "lookup-path", after=["--yes", "--create-empty"]).document[
+            "message"
+        ]
     )
     assert spark.table(name_of(named)).count() == 40
 
@@ -172,7 +174,7 @@ def test_a_table_dropped_and_recreated_elsewhere_stops_runs_until_an_operator_ac
     spark.sql(f"DROP TABLE {name}")
     refused(named.door("run"), 5, "No Delta table is at the place", "etl table lookup-path CONF")
     spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{named.folder}/again'")
-    resolved = named.door("table", "lookup-path")
+    resolved = named.door("table", "lookup-path", after=["--yes"])
     assert resolved.code == 0, resolved.err
     assert (
         f"{named.folder}/again" in resolved.document["message"]

@@ -307,7 +307,7 @@ def test_a_ledger_that_was_lost_is_rebuilt_from_the_table_and_the_proof_holds(
     assert loaded.is_whole()
     assert loaded.committed() == dict.fromkeys(range(4), 60)
     assert loaded.door("verify").code == 0
-    assert [plan["rows"] for plan in loaded.door("plans", "list").document] == [80, 80, 80]
+    assert [plan["rows"] for plan in loaded.door("plans", "list").document["plans"]] == [80, 80, 80]
 
 
 def test_a_table_that_was_dropped_and_recreated_stops_the_run(loaded: Pipeline) -> None:

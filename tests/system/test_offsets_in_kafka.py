@@ -57,7 +57,7 @@ def test_offsets_are_committed_in_kafka_only_with_our_metadata_and_a_crash_befor
     kept.produce(80)
     assert kept.ran().outcomes == ["plan_completed", "ingested"]
     assert offsets(kept) == all_at(60) and kept.is_whole()
-    assert {row["committed"] for row in kept.door("offsets", "show").document} == {60}
+    assert {row["committed"] for row in kept.door("offsets", "show").document["partitions"]} == {60}
     assert kept.door("doctor").code == 0 and kept.door("offsets", "diff").code == 0
 
 

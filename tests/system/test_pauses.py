@@ -69,16 +69,19 @@ def test_a_paused_log_is_not_read_and_every_command_reports_it_until_the_resume(
         again.document["message"][0] == f"{topic}:1 is paused already: its records are broken"
         and again.code == 0
     )
-    shown = {row["partition"]: row["paused"] for row in pipeline.door("offsets", "show").document}
+    shown = {
+        row["partition"]: row["paused"]
+        for row in pipeline.door("offsets", "show").document["partitions"]
+    }
     assert [partition for partition, why in shown.items() if why] == [1, 2] and "@" in shown[1][
         "by"
     ]
     lag = pipeline.door("lag").document
     assert len(lag["paused"]) == 2 and lag["partitions"][1]["paused"]["since_at"]
     assert len(pipeline.door("run", after=["--dry-run"]).document["paused"]) == 2
-    lines = pipeline.door("doctor").document["lines"]
+    lines = pipeline.door("doctor").document["checks"]
     assert [line["verdict"] for line in lines if line["name"] == "paused logs"] == ["advice"] * 2
-    [listed] = run_etl("pipelines", "list", str(pipeline.conf), "--json").document
+    [listed] = run_etl("pipelines", "list", str(pipeline.conf), "--json").document["pipelines"]
     assert [one["partition"] for one in listed["paused"]] == [1, 2]
 
     begin = datetime(2020, 1, 1, tzinfo=UTC)

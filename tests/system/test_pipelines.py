@@ -44,7 +44,9 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
             "the one that was refused left nothing"
         )
 
-    reported = {row["pipeline"]: row for row in pipeline.door("pipelines", "list").document}
+    reported = {
+        row["pipeline"]: row for row in pipeline.door("pipelines", "list").document["pipelines"]
+    }
     assert reported.keys() == {"clicks"}
     row = reported["clicks"]
     assert (
@@ -57,7 +59,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     ) == (pipeline.group, "up to date", 1, [pipeline.topic], None, str(pipeline.table)) and row[
         "age_s"
     ] >= 0
-    assert other.door("pipelines", "list").document[0]["table"] is None, (
+    assert other.door("pipelines", "list").document["pipelines"][0]["table"] is None, (
         "that conf names another table"
     )
     with (
@@ -66,7 +68,9 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     ):
         there = {
             (row["group"], row["pipeline"]): row
-            for row in pipeline.door("pipelines", "list", after=("--all-groups",)).document
+            for row in pipeline.door("pipelines", "list", after=("--all-groups",)).document[
+                "pipelines"
+            ]
         }
         assert (
             there[pipeline.group, "clicks"]["state"] == "at work"
@@ -75,7 +79,9 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     assert other.door("pipelines", "retire", after=("clicks", "--reason", "moved")).document[
         "topics"
     ] == [pipeline.topic]
-    assert [row["state"] for row in pipeline.door("pipelines", "list").document] == ["retired"]
+    assert [row["state"] for row in pipeline.door("pipelines", "list").document["pipelines"]] == [
+        "retired"
+    ]
     refused(pipeline.run(), 5, "was retired: moved", "pipelines resume CONF")
     assert other.door("run", after=["--dry-run"]).code == 0
     assert pipeline.door("verify").code == 0, "what it loaded is still proven"
@@ -94,7 +100,7 @@ def test_a_plan_that_no_commit_can_carry_is_rejected_by_plan_and_run_and_reserve
         small.setattr(plan_document, "METADATA_MAX_BYTES", 10)
         for value in (pipeline.door("run", after=["--dry-run"]), pipeline.run()):
             refused(value, 2, "commit metadata", "source.topics")
-    assert pipeline.door("plans", "list").document == []
+    assert pipeline.door("plans", "list").document["plans"] == []
     assert pipeline.door("run", after=["--dry-run"]).code == 0
 
 
@@ -114,7 +120,7 @@ def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_o
     for one in (pipeline, other):
         refused(one.run(), 2, "of the same group", "pipelines retire CONF")
         refused(one.door("run", after=["--dry-run"]), 2, "of the same group")
-    listed = pipeline.door("pipelines", "list").document
+    listed = pipeline.door("pipelines", "list").document["pipelines"]
     assert [
         (row["pipeline"], row["newest_plan"], row["topics"], row["retired"]) for row in listed
     ] == [(name, 1, [pipeline.topic], None) for name in ("clicks", "other")]

@@ -137,14 +137,14 @@ def test_a_transform_that_drops_an_offset_is_rejected_and_the_doctor_reports_it_
     name = shape("rows.drop('offset')")
     pipeline.produce(80)
     doctor = pipeline.door("doctor")
-    [line] = [line for line in doctor.document["lines"] if line["verdict"] == "failed"]
+    [line] = [line for line in doctor.document["checks"] if line["verdict"] == "failed"]
     assert (doctor.code, line["name"], "there is no column offset" in line["found"]) == (
         2,
         "transformed rows",
         True,
     )
     refused(pipeline.run(), 2, "there is no column offset", name, "topic, partition and offset")
-    assert [plan["number"] for plan in pipeline.door("plans", "list").document] == [1]
+    assert [plan["number"] for plan in pipeline.door("plans", "list").document["plans"]] == [1]
 
 
 @pytest.mark.long
@@ -161,7 +161,7 @@ def test_without_offsets_in_the_table_a_crash_leaves_an_unknown_count_and_the_ru
     pipeline.produce(80)
     broken_off_before("record", pipeline)
     assert "the number of rows is unknown (the table has no column offset)" in pipeline.ran().out
-    [listed] = pipeline.door("plans", "list").document
+    [listed] = pipeline.door("plans", "list").document["plans"]
     assert listed["rows"] is None
     shown = pipeline.door("plans", "show", json_too=False)
     assert "Its rows are not counted: the table has no column offset" in shown.out
@@ -169,5 +169,5 @@ def test_without_offsets_in_the_table_a_crash_leaves_an_unknown_count_and_the_ru
     assert pipeline.ran().document["records_read"] == 80
     refused(pipeline.door("verify"), 2, "there is no column offset")
     doctor = pipeline.door("doctor")
-    [line] = [line for line in doctor.document["lines"] if line["name"] == "transformed rows"]
+    [line] = [line for line in doctor.document["checks"] if line["name"] == "transformed rows"]
     assert (doctor.code, line["verdict"]) == (0, "advice")

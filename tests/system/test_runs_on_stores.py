@@ -172,7 +172,7 @@ def refused_by_name(result: CommandResult, way: FaultyWay) -> None:
 def line_of_doctor(pipeline: StoredPipeline) -> tuple[int, dict[str, Any]]:
     """The doctor's exit code, and its line of the table's folder."""
     result = pipeline.door("doctor")
-    [line] = [line for line in result.document["lines"] if line["name"] == "table folder"]
+    [line] = [line for line in result.document["checks"] if line["name"] == "table folder"]
     return result.code, line
 
 

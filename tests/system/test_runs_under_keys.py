@@ -84,7 +84,7 @@ def test_an_hour_is_loaded_once_under_its_key_and_the_next_hour_under_the_next_k
     )
     assert (empty.code, empty.outcomes) == (0, ["already_beyond_until", "up_to_date"])
     assert pipeline.ran().code == 0 and pipeline.is_whole()
-    assert [row["run_key"] for row in pipeline.door("plans", "list").document] == [
+    assert [row["run_key"] for row in pipeline.door("plans", "list").document["plans"]] == [
         "clicks/12",
         "clicks/13",
         None,

@@ -60,7 +60,7 @@ def restored(pipeline: Pipeline) -> CommandResult:
 def accepted(pipeline: Pipeline) -> CommandResult:
     version = str(DeltaTable(str(pipeline.table)).version())
     return pipeline.door(
-        "table", "accept-changes", after=(version, "--reason", "of another cluster")
+        "table", "accept-changes", after=(version, "--reason", "of another cluster", "--yes")
     )
 
 
@@ -236,7 +236,7 @@ def test_with_offsets_of_the_group_after_the_rows_the_run_begins_there_without_a
     assert heir.is_whole()
     is_proven(heir, before=400, loaded=200)
     refused(
-        heir.door("backfills", "run", after=("old", "--from", "0", "--until", "50")),
+        heir.door("backfills", "run", after=("old", "--from", "0", "--until", "50", "--yes")),
         5,
         "The table holds",
         "rows of these offsets",

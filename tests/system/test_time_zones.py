@@ -226,8 +226,8 @@ def test_a_time_zone_unknown_to_spark_is_reported_with_its_key_and_by_doctor(
     pipeline = pipelines[0]
     pipeline.settings |= {"transform": f"{MODULE}:hours", "spark": {KEY: "Middle/Earth"}}
     refused(pipeline.run(), 2, "Middle/Earth", KEY)
-    lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
+    lines = {line["name"]: line for line in pipeline.door("doctor").document["checks"]}
     assert lines["time zone"]["verdict"] == "advice"
     del pipeline.settings["spark"]
-    lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
+    lines = {line["name"]: line for line in pipeline.door("doctor").document["checks"]}
     assert (lines["time zone"]["verdict"], lines["time zone"]["found"][:3]) == ("ok", "UTC")

@@ -42,8 +42,10 @@ def renamed(pipeline: Pipeline) -> Pipeline:
     return pipeline.under("renamed")
 
 
-def take_over(pipeline: Pipeline, place: str) -> Any:
-    return pipeline.door("pipelines", "inherit", "--predecessor", place, "--reason", "renamed")
+def take_over(pipeline: Pipeline, place: str, *options: str) -> Any:
+    return pipeline.door(
+        "pipelines", "inherit", "--predecessor", place, "--reason", "renamed", "--yes", *options
+    )
 
 
 def test_a_renamed_group_is_rejected_until_it_inherits_and_then_loads_nothing_twice(
@@ -58,8 +60,18 @@ def test_a_renamed_group_is_rejected_until_it_inherits_and_then_loads_nothing_tw
             and f"pipeline clicks of group {pipeline.group} on cluster" in result.err
         ), result.err
         assert f"etl pipelines inherit CONF --predecessor {pipeline.group}/clicks" in result.err
+    foreseen = take_over(renamed, f"{pipeline.group}/clicks", "--dry-run")
+    assert foreseen.code == 0 and foreseen.document["dry_run"] is True, foreseen.err
+    refused(renamed.run(), 5, "etl pipelines inherit CONF")
+    [kept] = pipeline.door("pipelines", "list").document["pipelines"]
+    assert kept["state"] == "up to date"
     ruling = take_over(renamed, f"{pipeline.group}/clicks")
     assert ruling.code == 0, ruling.err
+    assert {**foreseen.document, "plan": None, "dry_run": None} == {
+        **ruling.document,
+        "plan": None,
+        "dry_run": None,
+    }
     broken_off_before("record", renamed)
     assert renamed.ran().outcomes[-1] == "ingested"
     assert pipeline.is_whole()

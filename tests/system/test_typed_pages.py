@@ -65,20 +65,28 @@ def zookeeper_lost(world: PageWorld) -> None:
 
 WAYS: dict[str, Way] = {
     "etl table maintain CONF": Way(code=130, answer="n"),
-    "etl pipelines inherit CONF --predecessor GROUP/PIPELINE --reason ...": Way(take_over),
-    "etl table accept-changes CONF VERSION --reason ...": Way(rows_deleted),
-    "etl plans supersede CONF N --reason ...": Way(PageWorld.left),
-    "etl plans supersede CONF N --skip ... --reason ...": Way(PageWorld.left),
+    "etl pipelines inherit CONF --predecessor GROUP/PIPELINE --reason ...": Way(
+        take_over, answer="y"
+    ),
+    "etl table accept-changes CONF VERSION --reason ...": Way(rows_deleted, answer="y"),
+    "etl plans supersede CONF N --reason ...": Way(PageWorld.left, answer="y"),
+    "etl plans supersede CONF N --skip ... --reason ...": Way(PageWorld.left, answer="y"),
     "etl plans supersede CONF N --skip TOPIC:PARTITION:FROM-UNTIL --reason ...": Way(
-        PageWorld.left
+        PageWorld.left, answer="y"
     ),
     "etl pipelines resume CONF --reason ...": Way(retired),
     "etl pipelines retire CONF NAME --reason ...": Way(PageWorld.left),
     "etl offsets set CONF -p clicks:3 --to 1200 --reason ...": Way(answer="y"),
     "etl ledger restore CONF --reason ...": Way(zookeeper_lost, answer="y"),
     "etl records show CONF -p clicks:3 --from latest --follow --value-format json": Way(code=130),
-    "etl replay CONF --topic clicks --from 2026-01-31T00:00:00+00:00 --until "
+    "etl replay CONF -p clicks --from 2026-01-31T00:00:00+00:00 --until "
     "2026-02-01T00:00:00+00:00 --reason ...": Way(answer="y"),
+    "etl backfills run CONF january --from 2026-01-01T00:00:00Z --until 2026-02-01T00:00:00Z": Way(
+        answer="y"
+    ),
+    "etl backfills run CONF one -p clicks:3 --from 0 --until 4800": Way(answer="y"),
+    "etl backfills run CONF rest --from 2026-01-01T00:00:00Z --until 2026-02-01T00:00:00Z "
+    "--only-unloaded": Way(answer="y"),
     "etl backfills delete CONF january --reason ...": Way(PageWorld.left_backfill, answer="y"),
 }
 WORLDS: dict[str, Callable[[PageWorld], object]] = {

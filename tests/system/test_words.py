@@ -23,7 +23,7 @@ pytestmark = pytest.mark.without_spark
 
 
 def acknowledge(pipeline: Pipeline, version: str) -> CommandResult:
-    return pipeline.door("table", "accept-changes", after=(version, "--reason", "seen"))
+    return pipeline.door("table", "accept-changes", after=(version, "--reason", "seen", "--yes"))
 
 
 def put_back(pipeline: Pipeline, copy: Path) -> None:
@@ -39,6 +39,10 @@ def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(
     copy = pipeline.folder / "copy"
     shutil.copytree(pipeline.table, copy)
     DeltaTable(str(pipeline.table)).delete("offset = 0")
+    foreseen = pipeline.door(
+        "table", "accept-changes", after=("1", "--reason", "seen", "--dry-run")
+    )
+    assert foreseen.code == 0 and foreseen.document["dry_run"] is True, foreseen.err
     refused(pipeline.run(), 5, "DELETE of another writer removed rows", "accept-changes CONF 1")
     assert acknowledge(pipeline, "1").code == 0
     assert pipeline.ran().outcomes == ["up_to_date"]
@@ -70,7 +74,7 @@ def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_lef
     pipeline.settings = {"table": {"path": str(pipeline.folder / "c")}}
     refused(pipeline.run(), 5, "the table holds no plan of ours", "accept-changes CONF none")
     pipeline.settings = {"table": {"path": f"file://{pipeline.folder}/c/../b/"}}
-    instead = pipeline.door("plans", "supersede", after=("2", "--reason", "another table"))
+    instead = pipeline.door("plans", "supersede", after=("2", "--reason", "another table", "--yes"))
     assert instead.code == 0, instead.err
     assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert DeltaTable(str(pipeline.folder / "b")).to_pyarrow_table().num_rows == 20
@@ -96,7 +100,7 @@ def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a
     taken = pipeline.door(
         "pipelines",
         "inherit",
-        after=("--predecessor", f"{pipeline.group}/clicks", "--reason", "put back"),
+        after=("--predecessor", f"{pipeline.group}/clicks", "--reason", "put back", "--yes"),
     )
     assert taken.code == 0 and "is not loaded into this table" in taken.document["message"], (
         taken.err
@@ -131,7 +135,9 @@ def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(
         gone,
         "etl plans supersede CONF 1",
     )
-    assert pipeline.door("plans", "supersede", after=("1", "--reason", "deleted")).code == 0
+    assert (
+        pipeline.door("plans", "supersede", after=("1", "--reason", "deleted", "--yes")).code == 0
+    )
     refused(pipeline.run(), 2, gone, "take it out")
     pipeline.settings = {}
     pipeline.ran()

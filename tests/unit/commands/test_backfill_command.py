@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -297,45 +298,37 @@ def test_on_a_terminal_it_shows_the_offsets_to_load_and_asks_for_confirmation(
     assert ("Backfill old loads 6 offsets" in out.getvalue()) is (words != ("--yes",))
 
 
-def test_without_a_terminal_there_is_no_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_backfill_needs_yes_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from etl.commands import backfill
 
     did = list[str]()
+    monkeypatch.setattr(backfill, "preview_backfill", lambda *_: preview())
     monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert (
-        main(
-            [
-                "backfills",
-                "run",
-                "conf/clicks.yaml",
-                "old",
-                "--from",
-                "0",
-                "--until",
-                "3",
-                "--json",
-            ]
-        )
-        == 0
+    new = ["backfills", "run", "conf/clicks.yaml", "old", "--from", "0", "--until", "3"]
+    assert main([*new, "--json"]) == 2 and not did
+    assert json.loads(capsys.readouterr().out)["message"] == (
+        "A new backfill needs a confirmation, and there is no terminal for one. It would do: "
+        "Backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
     )
-    assert (
-        main(
-            [
-                "backfills",
-                "run",
-                "conf/clicks.yaml",
-                "new",
-                "--from",
-                "0",
-                "--until",
-                "3",
-            ]
-        )
-        == 0
-    )
+    assert main([*new, "--yes", "--json"]) == 0
     assert main(["backfills", "run", "conf/clicks.yaml", "old"]) == 0
-    assert did == ["old", "new", "old"]
+    assert did == ["old", "old"]
+
+
+def test_a_backfill_that_was_begun_continues_without_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from etl.commands import backfill
+
+    did = list[str]()
+    monkeypatch.setattr(backfill, "preview_backfill", lambda *_: None)
+    monkeypatch.setattr(backfill, "show_backfill", lambda *_: {})
+    monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    words = ["backfills", "run", "conf/clicks.yaml", "old", "--from", "0", "--until", "3"]
+    assert main(words) == 0
+    assert did == ["old"]
 
 
 def test_a_dry_run_of_a_pipeline_without_a_plan_advises_to_run_it_first() -> None:

@@ -62,7 +62,9 @@ def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(
         "--json",
     )
     assert result.code == 0 and result.document == {
-        "page": str(tmp_path / "x" / "page.html"),
+        "command": "report",
+        "pipeline": "clicks",
+        "path": str(tmp_path / "x" / "page.html"),
         "report": str(conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.json"),
         "run_id": RUNS[0],
         "state": "done",
@@ -84,7 +86,7 @@ def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path)
         "running",
         None,
     )
-    assert "it is still at work, or it was killed" in Path(result.document["page"]).read_text()
+    assert "it is still at work, or it was killed" in Path(result.document["path"]).read_text()
 
 
 def test_without_a_display_no_browser_is_started_and_that_is_reported(

@@ -155,13 +155,15 @@ def test_a_backfill_keeps_its_name_in_each_retry_and_loads_only_missing_offsets_
 ):
     given = {"name": "old", "from": "2026-01-01T00:00:00Z", "until": 500}
     words = ["conf.yaml", "old", "--from", "2026-01-01T00:00:00Z", "--until", "500"]
-    assert backfill_arguments("conf.yaml", given) == [*words, "--json"]
+    assert backfill_arguments("conf.yaml", given) == [*words, "--yes", "--json"]
     assert backfill_arguments("conf.yaml", {**given, "only_unloaded": False, "topic": None}) == [
         *words,
+        "--yes",
         "--json",
     ]
     assert backfill_arguments("conf.yaml", {**given, "only_unloaded": True}) == [
         *words,
         "--only-unloaded",
+        "--yes",
         "--json",
     ]

@@ -1,0 +1,108 @@
+"""Commands that change what a pipeline has stored: `--yes`, `--dry-run`, and a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from etl.commands import inherit_pipeline, operator_decisions, pipelines
+from etl.commands.operator_decisions import DecisionResult
+from tests.command_result import refused, run_etl
+
+REASON = ("--reason", "T-17")
+COMMANDS: dict[str, tuple[Any, str, tuple[str, ...], str]] = {
+    "plans supersede": (
+        operator_decisions,
+        "supersede",
+        ("2", "--skip", "clicks:0:5-7", *REASON),
+        "Plan 2 is replaced, and the next run executes the new plan; "
+        "These offsets are recorded as lost: clicks:0:5-7",
+    ),
+    "topics accept-changes": (
+        operator_decisions,
+        "accept_partitions",
+        ("-p", "clicks:0", "--truncated-at", "5", *REASON),
+        "The changes of clicks:0 are accepted, and the next run continues there; records below "
+        "offset 5 count as unchanged",
+    ),
+    "table accept-changes": (
+        operator_decisions,
+        "accept_table",
+        ("7", *REASON),
+        "Changes of other writers up to and including version 7 are accepted",
+    ),
+    "ledger apply-acl": (
+        pipelines,
+        "set_acl",
+        (),
+        "zookeeper.acl: open is applied to the existing znodes of pipeline clicks",
+    ),
+    "pipelines inherit": (
+        inherit_pipeline,
+        "inherit_pipeline",
+        ("--predecessor", "old/clicks", *REASON),
+        "Pipeline clicks continues where old/clicks ended, which is retired if this conf names "
+        "all its topics",
+    ),
+}
+
+
+def recording(done: list[bool]) -> Callable[..., DecisionResult]:
+    def decide(*_: Any, dry_run: bool = False, **__: Any) -> DecisionResult:
+        done.append(not dry_run)
+        return DecisionResult("It is decided", {"message": "It is decided"})
+
+    return decide
+
+
+@pytest.fixture(params=COMMANDS)
+def command(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Callable[..., Any], list[bool], str]:
+    """The command, what it did (False: in a dry run), and what a confirmation says."""
+    module, function, arguments, effects = COMMANDS[request.param]
+    done = list[bool]()
+    monkeypatch.setattr(module, function, recording(done))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+    def run(*options: str) -> Any:
+        return run_etl(*request.param.split(), "conf/clicks.yaml", *arguments, *options)
+
+    return run, done, effects
+
+
+def test_without_a_terminal_it_needs_yes_and_names_what_it_would_do(
+    command: tuple[Callable[..., Any], list[bool], str],
+) -> None:
+    run, done, effects = command
+    result = run("--json")
+    refused(result, 2, "there is no terminal for a confirmation", effects, "with --yes")
+    assert result.document["where"] == {"key": "--yes"} and done == []
+    assert run("--yes", "--json").code == 0 and done == [True]
+
+
+def test_a_dry_run_asks_nothing_and_says_that_nothing_is_changed(
+    command: tuple[Callable[..., Any], list[bool], str],
+) -> None:
+    run, done, _ = command
+    result = run("--dry-run", "--json")
+    assert result.code == 0 and done == [False], result.err
+    assert result.document["dry_run"] is True and result.document["message"] == "It is decided"
+    shown = run("--dry-run")
+    assert shown.out.splitlines() == [
+        "Nothing is changed. Without --dry-run the command would report:",
+        "It is decided",
+    ]
+
+
+def test_a_document_begins_with_the_command_and_the_pipeline() -> None:
+    result = run_etl("table", "lookup-path", "conf/clicks.yaml", "--yes", "--json")
+    assert result.code == 2 and list(result.document)[:2] == ["command", "pipeline"]
+    assert (result.document["command"], result.document["pipeline"]) == (
+        "table lookup-path",
+        "clicks",
+    )
+    assert result.document["exit_name"] == "invalid"

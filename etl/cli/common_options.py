@@ -120,14 +120,21 @@ def confirm(effects: Sequence[str], *, yes: bool, as_json: bool) -> None:
     ask("Continue?")
 
 
-def approve(effects: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+def approve(
+    effects: Sequence[str],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    details: Mapping[str, Any] | None = None,
+) -> bool:
     """Print what would be done, and return True if it is to be done: with `yes`, or if a person
     confirms.
 
-    A dry run prints it and returns False. Raises as `confirm`.
+    A dry run prints it, with `details` in its document, and returns False. Raises as `confirm`.
     """
     if dry_run:
-        document = {"dry_run": True, "message": list(effects)}
+        document = {"dry_run": True, "message": list(effects), **(details or {})}
         show(as_json, document, lambda: print(*effects, sep="\n"))
         return False
     confirm(effects, yes=yes, as_json=as_json)

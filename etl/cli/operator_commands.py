@@ -106,8 +106,9 @@ def offsets_set(
     settings = table_settings_of(conf)
     request = setting.SetOffsetsRequest(parse_named(single(partition)), parse_position(to, "--to"))
     foreseen = setting.preview_offsets(settings, request)
+    moves = {"moves": foreseen.as_json()}
     if (dry_run or foreseen.moves) and not approve(
-        foreseen.summary, dry_run=dry_run, yes=yes, as_json=as_json
+        foreseen.summary, dry_run=dry_run, yes=yes, as_json=as_json, details=moves
     ):
         return
     decision = setting.offsets_set(settings, foreseen, reason)
@@ -471,8 +472,9 @@ def ledger_restore(
 
     settings, context = table_settings_of(conf), run_context(quiet=quiet)
     foreseen = restoring.preview_restore(settings, context)
+    lost = {"restored": foreseen.lost.value}
     if (dry_run or foreseen.lost is not Lost.NOTHING) and not approve(
-        foreseen.summary, dry_run=dry_run, yes=yes, as_json=as_json
+        foreseen.summary, dry_run=dry_run, yes=yes, as_json=as_json, details=lost
     ):
         return
     decision = restoring.restore(settings, foreseen, reason, context)

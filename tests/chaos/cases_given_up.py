@@ -89,7 +89,7 @@ def recreated(stage: Stage, *, command: str | None = None, run: str | None = Non
     pipeline.produce(40)
     stopped(pipeline.run(), 5, "recreated")
     if command:
-        killed(pipeline, command, "topics accept-changes", pipeline.topic, *_REASON)
+        killed(pipeline, command, "topics accept-changes", "-p", pipeline.topic, *_REASON)
     if command != "plan_superseded":
         accepted(pipeline, pipeline.topic)
     return _finished(pipeline, rows, *_strict(pipeline, run, "topic_recreated"), "topic_recreated")

@@ -124,6 +124,12 @@ def test_after_the_loss_of_zookeeper_the_tables_commits_or_its_rows_decide_the_n
         f"{pipeline.topic}:1: the committed offset changes from 7 to 40",
         "--yes",
     )
+    foreseen = restore(pipeline, "--dry-run")
+    assert (foreseen.code, foreseen.document["dry_run"], foreseen.document["restored"]) == (
+        0,
+        True,
+        "offsets",
+    ), foreseen.err
     assert restore(pipeline, "--yes").document["restored"] == "offsets"
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["offsets_set", "ingested"]

@@ -87,7 +87,7 @@ _KIND_TEXTS: Mapping[PlanKind, str] = {
     PlanKind.BACKFILL: "backfill",
 }
 """Kinds as plans store them. They are a part of the plan's id and never change; commands print
-`PlanKind.value`.
+the values of `PlanKind`.
 """
 _REASON_TEXTS: Mapping[LossReason, str] = {
     LossReason.EXPIRED: "expired",
@@ -98,7 +98,7 @@ _REASON_TEXTS: Mapping[LossReason, str] = {
     LossReason.RECREATED: "topic recreated",
     LossReason.TRUNCATED: "log truncated",
 }
-"""The same for reasons of losses; the losses table has `LossReason.value`."""
+"""The same for reasons of losses; the losses table has the values of `LossReason`."""
 _KINDS = {text: kind for kind, text in _KIND_TEXTS.items()}
 _REASONS = {text: reason for reason, text in _REASON_TEXTS.items()}
 

@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.requests import ZooKeeper, payload_of_each
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.ledger.registrations import (
     CREATION_ID,
@@ -86,11 +86,14 @@ def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broke
             connect=zookeeper.connect,
             action="Check that the brokers run, or set source.bootstrap_servers",
         )
-    brokers = [parse_broker(i, payload, security) for i, payload in registrations.items()]
-    usable = sorted(broker for broker in brokers if broker)
+    usable = []
+    for broker_id, payload in registrations.items():
+        broker = parse_broker(broker_id, payload, security)
+        if broker:
+            usable.append(broker)
     if not usable:
         raise _no_listener(registrations, security, zookeeper.connect)
-    return tuple(usable)
+    return tuple(sorted(usable))
 
 
 def _no_listener(
@@ -121,9 +124,22 @@ def are_registered(
     False for no brokers.
     """
     ids = zookeeper.children(BROKER_IDS) or ()
-    payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
-    registered = {parse_broker(i, p[0], security) for i, p in zip(ids, payloads, strict=True) if p}
+    registered = set()
+    for broker_id, payload in payload_of_each(zookeeper, ids, _registration_of).items():
+        registered.add(parse_broker(broker_id, payload, security))
     return bool(brokers) and registered.issuperset(brokers)
+
+
+def _registration_of(broker_id: str) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def _znode_of_topic(topic: str) -> str:
+    return f"{BROKER_TOPICS}/{topic}"
+
+
+def _znode_of_topic_config(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
 
 
 def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str, bytes]:
@@ -143,10 +159,9 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
             connect=zookeeper.connect,
             action=action,
         )
-    payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
-    registrations = {i: p[0] for i, p in sorted(zip(ids, payloads, strict=True)) if p}
-    for broker in sorted(registrations):
-        broker_type = dialect_of(registrations[broker])
+    registrations = payload_of_each(zookeeper, sorted(ids), _registration_of)
+    for broker, payload in registrations.items():
+        broker_type = dialect_of(payload)
         if broker_type is None or broker_type is dialect:
             continue
         raise SettingsError(
@@ -180,8 +195,9 @@ def read_replicas(
     Kafka 0.8 to 3.x. Unregistered partitions are left out.
     """
     topics = sorted({log.topic for log in logs})
-    payloads = zookeeper.read_all([f"{BROKER_TOPICS}/{topic}" for topic in topics])
-    by_topic = {topic: parse_replicas(p[0]) for topic, p in zip(topics, payloads, strict=True) if p}
+    by_topic = {}
+    for topic, payload in payload_of_each(zookeeper, topics, _znode_of_topic).items():
+        by_topic[topic] = parse_replicas(payload)
     replicas = {}
     for log in logs:
         of_topic = by_topic.get(log.topic, {})
@@ -197,10 +213,12 @@ def read_partition_states(
 
     Kafka 0.8 to 3.x. Missing states are left out.
     """
-    wanted = sorted(logs)
-    payloads = zookeeper.read_all([partition_state(log) for log in wanted])
-    found = {log: parse_partition_state(p[0]) for log, p in zip(wanted, payloads, strict=True) if p}
-    return {log: state for log, state in found.items() if state}
+    states = {}
+    for log, payload in payload_of_each(zookeeper, sorted(logs), partition_state).items():
+        state = parse_partition_state(payload)
+        if state:
+            states[log] = state
+    return states
 
 
 def read_compacted(zookeeper: ZooKeeper, topics: Collection[str]) -> frozenset[str]:
@@ -208,13 +226,10 @@ def read_compacted(zookeeper: ZooKeeper, topics: Collection[str]) -> frozenset[s
 
     Kafka 0.8.1 to 3.x. The default of the brokers is not stored in ZooKeeper.
     """
-    wanted = sorted(topics)
-    payloads = zookeeper.read_all([f"{TOPIC_CONFIGS}/{topic}" for topic in wanted])
+    configs = payload_of_each(zookeeper, sorted(topics), _znode_of_topic_config)
     compacted = set()
-    for topic, found in zip(wanted, payloads, strict=True):
-        if found is None:
-            continue
-        policy = parse_topic_config(found[0]).get("cleanup.policy", "")
+    for topic, payload in configs.items():
+        policy = parse_topic_config(payload).get("cleanup.policy", "")
         if "compact" in re.split(r"[,\s]+", policy):
             compacted.add(topic)
     return frozenset(compacted)
@@ -276,10 +291,10 @@ def read_physical_cluster(
         unregistered = {log for log in earlier if log.topic == name and log.is_physical} - logs
         partitions = []
         for log in sorted(logs | unregistered, key=lambda log: log.key):
-            broker = None
-            if log in logs and log.broker_id is not None:
-                broker = brokers.get(log.broker_id)
-            partitions.append(PartitionMetadata(log, None, Leader(broker) if broker else None))
+            leader = None
+            if log in logs and log.broker_id in brokers:
+                leader = Leader(brokers[log.broker_id])
+            partitions.append(PartitionMetadata(log, None, leader))
         metadata[name] = TopicMetadata(name, None, None, False, tuple(partitions))
     return ClusterMetadata(None, brokers, metadata)
 
@@ -299,22 +314,26 @@ def _registered(
             if below is None:
                 continue
             logs[name] = set()
-            wanted.extend((name, broker) for broker in below if _BROKER_ID.fullmatch(broker))
-        payloads = zookeeper.read_all(
-            [f"{BROKER_TOPICS}/{name}/{broker}" for name, broker in wanted]
-        )
-        if None not in payloads:
+            for broker in below:
+                if _BROKER_ID.fullmatch(broker):
+                    wanted.append((name, broker))
+        counts = payload_of_each(zookeeper, wanted, _znode_of_count)
+        if len(counts) == len(wanted):
             break
-    for (name, broker), payload in zip(wanted, payloads, strict=True):
-        if payload is None:
-            continue
-        count = parse_count(payload[0])
+    for (name, broker), payload in counts.items():
+        count = parse_count(payload)
         if count is None:
             raise unknown_registration(
-                f"{BROKER_TOPICS}/{name}/{broker}", payload[0], "a number of partitions"
+                _znode_of_count((name, broker)), payload, "a number of partitions"
             )
-        logs[name] |= {BrokerPartition(name, number, int(broker)) for number in range(count)}
+        for number in range(count):
+            logs[name].add(BrokerPartition(name, number, int(broker)))
     return logs
+
+
+def _znode_of_count(topic_and_broker: tuple[str, str]) -> str:
+    topic, broker = topic_and_broker
+    return f"{BROKER_TOPICS}/{topic}/{broker}"
 
 
 def unknown_registration(znode: str, payload: bytes, form: str) -> CorruptData:

@@ -149,8 +149,11 @@ class WatchedGroup:
 
         Call it after `read`, which resets the bell.
         """
-        existing = self._children([BROKER_TOPICS])[0]
-        return frozenset(topic for topic in existing if wanted.allows(topic))
+        allowed = set()
+        for topic in self._children([BROKER_TOPICS])[0]:
+            if wanted.allows(topic):
+                allowed.add(topic)
+        return frozenset(allowed)
 
     def _parsed(self, member: str, payload: bytes) -> Registration:
         path = self._members.path(member)
@@ -189,7 +192,9 @@ class WatchedGroup:
         """
         registered = []
         for topic, names in zip(topics, brokers, strict=True):
-            registered += [(topic, name) for name in sorted(names) if name.isdecimal()]
+            for name in sorted(names):
+                if name.isdecimal():
+                    registered.append((topic, name))
         paths = [f"{BROKER_TOPICS}/{topic}/{broker}" for topic, broker in registered]
         payloads = self._zookeeper.read_all(paths)
         found: dict[str, list[BrokerPartition]] = {topic: [] for topic in topics}
@@ -212,7 +217,10 @@ class WatchedGroup:
         """Return the data of each znode; None for a missing one."""
         client = self._zookeeper.client
         found = self._watched(paths, lambda path: client.get_async(path, self._bell.call))
-        return [answer[0] or b"" if answer else None for answer in found]
+        payloads = []
+        for answer in found:
+            payloads.append(answer[0] or b"" if answer else None)
+        return payloads
 
     def _watched(self, paths: Sequence[str], ask: Callable[[str], Any]) -> list[Any]:
         """Read znodes with watches; a missing znode is watched until it exists.
@@ -230,7 +238,10 @@ class WatchedGroup:
             return [answer.get() for answer in answers]
 
         found = self._zookeeper.guarded(lambda: client.retry(read_each))
-        missing = [path for path, answer in zip(paths, found, strict=True) if answer is None]
+        missing = []
+        for path, answer in zip(paths, found, strict=True):
+            if answer is None:
+                missing.append(path)
         if any(self._zookeeper.guarded(lambda: client.retry(watch_missing, missing))):
             self._bell.call()  # a znode was created between the two reads
         return list(found)

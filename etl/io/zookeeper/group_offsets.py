@@ -18,9 +18,9 @@ the reservation, the result before the offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import NoAuthError
 
 from etl.errors import (
     BadOffset,
@@ -38,10 +38,13 @@ from etl.io.zookeeper.requests import (
     Changes,
     Outcome,
     ZooKeeper,
+    causes_in,
     children_of_each,
     ensure_each,
+    failures_in,
     in_requests,
     outcomes,
+    payload_of_each,
 )
 from etl.ledger.registrations import parse_offset, render_offset
 from etl.ledger.znode_paths import GroupPaths
@@ -54,6 +57,14 @@ from etl.model.partitions import (
     parse_partition_key,
 )
 from etl.model.plans import Plan
+
+
+def ensure_offset_parents(
+    zookeeper: ZooKeeper, paths: GroupPaths, logs: Collection[BrokerPartition]
+) -> None:
+    """Create the missing znodes above the offsets of these partitions."""
+    topics = {log.topic for log in logs}
+    ensure_each(zookeeper, [paths.offsets_of(topic) for topic in topics])
 
 
 class ConsumerGroup:
@@ -81,11 +92,9 @@ class ConsumerGroup:
     def owners(self, topics: Iterable[str]) -> dict[BrokerPartition, str]:
         """Return the owners of these topics' partitions."""
         logs = self._ours(self._logs_below(topics, self._group.owners_of))
-        payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
         owners = {}
-        for log, found in zip(logs, payloads, strict=True):
-            if found:
-                owners[log] = found[0].decode("utf-8", "replace")
+        for log, payload in payload_of_each(self._zookeeper, logs, self._group.owner).items():
+            owners[log] = payload.decode("utf-8", "replace")
         return owners
 
     def committed(
@@ -101,12 +110,11 @@ class ConsumerGroup:
         """
         wanted = set(logs)
         topics = {log.topic for log in wanted}
-        existing = [
-            log for log in self._logs_below(topics, self._group.offsets_of) if log in wanted
-        ]
-        payloads = self._zookeeper.read_all([self._group.offset(log) for log in existing])
+        stored = self._logs_below(topics, self._group.offsets_of)
+        existing = [log for log in stored if log in wanted]
+        paths = [self._group.offset(log) for log in existing]
         committed = {}
-        for log, found in zip(existing, payloads, strict=True):
+        for log, found in zip(existing, self._zookeeper.read_all(paths), strict=True):
             if found is None:
                 continue
             payload, version = found
@@ -136,8 +144,10 @@ class ConsumerGroup:
 
         The partition itself may not exist any more.
         """
-        names = self._zookeeper.children(self._group.offsets) or ()
-        topics = [topic for topic in names if is_wanted(topic)]
+        topics = []
+        for topic in self._zookeeper.children(self._group.offsets) or ():
+            if is_wanted(topic):
+                topics.append(topic)
         return set(self._ours(self._logs_below(topics, self._group.offsets_of)))
 
     def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[BrokerPartition]:
@@ -153,11 +163,14 @@ class ConsumerGroup:
     ) -> list[BrokerPartition]:
         """Return the partitions that the children of the topics' znodes name."""
         wanted = sorted(set(topics))
-        children = children_of_each(self._zookeeper, [path_of(topic) for topic in wanted])
-        logs: list[BrokerPartition | None] = []
-        for topic, keys in zip(wanted, children, strict=True):
-            logs.extend(parse_partition_key(topic, key) for key in keys)
-        return in_order(log for log in logs if log)
+        paths = [path_of(topic) for topic in wanted]
+        logs = []
+        for topic, keys in zip(wanted, children_of_each(self._zookeeper, paths), strict=True):
+            for key in keys:
+                log = parse_partition_key(topic, key)
+                if log:
+                    logs.append(log)
+        return in_order(logs)
 
     def commit(
         self, plan: Plan, logs: Iterable[BrokerPartition] | None = None
@@ -169,12 +182,14 @@ class ConsumerGroup:
         another client moved an offset, SessionLost if the session ended since `driving` began,
         CommitUnknown without an answer.
         """
-        wanted = sorted(plan.offsets_to_move if logs is None else logs)
-        ensure_each(self._zookeeper, {self._group.offsets_of(log.topic) for log in wanted})
+        if logs is None:
+            logs = plan.offsets_to_move
+        wanted = sorted(logs)
+        ensure_offset_parents(self._zookeeper, self._group, wanted)
         requests = list(in_requests(wanted, lambda log: self._cost(plan, log)))
-        found = outcomes(self._changes(plan, request).send() for request in requests)
+        sent = [self._changes(plan, request).send() for request in requests]
         moved: dict[BrokerPartition, Committed] = {}
-        for request, outcome in zip(requests, found, strict=True):
+        for request, outcome in zip(requests, outcomes(sent), strict=True):
             moved.update(self._result(plan, request, outcome))
         return moved
 
@@ -201,16 +216,11 @@ class ConsumerGroup:
         after = {log: plan.moved(log) for log in logs}
         if isinstance(outcome, Exception):
             return self._read_back(plan, after, outcome)
-        failures = [result for result in outcome if isinstance(result, Exception)]
+        failures = failures_in(outcome)
         if not failures:
             return after
-        # The other operations of a rejected transaction report that they were rolled back.
-        causes = [
-            failure
-            for failure in failures
-            if not isinstance(failure, (RolledBackError, RuntimeInconsistency))
-        ]
-        reason = causes[0] if causes else failures[0]
+        causes = causes_in(outcome) or failures
+        reason = causes[0]
         if isinstance(reason, NoAuthError):
             raise PermissionDenied(
                 "ZooKeeper does not let this login commit offsets",
@@ -265,10 +275,11 @@ class OwnedOffsets:
         After a lost answer, an offset that is as our write leaves it counts as committed.
         Raises PermissionDenied.
         """
-        ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
+        ensure_offset_parents(self._zookeeper, self._paths, logs)
         rejected, uncertain = self._rejected(plan, list(in_requests(logs, self._cost)))
         # One rejected offset rejects its whole request, so each is sent again on its own.
-        left, still_uncertain = self._rejected(plan, [[log] for log in rejected])
+        single = [[log] for log in rejected]
+        left, still_uncertain = self._rejected(plan, single)
         uncertain_left = {*uncertain, *still_uncertain}.intersection(left)
         found = self._group.committed(uncertain_left) if uncertain_left else {}
         moved = {}
@@ -285,10 +296,10 @@ class OwnedOffsets:
 
         Raises PermissionDenied.
         """
-        answers = outcomes([self._changes(plan, request).send() for request in requests])
+        sent = [self._changes(plan, request).send() for request in requests]
         rejected: list[BrokerPartition] = []
         uncertain: list[BrokerPartition] = []
-        for request, outcome in zip(requests, answers, strict=True):
+        for request, outcome in zip(requests, outcomes(sent), strict=True):
             if isinstance(outcome, Exception):
                 uncertain.extend(request)
             if not _is_done(outcome):
@@ -318,7 +329,7 @@ def _is_done(outcome: Outcome) -> bool:
             "ZooKeeper does not let this login commit offsets",
             action="Check the ACLs of the znodes",
         )
-    return not any(isinstance(result, Exception) for result in outcome)
+    return not failures_in(outcome)
 
 
 _PLAN_BYTES = 20_000
@@ -347,12 +358,13 @@ class HandOver:
         a transaction holds.
         """
         logs = plan.offsets_to_commit
-        offsets = {self._paths.offset(log): log for log in logs}
-        moves = [
-            Write(path, render_offset(plan.positions[log]), plan.seen[log].version)
-            for path, log in offsets.items()
-        ]
-        ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
+        offsets = {}
+        moves = []
+        for log in logs:
+            path = self._paths.offset(log)
+            offsets[path] = log
+            moves.append(Write(path, render_offset(plan.positions[log]), plan.seen[log].version))
+        ensure_offset_parents(self._zookeeper, self._paths, logs)
         with self._lock.proven() as lock:
             parts: list[Part] = [lock, *checks, *moves]
             self._reject_too_many(parts, len(logs))

@@ -140,10 +140,12 @@ class Documents:
         if not payload.startswith(b"{"):
             return found
         index = _parse_index(payload, path)
-        pieces = self._zookeeper.read_all(
-            [self._paths.chunk(index.digest, i) for i in range(index.count)]
-        )
-        whole = b"".join(piece[0] for piece in pieces if piece)
+        paths = [self._paths.chunk(index.digest, i) for i in range(index.count)]
+        pieces = []
+        for piece in self._zookeeper.read_all(paths):
+            if piece:
+                pieces.append(piece[0])
+        whole = b"".join(pieces)
         if hashlib.sha256(whole).hexdigest() != index.digest:
             raise LedgersDisagree(
                 "Pieces of the document are missing",
@@ -211,7 +213,8 @@ class Documents:
         stored = self._zookeeper.read_all(paths)
         sizes: list[int | None] = []
         for found, path in zip(stored, paths, strict=True):
-            sizes.append(_size(found[0], path) if found else None)
+            size = _size(found[0], path) if found else None
+            sizes.append(size)
         return sizes
 
     def pieces(self) -> list[str]:
@@ -290,15 +293,17 @@ class PlanLedger:
             plan = plan_document.parse_plan(stored[0], path=path)
             plan_version = stored[1]
         applied = None
-        last_result = None
+        known_commit = None
         if plan:
             applied = self.read_record_of(plan)
             last_result = applied or self._read_previous_result(plan)
+            if last_result:
+                known_commit = last_result.delta_version
         return Ledger(
             uid,
             plan,
             applied,
-            last_result.delta_version if last_result else None,
+            known_commit,
             newest_version=plan_version,
             acknowledged=self.read_acknowledgement(),
             retired=self.read_retirement(),
@@ -360,8 +365,11 @@ class PlanLedger:
 
     def plan_numbers(self) -> list[int]:
         """Return the numbers of the stored plans, ascending."""
-        names = self.zookeeper.children(self.paths.plans) or ()
-        return sorted(int(name) for name in names if name.isdecimal())
+        numbers = []
+        for name in self.zookeeper.children(self.paths.plans) or ():
+            if name.isdecimal():
+                numbers.append(int(name))
+        return sorted(numbers)
 
     def read_plan(self, number: int) -> Plan | None:
         """Return plan `number`; None if it is not stored or was pruned."""

@@ -187,8 +187,12 @@ def _is_given_up(ledger: PlanLedger, number: int) -> bool:
 def _plan_sizes(ledger: PlanLedger) -> list[tuple[int, int]]:
     """Return (number, bytes) of each stored plan."""
     numbers = ledger.plan_numbers()
-    sizes = ledger.documents.sizes([ledger.paths.plan(number) for number in numbers])
-    return [(number, size) for number, size in zip(numbers, sizes, strict=True) if size is not None]
+    paths = [ledger.paths.plan(number) for number in numbers]
+    sizes = []
+    for number, size in zip(numbers, ledger.documents.sizes(paths), strict=True):
+        if size is not None:
+            sizes.append((number, size))
+    return sizes
 
 
 class ReservationStore:
@@ -219,9 +223,12 @@ class ReservationStore:
         prefix = backfill_pipeline(self._live, "")
         reservations = []
         for name in sorted(self._zookeeper.children(GroupPaths(self._group).pipelines) or ()):
-            if name.startswith(prefix):
-                reservations.append(self.read_one(name.removeprefix(prefix)))
-        return Reservations(found[1], tuple(found for found in reservations if found))
+            if not name.startswith(prefix):
+                continue
+            claimed = self.read_one(name.removeprefix(prefix))
+            if claimed:
+                reservations.append(claimed)
+        return Reservations(found[1], tuple(reservations))
 
     def read_one(self, name: str) -> Claimed | None:
         """Return one reservation; None if there is no backfill of that name."""

@@ -241,7 +241,10 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
 
         Such a socket has no more bytes of its own, and kazoo would wait for its next heartbeat.
         """
-        decrypted = [one for one in read if isinstance(one, ssl.SSLSocket) and one.pending()]
+        decrypted = []
+        for one in read:
+            if isinstance(one, ssl.SSLSocket) and one.pending():
+                decrypted.append(one)
         if decrypted:
             timeout = 0
         ready, writable, failed = super().select(read, write, other, timeout)

@@ -30,8 +30,6 @@ from kazoo.exceptions import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
-    RolledBackError,
-    RuntimeInconsistency,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
@@ -43,9 +41,11 @@ from etl.io.zookeeper.requests import (
     Changes,
     Outcome,
     ZooKeeper,
+    causes_in,
     ensure_each,
     in_requests,
     outcomes,
+    payload_of_each,
 )
 from etl.ledger import registrations
 from etl.ledger.registrations import OwnerNode, parse_owner, parse_registration, thread_id
@@ -74,13 +74,7 @@ class GroupMembers:
         Members that leave meanwhile are left out.
         """
         names = self._zookeeper.children(self._ids) or () if members is None else members
-        wanted = sorted(names)
-        payloads = self._zookeeper.read_all([self.path(member) for member in wanted])
-        registrations = {}
-        for member, found in zip(wanted, payloads, strict=True):
-            if found:
-                registrations[member] = found[0]
-        return registrations
+        return payload_of_each(self._zookeeper, sorted(names), self.path)
 
     def register(self, member: str, payload: bytes, *, is_ours: bool) -> bool:
         """Create the member's node, unless our session has created it; return success.
@@ -174,7 +168,11 @@ class GroupMembers:
 def readers_of(topics: Iterable[str], registrations: Mapping[str, bytes]) -> list[str]:
     """Return the members that read one of the topics; unparsable registrations count."""
     wanted = set(topics)
-    return [member for member, payload in registrations.items() if _may_read(payload, wanted)]
+    readers = []
+    for member, payload in registrations.items():
+        if _may_read(payload, wanted):
+            readers.append(member)
+    return readers
 
 
 def _may_read(payload: bytes, topics: set[str]) -> bool:
@@ -219,7 +217,7 @@ class Owners:
         us = registrations.OwnerNode(self._pipeline, this_driver(run_id))
         payload = registrations.render_owner(self._paths.group, us)
         try:
-            self.claim({log: payload for log in logs}, us)
+            self.claim(dict.fromkeys(logs, payload), us)
             yield
         finally:
             self.release(logs, calling_others=True)
@@ -229,8 +227,8 @@ class Owners:
         wanted = sorted(threads)
         requests = list(in_requests(wanted, lambda log: self._cost(log, threads[log])))
         self._ensure_topics(wanted)
-        answers = outcomes(self._send(request, (), threads) for request in requests)
-        for request, outcome in zip(requests, answers, strict=True):
+        sent = [self._send(request, (), threads) for request in requests]
+        for request, outcome in zip(requests, outcomes(sent), strict=True):
             self._claim(request, us, threads, self._rejection(request, outcome))
 
     def owns(self, logs: Collection[BrokerPartition]) -> bool:
@@ -274,9 +272,16 @@ class Owners:
             if rejection is None:
                 return
             found = self._read(logs)
-            ours = {log for log, node in found.items() if node.session == self._session}
-            stale = {log for log in found.keys() - ours if self._is_stale(found[log], us)}
-            foreign = {log: found[log] for log in found.keys() - ours - stale}
+            ours = set()
+            stale = set()
+            foreign = {}
+            for log, node in found.items():
+                if node.session == self._session:
+                    ours.add(log)
+                elif self._is_stale(node, us):
+                    stale.add(log)
+                else:
+                    foreign[log] = node
             if foreign:
                 raise _owned_by(foreign) from rejection
             missing = [log for log in logs if log not in ours]
@@ -294,7 +299,8 @@ class Owners:
         ) from rejection
 
     def _ensure_topics(self, logs: Collection[BrokerPartition]) -> None:
-        ensure_each(self._zookeeper, {self._paths.owners_of(log.topic) for log in logs})
+        topics = {log.topic for log in logs}
+        ensure_each(self._zookeeper, [self._paths.owners_of(topic) for topic in topics])
 
     def _send(
         self,
@@ -319,13 +325,7 @@ class Owners:
         """
         if isinstance(outcome, Exception):
             return outcome
-        failures = [result for result in outcome if isinstance(result, Exception)]
-        # The other operations of a rejected transaction report that they were rolled back.
-        causes = [
-            failure
-            for failure in failures
-            if not isinstance(failure, (RolledBackError, RuntimeInconsistency))
-        ]
+        causes = causes_in(outcome)
         if not causes:
             return None
         if isinstance(causes[0], NoAuthError):
@@ -353,7 +353,10 @@ class Owners:
         if not self._zookeeper.client.connected:
             return False
         with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionDenied):
-            ours = [log for log, node in self._read(logs).items() if node.session == self._session]
+            ours = []
+            for log, node in self._read(logs).items():
+                if node.session == self._session:
+                    ours.append(log)
             self._delete(ours)
             if ours and calling_others:
                 topics = {log.topic for log in ours}
@@ -367,12 +370,16 @@ class Owners:
         owned: list[BrokerPartition] = []
         for topic in topics:
             owned.extend(self._owned_in(topic, None))
-        self._delete([log for log, node in self._read(owned).items() if self._is_stale(node, us)])
+        stale = []
+        for log, node in self._read(owned).items():
+            if self._is_stale(node, us):
+                stale.append(log)
+        self._delete(stale)
 
     def _delete(self, logs: Sequence[BrokerPartition]) -> None:
         requests = list(in_requests(logs, lambda log: self._cost(log, b"")))
-        answers = outcomes(self._send_deletes(request) for request in requests)
-        for request, outcome in zip(requests, answers, strict=True):
+        sent = [self._send_deletes(request) for request in requests]
+        for request, outcome in zip(requests, outcomes(sent), strict=True):
             self._delete_each_left(request, outcome)
 
     def _send_deletes(self, logs: Sequence[BrokerPartition]) -> Any:
@@ -397,9 +404,9 @@ class Owners:
 
     def _read(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, _Node]:
         """Return the owner node of each partition that has one."""
-        znodes = self._zookeeper.read_znodes([self._paths.owner(log) for log in logs])
+        paths = [self._paths.owner(log) for log in logs]
         nodes = {}
-        for log, found in zip(logs, znodes, strict=True):
+        for log, found in zip(logs, self._zookeeper.read_znodes(paths), strict=True):
             if found:
                 owner = found.payload.decode("utf-8", "replace")
                 nodes[log] = _Node(owner, found.owner_session, found.version)
@@ -427,8 +434,12 @@ class Owners:
             )
         except NoNodeError:
             return []
-        logs = [partitions.parse_partition_key(topic, key) for key in keys]
-        return [log for log in logs if log]
+        logs = []
+        for key in keys:
+            log = partitions.parse_partition_key(topic, key)
+            if log:
+                logs.append(log)
+        return logs
 
 
 def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:

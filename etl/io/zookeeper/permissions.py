@@ -47,7 +47,8 @@ def kept_by(zookeeper: ZooKeeper, group: str, pipeline: str) -> list[str]:
         paths.extend(level)
         below: list[str] = []
         for path, names in zip(level, children_of_each(zookeeper, level), strict=True):
-            below.extend(f"{path}/{name}" for name in sorted(names))
+            for name in sorted(names):
+                below.append(f"{path}/{name}")
         level = below
     return paths
 
@@ -60,13 +61,17 @@ def writers_of(zookeeper: ZooKeeper, paths: Sequence[str]) -> dict[str, frozense
     client = zookeeper.client
 
     def request() -> list[list[ACL] | None]:
-        return [_acls(pending) for pending in [client.get_acls_async(path) for path in paths]]
+        sent = [client.get_acls_async(path) for path in paths]
+        return [_acls(pending) for pending in sent]
 
     writers = {}
     for path, acls in zip(paths, zookeeper.guarded(lambda: client.retry(request)), strict=True):
         if acls:
-            writing = [acl for acl in acls if acl.perms & ~Permissions.READ]
-            writers[path] = frozenset(_identity(acl) for acl in writing)
+            identities = set()
+            for acl in acls:
+                if acl.perms & ~Permissions.READ:
+                    identities.add(_identity(acl))
+            writers[path] = frozenset(identities)
     return writers
 
 
@@ -149,11 +154,15 @@ def ask_server(
         connect = f"[{host}]:{port}" if ":" in host else address
         with ZooKeeper(connect, connect_timeout_s=timeout_s, access=access):
             pass
-    version = re.search(r"^Zookeeper version: ([\w.]+)", status, re.MULTILINE | re.IGNORECASE)
-    mode = re.search(r"^Mode: (\w+)", status, re.MULTILINE)
-    return ServerAnswer(
-        address, version[1] if version else None, mode[1] if mode else None, granted_ms / 1000
-    )
+    version = _search(r"^Zookeeper version: ([\w.]+)", status, re.IGNORECASE)
+    mode = _search(r"^Mode: (\w+)", status)
+    return ServerAnswer(address, version, mode, granted_ms / 1000)
+
+
+def _search(pattern: str, status: str, flags: int = 0) -> str | None:
+    """Return the group of the first line that matches; None if no line does."""
+    found = re.search(pattern, status, re.MULTILINE | flags)
+    return found[1] if found else None
 
 
 def takes_request(zookeeper: ZooKeeper, size: int) -> bool:

@@ -23,7 +23,7 @@ import re
 import struct
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
@@ -207,6 +207,7 @@ class SessionLife:
 
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 NODE_MAX_BYTES = 900_000
 """Largest znode or request, with room for paths below the server's default of 1 MB."""
@@ -377,7 +378,7 @@ class ZooKeeper:
         `path` is shown in errors, and returned if the changed znode is unknown.
         """
         results = self.guarded(request.commit)
-        failures = [result for result in results if isinstance(result, Exception)]
+        failures = failures_in(results)
         if not failures:
             return None
         for failure in failures:
@@ -488,6 +489,35 @@ Outcome = list[Any] | Exception
 """Result of a transaction in kazoo: a result or error for each part, or no answer."""
 
 
+def failures_in(results: Iterable[Any]) -> list[Exception]:
+    """Return the errors among the results of a transaction; empty if it succeeded."""
+    return [result for result in results if isinstance(result, Exception)]
+
+
+def causes_in(results: Iterable[Any]) -> list[Exception]:
+    """Return the errors that made ZooKeeper reject a transaction; empty if it succeeded.
+
+    The other operations of a rejected transaction report that they were rolled back.
+    """
+    causes = []
+    for failure in failures_in(results):
+        if not isinstance(failure, (RolledBackError, RuntimeInconsistency)):
+            causes.append(failure)
+    return causes
+
+
+def payload_of_each(
+    zookeeper: ZooKeeper, keys: Collection[K], path_of: Callable[[K], str]
+) -> dict[K, bytes]:
+    """Return the payload of each key's znode; missing znodes are left out. Pipelined."""
+    stored = zookeeper.read_all([path_of(key) for key in keys])
+    payloads = {}
+    for key, found in zip(keys, stored, strict=True):
+        if found:
+            payloads[key] = found[0]
+    return payloads
+
+
 def children_of_each(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[list[str]]:
     """Return the names of the children of each znode; empty for a missing one. Pipelined."""
 
@@ -502,11 +532,13 @@ def ensure_each(zookeeper: ZooKeeper, paths: Iterable[str]) -> None:
     """Create each missing znode and its parents, without payload. Pipelined."""
     wanted = sorted(set(paths))
     missing = []
+    parents = set()
     for path, found in zip(wanted, zookeeper.read_znodes(wanted), strict=True):
         if found is None:
             missing.append(path)
-    for above in sorted({path.rpartition("/")[0] for path in missing}):
-        zookeeper.ensure(above)
+            parents.add(path.rpartition("/")[0])
+    for parent in sorted(parents):
+        zookeeper.ensure(parent)
 
     def create() -> None:
         for answer in [zookeeper.client.create_async(path) for path in missing]:

@@ -18,9 +18,11 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from etl.errors import SettingsError
+
+Value = TypeVar("Value")
 
 
 class BrokerFamily(str, Enum):
@@ -128,6 +130,13 @@ def in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
     if any(log.broker_id is not None for log in partitions):
         return sorted(partitions, key=_order)
     return sorted(partitions)
+
+
+def values_of(
+    values: Mapping[BrokerPartition, Value], logs: Iterable[BrokerPartition]
+) -> dict[BrokerPartition, Value]:
+    """Return the value of each of these partitions; partitions without one are left out."""
+    return {log: values[log] for log in logs if log in values}
 
 
 def _order(log: BrokerPartition) -> tuple[str, int, int]:

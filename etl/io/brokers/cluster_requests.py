@@ -117,9 +117,10 @@ class Cluster(OffsetsByTime):
         leader does not know: it reports the producer id, and the coordinators know the rest, of
         transactional ids that we may describe.
         """
-        held_back = {
-            log: leader for log, leader in found.leaders.items() if found.extents[log].held_back
-        }
+        held_back = {}
+        for log, leader in found.leaders.items():
+            if found.extents[log].held_back:
+                held_back[log] = leader
         described: dict[BrokerPartition, OpenTransaction] = {}
         for answer in self.request_leaders(held_back, _open_transactions):
             described.update(answer)
@@ -193,7 +194,9 @@ class Cluster(OffsetsByTime):
                 return KafkaGroup(answer.members)
             elif answer.refusal.meaning is not Meaning.NOT_COORDINATOR:
                 return KafkaGroup(unknown=answer.refusal.name)
-        return KafkaGroup(unknown=failures[0].message if failures else None)
+        if failures:
+            return KafkaGroup(unknown=failures[0].message)
+        return KafkaGroup()
 
     def looked_at(
         self,
@@ -205,10 +208,9 @@ class Cluster(OffsetsByTime):
         def verify(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> list[tuple[BrokerPartition, LookedAt]]:
-            of_this_broker = set(logs)
-            return verify_offsets(
-                consumer, [each for each in doubted if each.log in of_this_broker]
-            )
+            led = set(logs)
+            of_this_broker = [each for each in doubted if each.log in led]
+            return verify_offsets(consumer, of_this_broker)
 
         leaders_to_ask = {each.log: leaders[each.log] for each in doubted}
         verified: dict[BrokerPartition, tuple[LookedAt, ...]] = {}
@@ -306,13 +308,13 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
 
 
 def _reject_denied_topics(topics: Mapping[str, TopicMetadata], names: TopicFilter) -> None:
-    denied = sorted(
-        name
-        for name, topic in topics.items()
-        if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED
-    )
+    denied = []
+    for name, topic in topics.items():
+        if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED:
+            denied.append(name)
     if not denied:
         return
+    denied.sort()
     more = f" and {len(denied) - 1} more" if len(denied) > 1 else ""
     message = f"The brokers do not let us read the topic{more}"
     action = "Check the topics' ACLs: Describe and Read"
@@ -345,7 +347,10 @@ def _reject_missing_listeners(topics: Iterable[TopicMetadata]) -> None:
 
 def unknown_topics(metadata: ClusterMetadata, names: Collection[str]) -> frozenset[str]:
     """Return the requested names that the brokers do not know."""
-    known = {name for name, topic in metadata.topics.items() if not _is_unknown(topic)}
+    known = set()
+    for name, topic in metadata.topics.items():
+        if not _is_unknown(topic):
+            known.add(name)
     return frozenset(names) - known
 
 
@@ -408,7 +413,8 @@ def _verify_by_checksum(
     waiting = dict.fromkeys(doubted, FIRST_REQUEST_BYTES)
     while waiting:
         batch = _next_batch(waiting)
-        answers = _fetch(consumer, [(each, each.offset, waiting[each]) for each in batch])
+        wanted = [(each, each.offset, waiting[each]) for each in batch]
+        answers = _fetch(consumer, wanted)
         for unverified, fetched in zip(batch, answers, strict=True):
             result, needed = _verify_entry(unverified, fetched, waiting[unverified])
             if waiting[unverified] < needed:
@@ -506,10 +512,9 @@ def _verify_by_walk(
         wanted = [(each, positions.pop(each), sizes[each]) for each in _next_batch(sizes)]
         answers = _fetch(consumer, wanted)
         # All steps come first: the next request overwrites the buffer of these answers.
-        steps = [
-            _follow_entries(unverified, position, fetched)
-            for (unverified, position, _), fetched in zip(wanted, answers, strict=True)
-        ]
+        steps = []
+        for (unverified, position, _), fetched in zip(wanted, answers, strict=True):
+            steps.append(_follow_entries(unverified, position, fetched))
         for (unverified, position, _), reached in zip(wanted, steps, strict=True):
             if isinstance(reached, MisalignedOffset):
                 start = reached.where["offset"]
@@ -577,14 +582,12 @@ def _fetch(
 ) -> list[FetchedPartition | None]:
     """Return up to so many bytes of each partition from an offset on; None where there are none."""
     targets = [FetchTarget(unverified.log, offset, size) for unverified, offset, size in wanted]
+    max_bytes = sum(target.max_bytes for target in targets)
     answer = consumer.multifetch(
-        targets,
-        isolation_level=Isolation.READ_UNCOMMITTED,
-        max_bytes=sum(target.max_bytes for target in targets),
+        targets, isolation_level=Isolation.READ_UNCOMMITTED, max_bytes=max_bytes
     )
-    fetched = {
-        (partition.topic, partition.partition): partition
-        for partition in answer.partitions
-        if partition.refusal is None and len(partition.records)
-    }
+    fetched = {}
+    for partition in answer.partitions:
+        if partition.refusal is None and len(partition.records):
+            fetched[partition.topic, partition.partition] = partition
     return [fetched.get((each.log.topic, each.log.partition)) for each, _, _ in wanted]

@@ -439,7 +439,7 @@ class IdleConnections:
         """Return a usable connection and remove it from the pool; None: there is none."""
         while True:
             with self._lock:
-                found = next((each for each in reversed(self._kept) if each[0] == key), None)
+                found = self._newest(key)
                 if found is None:
                     return None
                 self._kept.remove(found)
@@ -452,6 +452,12 @@ class IdleConnections:
             ):
                 return idle
             idle.connection.close()
+
+    def _newest(self, key: ConnectionKey) -> tuple[ConnectionKey, IdleConnection] | None:
+        for kept in reversed(self._kept):
+            if kept[0] == key:
+                return kept
+        return None
 
     def give(self, key: ConnectionKey, idle: IdleConnection) -> None:
         """Add a connection to the pool. The caller may not use it any more."""

@@ -643,11 +643,11 @@ class Fetching:
                 asked=sorted(requested),
                 got=got,
             )
-        partitions = tuple(
-            replace(each, asked_offset=requested[each.topic, each.partition])
-            for each in answer.partitions
-        )
-        return replace(answer, partitions=partitions)
+        partitions = []
+        for each in answer.partitions:
+            asked_offset = requested[each.topic, each.partition]
+            partitions.append(replace(each, asked_offset=asked_offset))
+        return replace(answer, partitions=tuple(partitions))
 
 
 def _requested_offsets(fetch: Fetch) -> dict[tuple[str, int], int]:

@@ -338,9 +338,11 @@ class ClassicProtocol:
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions of each existing topic."""
         topics_found = self._connection.topics(sorted(set(topics))).topics
-        return {
-            name: len(topic.partitions) for name, topic in topics_found.items() if topic.partitions
-        }
+        counts = {}
+        for name, topic in topics_found.items():
+            if topic.partitions:
+                counts[name] = len(topic.partitions)
+        return counts
 
     def _handle_error(
         self, refusal: BrokerRefusal, doing: str, *, new_id: str | None = None
@@ -483,7 +485,8 @@ class ConsumerProtocol:
         if answer.assigned is not None:
             target: set[_PartitionOfTopicId] = set()
             for topic_id, numbers in answer.assigned.items():
-                target.update((topic_id, number) for number in numbers)
+                for number in numbers:
+                    target.add((topic_id, number))
             self._target = frozenset(target)
         self._reconcile()
         if not self._has_changes and (self._owned or sent_at >= self._empty_from):
@@ -516,13 +519,15 @@ class ConsumerProtocol:
         """
         if not {topic_id for topic_id, _ in target} <= self._names.keys():
             topic_ids = self._connection.topics(self._terms.topics).topic_ids
-            self._names.update({topic_id: name for name, topic_id in topic_ids.items()})
+            for name, topic_id in topic_ids.items():
+                self._names[topic_id] = name
         return frozenset(each for each in target if each[0] in self._names)
 
     def _with_names(self, owned: frozenset[_PartitionOfTopicId]) -> frozenset[BrokerPartition]:
-        return frozenset(
-            BrokerPartition(self._names[topic_id], number) for topic_id, number in owned
-        )
+        logs = set()
+        for topic_id, number in owned:
+            logs.add(BrokerPartition(self._names[topic_id], number))
+        return frozenset(logs)
 
     def _owned_by_topic_id(self) -> dict[str, frozenset[int]]:
         numbers: dict[str, set[int]] = {}

@@ -213,9 +213,11 @@ def existing_partitions(
     cluster: Cluster, partitions: Sequence[BrokerPartition]
 ) -> list[BrokerPartition]:
     """Return the partitions that the brokers' metadata contains."""
+    topics = {log.topic for log in partitions}
     known: set[BrokerPartition] = set()
-    for topic in cluster.describe({log.topic for log in partitions}).topics.values():
-        known.update(each.log for each in topic.partitions)
+    for topic in cluster.describe(topics).topics.values():
+        for partition in topic.partitions:
+            known.add(partition.log)
     return [log for log in partitions if log in known]
 
 

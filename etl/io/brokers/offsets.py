@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -53,6 +53,7 @@ from etl.model.partitions import (
     Leader,
     PartitionOffsets,
     Tail,
+    values_of,
 )
 from etl.model.security import OPEN, Security
 from etl.settings.choices import TIMEOUT_S
@@ -147,6 +148,10 @@ class Brokers:
             return self._registry(topics)
         return self.first(lambda consumer: consumer.topic_metadata(topics))
 
+    def describe_topics_of(self, logs: Iterable[BrokerPartition]) -> ClusterMetadata:
+        """Return the metadata of these partitions' topics, as `describe`."""
+        return self.describe({log.topic for log in logs})
+
     def first(self, ask: Callable[[SimpleConsumer], Answer]) -> Answer:
         """Return the response of the first broker that answers."""
         failures: list[str] = []
@@ -171,10 +176,10 @@ class Brokers:
         for log, leader in leaders.items():
             broker = leader.broker
             by_address.setdefault((broker.host, broker.port), (broker, []))[1].append(log)
-        requests = [
-            (self.consumer(broker.host, broker.port, broker.generation), logs)
-            for broker, logs in by_address.values()
-        ]
+        requests = []
+        for broker, logs in by_address.values():
+            consumer = self.consumer(broker.host, broker.port, broker.generation)
+            requests.append((consumer, logs))
         return self.request_in_parallel(requests, ask)
 
     def request_in_parallel(
@@ -215,11 +220,10 @@ class Brokers:
         for broker in brokers:
             address = (broker.host, broker.port)
             consumers[address] = self.consumer(broker.host, broker.port, broker.generation)
-        unsure = [
-            (consumer, isolation)
-            for consumer in consumers.values()
-            if returns_uncommitted_records(consumer.generation)
-        ]
+        unsure = []
+        for consumer in consumers.values():
+            if returns_uncommitted_records(consumer.generation):
+                unsure.append((consumer, isolation))
         self.request_in_parallel(
             unsure, lambda consumer, wanted: consumer.reject_other_release(wanted)
         )
@@ -301,6 +305,16 @@ class ListedOffsets:
         if listed.is_last_stable:
             self.stable.add(log)
 
+    @property
+    def existing(self) -> dict[BrokerPartition, int]:
+        """Return the offset of each partition with a record that late."""
+        return {log: offset for log, offset in self.offsets.items() if offset is not None}
+
+    @property
+    def without_record(self) -> list[BrokerPartition]:
+        """Return the partitions for which the answer is "none": no record is that late."""
+        return [log for log, offset in self.offsets.items() if offset is None]
+
 
 class OffsetsOfLeaders(Brokers):
     """Offsets as reported by the leaders of partitions."""
@@ -325,7 +339,7 @@ class OffsetsOfLeaders(Brokers):
         `reject_lost_isolation`.
         """
         if metadata is None:
-            metadata = self.describe({log.topic for log in logs})
+            metadata = self.describe_topics_of(logs)
         self.reject_lost_isolation(metadata.brokers.values(), isolation)
         starts = self.list_offsets(
             dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata
@@ -348,7 +362,8 @@ class OffsetsOfLeaders(Brokers):
         for log in uncommitted.leaderless:
             leaders.pop(log, None)
         # Again, for brokers that were elected or started meanwhile.
-        self.reject_lost_isolation({leader.broker for leader in leaders.values()}, isolation)
+        brokers = {leader.broker for leader in leaders.values()}
+        self.reject_lost_isolation(brokers, isolation)
         high_watermarks = {**ends.offsets, **uncommitted.offsets}
         extents: dict[BrokerPartition, PartitionOffsets] = {}
         for log in leaders:
@@ -378,21 +393,23 @@ class OffsetsOfLeaders(Brokers):
         deadline = time.monotonic() + wait_for_leader_s
         attempt = 0
         answered = EpochEndsResponse()
-        while waiting := {log: epoch for log, epoch in epochs.items() if log not in answered}:
+        waiting = dict(epochs)
+        while waiting:
             known: Mapping[BrokerPartition, Leader]
             if leaders is None:
-                known = self.describe({log.topic for log in waiting}).leaders
+                known = self.describe_topics_of(waiting).leaders
             else:
                 known = leaders
-            led = {log: known[log] for log in waiting if log in known}
+            led = values_of(known, waiting)
             failure = self._request_epochs(led, waiting, answered)
             left = deadline - time.monotonic()
-            if answered.keys() >= epochs.keys():
+            waiting = {log: epoch for log, epoch in epochs.items() if log not in answered}
+            if not waiting:
                 break
             if left <= 0:
                 if failure is not None:
                     raise failure
-                first = min(log for log in epochs if log not in answered)
+                first = min(waiting)
                 raise BrokerError(
                     "The partition has no leader",
                     **first.place,
@@ -423,11 +440,12 @@ class OffsetsOfLeaders(Brokers):
         ) -> EpochEndsResponse | EtlError:
             try:
                 response = consumer.epoch_ends(
-                    {log: epochs[log] for log in logs}, {log: leaders[log].epoch for log in logs}
+                    values_of(epochs, logs), _current_epochs(leaders, logs)
                 )
             except BrokerUnreachable as error:
                 return error
-            return {log: response.get(log, EpochEndResponse(None, None, None)) for log in logs}
+            unknown = EpochEndResponse(None, None, None)
+            return {log: response.get(log, unknown) for log in logs}
 
         failure: EtlError | None = None
         for response in self.request_leaders(leaders, request):
@@ -465,11 +483,11 @@ class OffsetsOfLeaders(Brokers):
         while waiting:
             if leaders is None:
                 if metadata is None:
-                    metadata = self.describe({log.topic for log in waiting})
+                    metadata = self.describe_topics_of(waiting)
                 leaders = metadata.leaders
             away = {log for log in waiting if log.is_physical and log not in leaders}
             found = replace(found, leaderless=found.leaderless.union(away))
-            led = {log: leaders[log] for log in waiting if log in leaders}
+            led = values_of(leaders, waiting)
             failure = self._list_once(led, waiting, isolation, found)
             done = {*found.offsets, *found.unsearched, *away}
             waiting = {log: when for log, when in waiting.items() if log not in done}
@@ -501,9 +519,9 @@ class OffsetsOfLeaders(Brokers):
         ) -> dict[BrokerPartition, ListedOffset] | BrokerUnreachable:
             try:
                 return consumer.list_offsets(
-                    {log: times[log] for log in logs},
+                    values_of(times, logs),
                     isolation_level=isolation,
-                    epochs={log: leaders[log].epoch for log in logs},
+                    epochs=_current_epochs(leaders, logs),
                 )
             except BrokerUnreachable as error:
                 return error
@@ -532,6 +550,12 @@ class OffsetsOfLeaders(Brokers):
                 if not listed.refusal.is_retriable:
                     raise failure
         return failure
+
+
+def _current_epochs(
+    leaders: Mapping[BrokerPartition, Leader], logs: Iterable[BrokerPartition]
+) -> dict[BrokerPartition, int | None]:
+    return {log: leaders[log].epoch for log in logs}
 
 
 def pause(attempt: int, left_s: float) -> None:
@@ -655,7 +679,8 @@ def _fetch_bytes(
     """
     by_name = {(log.topic, log.partition): log for log in wanted}
     targets = [FetchTarget(log, offset, size) for log, (offset, size) in wanted.items()]
-    answer = consumer.multifetch(targets, max_bytes=sum(target.max_bytes for target in targets))
+    max_bytes = sum(target.max_bytes for target in targets)
+    answer = consumer.multifetch(targets, max_bytes=max_bytes)
     results: dict[BrokerPartition, bytes | None] = {}
     for part in answer.partitions:
         log = by_name[part.topic, part.partition]

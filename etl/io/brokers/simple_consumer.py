@@ -366,7 +366,10 @@ class GroupOffsets(BrokerRequests):
             topic_ids=topic_ids,
             in_zookeeper=in_zookeeper,
         )
-        rejected = [(log, refusal) for log, refusal in sorted(refusals.items()) if refusal]
+        rejected = []
+        for log, refusal in sorted(refusals.items()):
+            if refusal:
+                rejected.append((log, refusal))
         if not rejected:
             return
         log, refusal = rejected[0]
@@ -498,8 +501,15 @@ class GroupOffsets(BrokerRequests):
 
         See the module's table.
         """
-        by_meaning = {refusal.meaning: refusal for refusal in refusals.values() if refusal}
-        fenced = next((by_meaning[meaning] for meaning in _FENCED if meaning in by_meaning), None)
+        by_meaning = {}
+        for refusal in refusals.values():
+            if refusal:
+                by_meaning[refusal.meaning] = refusal
+        fenced = None
+        for meaning in _FENCED:
+            if meaning in by_meaning:
+                fenced = by_meaning[meaning]
+                break
         if fenced and wanted.member:
             raise self._membership_lost(wanted.group, fenced)
         if fenced:
@@ -544,9 +554,8 @@ class GroupOffsets(BrokerRequests):
             coordinator = self._coordinator(group, deadline)
             try:
                 response = self._request_at(coordinator, request)
-                is_ready = not any(
-                    refusal and refusal.meaning in _NOT_READY for refusal in refusals(response)
-                )
+                meanings = {refusal.meaning for refusal in refusals(response) if refusal}
+                is_ready = meanings.isdisjoint(_NOT_READY)
                 if is_ready or time.monotonic() + _PAUSE_S > deadline:
                     return response
             except BrokerUnreachable:

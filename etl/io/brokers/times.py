@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.errors import BrokerUnreachable, EtlError, Meaning, OtherRelease, SettingsError
-from etl.io.brokers.offsets import LEADER_WAIT_S, Brokers, ListedOffsets, OffsetsOfLeaders
+from etl.io.brokers.offsets import LEADER_WAIT_S, Brokers, OffsetsOfLeaders
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import (
     LATEST,
@@ -29,7 +29,7 @@ from etl.kafka.messages import (
     FetchTarget,
     reject_wrong_times,
 )
-from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
+from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord, values_of
 from etl.records.entries import largest_timestamp
 from etl.settings.choices import MIB
 
@@ -107,11 +107,10 @@ def _fetch_last_times(
 def _multifetch(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> FetchAnswer:
     """Return the response; fetch again while it is throttled and empty."""
     deadline = time.monotonic() + _THROTTLED_S
+    max_bytes = sum(target.max_bytes for target in wanted)
     while True:
         response = consumer.multifetch(
-            wanted,
-            isolation_level=Isolation.READ_UNCOMMITTED,
-            max_bytes=sum(target.max_bytes for target in wanted),
+            wanted, isolation_level=Isolation.READ_UNCOMMITTED, max_bytes=max_bytes
         )
         if response.partitions:
             return response
@@ -156,18 +155,15 @@ class OffsetsByTime(OffsetsOfLeaders):
             found = self.list_offsets(moments, _UNCOMMITTED, wait_for_leader_s, None)
         except SettingsError as error:
             if may_be_earlier and not isinstance(error, OtherRelease):
-                return self._segments_at(
-                    moments, self.describe({log.topic for log in moments}).leaders
-                )
+                return self._segments_at(moments, self.describe_topics_of(moments).leaders)
             raise
-        late = {log: moments[log] for log, offset in found.offsets.items() if offset is None}
+        late = values_of(moments, found.without_record)
         ends, unconfirmed = self._ends_of(late, found.leaders)
         unsearched = {**found.unsearched, **unconfirmed}
         if unsearched and not may_be_earlier:
             raise unsearched[min(unsearched)]
-        earlier = self._segments_at({log: moments[log] for log in unsearched}, found.leaders)
-        offsets = {log: offset for log, offset in found.offsets.items() if offset is not None}
-        return {**offsets, **ends, **earlier}
+        earlier = self._segments_at(values_of(moments, unsearched), found.leaders)
+        return {**found.existing, **ends, **earlier}
 
     def first_at(
         self,
@@ -182,11 +178,11 @@ class OffsetsByTime(OffsetsOfLeaders):
         """
         reject_wrong_times(times_ms)
         found = self.list_offsets(times_ms, isolation, LEADER_WAIT_S, None)
-        late = {log: times_ms[log] for log, offset in found.offsets.items() if offset is None}
+        late = values_of(times_ms, found.without_record)
         if isolation is not _UNCOMMITTED and late:
             # A record of an open transaction exists, but is not readable yet: "none" is right.
             uncommitted = self.list_offsets(late, _UNCOMMITTED, LEADER_WAIT_S, None, found.leaders)
-            late = _without_record(late, uncommitted)
+            late = values_of(late, uncommitted.without_record)
         _, unconfirmed = self._ends_of(late, found.leaders)
         unsearched = {**found.unsearched, **unconfirmed}
         if unsearched:
@@ -214,9 +210,7 @@ class OffsetsByTime(OffsetsOfLeaders):
         ends = self.list_offsets(
             dict.fromkeys(late, LATEST), _UNCOMMITTED, LEADER_WAIT_S, None, leaders
         )
-        high_watermarks = {
-            log: offset for log, offset in ends.offsets.items() if offset is not None
-        }
+        high_watermarks = ends.existing
         confirmed = self._confirmed(late, high_watermarks, ends.leaders)
         unconfirmed: dict[BrokerPartition, int] = {}
         for log, time_ms in late.items():
@@ -225,11 +219,9 @@ class OffsetsByTime(OffsetsOfLeaders):
         again = self.list_offsets(unconfirmed, _UNCOMMITTED, LEADER_WAIT_S, None, ends.leaders)
 
         offsets = {log: high_watermarks[log] for log in confirmed}
-        for log, offset in again.offsets.items():
-            if offset is not None:
-                offsets[log] = offset
+        offsets.update(again.existing)
         errors = dict(again.unsearched)
-        for log in _without_record(unconfirmed, again):
+        for log in again.without_record:
             errors[log] = _unconfirmed_error(log, ends.leaders[log])
         return offsets, errors
 
@@ -251,7 +243,10 @@ class OffsetsByTime(OffsetsOfLeaders):
             others = {log: high_watermarks[log] for log in logs if log not in largest}
             return {**largest, **last_timestamps(consumer, others)}
 
-        not_empty = {log: leaders[log] for log, high in high_watermarks.items() if high}
+        not_empty = {}
+        for log, high_watermark in high_watermarks.items():
+            if high_watermark:
+                not_empty[log] = leaders[log]
         times: dict[BrokerPartition, int | None] = {}
         for of_broker in self.request_leaders(not_empty, request):
             times.update(of_broker)
@@ -278,22 +273,11 @@ class OffsetsByTime(OffsetsOfLeaders):
         ) -> dict[BrokerPartition, int]:
             return {log: consumer.segment_before(log, moments[log]) for log in logs}
 
-        led = {log: leaders[log] for log in moments if log in leaders}
+        led = values_of(leaders, moments)
         starts: dict[BrokerPartition, int] = {}
         for of_broker in self.request_leaders(led, request):
             starts.update(of_broker)
         return starts
-
-
-def _without_record(
-    times: Mapping[BrokerPartition, int], found: ListedOffsets
-) -> dict[BrokerPartition, int]:
-    """Return the times of the partitions for which the answer is "none"."""
-    return {
-        log: when
-        for log, when in times.items()
-        if log in found.offsets and found.offsets[log] is None
-    }
 
 
 def _unconfirmed_error(log: BrokerPartition, leader: Leader) -> SettingsError:
@@ -357,7 +341,7 @@ def read_oldest(
         searches = {log: _Search(*unread[log]) for log in sorted(logs)}
         return _search_broker(consumer, searches, leaders, isolation)
 
-    led = {log: leaders[log] for log in unread if log in leaders}
+    led = values_of(leaders, unread)
     records: dict[BrokerPartition, OldestRecord] = {}
     for of_broker in cluster.request_leaders(led, request):
         records.update(of_broker)
@@ -374,21 +358,20 @@ def _search_broker(
     bytes_left = SEARCHED_BYTES_MAX
     while waiting and bytes_left > 0:
         batch = _next_batch(waiting)
-        targets = [
-            FetchTarget(log, search.offset, search.max_bytes, leaders[log].epoch)
-            for log, search in batch.items()
-        ]
+        targets = []
+        max_bytes = 0
+        for log, search in batch.items():
+            targets.append(FetchTarget(log, search.offset, search.max_bytes, leaders[log].epoch))
+            max_bytes += search.max_bytes
         try:
-            answer = consumer.multifetch(
-                targets,
-                isolation_level=isolation,
-                max_bytes=sum(each.max_bytes for each in targets),
-            )
+            answer = consumer.multifetch(targets, isolation_level=isolation, max_bytes=max_bytes)
         except EtlError as error:
             found |= dict.fromkeys(waiting, OldestRecord(why=error.message))
             return found
-        parts = {(each.topic, each.partition): each for each in answer.partitions}
-        bytes_left -= sum(len(each.records) for each in answer.partitions)
+        parts = {}
+        for part in answer.partitions:
+            parts[part.topic, part.partition] = part
+            bytes_left -= len(part.records)
         for log, search in batch.items():
             record = _oldest_record(log, parts.get((log.topic, log.partition)), search)
             if record is not None:

@@ -103,7 +103,8 @@ def past_runs(
     """
     found: list[PastRun] = []
     left = HISTORY_MAX_BYTES
-    earlier = [run_id for run_id in run_ids(os.listdir(folder), ours_called) if run_id < before]
+    all_runs = run_ids(os.listdir(folder), ours_called)
+    earlier = [run_id for run_id in all_runs if run_id < before]
     for run_id in reversed(earlier[-most:]):
         text = _without_snapshots(report_path(folder, ours_called, run_id), left)
         if text is None:

@@ -70,6 +70,7 @@ from etl.model.plans import (
     FileOptions,
     Plan,
     PlanKind,
+    RangeResult,
     Written,
 )
 from etl.model.snapshot import Acknowledgement
@@ -153,7 +154,9 @@ class ArrowWriter:
             written = rows.write(wanted)
             reject_other_ranges(plan, written)
             reject_other_rows(written)
-            files = [file for task in written for file in task.files]
+            files: list[DataFile] = []
+            for task in written:
+                files.extend(task.files)
             reject_lost_files(wanted.root, files)
             if table is not None:
                 # Open the table again: a change of another writer while the tasks wrote is not
@@ -163,7 +166,9 @@ class ArrowWriter:
                     return
                 self._reject_unfit(table, to)
             without_commit.pop_all()  # from here on a commit can refer to the files
-        results = {i: result for task in written for i, result in task.receipts.items()}
+        results: dict[int, RangeResult] = {}
+        for task in written:
+            results.update(task.receipts)
         if len(results) == len(plan.ranges):
             in_order = tuple(results[i] for i in range(len(plan.ranges)))
             if in_order:
@@ -281,7 +286,9 @@ def delete_uncommitted(wanted: FileOptions) -> None:
 def reject_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
     """Raise TableUnreachable unless the tasks returned each range of the plan once."""
     planned = range(len(plan.ranges))
-    returned = Counter(i for task in written for i in task.indices)
+    returned: Counter[int] = Counter()
+    for task in written:
+        returned.update(task.indices)
     wrong = [i for i in planned if returned[i] != 1]
     wrong += sorted(returned.keys() - set(planned))
     if wrong:
@@ -314,7 +321,8 @@ def reject_other_rows(written: Sequence[Written]) -> None:
 
 def reject_lost_files(root: str, files: Sequence[DataFile]) -> None:
     """Raise TableUnreachable unless each file exists with the size that its task wrote."""
-    sizes = table_folder(root).sizes([file.path for file in files])
+    paths = [file.path for file in files]
+    sizes = table_folder(root).sizes(paths)
     for file, size in zip(files, sizes, strict=True):
         if size == file.size:
             continue

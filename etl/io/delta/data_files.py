@@ -330,7 +330,10 @@ class DataFiles:
         A file is created only now, so that few rows of many values open no file each.
         """
         file = self._open[values]
-        begun = [each for each, opened in self._open.items() if opened.is_begun]
+        begun = []
+        for each, opened in self._open.items():
+            if opened.is_begun:
+                begun.append(each)
         if not file.is_begun and len(begun) >= OPEN_FILES:
             self._finish(begun[0])
         self._held_bytes -= file.write_buffer_bytes

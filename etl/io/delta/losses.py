@@ -237,9 +237,9 @@ def open_losses(path: str) -> DeltaTable | None:
     if table is None:
         return None
     there = {field.name for field in table.schema().fields} | {_INCARNATION}
-    lacking = next((name for name in schema().names if name not in there), None)
+    lacking = [name for name in schema().names if name not in there]
     if lacking:
-        message = f"The table at the path of the losses table has no column {lacking}"
+        message = f"The table at the path of the losses table has no column {lacking[0]}"
         raise NotOurTable(
             message,
             path=path,
@@ -257,7 +257,8 @@ def _incarnation_column(table: DeltaTable) -> list[str]:
 
     A table may lack it until a loss has an incarnation other than 0.
     """
-    return [field.name for field in table.schema().fields if field.name == _INCARNATION]
+    names = [field.name for field in table.schema().fields]
+    return [_INCARNATION] if _INCARNATION in names else []
 
 
 def _holds(table: DeltaTable, plan: Plan, app_id: str) -> bool:

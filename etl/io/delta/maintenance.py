@@ -60,7 +60,10 @@ def data_files(path: str) -> list[DataFile]:
     for n, size in enumerate(adds["size_bytes"]):
         values = []
         for column in partition_columns:
-            values.append(None if column[n] is None else str(column[n]))
+            value = column[n]
+            if value is not None:
+                value = str(value)
+            values.append(value)
         files.append(DataFile(tuple(values), size))
     return files
 

@@ -59,6 +59,7 @@ from etl.io.delta.recover_results import (
     Uncountable,
     actions_of,
     added_of,
+    incarnation_columns,
     key_columns,
 )
 from etl.io.delta.statistics_to_write import TEXT_KEPT
@@ -217,7 +218,7 @@ def rows_in_intervals(
     """Return the number of rows in these intervals of each partition."""
     if not intervals:
         return {}
-    names = [name for name in row_key(physical=physical) if name not in ("offset", "message_index")]
+    names = incarnation_columns(physical=physical)
     with rows_are_read(spark, path):
         keys = read_keys(spark, path, delta_version, physical=physical)
         counted = _joined(keys, intervals, "left_semi").groupBy(*names).count().collect()
@@ -238,12 +239,13 @@ def _joined(keys: DataFrame, intervals: Intervals, how: str) -> DataFrame:
     from pyspark.sql import functions as f
 
     physical = any(audited.log.is_physical for audited in intervals)
-    names = [name for name in row_key(physical=physical) if name not in ("offset", "message_index")]
+    names = incarnation_columns(physical=physical)
     rows = []
     for audited, parts in intervals.items():
         values = {**audited.log.place, "incarnation": audited.incarnation}
         key = [values[name] for name in names]
-        rows += [(*key, start, until) for start, until in parts]
+        for start, until in parts:
+            rows.append((*key, start, until))
     schema = _schema_of((*names, "from_offset", "until_offset"))
     listed = f.broadcast(keys.sparkSession.createDataFrame(rows, schema).alias("listed"))
     same = [f.col(f"key.{name}") == f.col(f"listed.{name}") for name in names]
@@ -264,7 +266,10 @@ def first_of_no_log(
     with rows_are_read(spark, path):
         rows = _load(spark, path, delta_version, physical=physical)
         invalid = rows.where(~_is_of_a_log(physical=physical)).limit(_STRANGERS_SHOWN)
-        return [{name: row[name] for name in names} for row in invalid.collect()]
+        found = []
+        for row in invalid.collect():
+            found.append({name: row[name] for name in names})
+        return found
 
 
 @contextmanager
@@ -297,10 +302,11 @@ def read_keys(
     """Return the key columns of each row (`columns.row_key`); all NULL if a row names no record."""
     from pyspark.sql import functions as f
 
-    whole, key = _is_of_a_log(physical=physical), row_key(physical=physical)
-    return _load(spark, path, delta_version, physical=physical).select(
-        [f.when(whole, f.col(name)).alias(name) for name in key]
-    )
+    is_of_a_log = _is_of_a_log(physical=physical)
+    columns = []
+    for name in row_key(physical=physical):
+        columns.append(f.when(is_of_a_log, f.col(name)).alias(name))
+    return _load(spark, path, delta_version, physical=physical).select(columns)
 
 
 def _is_of_a_log(*, physical: bool) -> Column:
@@ -310,8 +316,10 @@ def _is_of_a_log(*, physical: bool) -> Column:
     """
     from pyspark.sql import functions as f
 
-    numbers = (f.col(name) >= 0 for name in row_key(physical=physical) if name != "topic")
-    in_bounds = functools.reduce(operator.and_, numbers, f.col("offset") < 2**63 - 1)
+    in_bounds = f.col("offset") < 2**63 - 1
+    for name in row_key(physical=physical):
+        if name != "topic":
+            in_bounds &= f.col(name) >= 0
     return f.coalesce(f.col("topic").isNotNull() & in_bounds, f.lit(False))
 
 
@@ -336,9 +344,11 @@ def _load(
     epoch = f.lit(0)
     if "incarnation" in frame.columns:
         epoch = f.coalesce(f.col("incarnation"), epoch)
-    columns = {name: f.col(name) for name in row_key(physical=physical) if name != "incarnation"}
-    columns["incarnation"] = epoch
-    return frame.select([columns[name].alias(name) for name in row_key(physical=physical)])
+    columns = []
+    for name in row_key(physical=physical):
+        column = epoch if name == "incarnation" else f.col(name)
+        columns.append(column.alias(name))
+    return frame.select(columns)
 
 
 def _buckets(frame: DataFrame) -> DataFrame:
@@ -375,8 +385,8 @@ def intervals_in_order(keys: DataFrame, edges: Mapping[Log, Sequence[int]]) -> D
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    runs_of_batches = Runs({log: numpy.array(some, numpy.int64) for log, some in edges.items()})
-    runs = keys.mapInArrow(runs_of_batches, _schema_of((*LOG, *_RUN)))
+    edges_of_logs = {log: numpy.array(some, numpy.int64) for log, some in edges.items()}
+    runs = keys.mapInArrow(Runs(edges_of_logs), _schema_of((*LOG, *_RUN)))
     in_order = Window.partitionBy(*LOG).orderBy("first_offset", "first_index")
     before_offset = f.lag("last_offset").over(in_order)
     before_index = f.lag("last_index").over(in_order)
@@ -411,9 +421,9 @@ class Runs:
     def _runs(self, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         import pyarrow
 
-        numbers = {
-            name: _int64(batch.column(name)) for name in (*LOG[1:], "offset", "message_index")
-        }
+        numbers = {}
+        for name in (*LOG[1:], "offset", "message_index"):
+            numbers[name] = _int64(batch.column(name))
         topics = batch.column("topic").dictionary_encode()
         logs = [_int64(topics.indices), *(numbers[name] for name in LOG[1:])]
         offset, index = numbers["offset"], numbers["message_index"]
@@ -434,12 +444,12 @@ class Runs:
             "last_index": index[ends - 1],
             "rows": ends - begins,
         }
-        return pyarrow.record_batch(
-            {
-                **{name: batch.column(name).take(pyarrow.array(begins)) for name in LOG},
-                **{name: pyarrow.array(found[name], pyarrow.int64()) for name in _RUN},
-            }
-        )
+        columns = {}
+        for name in LOG:
+            columns[name] = batch.column(name).take(pyarrow.array(begins))
+        for name in _RUN:
+            columns[name] = pyarrow.array(found[name], pyarrow.int64())
+        return pyarrow.record_batch(columns)
 
     def _intervals(
         self,
@@ -613,8 +623,8 @@ def _stretches(keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]) -> Da
     named = keys.sparkSession.createDataFrame(numbered_logs, _schema_of((*LOG, "log")))
     entries = _entries(keys.join(f.broadcast(named), list(LOG), "inner"))
     columns = (*LOG, "number", *_COUNTS)
-    numbering = Numbering([numpy.array(edges[log], numpy.int64) for log in logs])
-    numbered = entries.mapInArrow(numbering, _schema_of(columns))
+    edges_of_logs = [numpy.array(edges[log], numpy.int64) for log in logs]
+    numbered = entries.mapInArrow(Numbering(edges_of_logs), _schema_of(columns))
     functions = {"sum": f.sum, "min": f.min}
     added = [functions[how](name).alias(name) for name, how in _COUNTS.items()]
     return numbered.groupBy(*LOG, "number").agg(*added).orderBy(*LOG, "number")
@@ -699,12 +709,14 @@ def condition(spans: Sequence[Span], columns: Sequence[str]) -> str:
     incarnation = "0"
     if "incarnation" in columns:
         incarnation = "coalesce(`incarnation`, 0)"
-    return " OR ".join(
-        f"({_partition_condition(span.log)} "
-        f"AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
-        f"AND {incarnation} = {span.incarnation})"
-        for span in spans
-    )
+    conditions = []
+    for span in spans:
+        conditions.append(
+            f"({_partition_condition(span.log)} "
+            f"AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
+            f"AND {incarnation} = {span.incarnation})"
+        )
+    return " OR ".join(conditions)
 
 
 def _partition_condition(log: BrokerPartition) -> str:
@@ -719,7 +731,8 @@ def _text(value: str) -> str:
 
 def condition_of(plan: Plan, table: DeltaTable) -> str:
     """Return the condition for a replay's plan and its table."""
-    return condition(spans_of(plan), [field.name for field in table.schema().fields])
+    columns = [field.name for field in table.schema().fields]
+    return condition(spans_of(plan), columns)
 
 
 def replaceable(path: str) -> DeltaTable:
@@ -753,7 +766,7 @@ def rows_there(
     All are 0 without a table. Raises as `open_table`.
     """
     table = open_table(path)
-    found = dict.fromkeys((span.log for span in spans), 0)
+    found = {span.log: 0 for span in spans}
     if table is None:
         return found
     names = [field.name for field in table.schema().fields]
@@ -928,11 +941,8 @@ def _counted_in(files: TableFiles) -> list[tuple[tuple[Any, ...], tuple[int, int
 
 def _groups(rows: pyarrow.Table) -> Iterator[tuple[tuple[Any, ...], tuple[int, int, int]]]:
     """Yield first offset, last offset and rows of each partition and incarnation of `rows`."""
-    keys = [
-        name
-        for name in ("topic", "broker_id", "partition", INCARNATION)
-        if name in rows.column_names
-    ]
+    columns = ("topic", "broker_id", "partition", INCARNATION)
+    keys = [name for name in columns if name in rows.column_names]
     grouped = rows.group_by(keys).aggregate(
         [("offset", "min"), ("offset", "max"), ("offset", "count")]
     )

@@ -102,7 +102,8 @@ def _files_with_new_rows(content: bytes) -> list[Added]:
     deletion vector).
     """
     removed = parse_removed(content)
-    return [file for file in parse_added(content) if file.path not in removed]
+    added = parse_added(content)
+    return [file for file in added if file.path not in removed]
 
 
 def rows_in_null_partition(path: str, delta_version: int, column: str) -> int | None:
@@ -113,7 +114,10 @@ def rows_in_null_partition(path: str, delta_version: int, column: str) -> int | 
     content = read_commit_file(open_log(rust_path(path)), delta_version)
     if content is None:
         return None
-    added = [file for file in parse_added(content) if None in file.partition_values.values()]
+    added = []
+    for file in parse_added(content):
+        if None in file.partition_values.values():
+            added.append(file)
     if not added:
         return 0
     table = _table_at(path, delta_version)
@@ -212,11 +216,8 @@ def actions_of(table: DeltaTable) -> Iterator[dict[str, Any]]:
     import pyarrow
 
     found = pyarrow.table(table.get_add_actions())
-    wanted = [
-        name
-        for name in ("path", "partition", *_STATISTICS, "num_records")
-        if name in found.column_names
-    ]
+    columns = ("path", "partition", *_STATISTICS, "num_records")
+    wanted = [name for name in columns if name in found.column_names]
     empty: dict[str, Any] = {"partition": {}}
     for name in _STATISTICS:
         empty[name] = {}
@@ -274,14 +275,16 @@ def _batches_of(
 ) -> Iterator[pyarrow.RecordBatch]:
     from pyarrow import parquet
 
-    fixed = {
-        name: file.partition_values[physical]
-        for name, physical in names.items()
-        if physical in file.partition_values
-    }
+    fixed = {}
+    for name, physical in names.items():
+        if physical in file.partition_values:
+            fixed[name] = file.partition_values[physical]
     with parquet.ParquetFile(unquote(file.path), filesystem=folder) as opened:
         there = set(opened.schema_arrow.names)
-        read = [name for name, physical in names.items() if name not in fixed and physical in there]
+        read = []
+        for name, physical in names.items():
+            if name not in fixed and physical in there:
+                read.append(name)
         if not {*fixed, *read} >= {*names} - {INCARNATION}:
             # Written before the table had the column: it is NULL in all rows of the file.
             return
@@ -304,7 +307,8 @@ def _typed(
         columns[name] = _cast(name, column)
     columns[INCARNATION] = columns[INCARNATION].fill_null(0)
     key = row_key(physical="message_index" in columns)
-    return pyarrow.RecordBatch.from_pydict({name: columns[name] for name in key}).drop_null()
+    in_order = {name: columns[name] for name in key}
+    return pyarrow.RecordBatch.from_pydict(in_order).drop_null()
 
 
 def _kind(name: str) -> pyarrow.DataType:
@@ -334,11 +338,12 @@ def _repeated(value: str | None, name: str, rows: int) -> pyarrow.Array:
 Incarnations = Mapping[BrokerPartition, int]
 NO_INCARNATIONS: Incarnations = MappingProxyType({})
 _Incarnation = tuple[str | int | None, ...]
-"""One incarnation of a partition, as rows name it: the values of `_incarnation_columns`."""
+"""One incarnation of a partition, as rows name it: the values of `incarnation_columns`."""
 _Observed = ObservedOffsets | ObservedMessages
 
 
-def _incarnation_columns(*, physical: bool) -> tuple[str, ...]:
+def incarnation_columns(*, physical: bool) -> tuple[str, ...]:
+    """Return the columns that name a partition and its incarnation."""
     key = row_key(physical=physical)
     return tuple(name for name in key if name not in ("offset", "message_index"))
 
@@ -409,7 +414,7 @@ def _recounted(
         else:
             observed.append(ObservedOffsets(r))
     by_incarnation = _by_incarnation(ranges, incarnations)
-    columns = _incarnation_columns(physical=_are_physical(ranges))
+    columns = incarnation_columns(physical=_are_physical(ranges))
     for batch in files.rows():
         _count(batch, columns, by_incarnation, observed)
     return tuple(found.receipt(gaps_max) for found in observed)
@@ -426,7 +431,7 @@ def _by_incarnation(
     found: dict[_Incarnation, list[tuple[int, OffsetRange]]] = {}
     for i, r in enumerate(ranges):
         values = {**r.log.place, "incarnation": incarnations.get(r.log, 0)}
-        columns = _incarnation_columns(physical=r.log.is_physical)
+        columns = incarnation_columns(physical=r.log.is_physical)
         incarnation = tuple(values[name] for name in columns)
         found.setdefault(incarnation, []).append((i, r))
     for members in found.values():

@@ -86,7 +86,11 @@ def footer_keeps(columns: Iterable[Column]) -> list[str]:
     Floats are never among them: the writer skips NaN, which Spark orders above all numbers and
     would miss then.
     """
-    return [".".join(column.path) for column in columns if column.at is not None and column.is_kept]
+    paths = []
+    for column in columns:
+        if column.at is not None and column.is_kept:
+            paths.append(".".join(column.path))
+    return paths
 
 
 def _columns(path: tuple[str, ...], kind: pa.DataType, at: int) -> Iterator[Column]:

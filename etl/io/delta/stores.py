@@ -145,8 +145,11 @@ class StoreFolder:
 
     def named(self, pattern: str) -> list[str]:
         """See `TableFolder`. A store has no directories: the whole table is listed."""
-        found = self._files.get_file_info_selector("", allow_not_found=True, recursive=True)
-        return [file.path for file in found if fnmatchcase(file.base_name, pattern)]
+        matching = []
+        for file in self._files.get_file_info_selector("", allow_not_found=True, recursive=True):
+            if fnmatchcase(file.base_name, pattern):
+                matching.append(file.path)
+        return matching
 
 
 class _Upload:

@@ -214,8 +214,11 @@ def _file_on_the_path(folder: Path, path: str) -> NotOurTable | None:
 
 def _reject_other_files(path: str) -> None:
     """Raise NotOurTable for a directory with files and without a `_delta_log`."""
-    names = [info.base_name for info in _entries(path)]
-    found = sorted(name for name in names if not name.startswith(PROBE_PREFIX))
+    found = []
+    for info in _entries(path):
+        if not info.base_name.startswith(PROBE_PREFIX):
+            found.append(info.base_name)
+    found.sort()
     if not found or "_delta_log" in found:
         return
     shown = ", ".join(found[:3])
@@ -283,8 +286,8 @@ def check_columns(
         reject_partitions(wanted.columns, partition_by, path=None)
         return
     found = shape_of(table)
-    same_partitioning = found.partition_by == wanted.partition_by
-    reject_partitions(wanted.columns, partition_by, path=path if same_partitioning else None)
+    path_of_same = path if found.partition_by == wanted.partition_by else None
+    reject_partitions(wanted.columns, partition_by, path=path_of_same)
     reject_other_columns(path, wanted.columns, found.columns)
     _reject_another_partitioning(found, wanted.partition_by, path)
 

@@ -102,9 +102,10 @@ def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
             found[other] = OtherPipeline(other, wanted[other], commit.version, plan)
         if len(found) == len(wanted):
             break
-    return tuple(
-        found.get(other) or OtherPipeline(other, number) for other, number in sorted(wanted.items())
-    )
+    others = []
+    for other, number in sorted(wanted.items()):
+        others.append(found.get(other) or OtherPipeline(other, number))
+    return tuple(others)
 
 
 def with_others(
@@ -116,11 +117,15 @@ def with_others(
     `is_awaited`: also with the answer of `is_of_others_alone`.
     """
     others = other_pipelines(path, app_id)
-    held = frozenset[str]()
+    held = set()
     if any(other.plan is None for other in others):
-        held = frozenset(topic for topic in topics if holds_rows_of(path, topic))
+        for topic in topics:
+            if holds_rows_of(path, topic):
+                held.add(topic)
     is_theirs = is_awaited and is_of_others_alone(path, app_id)
-    return replace(table, others=others, topics_with_rows=held, is_of_others_alone=is_theirs)
+    return replace(
+        table, others=others, topics_with_rows=frozenset(held), is_of_others_alone=is_theirs
+    )
 
 
 def is_of_others_alone(path: str, app_id: str) -> bool:
@@ -138,10 +143,14 @@ def is_of_others_alone(path: str, app_id: str) -> bool:
         if content is None:
             return False
         transactions = parse_commit(version, content).transactions
-        pipelines = [name for name in transactions if name.startswith(OURS)]
-        if any(is_same_pipeline(name, app_id) for name in pipelines):
-            return False
-        if not pipelines and adds_rows(content):
+        is_of_pipeline = False
+        for name in transactions:
+            if not name.startswith(OURS):
+                continue
+            if is_same_pipeline(name, app_id):
+                return False
+            is_of_pipeline = True
+        if not is_of_pipeline and adds_rows(content):
             return False
     return True
 
@@ -261,7 +270,9 @@ def _loaded_topics(plan: Plan, inherits_from_us: bool) -> frozenset[str]:
     These are the topics of its ranges, as its offsets of other topics may be old. A plan that
     inherits this pipeline loads all its topics.
     """
-    return plan.topics if inherits_from_us else frozenset(r.log.topic for r in plan.ranges)
+    if inherits_from_us:
+        return plan.topics
+    return frozenset(r.log.topic for r in plan.ranges)
 
 
 def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:
@@ -315,9 +326,10 @@ def _newest_checkpoint(files: fs.FileSystem, newest: int) -> tuple[int, list[str
         if found and int(found["version"]) <= newest:
             key = int(found["version"]), int(found["parts"] or 1)
             by_version.setdefault(key, []).append(info.path)
-    complete = [
-        (version, names) for (version, parts), names in by_version.items() if len(names) >= parts
-    ]
+    complete = []
+    for (version, parts), names in by_version.items():
+        if len(names) >= parts:
+            complete.append((version, names))
     return max(complete, default=(-1, []))
 
 
@@ -477,8 +489,12 @@ def _foreign(since: Sequence[Commit], app_id: str, path: str) -> tuple[ForeignCo
     """
     redefined = any(commit.shape and app_id not in commit.transactions for commit in since)
     before = _shape_at(since[0].version - 1, path) if redefined else None
-    judged = [judge(commit, app_id, before) for commit in since]
-    return tuple(found for found in judged if found)
+    harmful = []
+    for commit in since:
+        found = judge(commit, app_id, before)
+        if found:
+            harmful.append(found)
+    return tuple(harmful)
 
 
 def _shape_at(version: int, path: str) -> Shape | None:
@@ -550,8 +566,10 @@ def read_back(
         metadata, _ = find_commit(
             open_log(rust_path(path)), table.version, app_id, plan.number, None
         )
-    ours = metadata is not None and metadata.plan_id == plan.id
-    return Outcome(Result.APPLIED if ours else Result.APPLIED_BY_ANOTHER, metadata, table)
+    result = Result.APPLIED_BY_ANOTHER
+    if metadata is not None and metadata.plan_id == plan.id:
+        result = Result.APPLIED
+    return Outcome(result, metadata, table)
 
 
 def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:

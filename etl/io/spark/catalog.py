@@ -260,13 +260,18 @@ def enter_store(session: SparkSession, path: str) -> None:
     jvm: Any = session._jvm  # there is no public access to it
     hadoop: Any = session._jsc.hadoopConfiguration()
     if kind is StoreKind.S3:
-        reject_unsafe_s3a_settings(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
+        s3a_settings = {key: hadoop.get(key) for key in keys_that_matter(path)}
+        reject_unsafe_s3a_settings(path, s3a_settings)
         _reject_without_log_store(session, jvm, path)
     for key, ours in hadoop_defaults(path).items():
         if list(hadoop.getPropertySources(key) or [_DEFAULTS])[-1:] == [_DEFAULTS]:
             hadoop.set(key, ours)
     options = hadoop_options(path, store_of(path))
-    _redact(session, [key for key, value in options.items() if isinstance(value, SecretRef)])
+    secret_keys = []
+    for key, value in options.items():
+        if isinstance(value, SecretRef):
+            secret_keys.append(key)
+    _redact(session, secret_keys)
     for key, value in options.items():
         if isinstance(value, SecretRef):
             with _without_py4j_log():

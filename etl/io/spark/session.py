@@ -594,10 +594,8 @@ def _is_broken_jvm_connection(error: Exception) -> bool:
     from py4j.protocol import Py4JNetworkError
 
     if isinstance(error, ConnectionError):
-        return any(
-            "py4j" in Path(frame.filename).parts
-            for frame in traceback.extract_tb(error.__traceback__)
-        )
+        frames = traceback.extract_tb(error.__traceback__)
+        return any("py4j" in Path(frame.filename).parts for frame in frames)
     return isinstance(error, Py4JNetworkError)
 
 
@@ -619,7 +617,10 @@ def raised_on_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
         if not places:
             return message.strip(), None
         return message.strip(), ":".join(places[-1])
-    errors = [found for found in _SPARK.findall(text) if not found.startswith(_NOT_OF_A_ROW)]
+    errors = []
+    for found in _SPARK.findall(text):
+        if not found.startswith(_NOT_OF_A_ROW):
+            errors.append(found)
     if errors and (kind in _OF_AN_EXPRESSION or any(one in text for one in _IN_A_TASK)):
         return (errors[-1].strip(), None)
     return None

@@ -52,7 +52,8 @@ class Gaps:
         ):
             if count:
                 parts.append(f"{count:,} {reason}")
-        unit = "bytes " if any(loss.log.is_physical for loss in self.losses) else ""
+        is_physical = any(loss.log.is_physical for loss in self.losses)
+        unit = "bytes " if is_physical else ""
         if self.losses:
             parts.append(f"{self.let_go:,} {unit}lost ({self._describe_losses()})")
         read = sum(until - start for start, until in self.read_by_others)
@@ -197,13 +198,20 @@ def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool =
     for offset_range, receipt in expected.ranges:
         if not is_covered(offset_range, covered):
             loaded.append(interval_of(offset_range, receipt))
+    control_records = 0
+    aborted_records = 0
+    compacted = 0
     unexplained = 0
-    if not is_physical:
-        unexplained = sum(interval.unexplained for interval in loaded)
+    for interval in loaded:
+        control_records += interval.control_records
+        aborted_records += interval.aborted_records
+        compacted += interval.compacted
+        if not is_physical:
+            unexplained += interval.unexplained
     return Gaps(
-        sum(interval.control_records for interval in loaded),
-        sum(interval.aborted_records for interval in loaded),
-        sum(interval.compacted for interval in loaded),
+        control_records,
+        aborted_records,
+        compacted,
         unexplained,
         tuple(sorted(losses)),
         expected.read_by_others,
@@ -225,8 +233,9 @@ def _unaccounted(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[in
         accounted.append((loss.from_offset, loss.until_offset))
     for offset_range, _ in expected.ranges:
         accounted.append((offset_range.from_offset, offset_range.until_offset))
+    start = min(accounted)[0]
     end = max(until for _, until in accounted)
-    return tuple(subtract_intervals((min(accounted)[0], end), accounted))
+    return tuple(subtract_intervals((start, end), accounted))
 
 
 def doubt_of(
@@ -244,13 +253,19 @@ def doubt_of(
     """
     if not unproven:
         return UnprovenOffsets()
-    intervals = [(interval.from_offset, interval.until_offset) for interval in unproven]
-    numbers = sorted({plans.get(interval, pruned) for interval in intervals})
+    offsets = 0
+    intervals = []
+    numbers = set()
+    for short in unproven:
+        interval = (short.from_offset, short.until_offset)
+        offsets += short.missing
+        intervals.append(interval)
+        numbers.add(plans.get(interval, pruned))
     return UnprovenOffsets(
-        sum(interval.missing for interval in unproven),
-        tuple(numbers),
+        offsets,
+        tuple(sorted(numbers)),
         min(intervals),
-        numbers[-1] <= accepted,
+        max(numbers) <= accepted,
         is_physical,
     )
 

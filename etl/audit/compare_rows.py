@@ -609,7 +609,12 @@ def audit_log_of_entries(
             holes_first.append(interval.first_hole)
     short = short_of(pieces)
     unequal = unequal_of(pieces)
-    unexpected_messages = sum(interval.messages for interval in unexpected)
+    unexpected_messages = 0
+    unexpected_first = []
+    for interval in unexpected:
+        unexpected_messages += interval.messages
+        unexpected_first.append(interval.first)
+    double_places = [interval.first_double for interval in intervals]
     return LogFindings(
         audited,
         expected_rows=sum(map(rows_of, pieces)),
@@ -617,9 +622,9 @@ def audit_log_of_entries(
         missing=_missing(short),
         missing_first=_first(missing_first),
         double_rows=double_rows,
-        double_places=_first(interval.first_double for interval in intervals),
+        double_places=_first(double_places),
         unexpected=unexpected_messages + _surplus(unequal),
-        unexpected_first=_first(interval.first for interval in unexpected),
+        unexpected_first=_first(unexpected_first),
         unequal=unequal,
         short=short,
         given_up_rows=given_up_rows,
@@ -675,10 +680,10 @@ def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Exp
     left = subtract_span(counted, span, known_inside=known_inside)
     if not left.crossing:
         return replace(known, applied=(*applied, *came), coverage=left.outside)
-    replayed = merge(
-        interval_of(offset_range, receipt, span.incarnation) for offset_range, receipt in came
-    )
-    coverage = (*left.outside, left.counted_with(replayed, span))
+    replayed = []
+    for offset_range, receipt in came:
+        replayed.append(interval_of(offset_range, receipt, span.incarnation))
+    coverage = (*left.outside, left.counted_with(merge(replayed), span))
     return replace(known, applied=tuple(applied), coverage=coverage)
 
 

@@ -116,8 +116,10 @@ def _stored_nested_type(returned: pa.DataType) -> pa.DataType:
     if types.is_map(returned):
         return pa.map_(stored_type(returned.key_type), stored_type(returned.item_type))
     if types.is_struct(returned) and returned.num_fields:
-        fields = [returned.field(number) for number in range(returned.num_fields)]
-        return pa.struct([_stored_field(field) for field in fields])
+        fields = []
+        for number in range(returned.num_fields):
+            fields.append(_stored_field(returned.field(number)))
+        return pa.struct(fields)
     raise NoTypeOfDelta(str(returned))
 
 

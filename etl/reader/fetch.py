@@ -55,6 +55,7 @@ from etl.model.partitions import (
     Leader,
     Tail,
     render_intervals,
+    values_of,
 )
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.security import OPEN, Security
@@ -105,9 +106,10 @@ def find_leaders(ranges: Sequence[RangeProgress], settings: FetchSettings) -> No
     lost = [progress for progress in lost if not progress.log.is_physical]
     if not lost:
         return
+    topics = {progress.log.topic for progress in lost}
     try:
         with _open_cluster(settings) as cluster:
-            metadata = cluster.describe({progress.log.topic for progress in lost})
+            metadata = cluster.describe(topics)
     except BrokerUnreachable as unreachable:
         for progress in lost:
             progress.lose_leader(unreachable)
@@ -277,9 +279,8 @@ def _reject_truncated_partitions(
     if not until:
         return
     with _open_cluster(settings) as cluster:
-        ends = cluster.epoch_ends(
-            {log: planned[log] for log in until}, wait_for_leader_s=settings.deadline_s
-        )
+        epochs = values_of(planned, until)
+        ends = cluster.epoch_ends(epochs, wait_for_leader_s=settings.deadline_s)
     for log, end in sorted(ends.items()):
         if end.end_offset < until[log]:
             raise Cut(log, until[log], end.end_offset).error()
@@ -496,7 +497,8 @@ def read_ranges(
             yield from _read_from(broker, group, settings, on_receipt, on_read)
     reject_changed_partitions(ranges, leader_epochs or {}, tails or {}, settings)
     if fails_on_loss:
-        reject_missing([progress.cursor for progress in progresses])
+        cursors = [progress.cursor for progress in progresses]
+        reject_missing(cursors)
 
 
 def _read_from(
@@ -700,7 +702,8 @@ def _with_log_start(
         listed = consumer.list_offsets(
             {log: timestamp}, isolation_level=Isolation.READ_UNCOMMITTED
         )[log]
-        bounds.append(None if listed.refusal else listed.offset)
+        bound = None if listed.refusal else listed.offset
+        bounds.append(bound)
     start, end = bounds
     if start is None or end is None or start <= progress.cursor.position <= end:
         return None

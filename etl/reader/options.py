@@ -237,26 +237,28 @@ SIZES: Mapping[str, int] = {
 }
 """Options with a number of bytes, and their defaults."""
 
+
+def _options_of(prefix: str, section: str, keys: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the option of each key of a section of the conf, with section and key."""
+    return {f"{prefix}_{key}": (section, key) for key in keys}
+
+
+_TLS_KEYS = ("ca_file", "cert_file", "key_file", "key_password")
+
 SECURITY: Mapping[str, tuple[str, ...]] = {
     "listener": ("listener",),
     "kafka.security.protocol": ("protocol",),
-    **{
-        f"tls_{name}": ("tls", name)
-        for name in ("ca_file", "cert_file", "key_file", "key_password")
-    },
+    **_options_of("tls", "tls", _TLS_KEYS),
     "kafka.sasl.mechanism": ("sasl", "mechanism"),
-    **{f"sasl_{name}": ("sasl", name) for name in ("username", "password", "token")},
+    **_options_of("sasl", "sasl", ("username", "password", "token")),
     "kafka.sasl.kerberos.service.name": ("sasl", "kerberos_service_name"),
 }
 """Options of encryption and authentication, and the key of `source.security` for each."""
 
 ZOOKEEPER_SECURITY: Mapping[str, tuple[str, ...]] = {
     "zookeeper_tls": ("tls", "enabled"),
-    **{
-        f"zookeeper_tls_{name}": ("tls", name)
-        for name in ("ca_file", "cert_file", "key_file", "key_password")
-    },
-    **{f"zookeeper_auth_{name}": ("auth", name) for name in ("scheme", "username", "password")},
+    **_options_of("zookeeper_tls", "tls", _TLS_KEYS),
+    **_options_of("zookeeper_auth", "auth", ("scheme", "username", "password")),
 }
 """The same for the keys of `zookeeper`; `zookeeper_tls` is true or false."""
 
@@ -273,10 +275,10 @@ PHYSICAL_REFUSED = {
     "endingtimestamp": "messages have no timestamps",
     "endingoffsetsbytimestamp": "messages have no timestamps",
     "maxrecordsperpartition": "no records can be counted from byte positions",
-    **{
-        name: "these brokers support neither encryption nor authentication, and have one listener"
-        for name in SECURITY
-    },
+    **dict.fromkeys(
+        SECURITY,
+        "these brokers support neither encryption nor authentication, and have one listener",
+    ),
     "minpartitions": (
         "a partition can be split only where its segments begin, whatever number of tasks is set"
     ),
@@ -836,9 +838,8 @@ def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
 def _isolation(options: Mapping[str, str], physical: bool) -> Isolation:
     if physical:
         return Isolation.READ_UNCOMMITTED
-    return Isolation(
-        _one_of(options, "kafka.isolation.level", tuple(member.value for member in Isolation))
-    )
+    levels = tuple(member.value for member in Isolation)
+    return Isolation(_one_of(options, "kafka.isolation.level", levels))
 
 
 def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

@@ -23,7 +23,15 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.ledger.topic_filters import java_pattern
-from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, PartitionOffsets, Tail
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    Cleanup,
+    Isolation,
+    PartitionOffsets,
+    Tail,
+    values_of,
+)
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
 
@@ -113,7 +121,12 @@ class TopicSelection:
         """Topics to request metadata of. None: all."""
         if self.pattern is not None:
             return None
-        return sorted({*self.topics, *(log.topic for log in self.logs)})
+        return sorted(set(self._named_topics))
+
+    @property
+    def _named_topics(self) -> list[str]:
+        topics = [log.topic for log in self.logs]
+        return [*self.topics, *topics]
 
     def among(self, there: Iterable[BrokerPartition]) -> list[BrokerPartition]:
         """Return the selected ones of the existing partitions, in order.
@@ -131,7 +144,7 @@ class TopicSelection:
                     "No topic matches subscribePattern", pattern=self.pattern, action=action
                 )
             return found
-        for topic in (*self.topics, *(log.topic for log in self.logs)):
+        for topic in self._named_topics:
             if topic not in names:
                 raise TopicMissing(
                     "The topic is not there",
@@ -200,7 +213,10 @@ def reject_missing_partitions(
     for log in named:
         if log in known:
             continue
-        count = sum((other.topic, other.broker_id) == (log.topic, log.broker_id) for other in known)
+        count = 0
+        for other in known:
+            if other.topic == log.topic and other.broker_id == log.broker_id:
+                count += 1
         on = f" on broker {log.broker_id}" if log.is_physical else ""
         if count:
             message = f"The topic has {count} partitions{on}, numbered from 0, and not this one"
@@ -284,19 +300,13 @@ def tasks_of_ranges(
             tuple(indices),
             read,
             select_topics(topic_ids, topics),
-            _of_logs(leader_epochs, logs),
-            _of_logs(incarnations, logs),
+            values_of(leader_epochs, logs),
+            values_of(incarnations, logs),
             select_topics(cleanups, topics),
-            _of_logs(tails, logs),
+            values_of(tails, logs),
         )
         result.append(task)
     return result
-
-
-def _of_logs(
-    values: Mapping[BrokerPartition, T], logs: Iterable[BrokerPartition]
-) -> dict[BrokerPartition, T]:
-    return {log: values[log] for log in logs if log in values}
 
 
 def ranges_of(

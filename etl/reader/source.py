@@ -43,7 +43,14 @@ from etl.decide.tasks import (
 from etl.errors import BrokerUnreachable, EtlError, TopicRecreated
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.columns import raw_columns, spark_schema
-from etl.model.partitions import Broker, BrokerPartition, Cleanup, cleanup_of, uncounted
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    Cleanup,
+    cleanup_of,
+    uncounted,
+    values_of,
+)
 from etl.model.plans import OffsetRange
 from etl.reader.options import columns_of_schema, for_options, in_options, parse_options
 from etl.reader.query_ranges import (
@@ -98,13 +105,14 @@ def _query_tasks(
         task = request.task(all_ranges, indices)
         # The first task reads partitions that are added later.
         others_than = frozenset(planned) if may_grow and number == 0 else None
+        logs = [each.log for each in task.ranges]
         yield QueryTask(
             task.indices,
             task.ranges,
             task.topic_ids,
             task.leader_epochs,
             cleanups=task.cleanups,
-            planned={each.log: planned[each.log] for each in task.ranges},
+            planned=values_of(planned, logs),
             brokers=request.brokers,
             others_than=others_than,
         )
@@ -165,11 +173,11 @@ def _planned_metadata(task: QueryTask) -> ClusterMetadata:
     partitions: dict[str, list[PartitionMetadata]] = {}
     for log, whole in task.planned.items():
         partitions.setdefault(log.topic, []).append(PartitionMetadata(log, None, whole.leader))
-    topics = {
-        name: TopicMetadata(name, None, None, False, tuple(found))
-        for name, found in partitions.items()
-    }
-    return ClusterMetadata(None, {broker.id: broker for broker in task.brokers}, topics)
+    topics = {}
+    for name, found in partitions.items():
+        topics[name] = TopicMetadata(name, None, None, False, tuple(found))
+    brokers = {broker.id: broker for broker in task.brokers}
+    return ClusterMetadata(None, brokers, topics)
 
 
 def _reject_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
@@ -199,7 +207,8 @@ def _current_partitions(
     reject_missing_partitions(planned, existing)
     if task.others_than is None:
         return planned
-    added = [log for log in reading.chosen.among(existing) if log not in task.others_than]
+    selected = reading.chosen.among(existing)
+    added = [log for log in selected if log not in task.others_than]
     return [*planned, *added]
 
 
@@ -214,7 +223,7 @@ def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeader
             elected[log] = epoch
     if not elected:
         return
-    ends = cluster.epoch_ends(elected, leaders={log: found.leaders[log] for log in elected})
+    ends = cluster.epoch_ends(elected, leaders=values_of(found.leaders, elected))
     for log, end in sorted(ends.items()):
         until = task.planned[log].until_offset
         if end.end_offset < until:
@@ -238,13 +247,13 @@ class _RequestedRanges:
     def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
         """Return a task of these pieces."""
         read = tuple(ranges[i] for i in indices)
-        topics = {r.log.topic for r in read}
-        epochs = {r.log: self.leader_epochs[r.log] for r in read if r.log in self.leader_epochs}
+        logs = [r.log for r in read]
+        topics = {log.topic for log in logs}
         return Task(
             tuple(indices),
             read,
             select_topics(self.topic_ids, topics),
-            epochs,
+            values_of(self.leader_epochs, logs),
             cleanups=select_topics(self.cleanups, topics),
         )
 
@@ -306,11 +315,16 @@ def _resolve(
         ranges = list(ranges_of(reading, found.extents, first, last))
     # With failOnDataLoss false a truncated partition is no error, so its epoch is not checked.
     leader_epochs = found.epochs if reading.fails_on_data_loss else {}
+    led = []
+    topics = set()
+    for r in ranges:
+        led.append(replace(r, leader=found.leaders[r.log]))
+        topics.add(r.log.topic)
     request = _RequestedRanges(
-        tuple(replace(r, leader=found.leaders[r.log]) for r in ranges),
+        tuple(led),
         metadata.topic_ids,
         leader_epochs,
-        _cleanups(cluster, {r.log.topic for r in ranges}, reading),
+        _cleanups(cluster, topics, reading),
         boundaries_of(found.extents),
         tuple(metadata.brokers.values()),
     )
@@ -367,7 +381,8 @@ def _packed(
     Returns the split ranges, and their indices by task.
     """
     parallelism = max(os.cpu_count() or 1, reading.least_tasks)
-    max_offsets = _max_offsets(sum(r.size for r in request.ranges), reading)
+    offsets = sum(r.size for r in request.ranges)
+    max_offsets = _max_offsets(offsets, reading)
     task_bytes = reading.target_task_bytes
     split = split_ranges(
         request.ranges, request.bytes_per_offset, task_bytes, parallelism, request.boundaries

@@ -235,7 +235,7 @@ class Consumer:
                     "The consumer is subscribed, and its group assigns the partitions",
                     action="Call unsubscribe() before assign()",
                 )
-            self._positions.assign([BrokerPartition(*log) for log in logs])
+            self._positions.assign(_partitions(logs))
 
     def subscribe(
         self,
@@ -326,12 +326,12 @@ class Consumer:
         Raises NotAssigned, and then pauses none.
         """
         with self._exclusive():
-            self._positions.scheduler.pause([BrokerPartition(*log) for log in logs])
+            self._positions.scheduler.pause(_partitions(logs))
 
     def resume(self, logs: Collection[Log]) -> None:
         """Read paused partitions again. Raises NotAssigned, and then resumes none."""
         with self._exclusive():
-            self._positions.scheduler.resume([BrokerPartition(*log) for log in logs])
+            self._positions.scheduler.resume(_partitions(logs))
 
     @property
     def paused(self) -> frozenset[BrokerPartition]:
@@ -384,7 +384,7 @@ class Consumer:
     def committed(self, logs: Collection[Log]) -> dict[BrokerPartition, int]:
         """Return the committed offset of each partition that has one. They need not be assigned."""
         with self._exclusive():
-            return self._required_store().committed([BrokerPartition(*log) for log in logs])
+            return self._required_store().committed(_partitions(logs))
 
     def commit(self, offsets: Mapping[Log, int] | None = None) -> None:
         """Commit next offsets for the group.
@@ -420,5 +420,9 @@ class Consumer:
         with self._exclusive():
             partitions = None
             if logs is not None:
-                partitions = [BrokerPartition(*log) for log in logs]
+                partitions = _partitions(logs)
             self._positions.seek_to(where, partitions)
+
+
+def _partitions(logs: Iterable[Log]) -> list[BrokerPartition]:
+    return [BrokerPartition(*log) for log in logs]

@@ -99,7 +99,8 @@ class StreamQueue:
     def drop(self, log: BrokerPartition) -> None:
         """Remove a partition that is no longer the stream's."""
         self.logs.discard(log)
-        self._responses = deque(response for response in self._responses if response.log != log)
+        kept = [response for response in self._responses if response.log != log]
+        self._responses = deque(kept)
         if self.last_returned is not None and self.last_returned.log == log:
             self.last_returned = None
 

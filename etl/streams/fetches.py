@@ -24,7 +24,11 @@ from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.model.columns import raw_columns
-from etl.model.partitions import Broker, Isolation
+from etl.model.partitions import (
+    Broker,
+    Isolation,
+    values_of,
+)
 from etl.reader.cursor import RangeProgress, lose_leaders, place_of
 from etl.reader.fetch import group_by_broker
 from etl.records.batch_v2 import AbortedTransactions
@@ -126,7 +130,8 @@ class Fetches:
         Unknown leaders are looked up; failures are kept in the partition's state. Raises NotKafka,
         SettingsError, PermissionDenied.
         """
-        self._find_leaders([progress for progress in partitions if progress.leader is None])
+        leaderless = [progress for progress in partitions if progress.leader is None]
+        self._find_leaders(leaderless)
         for broker, group in group_by_broker(partitions).items():
             connection = self._connections.get(broker) or self._connect(broker)
             if not connection.in_flight and time.monotonic() >= connection.paused_until:
@@ -142,7 +147,10 @@ class Fetches:
             for connection in self._connections.values():
                 if connection.in_flight and not self._is_given_up(connection):
                     waiting.append(connection)
-            answered = [each for each in waiting if each.consumer.is_answered()]
+            answered = []
+            for connection in waiting:
+                if connection.consumer.is_answered():
+                    answered.append(connection)
             left_s = deadline - time.monotonic()
             if answered:
                 for connection in answered:
@@ -223,10 +231,8 @@ class Fetches:
             return
         finally:
             connection.in_flight = []
-        connection.note_response(
-            has_records=any(len(fetched.records) for fetched in response.partitions),
-            max_wait_ms=self._sizes.max_wait_ms,
-        )
+        has_records = any(len(fetched.records) for fetched in response.partitions)
+        connection.note_response(has_records=has_records, max_wait_ms=self._sizes.max_wait_ms)
         by_name = {(each.log.topic, each.log.partition): each for each in partitions}
         for fetched in response.partitions:
             yield by_name[fetched.topic, fetched.partition], fetched, connection.consumer
@@ -235,12 +241,13 @@ class Fetches:
         if not partitions or time.monotonic() < self._leaders_found_at + _RETRY_S:
             return
         failure: EtlError | None = None
+        logs = [progress.log for progress in partitions]
         try:
-            leaders = self._cluster.describe({each.log.topic for each in partitions}).leaders
+            leaders = self._cluster.describe_topics_of(logs).leaders
         except BrokerUnreachable as unreachable:
             leaders = {}
             failure = unreachable
-        brokers = {leaders[each.log].broker for each in partitions if each.log in leaders}
+        brokers = {leader.broker for leader in values_of(leaders, logs).values()}
         self._cluster.reject_lost_isolation(brokers, self._sizes.isolation)
         for progress in partitions:
             progress.leader = leaders.get(progress.log)

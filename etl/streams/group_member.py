@@ -324,8 +324,11 @@ class MemberWithCoordinator:
         if self._subscription.filter is None:
             return self._subscription.names(())
         self._topics_listed_at = time.monotonic()
-        topics = self._cluster.describe(None).topics.items()
-        return self._subscription.names([name for name, topic in topics if not topic.is_internal])
+        names = []
+        for name, topic in self._cluster.describe(None).topics.items():
+            if not topic.is_internal:
+                names.append(name)
+        return self._subscription.names(names)
 
     def _report_loss(self, member: CoordinatedMember) -> None:
         """Call `lose_all` if the coordinator removed this member; `CoordinatedMember` rejoins."""
@@ -573,7 +576,8 @@ class GroupSubscription:
             self._listener.revoked(released)
         finally:
             assigned = self._positions.scheduler.assigned
-            self._positions.assign([log for log in assigned if log not in released])
+            kept = [log for log in assigned if log not in released]
+            self._positions.assign(kept)
 
     def lose_all(self) -> None:
         """Drop all partitions and call `lost`: they were lost at an unknown time."""

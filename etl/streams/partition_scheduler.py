@@ -109,9 +109,11 @@ class PartitionScheduler(Generic[Record]):
 
     def to_fetch(self) -> tuple[BrokerPartition, ...]:
         """Return which partitions to fetch next, in order."""
-        return tuple(
-            log for log in self._queue if log not in self._paused and log not in self._chunks
-        )
+        wanted = []
+        for log in self._queue:
+            if log not in self._paused and log not in self._chunks:
+                wanted.append(log)
+        return tuple(wanted)
 
     def add(self, log: BrokerPartition, records: Iterator[Record]) -> None:
         """Add a response; it is dropped if the partition is no longer assigned.

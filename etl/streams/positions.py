@@ -28,14 +28,14 @@ from etl.errors import (
     PermissionDenied,
 )
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.group_offsets import ConsumerGroup, ensure_offset_parents
 from etl.io.zookeeper.owners import OUR_VERSION
 from etl.io.zookeeper.requests import (
     OPERATION_BYTES,
     Changes,
     Outcome,
     ZooKeeper,
-    ensure_each,
+    failures_in,
     in_requests,
     outcomes,
 )
@@ -123,7 +123,8 @@ class ZooKeeperOffsetStore:
         # session, perhaps at a server that is behind.
         self._zookeeper.sync(self._paths.offsets)
         found = self._group.committed(logs)
-        self._read.update({log: found.get(log, NOTHING_COMMITTED) for log in logs})
+        for log in logs:
+            self._read[log] = found.get(log, NOTHING_COMMITTED)
         return _offsets_of(found)
 
     def commit(
@@ -133,18 +134,22 @@ class ZooKeeperOffsetStore:
         unread = offsets.keys() - self._read.keys()
         if unread:
             self.committed(unread)
-        changed = sorted(log for log, offset in offsets.items() if self._read[log].offset != offset)
-        ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in changed})
+        changed = []
+        for log, offset in sorted(offsets.items()):
+            if self._read[log].offset != offset:
+                changed.append(log)
+        ensure_offset_parents(self._zookeeper, self._paths, changed)
         batches = list(in_requests(changed, self._cost))
         requests = [self._changes(logs, offsets, assignment) for logs in batches]
-        answers = outcomes([each.request.commit_async() for each in requests])
+        sent = [each.request.commit_async() for each in requests]
         # This does not depend on the session: versions show later writes, and owner nodes show
         # the present owners.
-        for logs, request, answer in zip(batches, requests, answers, strict=True):
+        for logs, request, answer in zip(batches, requests, outcomes(sent), strict=True):
             if _has_failed(answer):
                 _reject_lost_membership(request, answer)
                 self._read_back(logs, offsets)
-            self._read.update({log: self._after_write(log, offsets[log]) for log in logs})
+            for log in logs:
+                self._read[log] = self._after_write(log, offsets[log])
 
     def _cost(self, log: BrokerPartition) -> int:
         return (
@@ -211,15 +216,17 @@ class ZooKeeperOffsetStore:
 def _offsets_of(
     found: Mapping[BrokerPartition, Committed | CommittedOffset],
 ) -> dict[BrokerPartition, int]:
-    return {
-        log: committed.offset for log, committed in found.items() if committed.offset is not None
-    }
+    offsets = {}
+    for log, committed in found.items():
+        if committed.offset is not None:
+            offsets[log] = committed.offset
+    return offsets
 
 
 def _has_failed(answer: Outcome) -> bool:
     if isinstance(answer, Exception):
         return True
-    return any(isinstance(result, Exception) for result in answer)
+    return bool(failures_in(answer))
 
 
 def _reject_lost_membership(request: Changes, answer: Outcome) -> None:
@@ -382,7 +389,8 @@ class Positions:
 
     def advance(self, records: Mapping[BrokerPartition, list[Record]]) -> None:
         """Move the positions after these records."""
-        self.next_offsets.update({log: some[-1].next_offset for log, some in records.items()})
+        for log, of_log in records.items():
+            self.next_offsets[log] = of_log[-1].next_offset
 
     def stop(self, logs: Collection[BrokerPartition]) -> None:
         """Return no more records of these partitions, which are released next.

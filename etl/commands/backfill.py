@@ -362,7 +362,8 @@ def _backfill_json(
     left = 0
     for intervals in _left(claim, stored).values():
         left += sum(until - start for start, until in intervals)
-    pace = pace_of(claim, [plan for plan, _ in stored])
+    plans = [plan for plan, _ in stored]
+    pace = pace_of(claim, plans)
     seconds_left = None
     if pace and left:
         seconds_left = left / pace

@@ -265,9 +265,12 @@ def _accessed_znodes(findings: Findings, root: ZooKeeper) -> Iterator[tuple[str,
 
 def _topics_below(findings: Findings, root: ZooKeeper, path: str) -> list[str]:
     """Return the first topics below the znode that the conf selects."""
-    children = children_shown(root, findings.zookeeper.chroot + path)
-    admits = findings.settings.source.topic_filter.admits
-    return [topic for topic in children if admits(topic)][:_TOPICS_TRIED]
+    topic_filter = findings.settings.source.topic_filter
+    selected = []
+    for topic in children_shown(root, findings.zookeeper.chroot + path):
+        if topic_filter.admits(topic):
+            selected.append(topic)
+    return selected[:_TOPICS_TRIED]
 
 
 def acls(name: str, findings: Findings) -> Iterator[Line]:
@@ -297,7 +300,8 @@ def acl_line(
             writable_by_all.append(path)
         else:
             guarded.append(path)
-    owners = sorted({frozenset(writers[path]) for path in guarded}, key=sorted)
+    identities = {frozenset(writers[path]) for path in guarded}
+    owners = sorted(identities, key=sorted)
     logins = " or ".join(_logins(ids) for ids in owners)
 
     if acl is Acl.OPEN and guarded:
@@ -534,7 +538,8 @@ def _leaderless_line(name: str, leaderless: list[BrokerPartition], findings: Fin
             "Check these brokers. A run leaves the partitions for a later run",
         )
     replicas = _describe_replicas(leaderless, findings)
-    named = first_names([f"{log}{replicas[log]}" for log in leaderless])
+    described = [f"{log}{replicas[log]}" for log in leaderless]
+    named = first_names(described)
     message = f"{len(leaderless)} partitions have no leader: {named}"
     action = "Check the brokers that host their replicas"
     if source.on_no_leader is OnNoLeader.SKIP:
@@ -661,8 +666,9 @@ def _kafka_group(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
     """Return Kafka's group of this id, and the error if a run needs a membership it lacks."""
     settings = findings.settings
     brokers = findings.metadata.brokers.values()
+    addresses = [(broker.host, broker.port) for broker in brokers]
     error = None
-    with _connect([(broker.host, broker.port) for broker in brokers], findings) as client:
+    with _connect(addresses, findings) as client:
         if settings.group.membership is Membership.COORDINATOR:
             error = unspoken(settings, client.first(lambda consumer: consumer.membership()))
         return client.members_of(settings.group.id, brokers), error
@@ -689,7 +695,8 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
         yield Line(name, Verdict.NOT_CHECKED, f"needs {Fact.CLUSTER.value}, see above")
         return
     brokers = findings.metadata.brokers.values()
-    with _connect([(broker.host, broker.port) for broker in brokers], findings) as client:
+    addresses = [(broker.host, broker.port) for broker in brokers]
+    with _connect(addresses, findings) as client:
         stores_offsets = client.first(lambda consumer: consumer.keeps_offsets())
         members = client.members_of(mirror, brokers)
     if not stores_offsets:

@@ -69,16 +69,17 @@ def read_both_ledgers(services: LiveServices) -> BothLedgers:
         before = services.ledger.mark()
         ledger = services.ledger.read_ledger()
         table = services.read_table(ledger)
-        plans = [
-            (plan, services.ledger.read_record_of(plan)) for plan in services.ledger.read_plans()
-        ]
+        plans = []
+        for plan in services.ledger.read_plans():
+            plans.append((plan, services.ledger.read_record_of(plan)))
         # after the plans: it has the plans that are pruned meanwhile, and each counts once
         coverage = services.ledger.read_loaded_intervals()
         if services.ledger.mark() == before:
-            kept = tuple(
-                (plan, recorded) for plan, recorded in plans if plan.number > coverage.through
-            )
-            return BothLedgers(ledger, table, kept, coverage)
+            kept = []
+            for plan, recorded in plans:
+                if plan.number > coverage.through:
+                    kept.append((plan, recorded))
+            return BothLedgers(ledger, table, tuple(kept), coverage)
     raise Owned(
         "Runs of this pipeline change its ledger while it is read",
         action="Run this command again",
@@ -176,9 +177,10 @@ def expected_rows(
             f"the proof is valid if the transform keeps {key} and drops no row"
         )
     if settings.source.is_physical:
-        recounted = [
-            one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted
-        ]
+        recounted = []
+        for one in loaded:
+            if one.plan.ranges and one.applied.is_recounted:
+                recounted.append(one.plan.number)
         notes.append(describe_jafka_proof(recounted))
     all_losses = set[Loss]()
     if ledgers.ledger.uid:
@@ -227,10 +229,10 @@ def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
         *((interval.from_offset, interval.until_offset) for interval in expected.coverage),
         *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
     ]
-    return [
-        replace(loss, from_offset=start, until_offset=until)
-        for start, until in subtract_intervals((loss.from_offset, loss.until_offset), loaded)
-    ]
+    left = []
+    for start, until in subtract_intervals((loss.from_offset, loss.until_offset), loaded):
+        left.append(replace(loss, from_offset=start, until_offset=until))
+    return left
 
 
 def _add_plan(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bool) -> None:
@@ -241,10 +243,9 @@ def _add_plan(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: 
     pairs_of: dict[AuditedLog, list[tuple[OffsetRange, RangeResult]]] = {}
     for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
         pairs_of.setdefault(incarnation_of_range(one.plan, r), []).append((r, receipt))
-    spans = {
-        AuditedLog(span.log, span.incarnation): span
-        for span in spans_of(one.plan, is_counted=is_counted)
-    }
+    spans = {}
+    for span in spans_of(one.plan, is_counted=is_counted):
+        spans[AuditedLog(span.log, span.incarnation)] = span
     for audited, pairs in pairs_of.items():
         known = expected.get(audited, Expected())
         if one.is_given_up:
@@ -322,9 +323,10 @@ def expected_of_all(
             rows[audited] = together(rows.get(audited, Expected()), found)
         for audited, lost in more_losses.items():
             losses[audited] = losses.get(audited, set()) | lost
+    once = {audited: without_reloaded(found, audited) for audited, found in rows.items()}
     return ExpectedOfAll(
         tuple(all_loaded),
-        {audited: without_reloaded(found, audited) for audited, found in rows.items()},
+        once,
         _never_loaded(losses, rows),
         notes,
     )

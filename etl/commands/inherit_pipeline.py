@@ -252,7 +252,10 @@ def _find_pipeline(name: str, pipelines: Sequence[OtherPipeline]) -> OtherPipeli
     Raises SettingsError if none or several have it.
     """
     suffix = f"/{name.strip('/')}"
-    found = [pipeline for pipeline in pipelines if f"/{pipeline.app_id}".endswith(suffix)]
+    found = []
+    for pipeline in pipelines:
+        if f"/{pipeline.app_id}".endswith(suffix):
+            found.append(pipeline)
     if len(found) == 1:
         return found[0]
     message = f"No pipeline {name} has loaded into the table"
@@ -303,8 +306,10 @@ def _topics_left(other: OtherPipeline, settings: Settings) -> list[str]:
 
     Raises SettingsError if there are any and it is in the same group.
     """
-    admits = settings.source.topic_filter.admits
-    left = sorted(topic for topic in other.topics or () if not admits(topic))
+    left = []
+    for topic in sorted(other.topics or ()):
+        if not settings.source.topic_filter.admits(topic):
+            left.append(topic)
     is_itself = _is_this_pipeline(other.app_id, settings)
     if left and _is_of_group(other, settings) and not is_itself:
         raise SettingsError(

@@ -484,9 +484,8 @@ def _selected_topics(
     settings: Settings, metadata: ClusterMetadata, *, is_given: bool
 ) -> ClusterMetadata:
     """Return the metadata of the selected topics. Raises SettingsError if there is none."""
-    existing = tuple(
-        sorted(name for name, topic in metadata.topics.items() if not topic.is_internal)
-    )
+    names = [name for name, topic in metadata.topics.items() if not topic.is_internal]
+    existing = tuple(sorted(names))
     if not is_given:
         raise SettingsError(
             "No topics selected",
@@ -586,7 +585,8 @@ def propose_broker_security(listeners: Sequence[tuple[str, str]]) -> str:
     """
     listener, protocol = _best_listener(listeners)
     settings = [f"source.security.protocol={protocol}"]
-    if sum(other == protocol for _, other in set(listeners)) > 1:
+    protocols = [other for _, other in set(listeners)]
+    if protocols.count(protocol) > 1:
         settings.append(f"source.listener={listener}")
     if protocol.startswith("SASL"):
         settings += [

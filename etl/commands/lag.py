@@ -143,11 +143,10 @@ def read_oldest_unread(
 
     Raises as finding brokers does.
     """
-    intervals = {
-        log: (first, snapshot.extents[log].end_offset)
-        for log, first in unread.items()
-        if not log.is_physical
-    }
+    intervals = {}
+    for log, first in unread.items():
+        if not log.is_physical:
+            intervals[log] = (first, snapshot.extents[log].end_offset)
     if not intervals:
         return {}
     with Discovery(settings, services.zookeeper).open_cluster() as cluster:
@@ -260,13 +259,15 @@ def check_topics_ready(settings: Settings, *, until_ms: int, grace_s: float) -> 
         metadata = discovery.describe(cluster, (), discovery.known_topics())
         topics = chosen_topics(metadata, source.topic_filter).topics
         reject_missing_topics(settings, topics, lambda: names_of_topics(cluster))
-        existing = [partition for topic in topics.values() for partition in topic.partitions]
-        paused = paused_logs([partition.log for partition in existing], discovery.pauses())
-        read = [partition for partition in existing if partition.log not in paused]
-        logs = [partition.log for partition in read]
+        leaders = {}
+        for topic in topics.values():
+            for partition in topic.partitions:
+                leaders[partition.log] = partition.leader
+        paused = paused_logs(leaders.keys(), discovery.pauses())
+        logs = [log for log in leaders if log not in paused]
         unled: tuple[BrokerPartition, ...] = ()
         if source.on_no_leader is OnNoLeader.FAIL and not source.is_physical:
-            unled = tuple(in_order(partition.log for partition in read if partition.leader is None))
+            unled = tuple(in_order(log for log in logs if leaders[log] is None))
         now = now_ms()
         if source.is_physical or now >= until_ms + grace_s * 1000:
             first_at = dict[BrokerPartition, int | None].fromkeys(logs)
@@ -372,16 +373,16 @@ class TableGaps:
 
 
 def _gap_as_json(gap: TableGap) -> dict[str, Any]:
-    partitions = [
-        {
+    partitions = []
+    for missing in gap.logs[:PARTITIONS_NAMED]:
+        described = {
             **missing.log.place,
             "from": missing.from_offset,
             "until": missing.until_offset,
             "missing": missing.count,
             "gone": missing.gone,
         }
-        for missing in gap.logs[:PARTITIONS_NAMED]
-    ]
+        partitions.append(described)
     return {
         **gap.interval.as_json(),
         "missing": gap.missing,
@@ -424,14 +425,20 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
         read_by_others[log] = known.read_by_others
         of_plans = [*known.in_table, *known.lost, *known.read_by_others]
         if newest and log in newest.positions:
-            begins[log] = min((start for start, _ in of_plans), default=newest.positions[log])
+            first_loaded = [start for start, _ in of_plans]
+            begins[log] = min(first_loaded, default=newest.positions[log])
         settled[log] = [*of_plans, (0, begins.get(log, 0))]
 
     paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)
     without_bounds = snapshot.extents.keys() - bounds.keys()
     unled = in_order({*snapshot.leaderless, *without_bounds} - paused.keys())
-    bounds_of_read = {log: found for log, found in bounds.items() if log not in paused}
-    bounds_of_paused = {log: found for log, found in bounds.items() if log in paused}
+    bounds_of_read = {}
+    bounds_of_paused = {}
+    for log, found in bounds.items():
+        if log in paused:
+            bounds_of_paused[log] = found
+        else:
+            bounds_of_read[log] = found
     starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
     return TableGaps(
         len(requested),
@@ -476,10 +483,10 @@ def _loaded_offsets(services: LiveServices) -> dict[AuditedLog, _LedgerOffsets]:
         return {}
     loaded, led = loaded_plans(services, ledgers, ledgers.table)
     of_all = expected_of_all(services, ledgers, ledgers.table, loaded, led)
-    return {
-        audited: _offsets(found, of_all.losses.get(audited, ()))
-        for audited, found in of_all.rows.items()
-    }
+    offsets = {}
+    for audited, found in of_all.rows.items():
+        offsets[audited] = _offsets(found, of_all.losses.get(audited, ()))
+    return offsets
 
 
 def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _LedgerOffsets:

@@ -146,9 +146,8 @@ def accept_table(
         with naming_table(settings):
             reject_other_ledger(ledger, table)
         _reject_another_version(version, table)
-        changes = tuple(
-            change for change in unacknowledged(table, ledger.acknowledged) if not change.by
-        )
+        foreign = unacknowledged(table, ledger.acknowledged)
+        changes = tuple(change for change in foreign if not change.by)
 
         at_ms = now_ms()
         decision = decide_on_table(
@@ -179,9 +178,8 @@ def accept_table(
         sentence += "so it is recorded as done" if rows else "so the next run replaces it"
     sentence += backfills.sentence
     sentence += describe_accepted(topics)
-    return _ruling_on_table(
-        sentence, acknowledgement, [foreign_commit_as_json(change) for change in changes]
-    )
+    changes_document = [foreign_commit_as_json(change) for change in changes]
+    return _ruling_on_table(sentence, acknowledgement, changes_document)
 
 
 def _acknowledge_rows(
@@ -316,6 +314,7 @@ def decide_on_table(
         # A version number comes back where a copy of the table was restored and written again. The
         # decision therefore keeps the hash of the commit file that was observed.
         commit = hash_of_commit(open_log(rust_path(path.path)), table.version)
+    has_rows = any(result.rows for result in found)
     acknowledgement = acknowledging(
         ledger,
         plan,
@@ -323,7 +322,7 @@ def decide_on_table(
         reason=reason,
         at_ms=at_ms,
         place=path.place,
-        lacks_plan=not is_known and not any(result.rows for result in found),
+        lacks_plan=not is_known and not has_rows,
         commit=commit,
     )
     return Accepted(acknowledgement, found)
@@ -362,11 +361,13 @@ class BackfillDecisions:
     @property
     def sentence(self) -> str:
         """The undecided backfills, as the end of a sentence; empty if there are none."""
-        return "".join(
-            f"; nothing is accepted for backfill {name}: {why}. Correct that, and run this "
-            "command again"
-            for name, why in self.undecided.items()
-        )
+        sentence = ""
+        for name, why in self.undecided.items():
+            sentence += (
+                f"; nothing is accepted for backfill {name}: {why}. Correct that, and run this "
+                "command again"
+            )
+        return sentence
 
 
 def accepted_with_backfills(
@@ -431,6 +432,10 @@ def supersede(
     NeedsDecision if the plan is in the table.
     """
     skipped = tuple(parse_skip(text) for text in skips)
+
+    def skipped_until(log: BrokerPartition) -> list[int]:
+        return [skip.until_offset for skip in skipped if skip.log == log]
+
     with (
         open_services(settings, ALONE) as services,
         driver_lock(services, new_run_id(), dry_run=dry_run),
@@ -438,9 +443,7 @@ def supersede(
         before = services.read_ledger()
         if before.newest and is_left_open(before) and not dry_run:
             services.fence(before.newest)
-        observed = services.observe(
-            lambda log: [skip.until_offset for skip in skipped if skip.log == log]
-        )
+        observed = services.observe(skipped_until)
         snapshot = leave_to_owners(with_commit_settled(observed), settings)
         newest = snapshot.ledger.newest
         if newest is None or newest.number != number:
@@ -614,7 +617,8 @@ def accept_partitions(
     NeedsDecision if a run must first restore the table's plan, or a backfill has still to load the
     partition.
     """
-    request = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
+    named = tuple(parse_named(name) for name in names)
+    request = Accepting(named, reason, at, is_same_log)
     run_id = new_run_id()
     with (
         open_services(settings, ALONE) as services,
@@ -677,9 +681,11 @@ def accept_partitions(
 def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
     """Return the partitions that have another incarnation in `plan` than in the plan before."""
     old = _plan_of(state)
-    return [
-        log for log, epoch in plan.incarnations.items() if epoch != old.incarnations.get(log, 0)
-    ]
+    restarted = []
+    for log, incarnation in plan.incarnations.items():
+        if incarnation != old.incarnations.get(log, 0):
+            restarted.append(log)
+    return restarted
 
 
 def _plan_of(state: UpToDate | Replay) -> Plan:
@@ -690,6 +696,10 @@ def _plan_of(state: UpToDate | Replay) -> Plan:
 
 
 # -- etl table lookup-path
+
+
+def _check_nothing(at: Settings) -> None:
+    """Let the catalog create the table without the checks of a first run."""
 
 
 def lookup_path(
@@ -722,13 +732,8 @@ def lookup_path(
         open_services(settings, run_context, name=run_id) as services,
         driver_lock(services, run_id, dry_run=dry_run),
     ):
-        found = ask(
-            settings,
-            run_context,
-            Stopwatch(),
-            name=f"{run_id}-name",
-            making=(lambda at: None) if is_made else None,
-        )
+        making = _check_nothing if is_made else None
+        found = ask(settings, run_context, Stopwatch(), name=f"{run_id}-name", making=making)
         before = read_named_table(services.ledger)
         ledger = services.ledger.read_ledger()
         if not dry_run:

@@ -56,9 +56,11 @@ def compiled_kernels() -> list[Path]:
     )
     messages = _jafka_messages()
     _decode(BrokerPartition("any", 0, 0), messages, EntryLayout.PHYSICAL, len(messages))
-    return cache_files(
-        kernel for kernel in KERNELS if kernel.py_func.__module__.startswith(_OWN_MODULES)
-    )
+    own_kernels = []
+    for kernel in KERNELS:
+        if kernel.py_func.__module__.startswith(_OWN_MODULES):
+            own_kernels.append(kernel)
+    return cache_files(own_kernels)
 
 
 def _jafka_messages() -> bytes:
@@ -275,13 +277,9 @@ def _write_environment(to: Path) -> Path:
         raise SettingsError(
             "Venv-pack2 is not installed", key="--include-dependencies", action=action
         ) from error
+    filters = [("exclude", pattern) for pattern in LEFT_OUT]
     try:
-        pack(
-            str(prefix),
-            output=str(to),
-            force=True,
-            filters=[("exclude", pattern) for pattern in LEFT_OUT],
-        )
+        pack(str(prefix), output=str(to), force=True, filters=filters)
     except VenvPackException as error:
         raise SettingsError(
             f"The environment cannot be packed: {error}", path=prefix, action=action

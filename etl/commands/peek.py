@@ -416,7 +416,8 @@ def _reject_unknown_partition(log: BrokerPartition, metadata: ClusterMetadata) -
         raise refusal.error("describe the topic", topic=log.topic)
     known = [partition.log for partition in described.partitions]
     if log not in known:
-        action = f"Check its partitions: {', '.join(each.key for each in known) or 'none'}"
+        keys = ", ".join(each.key for each in known)
+        action = f"Check its partitions: {keys or 'none'}"
         if log.is_physical:
             action += "; partitions of an unreachable broker are unknown"
         raise SettingsError(f"The topic has no partition {log.key}", action=action, topic=log.topic)
@@ -612,7 +613,8 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
     _reject_own_group(settings, wanted.group)
     topics = wanted.topics or _topics(settings)
     config = conf_of(settings, wanted)
-    with Consumer(**{name: getattr(config, name) for name in ConsumerConfig.__slots__}) as consumer:
+    options = {name: getattr(config, name) for name in ConsumerConfig.__slots__}
+    with Consumer(**options) as consumer:
         tailed = TailedGroup(consumer, topics, wanted)
         yield tailed
         tailed.commit()

@@ -74,10 +74,11 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
             lock = DriverLock(zookeeper, ledger.paths.group, ledger.pipeline)
             drivers[ledger.paths] = lock.driver()
         path = settings.table.path
-        return [
-            _describe_pipeline(ledger, drivers[ledger.paths], path, table_id, now_ms())
-            for ledger in ledgers
-        ]
+        pipelines = []
+        for ledger in ledgers:
+            driver = drivers[ledger.paths]
+            pipelines.append(_describe_pipeline(ledger, driver, path, table_id, now_ms()))
+        return pipelines
 
 
 def retire(settings: Settings, name: str | None, reason: str) -> DecisionResult:

@@ -176,14 +176,15 @@ def preview_of(
     step, left = step_after_stored_plan(snapshot, settings)
     plan = next_replay(services, step, settings, wanted, None)
     plan = replace(plan, stood=services.rows_there(spans_of(plan)))
-    topics = sorted({r.log.topic for r in plan.ranges})
+    logs = {r.log for r in plan.ranges}
+    topics = {log.topic for log in logs}
     compacted = []
-    for topic in topics:
+    for topic in sorted(topics):
         is_assumed = settings.source.is_assumed_compacted(topic)
         cleanup = cleanup_of(snapshot.retention.get(topic), said_to_be_compacted=is_assumed)
         if cleanup.is_compacted:
             compacted.append(topic)
-    paused = describe_paused_but_loaded({r.log for r in plan.ranges}, snapshot.pauses)
+    paused = describe_paused_but_loaded(logs, snapshot.pauses)
     zones = zones_of_replaced(services, plan, step.snapshot)
     return ReplayPreview(plan, settings.table.path, tuple(compacted), left, paused, zones)
 
@@ -363,7 +364,7 @@ def reject_foreign_table(path: str) -> None:
 
 
 def _offsets(plan: Plan) -> list[dict[str, Any]]:
-    return [
-        {**span.log.place, "from": span.from_offset, "until": span.until_offset}
-        for span in spans_of(plan)
-    ]
+    offsets = []
+    for span in spans_of(plan):
+        offsets.append({**span.log.place, "from": span.from_offset, "until": span.until_offset})
+    return offsets

@@ -236,8 +236,10 @@ def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restora
     known: Collection[BrokerPartition] = set()
     if ledger.newest:
         known = ledger.newest.positions.keys()
-    existing = (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless)
-    topics = {log.topic for log in existing if settings.source.topic_filter.admits(log.topic)}
+    topics = set()
+    for log in (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless):
+        if settings.source.topic_filter.admits(log.topic):
+            topics.add(log.topic)
     until = {}
     for log, end in rows_until(services.spark(), settings.table.path).items():
         # rows of a topic that does not exist: a later topic of that name starts at its beginning
@@ -258,12 +260,17 @@ def _restorable_until(
     until: Mapping[BrokerPartition, tuple[int, int]], sentences: Sequence[str]
 ) -> Restorable:
     """Return the result for rows up to these ends: incarnation and offset per partition."""
+    loaded_until = {}
+    incarnations = {}
+    for log, (incarnation, offset) in until.items():
+        loaded_until[log] = offset
+        incarnations[log] = incarnation
     return Restorable(
         Lost.PLANS,
         tuple(sentences),
         moves=frozenset(until),
-        loaded_until={log: offset for log, (_, offset) in until.items()},
-        incarnations={log: incarnation for log, (incarnation, _) in until.items()},
+        loaded_until=loaded_until,
+        incarnations=incarnations,
     )
 
 

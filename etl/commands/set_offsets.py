@@ -225,7 +225,11 @@ def _targets(
     Raises SettingsError, and as `position_now`.
     """
     existing = {*snapshot.extents, *snapshot.leaderless, *snapshot.owners}
-    logs = sorted(log for log in existing if wanted.named.covers(log))
+    logs = []
+    for log in existing:
+        if wanted.named.covers(log):
+            logs.append(log)
+    logs.sort()
     reject_unknown(wanted.named, logs)
     if isinstance(wanted.to, int) and wanted.named.log is None and len(logs) > 1:
         message = f"An offset is one partition's, and {wanted.named} has {len(logs):,} of them"
@@ -308,7 +312,10 @@ def _reject_loaded(
     lost_records += stands.old.vanished
 
     incarnations = stands.old.incarnations
-    current = [one for one in read_by_others if one.incarnation == incarnations.get(one.log, 0)]
+    current = []
+    for read in read_by_others:
+        if read.incarnation == incarnations.get(read.log, 0):
+            current.append(read)
     reject_offsets_read_by_others(to_look_up, current)
 
     vanished: dict[tuple[BrokerPartition, int], list[tuple[int, int]]] = {}
@@ -433,7 +440,8 @@ def _known(
         return frozenset(known)
     source = services.settings.source
     discovery = Discovery(services.settings, services.zookeeper)
-    with discovery.open_cluster(known if source.is_physical else ()) as cluster:
+    registered = known if source.is_physical else ()
+    with discovery.open_cluster(registered) as cluster:
         described = discovery.describe(cluster, ())
     for name, topic in described.topics.items():
         if source.topic_filter.admits(name):

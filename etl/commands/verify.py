@@ -217,11 +217,12 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
     is_physical = settings.source.is_physical
     ledger = ledgers.ledger
     # an UPDATE leaves each row at its offset: only the table's log shows it
-    by_others = tuple(
-        commit
-        for commit in unacknowledged(table, ledger.acknowledged)
-        if stops_a_run(commit, ledger) and not is_let_pass(commit, settings.table.on_rows_removed)
-    )
+    by_others = []
+    for commit in unacknowledged(table, ledger.acknowledged):
+        if not stops_a_run(commit, ledger):
+            continue
+        if not is_let_pass(commit, settings.table.on_rows_removed):
+            by_others.append(commit)
     of_pipeline, led = loaded_plans(services, ledgers, table)
     of_all = expected_of_all(services, ledgers, table, of_pipeline, led)
     spark = services.spark()
@@ -267,7 +268,7 @@ def _prove(services: LiveServices, ledgers: BothLedgers, table: Table) -> Proof:
         table.version,
         notes,
         settings.transform.function,
-        by_others,
+        tuple(by_others),
         scan.rows_of_no_log,
         rows_of_no_log,
         number_before,
@@ -358,11 +359,10 @@ def _all_origins(
 ) -> dict[_Place, Origin]:
     """Return the origin of each incomplete range or interval, unknown ones too."""
     known = dict(_origins(services, of_all.loaded, short))
-    elsewhere = {
-        (audited, r.from_offset, r.until_offset)
-        for audited, expected in of_all.rows.items()
-        for r, _ in expected.elsewhere
-    }
+    elsewhere = set()
+    for audited, expected in of_all.rows.items():
+        for r, _ in expected.elsewhere:
+            elsewhere.add((audited, r.from_offset, r.until_offset))
     origins = {}
     for place, interval in short.items():
         if place in known:

@@ -23,7 +23,7 @@ import pickle
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def _unpack(zipped: Path, folder: Path) -> None:
             os.replace(written.name, place)
 
 
-def cache_files(kernels: Iterator[Any]) -> list[Path]:
+def cache_files(kernels: Iterable[Any]) -> list[Path]:
     """Return numba's cache files of these kernels for this Python, compiled or loaded so far."""
     found = set[Path]()
     for kernel in kernels:

@@ -256,6 +256,7 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
     except EtlError as error:
         return print_error(error, wants_json)
     except typer.TyperException as error:
+        # typer has its own copy of click: its errors are no `click.ClickException`.
         settings_error = SettingsError(str(error), action="Check the arguments with `etl --help`")
         return print_error(settings_error, wants_json)
     except (KeyboardInterrupt, typer.Abort, EOFError):

@@ -375,7 +375,10 @@ def _all_origins(
 def _origins(
     services: LiveServices, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]
 ) -> Iterator[tuple[_Place, Origin]]:
-    """Return whether the commit of an incomplete range held its rows."""
+    """Return whether the commit of an incomplete range held its rows.
+
+    The files that the commit added are counted; after they were vacuumed, nothing shows it.
+    """
     from etl.io.delta.recover_results import recount_commit
 
     path = services.settings.table.path

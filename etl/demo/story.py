@@ -54,7 +54,7 @@ _VARINTS = tuple(
 
 
 def _lz4(data: bytes) -> bytes:
-    """Kafka reads frames of independent blocks only."""
+    """Kafka reads frames of independent blocks only, and cramjam's `lz4.compress` links them."""
     packing = cramjam.lz4.Compressor(level=1, block_linked=False)
     packing.compress(data)
     return bytes(packing.finish())

@@ -56,7 +56,8 @@ def limit_targets(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchT
     """Return `wanted` for brokers without a limit of the whole response.
 
     Partitions beyond `max_bytes`, in serving order, are requested with 0 bytes: brokers return
-    their errors and no records. The first partition keeps its limit.
+    their errors and no records, which proves nothing about their ends. The first partition keeps
+    its limit.
     """
     left = max_bytes
     requested: list[FetchTarget] = []

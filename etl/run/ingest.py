@@ -110,6 +110,9 @@ def _one_step(
 ) -> NextStep | None:
     """Execute one step, from the snapshot to the committed offsets. Returns None if another
     driver's plan has the number, or the offset commit was rejected.
+
+    A stored plan takes a step of its own: its commit changes the znodes of the offsets, and the
+    next plan's compare-and-set expects their new versions.
     """
     step = observe_and_decide(services, settings, report, joining=joining)
     finish_repair(services, step.repair, report)
@@ -436,6 +439,8 @@ def _load(
             may_skip = settings.source.on_data_loss is not OnDataLoss.FAIL
             if not isinstance(lost, MissingOffsets) or not may_skip:
                 raise
+            # Before the append: losses that only the results name would be forgotten by a crash
+            # between the commit and the record.
             plan = without_missing(services, plan, lost, report)
 
 

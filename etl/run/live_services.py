@@ -119,6 +119,8 @@ class ClaimsOfRun:
         Raises NeedsDecision if a backfill reserved offsets at its start.
         """
         if self.own:
+            # ZooKeeper and the table are not read at the same time: a forgotten driver may store
+            # another plan of the backfill meanwhile. Only one write at this version succeeds.
             return [self.store.write_of(self.own.claim, self.own.version)]
         reject_reserved(plan, self._newest, self.seen)
         if not updates_reservation_lock(plan, self._newest):
@@ -635,6 +637,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
 
     def record(self, plan: Plan, applied: CommitResult | None) -> None:
         """See `services.Services`."""
+        # Losses are first, so that a plan with a result has its losses in the losses table.
         losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
         if applied:
             self.ledger.record_applied(applied)

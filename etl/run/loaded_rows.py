@@ -69,6 +69,8 @@ def applied_by(
         return CommitResult(
             plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated
         )
+    # Rows that cannot be counted (a transform changed the key columns, files are lost) have no row
+    # count in the result. An error here would come back in every run.
     counted = recount_rows(plan, outcome.delta_version, settings)
     return CommitResult(
         plan.number,

@@ -412,6 +412,8 @@ class Observer:
         other_pipelines: Mapping[str, frozenset[str]] = {}
         if self._backfill is None:
             other_pipelines = self._ledger.other_pipelines()
+        # Tasks cannot distinguish a deleted topic from one without a leader, so the topics of a
+        # stored plan are requested here, also those that the conf no longer names.
         left = topics_left_to_read(ledger)
         read = frozenset[str]()
         known: Collection[BrokerPartition] = ()

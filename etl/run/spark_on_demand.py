@@ -246,6 +246,8 @@ def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) 
 def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry | None:
     """Create the table in the catalog and return its entry. Errors that would prevent a run are
     raised before.
+
+    A named table is never created by its path: the catalog would not know it.
     """
     from etl.io.spark.catalog import look_up, make_table, place_to_be
 

@@ -479,7 +479,9 @@ class SparkWriter:
             # replaceable() raises if there is no table any more
             condition = condition_of(plan, replaceable(to.path))
             writer = writer.mode("overwrite").option("replaceWhere", condition)
+        # A replay, too, has the transaction id: it removes rows, and its commit is not foreign.
         writer = writer.option("txnAppId", to.app_id).option("txnVersion", plan.number)
+        # The options are fixed before the tasks run, so the commit cannot contain their results.
         writer.option("userMetadata", metadata).save(spark_path(to.path))
 
 

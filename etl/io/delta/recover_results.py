@@ -3,8 +3,9 @@
 Reads the key columns from the Parquet files of the plan's commit; if those are gone, from the
 table's current files, as a row belongs to one plan only. A column may have a physical name (Delta
 protocol, "Column Mapping"), and the values of partition columns are in the table's log. The files
-are read without a query engine, so unsupported table features do not matter. Rows that a deletion
-vector marks are counted, too: the plan wrote them.
+are read without a query engine, so unsupported table features do not matter: of a table with column
+mapping delta-rs' reader for pyarrow returns NULL for all columns, and it rejects deletion vectors.
+Rows that a deletion vector marks are counted, too: the plan wrote them.
 
 Not here: the conclusions from the rows (etl/audit/compare_rows.py).
 """
@@ -370,7 +371,8 @@ def recount(
     added (None: unknown).
 
     `incarnations`: incarnations other than the first. Fetched bytes are unknown (None). All offsets
-    without a row are `missing_offsets`, but not on Jafka, where offsets are bytes. Rows outside all
+    without a row are `missing_offsets`, but not on Jafka, where offsets are bytes; the files do not
+    show why, nor, after a transform, whether there was a record. Rows outside all
     ranges are ignored; `verify` finds them. Rows that can never be counted raise no error (see
     `Recount.uncounted`). Raises TableUnreachable, and as `open_table`, if a later try may help.
     """

@@ -79,7 +79,9 @@ def none_of_ours(topic: str) -> bool:
 def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
     """Return each other pipeline with a commit in the table, by its newest commit.
 
-    Backfills of this pipeline are left out. Raises TableUnreachable.
+    A pipeline under another name has an empty ledger: only the table shows that topics which the
+    ledger does not know are loaded already. Backfills of this pipeline are left out. Raises
+    TableUnreachable.
     """
     table = open_table(path)
     if table is None:
@@ -408,6 +410,8 @@ def _state_of(
     since: list[Commit] = []
     if in_table is not None:
         metadata, since = find_commit(files, version, app_id, in_table, known)
+    # RESTORE, DELETE and an overwrite keep the transaction version: only the commits since ours show
+    # that rows are gone. The table is read before and after an append.
     foreign = _foreign(since, app_id, path)
 
     # A first plan has no recorded commit to start from: of two pipelines that begin together only

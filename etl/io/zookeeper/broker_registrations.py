@@ -11,7 +11,8 @@ Jafka and Kafka 0.7, whose brokers report neither each other nor topics:
 
 A partition is (topic, broker, partition) and its leader is that broker. While the broker is away
 both znodes are gone: partitions known from before have no leader. A partition is requested only
-while its broker counts it: the broker closes the connection on any other.
+while its broker counts it: the broker closes the connection on any other. A broker that comes back
+registers itself before the partition counts of its topics.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ _BROKER_TYPES: Mapping[BrokerFamily, str] = {
 def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, str]:
     """Return the creation ids of the topics' znodes, for brokers without topic ids.
 
-    A recreated topic has another id. Topics without a znode are left out.
+    A recreated topic has another id. The topic's znode stays while a broker restarts or adds
+    partitions. Topics without a znode are left out.
     """
     wanted = sorted(topics)
 

@@ -67,8 +67,12 @@ def _candidates(name: str | None) -> tuple[BrokerType, ...]:
 
     named = tuple(broker_type for broker_type in BROKER_TYPES if name in broker_type.names)
     if not named:
-        names = ", ".join(name for broker_type in BROKER_TYPES for name in broker_type.names)
-        raise SettingsError(f"There is no broker type {name}", action=f"Use one of {names}")
+        names: list[str] = []
+        for broker_type in BROKER_TYPES:
+            names.extend(broker_type.names)
+        raise SettingsError(
+            f"There is no broker type {name}", action=f"Use one of {', '.join(names)}"
+        )
     return named
 
 

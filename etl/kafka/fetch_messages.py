@@ -242,9 +242,9 @@ class _Response(Reader):
         self._version = version
         self._names = {}
         if version >= FIRST_WITH_TOPIC_IDS:
-            self._names = {
-                UUID(each.topic_id): each.log.topic for each in wanted if each.topic_id is not None
-            }
+            for each in wanted:
+                if each.topic_id is not None:
+                    self._names[UUID(each.topic_id)] = each.log.topic
 
     def counted(self, field: str, *, item_bytes: int) -> int:
         if self._version < _FIRST_COMPACT:

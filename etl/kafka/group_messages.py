@@ -30,7 +30,7 @@ from etl.errors import BrokerRefusal, CorruptData
 from etl.kafka import kafka_python_messages
 from etl.kafka.kafka_python_messages import (
     ConsumerGroupHeartbeatRequest,
-    by_topic,
+    numbers_by_topic,
     or_minus_one,
     or_none,
 )
@@ -64,10 +64,9 @@ def render_subscription(subscription: Subscription) -> bytes:
     if subscription.owned or subscription.generation is not None:
         version = _WITH_OWNED
     kind = ConsumerProtocolSubscription.TopicPartition
-    owned = [
-        kind(topic=topic, partitions=[log.partition for log in logs])
-        for topic, logs in by_topic(subscription.owned).items()
-    ]
+    owned = []
+    for topic, numbers in numbers_by_topic(subscription.owned).items():
+        owned.append(kind(topic=topic, partitions=numbers))
     encoded = ConsumerProtocolSubscription(
         version=version,
         topics=list(subscription.topics),
@@ -92,10 +91,9 @@ def parse_subscription(content: bytes, **place: Any) -> Subscription:
 
 def render_assignment(logs: Iterable[BrokerPartition]) -> bytes:
     kind = ConsumerProtocolAssignment.TopicPartition
-    assigned = [
-        kind(topic=topic, partitions=[log.partition for log in found])
-        for topic, found in by_topic(logs).items()
-    ]
+    assigned = []
+    for topic, numbers in numbers_by_topic(logs).items():
+        assigned.append(kind(topic=topic, partitions=numbers))
     return bytes(
         ConsumerProtocolAssignment(version=0, assigned_partitions=assigned, user_data=b"").encode()
     )
@@ -145,10 +143,9 @@ _PROTOCOL = JoinGroupRequest.JoinGroupRequestProtocol
 
 
 def join_fields(wanted: JoinRequest) -> dict[str, Any]:
-    protocols = [
-        _PROTOCOL(name=strategy, metadata=render_subscription(subscription))
-        for strategy, subscription in wanted.subscriptions.items()
-    ]
+    protocols = []
+    for strategy, subscription in wanted.subscriptions.items():
+        protocols.append(_PROTOCOL(name=strategy, metadata=render_subscription(subscription)))
     return {
         "group_id": wanted.group,
         "session_timeout_ms": wanted.session_timeout_ms,
@@ -205,10 +202,9 @@ def sync_fields(
     `assigned`: member id to partitions, sent by the leader; empty for other members.
     """
     kind = SyncGroupRequest.SyncGroupRequestAssignment
-    assignments = [
-        kind(member_id=member, assignment=render_assignment(logs))
-        for member, logs in assigned.items()
-    ]
+    assignments = []
+    for member, logs in assigned.items():
+        assignments.append(kind(member_id=member, assignment=render_assignment(logs)))
     return {
         **_identity(identity),
         "protocol_type": CONSUMERS,
@@ -272,11 +268,10 @@ def consumer_heartbeat_fields(beat: ConsumerHeartbeat) -> dict[str, Any]:
     kind = ConsumerGroupHeartbeatRequest.TopicPartitions
     owned = None
     if beat.owned is not None:
-        owned = [
-            kind(topic_id=UUID(topic), partitions=sorted(partitions))
-            for topic, partitions in sorted(beat.owned.items())
-            if partitions
-        ]
+        owned = []
+        for topic, partitions in sorted(beat.owned.items()):
+            if partitions:
+                owned.append(kind(topic_id=UUID(topic), partitions=sorted(partitions)))
     is_full = beat.epoch == _FULL
     return {
         "group_id": beat.group,
@@ -342,7 +337,8 @@ def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition
     logs: set[BrokerPartition] = set()
     for topic in topics:
         _reject_negative(topic.partitions, place)
-        logs.update(BrokerPartition(topic.topic_name, partition) for partition in topic.partitions)
+        for partition in topic.partitions:
+            logs.add(BrokerPartition(topic.topic_name, partition))
     return frozenset(logs)
 
 

@@ -449,9 +449,9 @@ def parse_metadata(response: Any, chosen: Collection[str] | None = None) -> Clus
 
     `chosen`: the topics to return from a response about all topics; None: all of them.
     """
-    brokers = {
-        each.node_id: Broker(each.node_id, each.host, each.port) for each in response.brokers
-    }
+    brokers = {}
+    for each in response.brokers:
+        brokers[each.node_id] = Broker(each.node_id, each.host, each.port)
     topics = {}
     for each in response.topics:
         topic = _parse_topic(each, brokers)
@@ -465,10 +465,10 @@ def select_topics(
     """Return these topics from a response about all topics; None: all of them."""
     if chosen is None:
         return topics
-    return {
-        name: topics.get(name) or TopicMetadata(name, UNKNOWN_TOPIC, None, False, ())
-        for name in sorted(chosen)
-    }
+    selected = {}
+    for name in sorted(chosen):
+        selected[name] = topics.get(name) or TopicMetadata(name, UNKNOWN_TOPIC, None, False, ())
+    return selected
 
 
 def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
@@ -519,15 +519,15 @@ def list_offsets_fields(
     topic_type = ListOffsetsRequest.ListOffsetsTopic
     topics = []
     for topic, logs in by_topic(times).items():
-        partitions = [
-            topic_type.ListOffsetsPartition(
+        partitions = []
+        for log in logs:
+            partition = topic_type.ListOffsetsPartition(
                 partition_index=log.partition,
                 timestamp=times[log],
                 current_leader_epoch=or_minus_one(epochs.get(log)),
                 max_num_offsets=most,
             )
-            for log in logs
-        ]
+            partitions.append(partition)
         topics.append(topic_type(name=topic, partitions=partitions))
     return {"replica_id": -1, "isolation_level": isolation_level(isolation), "topics": topics}
 
@@ -545,7 +545,9 @@ def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
 
 def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | BrokerRefusal:
     """Return up to `most` offsets of the one requested partition."""
-    partitions = [each for topic in response.topics for each in topic.partitions]
+    partitions = []
+    for topic in response.topics:
+        partitions.extend(topic.partitions)
     if len(partitions) != 1:
         raise CorruptData(
             f"The response to LIST_OFFSETS has {len(partitions)} partitions instead of one",
@@ -556,7 +558,16 @@ def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | BrokerRe
 
 def _offsets(found: Any) -> tuple[int, ...]:
     """Return the offsets of version 0, newest first, or the one of later versions (-1: none)."""
-    return tuple(offset for offset in (*found.old_style_offsets, found.offset) if offset >= 0)
+    listed = (*found.old_style_offsets, found.offset)
+    return tuple(offset for offset in listed if offset >= 0)
+
+
+def numbers_by_topic(logs: Iterable[BrokerPartition]) -> dict[str, list[int]]:
+    """Return the numbers of the partitions of each topic, as requests name them."""
+    numbers = {}
+    for topic, of_topic in by_topic(logs).items():
+        numbers[topic] = [log.partition for log in of_topic]
+    return numbers
 
 
 def by_topic(logs: Iterable[BrokerPartition]) -> dict[str, list[BrokerPartition]]:
@@ -587,10 +598,10 @@ _RETENTION_KEYS = ("cleanup.policy", "remote.storage.enable", *_LIMIT_KEYS)
 def configs_fields(topics: Collection[str]) -> dict[str, Any]:
     """Return the fields of DescribeConfigs for retention and cleanup of topics (KIP-133)."""
     wanted = DescribeConfigsRequest.DescribeConfigsResource
-    resources = [
-        wanted(resource_type=_TOPIC, resource_name=name, configuration_keys=list(_RETENTION_KEYS))
-        for name in sorted(topics)
-    ]
+    keys = list(_RETENTION_KEYS)
+    resources = []
+    for name in sorted(topics):
+        resources.append(wanted(resource_type=_TOPIC, resource_name=name, configuration_keys=keys))
     return {"resources": resources, "include_synonyms": False, "include_documentation": False}
 
 
@@ -635,12 +646,10 @@ _YEAR_10000_MS = 253_402_300_800_000
 def producers_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:
     """Return the fields of DescribeProducers for the leader of these partitions."""
     wanted = DescribeProducersRequest.TopicRequest
-    return {
-        "topics": [
-            wanted(name=topic, partition_indexes=[log.partition for log in found])
-            for topic, found in by_topic(logs).items()
-        ]
-    }
+    topics = []
+    for topic, numbers in numbers_by_topic(logs).items():
+        topics.append(wanted(name=topic, partition_indexes=numbers))
+    return {"topics": topics}
 
 
 def parse_open_transactions(response: Any) -> dict[BrokerPartition, OpenTransaction]:
@@ -651,11 +660,10 @@ def parse_open_transactions(response: Any) -> dict[BrokerPartition, OpenTransact
     earliest: dict[BrokerPartition, OpenTransaction] = {}
     for topic in response.topics:
         for each in topic.partitions:
-            started = [
-                (producer.current_txn_start_offset, producer.producer_id)
-                for producer in each.active_producers
-                if producer.current_txn_start_offset >= 0
-            ]
+            started = []
+            for producer in each.active_producers:
+                if producer.current_txn_start_offset >= 0:
+                    started.append((producer.current_txn_start_offset, producer.producer_id))
             if each.error_code == 0 and started:
                 first_offset, producer_id = min(started)
                 log = BrokerPartition(topic.name, each.partition_index)

@@ -78,6 +78,14 @@ A broker before Kafka 3.0 takes that for a time before all others.
 """
 
 
+def _releases_without_isolation() -> tuple[str, ...]:
+    names = []
+    for release, api_versions in versions.releases().items():
+        if not versions.has_isolation(api_versions):
+            names.append(f"{_DETECTED}-{release}")
+    return tuple(names)
+
+
 class Kafka(BrokerType):
     """Brokers of Kafka 0.8 and later.
 
@@ -87,11 +95,7 @@ class Kafka(BrokerType):
 
     names = (_DETECTED, *(f"{_DETECTED}-{release}" for release in versions.releases()))
     releases = names[1:]
-    without_isolation = tuple(
-        f"{_DETECTED}-{release}"
-        for release, api_versions in versions.releases().items()
-        if not versions.has_isolation(api_versions)
-    )
+    without_isolation = _releases_without_isolation()
     is_told = False
 
     @staticmethod

@@ -449,15 +449,15 @@ def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
     topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
     topics = []
     for topic, logs in by_topic(commit.offsets).items():
-        partitions = [
-            topic_type.OffsetCommitRequestPartition(
+        partitions = []
+        for log in logs:
+            partition = topic_type.OffsetCommitRequestPartition(
                 partition_index=log.partition,
                 committed_offset=commit.offsets[log],
                 committed_metadata=commit.metadata,
                 committed_leader_epoch=or_minus_one(commit.leader_epochs.get(log)),
             )
-            for log in logs
-        ]
+            partitions.append(partition)
         topic_id = _id_of(topic, commit.topic_ids)
         topics.append(topic_type(name=topic, topic_id=topic_id, partitions=partitions))
     return {

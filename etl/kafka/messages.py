@@ -12,7 +12,7 @@ Only the records field holds bytes. The protocol's -1 and "" for a missing value
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -91,11 +91,14 @@ def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
     topics: dict[str, list[FetchTarget]] = {}
     for each in wanted:
         topics.setdefault(each.log.topic, []).append(each)
-    ordered = tuple(each for group in topics.values() for each in group)
-    if len({each.log for each in ordered}) < len(ordered):
+    ordered: list[FetchTarget] = []
+    for of_topic in topics.values():
+        ordered.extend(of_topic)
+    logs = {each.log for each in ordered}
+    if len(logs) < len(ordered):
         twice = sorted(f"{each.log.topic}/{each.log.partition}" for each in ordered)
         raise ValueError(f"A fetch has a partition twice: {', '.join(twice)}")
-    return ordered
+    return tuple(ordered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,24 +202,31 @@ class ClusterMetadata:
     @property
     def leaders(self) -> dict[BrokerPartition, Leader]:
         """Return the leader of each partition that has one."""
-        return {each.log: each.leader for each in self._partitions() if each.leader is not None}
+        leaders = {}
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if partition.leader is not None:
+                    leaders[partition.log] = partition.leader
+        return leaders
 
     @property
     def leaderless(self) -> frozenset[BrokerPartition]:
         """Return the known partitions without a leader."""
-        return frozenset(each.log for each in self._partitions() if each.leader is None)
+        leaderless = set()
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                if partition.leader is None:
+                    leaderless.add(partition.log)
+        return frozenset(leaderless)
 
     @property
     def topic_ids(self) -> dict[str, str]:
         """Return the topic ids, if the broker has them."""
-        return {
-            name: topic.topic_id
-            for name, topic in self.topics.items()
-            if topic.topic_id is not None
-        }
-
-    def _partitions(self) -> Iterable[PartitionMetadata]:
-        return (partition for topic in self.topics.values() for partition in topic.partitions)
+        topic_ids = {}
+        for name, topic in self.topics.items():
+            if topic.topic_id is not None:
+                topic_ids[name] = topic.topic_id
+        return topic_ids
 
 
 @dataclass(frozen=True, slots=True)

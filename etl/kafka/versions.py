@@ -123,17 +123,15 @@ def unsupported_requests(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str,
 
     Each has its version, such as "FETCH v13".
     """
-    sent = {
-        api: choose_version(api, wanted)
-        for api in Api
-        if api not in _NEVER_READS and is_supported(api, wanted)
-    }
-    known = {api: spoken.get(api.key, (0, -1)) for api in sent}
-    return tuple(
-        f"{api.name} v{version}"
-        for api, version in sent.items()
-        if not known[api][0] <= version <= known[api][1]
-    )
+    unsupported = []
+    for api in Api:
+        if api in _NEVER_READS or not is_supported(api, wanted):
+            continue
+        version = choose_version(api, wanted)
+        oldest, newest = spoken.get(api.key, (0, -1))
+        if not oldest <= version <= newest:
+            unsupported.append(f"{api.name} v{version}")
+    return tuple(unsupported)
 
 
 def has_isolation(spoken: ApiVersions) -> bool:
@@ -160,10 +158,9 @@ def releases() -> Mapping[str, ApiVersions]:
     """
     from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
-    known = {
-        ".".join(map(str, version)): spoken
-        for version, spoken in sorted(BROKER_API_VERSIONS.items())
-    }
+    known = {}
+    for version, spoken in sorted(BROKER_API_VERSIONS.items()):
+        known[".".join(map(str, version))] = spoken
     return {"0.8": known["0.8.2"], **known}
 
 

@@ -136,10 +136,9 @@ def estimate_backfill(
     held = reserved_by_pipeline(state, stored, loaded, transaction_version)
     read_by_others = current_reads_of_others(state, loaded)
     if request.only_missing:
-        held = {
-            log: [*held.get(log, ()), *read_by_others.get(log, ())]
-            for log in {**held, **read_by_others}
-        }
+        held = dict(held)
+        for log, intervals_of_others in read_by_others.items():
+            held[log] = [*held.get(log, ()), *intervals_of_others]
     reserved = reserved_intervals(
         request, intervals, held, newest.incarnations, snapshot.claims.of(snapshot.table.id)
     )
@@ -285,7 +284,8 @@ def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
     for by_partition in (loaded.intervals, loaded.given_up):
         for log, intervals in by_partition.items():
             parts = loaded_parts.setdefault(log, [])
-            parts.extend((interval.from_offset, interval.until_offset) for interval in intervals)
+            for interval in intervals:
+                parts.append((interval.from_offset, interval.until_offset))
     lost = 0
     for log, reserved in claim.stretches.items():
         for part in reserved:
@@ -332,7 +332,8 @@ def _reject_missing_rows(
                 missing.append((log, start, until))
     if missing:
         log, first, _ = missing[0]
-        offsets = counted(sum(until - start for _, start, until in missing), log.unit)
+        count = sum(until - start for _, start, until in missing)
+        offsets = counted(count, log.unit)
         raise NeedsDecision(
             f"Backfill {claim.name} has loaded its whole reservation, but the table has no row of "
             f"{offsets}: a state of the table without them was accepted, for example an older copy",
@@ -600,7 +601,8 @@ def _loaded(services: Services, claim: Reservation, coverage: LoadedIntervals) -
     for by_partition in (coverage.intervals, coverage.given_up):
         for log, intervals in by_partition.items():
             parts = found.setdefault(log, [])
-            parts.extend((interval.from_offset, interval.until_offset) for interval in intervals)
+            for interval in intervals:
+                parts.append((interval.from_offset, interval.until_offset))
     for plan, _ in services.stored_plans():
         for r in plan.ranges:
             found.setdefault(r.log, []).append((r.from_offset, r.until_offset))

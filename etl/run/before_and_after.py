@@ -119,13 +119,14 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         for log, offset in plan.positions.items():
             if settings.source.topic_filter.admits(log.topic):
                 positions[log] = offset
+        predecessors = [Writer(*app_id.split("/", 3)[2:]) for app_id in plan.taken]
         with Discovery(settings, zookeeper).open_cluster() as cluster:
             others = commit_to_mirror_group(
                 cluster,
                 settings.group.mirror_group,
                 positions,
                 writer=Writer(settings.group.id, settings.pipeline),
-                taken=[Writer(*app_id.split("/", 3)[2:]) for app_id in plan.taken],
+                taken=predecessors,
                 number=plan.number,
             )
     except EtlError as error:

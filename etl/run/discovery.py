@@ -194,8 +194,10 @@ class Discovery:
         A topic that is paused as a whole is not added, since it must not stop the run; one that the
         conf names literally is, paused or not.
         """
-        selected = {topic for topic in known if self._source.topic_filter.admits(topic)}
-        missing = selected - metadata.topics.keys()
+        missing = set()
+        for topic in known:
+            if topic not in metadata.topics and self._source.topic_filter.admits(topic):
+                missing.add(topic)
         if not missing or self._source.is_physical:
             return metadata
         paused = {pause.topic for pause in self.pauses() if pause.log is None}

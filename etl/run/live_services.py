@@ -155,10 +155,11 @@ class BackfillVerbs:
 
     def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
         """See `services.Services`."""
-        return tuple(
-            (plan, self.ledger.read_record_of(plan) is not None)
-            for plan in self.ledger.read_plans()
-        )
+        plans = []
+        for plan in self.ledger.read_plans():
+            has_result = self.ledger.read_record_of(plan) is not None
+            plans.append((plan, has_result))
+        return tuple(plans)
 
     def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
         """See `services.Services`."""
@@ -573,7 +574,8 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """
         if self.settings.group.mode is not OwnershipMode.CLAIM:
             return contextlib.nullcontext()
-        return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
+        logs = {r.log for r in plan.ranges}
+        return self._owners.claiming(logs, self.run_id)
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
         """See `services.Services`. Spark is not started for a writer that takes no rows. Raises

@@ -251,8 +251,9 @@ def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: st
             break
         unknown.append(metadata)
     table = observe_table(settings, app_id, ledger.read_ledger())
+    table_id = table.id if table else ""
     for metadata in reversed(unknown):
-        _adopt(metadata, table.id if table else "", ledger, settings)
+        _adopt(metadata, table_id, ledger, settings)
     return ledger.read_ledger()
 
 

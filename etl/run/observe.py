@@ -166,16 +166,15 @@ class GroupOffsets:
         """
         if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
             return self.group.commit(plan, logs)
-        wanted = sorted(plan.offsets_to_move if logs is None else logs)
+        if logs is None:
+            logs = plan.offsets_to_move
+        wanted = sorted(logs)
         if not wanted:
             return {}
+        before = {log: plan.seen[log].in_kafka for log in wanted}
+        after = {log: plan.moved(log).in_kafka for log in wanted}
         with self._discovery.open_cluster() as cluster:
-            moved = self._kept.move(
-                cluster,
-                {log: plan.seen[log].in_kafka for log in wanted},
-                {log: plan.moved(log).in_kafka for log in wanted},
-                share(),
-            )
+            moved = self._kept.move(cluster, before, after, share())
         if plan.offsets_in is OffsetsStorage.DUAL:
             in_zookeeper = self.group.committed(moved)
             uncommitted = []
@@ -200,7 +199,8 @@ class GroupOffsets:
         In Kafka by the plan's own membership with today's epoch (`unbroken`), never by a later one;
         `logs`, which a later run finds, as `share`. `unsure`: see `FencedOffsetCommit.hand_over`.
         """
-        wanted = sorted(plan.offsets_to_move if logs is None else logs)
+        to_commit = plan.offsets_to_move if logs is None else logs
+        wanted = sorted(to_commit)
         if not wanted:
             return {}
         if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
@@ -211,17 +211,15 @@ class GroupOffsets:
                 for batch in self._kept.in_commits(wanted, plan.word):
                     part = _with_commit_done(plan, batch)
                     if self._is_taken(cluster, part, unbroken, unsure):
-                        committed.update({log: plan.moved(log) for log in batch})
+                        for log in batch:
+                            committed[log] = plan.moved(log)
                 return committed
             now = share()
             ours = [log for log in wanted if now and log in now.logs]
+            before = {log: plan.seen[log] for log in ours}
+            after = {log: plan.moved(log) for log in ours}
             try:
-                moved = self._kept.move(
-                    cluster,
-                    {log: plan.seen[log] for log in ours},
-                    {log: plan.moved(log) for log in ours},
-                    now,
-                )
+                moved = self._kept.move(cluster, before, after, now)
             except (MembershipLost, OffsetMoved):  # another member owns them now
                 return {}
         return {log: plan.moved(log) for log in moved}
@@ -343,14 +341,19 @@ class Observer:
         in_force = plan_in_force(ledger, table)
         if in_force:
             logs |= in_force.positions.keys()
-        read = frozenset(log for log in logs if admits(log.topic))
+        read = set()
+        topics = set()
+        for log in logs:
+            if admits(log.topic):
+                read.add(log)
+                topics.add(log.topic)
         committed: dict[BrokerPartition, Committed] = {}
         owners: Mapping[BrokerPartition, str] = {}
         live_consumers: tuple[str, ...] = ()
         other_pipelines: Mapping[str, frozenset[str]] = {}
         if is_live:
             committed = self._offsets.committed(logs, after=newest)
-            owners = self._group.owners({log.topic for log in read})
+            owners = self._group.owners(topics)
             live_consumers = self._group.live_consumers()
             other_pipelines = self._ledger.other_pipelines()
         return ObservedState(
@@ -359,7 +362,7 @@ class Observer:
                 cluster_id=called.cluster_id,
                 extents={},
                 leaders={},
-                leaderless=read,
+                leaderless=frozenset(read),
                 topic_ids={},
                 bytes_per_offset={},
                 committed=committed,
@@ -468,8 +471,9 @@ class Observer:
             found = found.without(moments.keys() - starts.keys())  # they lost their leader
             # after the offsets: one of the two shows a leader that was elected in between
             epochs = epochs_to_ask(in_force, ledger.applied)
+            epochs = {log: epoch for log, epoch in epochs.items() if log in found.extents}
             ends = cluster.epoch_ends(
-                {log: epoch for log, epoch in epochs.items() if log in found.extents},
+                epochs,
                 wait_for_leader_s=source.wait_for_leader_s,
                 leaders=found.leaders,
             )
@@ -554,7 +558,10 @@ class Observer:
         proves that the log of the first one is unchanged.
         """
         places = (end_places(found.extents), known_places(plan, found.extents))
-        answers = [read_tails(cluster, wanted, found.leaders) for wanted in places if wanted]
+        answers = []
+        for wanted in places:
+            if wanted:
+                answers.append(read_tails(cluster, wanted, found.leaders))
         found_tails = {}
         for log in found.extents:
             tails = tuple(answer[log] for answer in answers if log in answer)

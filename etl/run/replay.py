@@ -73,9 +73,8 @@ def replay(
             plan = with_id(replace(plan, stood=services.rows_there(spans_of(plan))))
             services.store(plan)
             report.planned(plan)
-            for sentence in describe_paused_but_loaded(
-                {r.log for r in plan.ranges}, step.snapshot.pauses
-            ):
+            logs = {r.log for r in plan.ranges}
+            for sentence in describe_paused_but_loaded(logs, step.snapshot.pauses):
                 report.add(Outcome.PAUSED, sentence)
             for sentence in zones_of_replaced(services, plan, step.snapshot):
                 report.add(Outcome.OTHER_TIME_ZONE, sentence)
@@ -96,7 +95,8 @@ def replay(
 
 def zones_of_replaced(services: Services, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
     """Describe rows that a replay replaces and that were written under another time zone."""
-    loaded = [one for one, _ in services.stored_plans() if one.id != plan.id]
+    stored = services.stored_plans()
+    loaded = [one for one, _ in stored if one.id != plan.id]
     return tuple(describe_replaced_time_zones(plan, loaded, snapshot))
 
 
@@ -152,6 +152,7 @@ def _reject_another(shown: Plan | None, plan: Plan) -> None:
 
 
 def _places(plan: Plan) -> tuple[object, ...]:
-    return tuple(
-        (span.log, span.from_offset, span.until_offset, span.incarnation) for span in spans_of(plan)
-    )
+    places = []
+    for span in spans_of(plan):
+        places.append((span.log, span.from_offset, span.until_offset, span.incarnation))
+    return tuple(places)

@@ -31,7 +31,7 @@ from etl.errors import CorruptData, ProcessLost
 from etl.io.progress_port import ProgressAddress
 from etl.model.plans import FileOptions, RangeResult, Written
 from etl.reader.query_ranges import ReadOptions, Task
-from etl.reader.run_task import TaskFailed, write_task
+from etl.reader.run_task import TaskFailed, results_in_order, write_task
 
 
 class Order(NamedTuple):
@@ -128,9 +128,7 @@ class WorkerRangeResults:
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """Return a result for each of `count` ranges, or None if some are missing."""
-        if all(i in self.receipts for i in range(count)):
-            return tuple(self.receipts[i] for i in range(count))
-        return None
+        return results_in_order(self.receipts, count)
 
 
 class FilesOfWorkers:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -211,3 +211,15 @@ def begin_task() -> None:
     _tasks += 1
     if _tasks == 2:
         gc.freeze()
+
+
+def results_in_order(
+    results: Mapping[int, RangeResult], count: int
+) -> tuple[RangeResult, ...] | None:
+    """Return the results of `count` ranges by index; None if some are missing."""
+    in_order = []
+    for i in range(count):
+        if i not in results:
+            return None
+        in_order.append(results[i])
+    return tuple(in_order)

@@ -22,7 +22,13 @@ from etl.model.columns import spark_schema
 from etl.model.plans import FileOptions, RangeResult, Written
 from etl.reader.options import for_a_pipeline
 from etl.reader.query_ranges import ReadOptions, Task
-from etl.reader.run_task import attempt_number, begin_task, rows_of_task, write_task
+from etl.reader.run_task import (
+    attempt_number,
+    begin_task,
+    results_in_order,
+    rows_of_task,
+    write_task,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -54,10 +60,7 @@ class RangeResultAccumulator:
         None if some are missing: the job failed, Delta skipped it, or a transform with `limit()`
         did not read the rows of a task to their end.
         """
-        results = self.receipts
-        if all(i in results for i in range(count)):
-            return tuple(results[i] for i in range(count))
-        return None
+        return results_in_order(self.receipts, count)
 
 
 class Merge(AccumulatorParam[dict[int, RangeResult]]):

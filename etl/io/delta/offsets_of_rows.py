@@ -268,7 +268,8 @@ def first_of_no_log(
         invalid = rows.where(~_is_of_a_log(physical=physical)).limit(_STRANGERS_SHOWN)
         found = []
         for row in invalid.collect():
-            found.append({name: row[name] for name in names})
+            values = {name: row[name] for name in names}
+            found.append(values)
         return found
 
 

@@ -219,7 +219,10 @@ class WatchedGroup:
         found = self._watched(paths, lambda path: client.get_async(path, self._bell.call))
         payloads = []
         for answer in found:
-            payloads.append(answer[0] or b"" if answer else None)
+            payload = None
+            if answer:
+                payload = answer[0] or b""
+            payloads.append(payload)
         return payloads
 
     def _watched(self, paths: Sequence[str], ask: Callable[[str], Any]) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from etl.decide.table_storage import is_compaction_due, small_files
 from etl.errors import EtlError
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.brokers.group_offsets import Writer, commit_to_mirror_group
+from etl.io.brokers.group_offsets import MirrorWriter, commit_to_mirror_group
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.maintenance import Compacted, compact, data_files, may_have_deletion_vectors
 from etl.io.spark.session import translating_spark_errors
@@ -119,15 +119,15 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         for log, offset in plan.positions.items():
             if settings.source.topic_filter.admits(log.topic):
                 positions[log] = offset
-        predecessors = [Writer(*app_id.split("/", 3)[2:]) for app_id in plan.taken]
+        predecessors = [MirrorWriter(*app_id.split("/", 3)[2:]) for app_id in plan.taken]
         with Discovery(settings, zookeeper).open_cluster() as cluster:
             others = commit_to_mirror_group(
                 cluster,
                 settings.group.mirror_group,
                 positions,
-                writer=Writer(settings.group.id, settings.pipeline),
-                taken=predecessors,
-                number=plan.number,
+                writer=MirrorWriter(settings.group.id, settings.pipeline),
+                predecessors=predecessors,
+                plan_number=plan.number,
             )
     except EtlError as error:
         message = f"group.mirror_group {settings.group.mirror_group} not updated: {error.message}"

@@ -21,6 +21,7 @@ overwritten, because consumers that are stopped for an hour would continue from 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -395,16 +396,25 @@ def _unknown_to_coordinator(
 _MIRROR_MARK = "etl:"
 
 
-class Writer(NamedTuple):
-    """Identity of a pipeline in the commit metadata of a mirror group."""
+class MirrorWriter(NamedTuple):
+    """A pipeline that commits to mirror groups."""
 
     group: str
     pipeline: str
 
-    @property
-    def words(self) -> tuple[str, str]:
-        """Return the prefixes of its metadata: of this version, and of earlier ones."""
-        return f"{_MIRROR_MARK}{self.group}/{self.pipeline}:", f"{_MIRROR_MARK}{self.pipeline}:"
+    def metadata(self, plan_number: int) -> str:
+        """Return the metadata of its commits."""
+        return f"{_MIRROR_MARK}{self.group}/{self.pipeline}:{plan_number}"
+
+    def has_written(self, metadata: str) -> bool:
+        """Return True for the metadata of its commits, also that of earlier versions.
+
+        They wrote no group. A plan's own commit has an id after the number, and is none of these.
+        """
+        mark = re.escape(_MIRROR_MARK)
+        group = re.escape(f"{self.group}/")
+        pipeline = re.escape(self.pipeline)
+        return re.fullmatch(f"{mark}(?:{group})?{pipeline}:[0-9]+", metadata) is not None
 
 
 def commit_to_mirror_group(
@@ -412,31 +422,28 @@ def commit_to_mirror_group(
     group: str,
     positions: Mapping[BrokerPartition, int],
     *,
-    writer: Writer,
-    taken: Collection[Writer] = (),
-    number: int,
+    writer: MirrorWriter,
+    predecessors: Collection[MirrorWriter] = (),
+    plan_number: int,
 ) -> dict[BrokerPartition, str]:
-    """Commit the offsets of plan `number` to the mirror group, except over those of other clients.
+    """Commit the offsets of a plan to the mirror group, except over those of other clients.
 
-    Offsets of predecessors (`taken`) are overwritten. Return the partitions with an offset of
-    another client, sorted, with its metadata. A group without members may still have consumers
-    that are stopped, so only our metadata permits to overwrite. Raises the broker's error:
-    BrokerError if the group has members, SettingsError before Kafka 0.8.2.
+    Offsets of predecessors are overwritten. Return the partitions with an offset of another client,
+    sorted, with its metadata. A group without members may still have consumers that are stopped, so
+    only offsets with our metadata are overwritten. Raises the broker's error: BrokerError if the
+    group has members, SettingsError before Kafka 0.8.2.
     """
-    prefixes: list[str] = []
-    for each in (writer, *taken):
-        prefixes += each.words
+    writers = (writer, *predecessors)
 
     def commit(consumer: SimpleConsumer) -> dict[BrokerPartition, str]:
-        stored_offsets = consumer.fetch_offsets(group, positions.keys())
         others: dict[BrokerPartition, str] = {}
-        for log, stored in sorted(stored_offsets.items()):
-            if stored.offset is None or stored.metadata.startswith(tuple(prefixes)):
-                continue
-            others[log] = stored.metadata
+        for log, stored in sorted(consumer.fetch_offsets(group, positions.keys()).items()):
+            is_ours = any(each.has_written(stored.metadata) for each in writers)
+            if stored.offset is not None and not is_ours:
+                others[log] = stored.metadata
         to_commit = {log: offset for log, offset in positions.items() if log not in others}
         if to_commit:
-            consumer.commit_offsets(group, to_commit, metadata=f"{writer.words[0]}{number}")
+            consumer.commit_offsets(group, to_commit, metadata=writer.metadata(plan_number))
         return others
 
     return cluster.first(commit)

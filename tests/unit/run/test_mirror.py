@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerError, SettingsError
-from etl.io.brokers.group_offsets import Writer, commit_to_mirror_group
+from etl.io.brokers.group_offsets import MirrorWriter, commit_to_mirror_group
 from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, TookOver
@@ -49,7 +49,7 @@ class Group:
         return ask(self)
 
 
-US, OLD = Writer("g", "clicks"), Writer("before", "clicks-2025")
+US, OLD = MirrorWriter("g", "clicks"), MirrorWriter("before", "clicks-2025")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,16 @@ US, OLD = Writer("g", "clicks"), Writer("before", "clicks-2025")
             None,
             {A: "etl:h/clicks:1", B: "etl:g/clicks2:1"},
         ),
+        (
+            Group(a=(3, "etl:clicks:12:c5a1"), b=(3, "etl:clicks-2025:9:d7")),
+            None,
+            {A: "etl:clicks:12:c5a1", B: "etl:clicks-2025:9:d7"},
+        ),
+        (
+            Group(a=(3, "etl:g/clicks:1 by hand"), b=(3, "etl:g/clicks:")),
+            None,
+            {A: "etl:g/clicks:1 by hand", B: "etl:g/clicks:"},
+        ),
     ],
     ids=[
         "empty",
@@ -73,6 +83,8 @@ US, OLD = Writer("g", "clicks"), Writer("before", "clicks-2025")
         "without-a-word",
         "of-other-writers",
         "of-other-pipelines",
+        "loaded-offsets-of-pipelines-with-these-names",
+        "not-exactly-ours",
     ],
 )
 def test_offsets_of_another_writer_are_left_as_they_are(
@@ -82,7 +94,9 @@ def test_offsets_of_another_writer_are_left_as_they_are(
 ) -> None:
     positions = {A: 5, B: 7}
     cluster: Any = group
-    outcome = commit_to_mirror_group(cluster, "lag", positions, writer=US, taken=[OLD], number=3)
+    outcome = commit_to_mirror_group(
+        cluster, "lag", positions, writer=US, predecessors=[OLD], plan_number=3
+    )
     assert outcome == left
     assert group.committed == ([(written, "etl:g/clicks:3")] if written else [])
 

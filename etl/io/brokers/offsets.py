@@ -619,8 +619,8 @@ def read_tails(
 ) -> dict[BrokerPartition, Tail]:
     """Return the tail fingerprints of the bytes at these places.
 
-    Partitions that expired them are left out; partitions that end before have fewer bytes. Raises
-    BrokerUnreachable, and the broker's error.
+    A partition that has expired the bytes is left out. One that ends before `until` has fewer
+    bytes, or none. Raises BrokerUnreachable, and the broker's error.
     """
 
     def request(
@@ -642,6 +642,11 @@ def read_tails(
 def _read_tails(
     consumer: SimpleConsumer, logs: Sequence[BrokerPartition], places: Places
 ) -> dict[BrokerPartition, Tail]:
+    """Return the tail fingerprints of partitions of one broker, see `read_tails`.
+
+    Bytes in two segments take two requests. Raises the broker's error, also if it lists no start of
+    a partition: a fingerprint of no bytes would be that of another log.
+    """
     content: dict[BrokerPartition, bytes] = {}
     out_of_range: set[BrokerPartition] = set()
     partitions = list(logs)
@@ -662,10 +667,12 @@ def _read_tails(
                 partitions.append(log)
     if out_of_range:
         starts = consumer.list_offsets(dict.fromkeys(sorted(out_of_range), EARLIEST))
-        for log in out_of_range:
+        for log, start in sorted(starts.items()):
+            if start.refusal is not None:
+                raise start.refusal.error("list offsets", **log.place, broker=consumer.address)
             until, size = places[log]
             # The partition ends before these bytes; it has not expired them.
-            if (starts[log].offset or 0) <= until - size:
+            if start.offset is None or start.offset <= until - size:
                 content[log] = b""
     return {log: _tail(places[log], of_log) for log, of_log in content.items()}
 

@@ -55,8 +55,8 @@ from etl.settings.source import Timestamp
 from etl.settings.table import reject_unsupported_store_keys
 
 _SPARK = "spark"
-_UNSIGNED = re.compile(r"[^\w.-]")
-"""End of a key."""
+_END_OF_KEY = re.compile(r"[^\w.-]")
+"""The first character that no key has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,17 @@ def parse_change(word: str) -> Change:
     """
     key, equals, text = word.partition("=")
     key = key.strip()
-    if not equals or not key:
-        # after another separator there may be a password: print the key only
+    is_spark = key.startswith(f"{_SPARK}.")
+    # After another separator there may be a password: print only this part.
+    printable = _END_OF_KEY.split(key)[0]
+    if not equals or not key or (printable != key and not is_spark):
         raise SettingsError(
-            f"--set {_UNSIGNED.split(key)[0]}: not of the form KEY=VALUE",
+            f"--set {printable}: not of the form KEY=VALUE",
             action="Write it as in --set limits.max_records_per_plan=1000",
         )
     if key.startswith(f"{_SPARK}.{_SPARK}."):  # section and name, as in the file
         key = key.removeprefix(f"{_SPARK}.")
-    if key not in MEANINGS and not key.startswith(f"{_SPARK}."):
+    if key not in MEANINGS and not is_spark:
         raise SettingsError(f"--set {key}: unknown key", key=key, action=_near(key))
     try:
         return Change(key, document_of(text), text)

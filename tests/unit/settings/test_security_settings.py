@@ -396,6 +396,17 @@ def test_a_password_after_a_key_without_a_colon_is_not_shown_either(word: str) -
     )
 
 
+@pytest.mark.parametrize("separator", [":", " ", "/"])
+def test_a_password_with_an_equals_sign_after_another_separator_is_not_printed(separator: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        parse_change(f"source.security.sasl.password{separator}hun=ter2")
+    assert (
+        error.value.message == "--set source.security.sasl.password: not of the form KEY=VALUE"
+        and not error.value.where
+        and "hun" not in str(error.value)
+    )
+
+
 def test_an_address_is_shown_without_the_password_in_it() -> None:
     with pytest.raises(SettingsError, match=r"it is 'https://\*\*\*@minio'") as error:
         plain_settings(

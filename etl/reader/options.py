@@ -422,25 +422,30 @@ def _unknown(name: str) -> SettingsError:
     )
 
 
-def for_a_pipeline(error: EtlError) -> EtlError:
-    """Return the error with the settings and commands of a pipeline that help."""
+def with_pipeline_advice(error: EtlError) -> EtlError:
+    """Return the error, with the settings and commands of a pipeline that help in its action."""
     if isinstance(error, DataLoss):
-        return _with(error, "Check source.on_data_loss, too")
+        return _add_advice(error, "Check source.on_data_loss, too")
     if isinstance(error, MessageTooLarge):
-        return _with(error, "Raise source.max_batch_bytes")
+        return _add_advice(error, "Raise source.max_batch_bytes")
     if isinstance(error, RecordTooLarge):
-        return _with(error, "Or see `etl plans supersede --help`")
+        return _add_advice(error, "Or see `etl plans supersede --help`")
     if isinstance(error, TopicRecreated):
         command = accept_command([error.where["topic"]])
         advice = f"The next run reports the same, then continue with the new topic: {command}"
-        return _with(error, advice)
+        return _add_advice(error, advice)
     return error
 
 
-def for_options(error: EtlError) -> EtlError:
-    """Return the error with the data source options that help."""
-    if _names_connection_keys(error):
-        return in_options(error)
+def with_option_advice(error: EtlError) -> EtlError:
+    """Return the error, with the data source options that help in its action.
+
+    Keys of a conf are replaced by options. The action of PartitionTruncated is replaced, as it
+    names commands of a pipeline; advice is appended to the actions of other errors.
+    """
+    renamed = name_options(error)
+    if renamed is not error:
+        return renamed
     if isinstance(error, PartitionTruncated):
         action = (
             "Check whether an unclean leader was elected, or a broker lost its disk."
@@ -448,13 +453,17 @@ def for_options(error: EtlError) -> EtlError:
         )
         return type(error)(error.message, action=action, **error.where)
     if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.action:
-        return _with(error, "Set failOnDataLoss: false to read what the partition has")
+        return _add_advice(error, "Set failOnDataLoss: false to read what the partition has")
     if isinstance(error, MessageTooLarge):
-        return _with(error, "Raise the option max_batch_bytes")
+        return _add_advice(error, "Raise the option max_batch_bytes")
     if isinstance(error, RecordTooLarge):
-        return _with(error, "Select what is read with startingOffsets and endingOffsets, or ranges")
+        return _add_advice(
+            error,
+            "Skip the record: set startingOffsets and endingOffsets, or ranges, so that they leave"
+            " it out",
+        )
     if isinstance(error, TopicRecreated):
-        return _with(error, "A new DataFrame reads the new topic")
+        return _add_advice(error, "A new DataFrame reads the new topic")
     return error
 
 
@@ -476,11 +485,17 @@ _CONNECTION_KEYS = (
 )
 
 
-def in_options(error: EtlError) -> EtlError:
-    """Return the error with option names instead of a conf's security keys."""
+def name_options(error: EtlError) -> EtlError:
+    """Return the error with option names instead of a conf's connection keys.
+
+    The error itself if it names no such key.
+    """
     if not _names_connection_keys(error):
         return error
-    option_of_key = {"source.listener": "listener"}
+    option_of_key = {
+        "source.listener": "listener",
+        "source.request_timeout_s": "timeout_s",
+    }
     for option, key in SECURITY.items():
         option_of_key[f"source.security.{'.'.join(key)}"] = option
     for option, key in ZOOKEEPER_SECURITY.items():
@@ -509,8 +524,8 @@ def _names_connection_keys(error: EtlError) -> bool:
     return any(key in text for key in _CONNECTION_KEYS)
 
 
-def _with(error: EtlError, advice: str) -> EtlError:
-    """Return the error with a further action."""
+def _add_advice(error: EtlError, advice: str) -> EtlError:
+    """Return the error with this sentence at the end of its action."""
     action = f"{error.action}. {advice}" if error.action else advice
     return type(error)(error.message, action=action, **error.where)
 
@@ -537,7 +552,7 @@ def _security(options: Mapping[str, str]) -> Security:
     try:
         return security_of(keys)
     except SettingsError as error:
-        raise in_options(error) from None
+        raise name_options(error) from None
 
 
 def _zookeeper_access(options: Mapping[str, str]) -> Access:
@@ -562,7 +577,7 @@ def _zookeeper_access(options: Mapping[str, str]) -> Access:
     try:
         return access_of(keys)
     except SettingsError as error:
-        raise in_options(error) from None
+        raise name_options(error) from None
 
 
 def _conf_keys(options: Mapping[str, str], keys: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from etl.errors import EtlError, mark
 from etl.io.process import REQUEST_METER
 from etl.io.progress_port import ProgressAddress, ProgressSender
 from etl.model.plans import FileOptions, OffsetRange, RangeResult, Written, since
-from etl.reader.options import for_a_pipeline
+from etl.reader.options import with_pipeline_advice
 from etl.reader.query_ranges import ReadOptions, Task
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def write_task(
         attempt=attempt,
         note=receipts.__setitem__,
         progress=progress,
-        advise=for_a_pipeline,
+        advise=with_pipeline_advice,
     )
     try:
         for batch in rows:

@@ -52,7 +52,7 @@ from etl.model.partitions import (
     values_of,
 )
 from etl.model.plans import OffsetRange
-from etl.reader.options import columns_of_schema, for_options, in_options, parse_options
+from etl.reader.options import columns_of_schema, name_options, parse_options, with_option_advice
 from etl.reader.query_ranges import (
     NAME,
     QueryTask,
@@ -445,7 +445,7 @@ class RangesReader(DataSourceReader):
         try:
             return [InputPartition(task) for task in plan_tasks(self._reading)]
         except EtlError as error:
-            raise in_options(error) from None
+            raise name_options(error) from None
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Yield Arrow batches of one task's ranges.
@@ -458,7 +458,7 @@ class RangesReader(DataSourceReader):
             try:
                 task = resolve_task(task, self._reading)
             except EtlError as error:
-                raise failed(for_options(error)) from error
+                raise failed(with_option_advice(error)) from error
         if task is None or not task.ranges:
             return
         rows = rows_of_task(
@@ -467,7 +467,7 @@ class RangesReader(DataSourceReader):
             attempt=attempt_number(),
             note=lambda index, receipt: None,
             progress=None,
-            advise=for_options,
+            advise=with_option_advice,
         )
         if self._names == self._reading.columns:
             yield from rows

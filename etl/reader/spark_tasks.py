@@ -20,7 +20,7 @@ from pyspark.accumulators import AccumulatorParam
 from etl.io.progress_port import ProgressAddress
 from etl.model.columns import spark_schema
 from etl.model.plans import FileOptions, RangeResult, Written
-from etl.reader.options import for_a_pipeline
+from etl.reader.options import with_pipeline_advice
 from etl.reader.query_ranges import ReadOptions, Task
 from etl.reader.run_task import (
     attempt_number,
@@ -107,7 +107,7 @@ def read_tasks(
                         attempt=attempt_number(),
                         note=note,
                         progress=progress,
-                        advise=for_a_pipeline,
+                        advise=with_pipeline_advice,
                     )
 
     rows = _pickled_tasks(spark, tasks).mapInArrow(read, _columns(reading))

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from etl.errors import (
+    BrokerUnreachable,
     DataLoss,
     EtlError,
     NotKafka,
@@ -36,12 +37,14 @@ from etl.model.security import (
 from etl.reader.options import (
     OF_SPARK,
     OURS,
+    SECURITY,
     WITHOUT_EFFECT,
+    ZOOKEEPER_SECURITY,
     columns_of_schema,
-    for_a_pipeline,
-    for_options,
     parse_options,
     parse_ranges,
+    with_option_advice,
+    with_pipeline_advice,
 )
 from etl.reader.query_ranges import (
     Bounds,
@@ -52,6 +55,7 @@ from etl.reader.query_ranges import (
     ranges_of,
     reject_missing_partitions,
 )
+from etl.settings.schema import MEANINGS
 
 CLICKS = [BrokerPartition("clicks", p) for p in range(3)]
 EXTENTS = {
@@ -631,6 +635,25 @@ def test_options_of_encryption_and_login_equal_the_keys_of_a_conf() -> None:
     )
 
 
+def test_the_name_of_the_brokers_kerberos_service_is_an_option() -> None:
+    given = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "GSSAPI",
+        "kafka.sasl.kerberos.service.name": "brokers",
+    }
+    assert parse_options({**LEAST, **given}).security.login == Login(
+        Mechanism.GSSAPI, service="brokers"
+    )
+
+
+def test_each_option_of_encryption_and_login_sets_a_key_of_the_conf() -> None:
+    for key in SECURITY.values():
+        section = "source" if key == ("listener",) else "source.security"
+        assert f"{section}.{'.'.join(key)}" in MEANINGS
+    for key in ZOOKEEPER_SECURITY.values():
+        assert f"zookeeper.{'.'.join(key)}" in MEANINGS
+
+
 def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:
     given = {
         "kafka.security.protocol": "SASL_SSL",
@@ -652,13 +675,21 @@ def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
         key="source.security.sasl.password",
         action="source.security.sasl.username, and source.security: both",
     )
-    reported = for_options(error)
+    reported = with_option_advice(error)
     assert (reported.where, reported.action) == (
         {"option": "sasl_password"},
         "sasl_username, and kafka.security.protocol: both",
     )
-    assert for_a_pipeline(error) is error
-    unnamed = for_options(
+    assert with_pipeline_advice(error) is error
+    late = BrokerUnreachable(
+        "f returned no token within 2.0 s, the time left of source.request_timeout_s",
+        key="source.security.sasl.token",
+        action="Check that function, and the service that it calls",
+    )
+    assert with_option_advice(late).message == (
+        "f returned no token within 2.0 s, the time left of timeout_s"
+    )
+    unnamed = with_option_advice(
         NotKafka(
             "the port speaks TLS", broker="host:9093", action="source.security.protocol: set SSL"
         )

@@ -494,7 +494,7 @@ def name_options(error: EtlError) -> EtlError:
         return error
     option_of_key = {
         "source.listener": "listener",
-        "source.request_timeout_s": "timeout_s",
+        "source.request_timeout_s": "request_timeout_s",
     }
     for option, key in SECURITY.items():
         option_of_key[f"source.security.{'.'.join(key)}"] = option
@@ -615,47 +615,47 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     physical = _one_of(options, "broker_type", families) == BrokerFamily.JAFKA.value
     if physical:
         _reject_kafka_only(options)
-    sizes = {name: _positive(options, name, default, "bytes") for name, default in SIZES.items()}
-    starting = _bounds(options, "starting", LogEnd.EARLIEST, physical)
-    ending = _bounds(options, "ending", LogEnd.LATEST, physical)
+
     bootstrap, zookeeper = _brokers_or_zookeeper(options)
-    max_offsets = None
-    if "maxrecordsperpartition" in options:
-        max_offsets = _positive(options, "maxrecordsperpartition", 0, "records")
-    isolation = _isolation(options, physical)
-    columns = _columns(options, physical)
-    timeout_s = _seconds(options, "request_timeout_s")
-    chosen = _chosen(options, physical)
+
+    selection = _topic_selection(options, physical)
     ranges = None
     if "ranges" in options:
         ranges = parse_ranges(options["ranges"], physical=physical)
+    starting = _bounds(options, "starting", LogEnd.EARLIEST, physical)
     starting = _reject_end(starting, LogEnd.LATEST)
+    ending = _bounds(options, "ending", LogEnd.LATEST, physical)
     ending = _reject_end(ending, LogEnd.EARLIEST)
-    strategy = _one_of(options, "startingoffsetsbytimestampstrategy", ("error", "latest"))
-    compacted = frozenset(names_in(options.get("assume_compacted", "")))
+    late_start = _one_of(options, "startingoffsetsbytimestampstrategy", ("error", "latest"))
+
     fails = _one_of(options, "failondataloss", ("true", "false"))
-    min_tasks = _positive(options, "minpartitions", 1, "Spark partitions")
+    compacted = frozenset(names_in(options.get("assume_compacted", "")))
+    sizes = {name: _positive(options, name, default, "bytes") for name, default in SIZES.items()}
+    min_partitions = _positive(options, "minpartitions", 1, "Spark partitions")
+    max_records = None
+    if "maxrecordsperpartition" in options:
+        max_records = _positive(options, "maxrecordsperpartition", 0, "records")
+
     return ReadOptions(
-        bootstrap,
-        isolation,
-        columns,
-        **sizes,
-        timeout_s=timeout_s,
+        bootstrap=bootstrap,
         zookeeper=zookeeper,
         physical=physical,
-        chosen=chosen,
-        ranges=ranges,
-        starting=starting,
-        ending=ending,
-        late_start_is_latest=strategy == "latest",
-        compacted=compacted,
-        fails_on_data_loss=fails == "true",
-        least_tasks=min_tasks,
-        most_offsets=max_offsets,
         generation=_generation(options),
         security=_security(options),
         access=_zookeeper_access(options),
-        transform=None,
+        timeout_s=_seconds(options, "request_timeout_s"),
+        isolation=_isolation(options, physical),
+        columns=_columns(options, physical),
+        selection=selection,
+        ranges=ranges,
+        starting=starting,
+        ending=ending,
+        late_start_is_latest=late_start == "latest",
+        fails_on_data_loss=fails == "true",
+        compacted=compacted,
+        min_partitions=min_partitions,
+        max_records_per_partition=max_records,
+        **sizes,
     )
 
 
@@ -694,7 +694,7 @@ def _require_one_selection(options: Mapping[str, str]) -> None:
             raise SettingsError(message, option=SPELLED[name], action="Leave one of the two out")
 
 
-def _chosen(options: Mapping[str, str], physical: bool) -> TopicSelection:
+def _topic_selection(options: Mapping[str, str], physical: bool) -> TopicSelection:
     if "subscribepattern" in options:
         return TopicSelection(pattern=_pattern(options["subscribepattern"]))
     if "assign" in options:

@@ -169,9 +169,9 @@ class ReadOptions:
     max_record_bytes: int
     target_task_bytes: int
     timeout_s: float
-    chosen: TopicSelection = TopicSelection()
+    selection: TopicSelection = TopicSelection()
     ranges: tuple[OffsetRange, ...] | None = None
-    """Exact ranges; None: `chosen` from `starting` to `ending`."""
+    """Exact ranges; None: `selection` from `starting` to `ending`."""
     starting: Bounds = Bounds(LogEnd.EARLIEST)
     ending: Bounds = Bounds(LogEnd.LATEST)
     zookeeper: str | None = None
@@ -183,8 +183,8 @@ class ReadOptions:
     compacted: frozenset[str] = frozenset()
     """Topics to treat as compacted, independent of what brokers report."""
     fails_on_data_loss: bool = True
-    least_tasks: int = 1
-    most_offsets: int | None = None
+    min_partitions: int = 1
+    max_records_per_partition: int | None = None
     """Upper bound of the offsets in one Spark partition. None: no bound."""
     generation: str | None = None
     """Broker type or release (`Broker.generation`); None: detected."""

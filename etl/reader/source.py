@@ -97,7 +97,7 @@ def _query_tasks(
     all_ranges = [*ranges, *empty]
     empty_indices = range(len(ranges), len(all_ranges))
     planned = {each.log: each for each in request.ranges}
-    may_grow = not reading.physical and not reading.chosen.logs
+    may_grow = not reading.physical and not reading.selection.logs
     count = max(1, len(groups))
     for number in range(count):
         indices = list(groups[number]) if groups else []
@@ -129,7 +129,7 @@ def resolve_task(task: QueryTask, reading: ReadOptions) -> Task:
         if task.others_than is None:
             topics: Collection[str] | None = {each.log.topic for each in task.ranges}
         else:
-            topics = reading.chosen.asked
+            topics = reading.selection.asked
         metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
         _reject_recreated(task, metadata)
         logs = _current_partitions(task, reading, metadata)
@@ -202,12 +202,12 @@ def _current_partitions(
     """Return the task's partitions, with later ones if it covers them. Raises TopicMissing."""
     existing = _existing(metadata, reading)
     planned = sorted(task.planned)
-    if reading.chosen.pattern is not None and not reading.fails_on_data_loss:
+    if reading.selection.pattern is not None and not reading.fails_on_data_loss:
         planned = [log for log in planned if log in existing]
     reject_missing_partitions(planned, existing)
     if task.others_than is None:
         return planned
-    selected = reading.chosen.among(existing)
+    selected = reading.selection.among(existing)
     added = [log for log in selected if log not in task.others_than]
     return [*planned, *added]
 
@@ -267,15 +267,15 @@ def _request_of(reading: ReadOptions) -> _RequestedRanges:
     named: list[BrokerPartition] | None = None
     if reading.ranges is not None:
         named = sorted({r.log for r in reading.ranges})
-    with _open_cluster(reading, named or reading.chosen.logs) as cluster:
+    with _open_cluster(reading, named or reading.selection.logs) as cluster:
         if named is None:
-            topics: Collection[str] | None = reading.chosen.asked
+            topics: Collection[str] | None = reading.selection.asked
         else:
             topics = {log.topic for log in named}
         metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
         existing = _existing(metadata, reading)
         if named is None:
-            logs = reading.chosen.among(existing)
+            logs = reading.selection.among(existing)
         else:
             reject_missing_partitions(named, existing)
             logs = named
@@ -287,7 +287,7 @@ def _existing(metadata: ClusterMetadata, reading: ReadOptions) -> set[BrokerPart
     """Return the existing partitions; with a pattern, without those of internal topics."""
     existing = metadata.leaders.keys() | metadata.leaderless
     existing -= uncounted(metadata.leaderless, metadata.leaders)
-    if reading.chosen.pattern is not None:
+    if reading.selection.pattern is not None:
         existing = {log for log in existing if not metadata.topics[log.topic].is_internal}
     return existing
 
@@ -380,7 +380,7 @@ def _packed(
 
     Returns the split ranges, and their indices by task.
     """
-    parallelism = max(os.cpu_count() or 1, reading.least_tasks)
+    parallelism = max(os.cpu_count() or 1, reading.min_partitions)
     offsets = sum(r.size for r in request.ranges)
     max_offsets = _max_offsets(offsets, reading)
     task_bytes = reading.target_task_bytes
@@ -401,9 +401,11 @@ def _max_offsets(offsets: int, reading: ReadOptions) -> int | None:
     `minPartitions` limits them, too: if no task has more than an even share of all offsets, there
     are at least as many tasks as requested.
     """
-    bounds = [] if reading.most_offsets is None else [reading.most_offsets]
-    if reading.least_tasks > 1:
-        bounds.append(max(1, offsets // reading.least_tasks))
+    bounds = []
+    if reading.max_records_per_partition is not None:
+        bounds.append(reading.max_records_per_partition)
+    if reading.min_partitions > 1:
+        bounds.append(max(1, offsets // reading.min_partitions))
     return min(bounds, default=None)
 
 

@@ -325,7 +325,7 @@ def test_saying_that_there_is_no_encryption_changes_nothing() -> None:
 def test_blanks_around_a_pattern_are_no_part_of_it() -> None:
     assert parse_options(
         {"kafka.bootstrap.servers": "h:1", "subscribePattern": " click.* "}
-    ).chosen == TopicSelection(pattern="click.*")
+    ).selection == TopicSelection(pattern="click.*")
 
 
 @pytest.mark.parametrize(
@@ -687,7 +687,7 @@ def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
         action="Check that function, and the service that it calls",
     )
     assert with_option_advice(late).message == (
-        "f returned no token within 2.0 s, the time left of timeout_s"
+        "f returned no token within 2.0 s, the time left of request_timeout_s"
     )
     unnamed = with_option_advice(
         NotKafka(

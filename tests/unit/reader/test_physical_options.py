@@ -49,7 +49,7 @@ def test_a_log_is_named_with_its_broker() -> None:
             "assign": '{"clicks": ["1-0", "10-1"]}',
         }
     )
-    assert found.chosen.logs == (LOGS[0], LOGS[3])
+    assert found.selection.logs == (LOGS[0], LOGS[3])
     text = '[{"topic": "clicks", "broker": 10, "partition": 1, "from": 36, "until": 972}]'
     assert parse_ranges(text, physical=True) == (OffsetRange(LOGS[3], 36, 972),)
 

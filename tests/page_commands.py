@@ -100,15 +100,15 @@ ELSEWHERE: dict[str, Runs] = {
     "PYSPARK_PYTHON=/opt/venv/bin/python "
     + _SUBMIT.format(master="spark://HOST:7077", job="jobs/etl_job.py run CONF"): _ON_CLUSTER,
     "pip install 'offset-range-etl[package]'": _PACKED,
-    "etl table lookup-path CONF": Runs(
+    "etl table refresh-path CONF": Runs(
         "tests/system/test_named_tables.py",
         "test_a_table_dropped_and_recreated_elsewhere_stops_runs_until_an_operator_accepts_it",
-        "table lookup-path",
+        "table refresh-path",
     ),
-    "etl table lookup-path CONF --create-empty": Runs(
+    "etl table refresh-path CONF --create-empty": Runs(
         "tests/system/test_named_tables.py",
         "test_a_table_lost_for_good_is_created_as_the_message_advises_and_used_once_accepted",
-        "table lookup-path --create-empty",
+        "table refresh-path --create-empty",
     ),
     "etl topics accept-changes CONF -p TOPIC:PARTITION --reason ...": _CUT,
     "etl topics accept-changes CONF -p PARTITION --reason ...": _CUT,

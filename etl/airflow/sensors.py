@@ -1,6 +1,6 @@
 """Is an interval complete in the topics, and is it in the table?
 
-The sensor waits, deferred, until partitions are complete: one `etl topics ready` per poke, in the
+The sensor waits, deferred, until partitions are complete: one `etl topics ready-to-load` per poke, in the
 environment that the triggerer needs, too. The operator compares intervals with the table, because
 a successful run in Airflow does not prove that its interval was loaded.
 """
@@ -95,7 +95,7 @@ class TopicsReadySensor(BaseSensorOperator):
         ready_after = ["--assume-ready-after", f"{seconds}s"]
         return [
             "topics",
-            "ready",
+            "ready-to-load",
             self._pipeline.conf,
             "--until",
             until,

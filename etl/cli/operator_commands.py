@@ -223,7 +223,7 @@ def plans_supersede(
 topics = Commands(rich_markup_mode=None, help="What is read.")
 
 
-@topics.command("ready")
+@topics.command("ready-to-load")
 def topics_ready(
     conf: Conf,
     until: UntilRequired,
@@ -429,8 +429,8 @@ def table_accept_changes(
     _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
 
-@table.command("lookup-path")
-def table_lookup_path(
+@table.command("refresh-path")
+def table_refresh_path(
     conf: Conf,
     create_empty: Annotated[
         bool,
@@ -441,7 +441,7 @@ def table_lookup_path(
     as_json: AsJson = False,
 ) -> None:
     """Look the table's path up in its catalog and store it."""
-    from etl.commands.operator_decisions import lookup_path
+    from etl.commands.operator_decisions import refresh_path
 
     settings, context = settings_of(conf), run_context(quiet=True, as_json=as_json)
     if settings.table.name is not None and not dry_run:
@@ -449,7 +449,7 @@ def table_lookup_path(
         if create_empty:
             effect += "; an empty table is created if there is none"
         confirm([effect], yes=yes, as_json=as_json)
-    decision = lookup_path(settings, context, is_made=create_empty, dry_run=dry_run)
+    decision = refresh_path(settings, context, is_made=create_empty, dry_run=dry_run)
     _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
 

@@ -1,6 +1,6 @@
 """How far has each partition been loaded, by offset and by time, and what is missing?
 
-Lives here: `etl offsets show`, `etl lag`, `etl topics ready` (can a run up to a time begin?) and
+Lives here: `etl offsets show`, `etl lag`, `etl topics ready-to-load` (can a run up to a time begin?) and
 `etl table gaps` (which time intervals are incomplete in the table?). None of them stores, moves or
 locks anything.
 Not here: computing the lag of a snapshot (etl/decide/lag.py, etl/report/lag.py), computing gaps
@@ -173,7 +173,7 @@ def lags_of(
     return lags_at(snapshot, loaded, settings, oldest, now_ms=now_ms, refusal=refusal)
 
 
-# -- etl topics ready
+# -- etl topics ready-to-load
 
 
 _NAMED = 5
@@ -235,7 +235,7 @@ class TopicsReady:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the document of `etl topics ready`."""
+        """Return the document of `etl topics ready-to-load`."""
         return {
             "until_at": format_time(self.until_ms),
             "at": format_time(self.at_ms),

@@ -8,7 +8,7 @@ A decision is stored in the ledger with its reason, under the driver lock. The n
   the table, its rows are counted.
 - `supersede` (`etl plans supersede`): replace a stored plan.
 - `accept_partitions` (`etl topics accept-changes`): accept recreated topics and truncated partitions.
-- `lookup_path` (`etl table lookup-path`): store the location that the catalog reports now.
+- `refresh_path` (`etl table refresh-path`): store the location that the catalog reports now.
 
 Lives here: the commands, and what commands that store a plan share: group membership, storing,
 output. Not here: the rules (etl/decide), inheritance (inherit_pipeline.py), offsets
@@ -695,14 +695,14 @@ def _plan_of(state: UpToDate | Replay) -> Plan:
     return state.plan
 
 
-# -- etl table lookup-path
+# -- etl table refresh-path
 
 
 def _check_nothing(at: Settings) -> None:
     """Let the catalog create the table without the checks of a first run."""
 
 
-def lookup_path(
+def refresh_path(
     settings: Settings,
     run_context: RunContext = ALONE,
     *,

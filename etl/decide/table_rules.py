@@ -274,8 +274,8 @@ _IN_THE_WAY = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 _PLACE = re.compile(r"associated location \('([^']*)'\)")
 _RECOVER_TABLE = (
     "Recover the table, by which nothing is lost: restore its folder from a copy, or use what the "
-    "catalog keeps of dropped tables (UNDROP), then run `etl table lookup-path CONF`. Only if it "
-    "is gone for good, run `etl table lookup-path CONF --create-empty`: the catalog creates an "
+    "catalog keeps of dropped tables (UNDROP), then run `etl table refresh-path CONF`. Only if it "
+    "is gone for good, run `etl table refresh-path CONF --create-empty`: the catalog creates an "
     "empty one (after DROP TABLE, where the catalog still has the name), and the command describes "
     "what the next run does with it"
 )
@@ -357,7 +357,7 @@ def reject_other_location(name: str, kept: str, now: str | None) -> None:
 
     action = (
         "Check whether it was moved, renamed, or dropped and recreated. If that is intended, set "
-        "table.name and run `etl table lookup-path CONF`: the next run continues if it is the same "
+        "table.name and run `etl table refresh-path CONF`: the next run continues if it is the same "
         "table, and stops if it is another one"
     )
     if now is None:
@@ -422,7 +422,7 @@ def missing_files_error(name: str, path: str) -> NeedsDecision:
     message = f"No Delta table is at the place that the catalog had for {name}"
     action = (
         "Check who dropped or moved it, and that its storage is mounted. If the catalog has it "
-        f"elsewhere now: run `etl table lookup-path CONF`. Otherwise: {_RECOVER_TABLE}"
+        f"elsewhere now: run `etl table refresh-path CONF`. Otherwise: {_RECOVER_TABLE}"
     )
     return NeedsDecision(message, key=KEY, path=path, action=action)
 
@@ -487,7 +487,7 @@ def with_table_name(action: str, name: str | None) -> str:
         return action
     named = (
         f"table.name ({name}; nothing is lost if the catalog led to the right table before: set it "
-        "back there, by ALTER TABLE ... SET LOCATION or RENAME TO, and run `etl table lookup-path "
+        "back there, by ALTER TABLE ... SET LOCATION or RENAME TO, and run `etl table refresh-path "
         "CONF`)"
     )
     return action.replace("table.path", named, 1)

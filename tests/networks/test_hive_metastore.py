@@ -96,7 +96,7 @@ def test_a_moved_table_stops_the_next_run_with_spark_until_an_operator_accepts_i
     run_statements(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
     assert "No Delta table is at the place" in command(pipeline, "run", code=5)
     assert "The catalog has no table lake.table" in command(
-        pipeline, "table", "lookup-path", code=2
+        pipeline, "table", "refresh-path", code=2
     )
     pipeline.settings["table"] |= {"name": "lake.renamed"}
     pipeline.produce(100, partitions=2)
@@ -124,7 +124,7 @@ def test_a_pipeline_with_a_path_continues_with_a_name_of_it_and_stops_at_a_name_
     )
     for words in (("verify",), ("doctor",)):
         reported = command(pipeline, *words, code=5)
-        assert "elsewhere now" in reported and "etl table lookup-path CONF" in reported
+        assert "elsewhere now" in reported and "etl table refresh-path CONF" in reported
 
 
 def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(

@@ -68,7 +68,7 @@ def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(
     for words, after in (
         (("run", "--dry-run"), ()),
         (("lag",), ()),
-        (("topics", "ready"), ("--until", "2020-01-01T00:00:00+00:00")),
+        (("topics", "ready-to-load"), ("--until", "2020-01-01T00:00:00+00:00")),
         (("report",), ()),
         (("offsets", "show"), ()),
         (("offsets", "diff"), ()),

@@ -36,7 +36,7 @@ WORDS = [
     "-m",
     "etl",
     "topics",
-    "ready",
+    "ready-to-load",
     str(CONF / "clicks.yaml"),
     "--until",
     SIX,

@@ -16,7 +16,7 @@ HOUR = timedelta(hours=1)
 
 
 def ask(pipeline: Pipeline, until: datetime, *more: str) -> tuple[int, bool, list[int]]:
-    result = pipeline.door("topics", "ready", after=("--until", until.isoformat(), *more))
+    result = pipeline.door("topics", "ready-to-load", after=("--until", until.isoformat(), *more))
     assert "Traceback" not in result.err
     return (
         result.code,
@@ -64,7 +64,7 @@ def test_an_invalid_time_is_reported_before_any_request_to_a_broker(
     make_pipeline: Callable[..., Pipeline], until: str, text: str
 ) -> None:
     pipeline = make_pipeline(source={"bootstrap_servers": "127.0.0.1:1"})
-    found = pipeline.door("topics", "ready", after=("--until", until))
+    found = pipeline.door("topics", "ready-to-load", after=("--until", until))
     assert found.code == 2 and text in found.document["message"]
 
 

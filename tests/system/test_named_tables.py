@@ -74,12 +74,12 @@ def test_a_plan_with_a_table_dropped_before_its_execution_creates_none_by_its_pa
     named.produce(40, partitions=1)
     broken_off_before("append", named)
     spark.sql(f"DROP TABLE {name_of(named)}")
-    refused(named.door("run"), 5, "No Delta table is at the place", "etl table lookup-path CONF")
+    refused(named.door("run"), 5, "No Delta table is at the place", "etl table refresh-path CONF")
     refused(
-        named.door("table", "lookup-path", after=["--yes"]),
+        named.door("table", "refresh-path", after=["--yes"]),
         2,
         "The catalog has no table",
-        "etl table lookup-path CONF --create-empty",
+        "etl table refresh-path CONF --create-empty",
     )
     assert not named.table.exists()
 
@@ -113,13 +113,15 @@ def test_a_table_lost_for_good_is_created_as_the_message_advises_and_used_once_a
     spark.sql(f"DROP TABLE {name_of(named)}")
     assert (
         "the next run stops"
-        in named.door("table", "lookup-path", after=["--yes", "--create-empty"]).document["message"]
+        in named.door("table", "refresh-path", after=["--yes", "--create-empty"]).document[
+            "message"
+        ]
     )
     refused(
         named.door("run"),
         5,
         "plan 2",
-        "etl table lookup-path CONF",
+        "etl table refresh-path CONF",
         "etl table accept-changes CONF 0",
     )
     accepted = named.door("table", "accept-changes", after=["0", "--reason", "it is gone", "--yes"])
@@ -128,7 +130,7 @@ def test_a_table_lost_for_good_is_created_as_the_message_advises_and_used_once_a
     assert spark.table(name_of(named)).count() == 40, "the first 40 went with the table"
     assert (
         "stops"
-        not in named.door("table", "lookup-path", after=["--yes", "--create-empty"]).document[
+        not in named.door("table", "refresh-path", after=["--yes", "--create-empty"]).document[
             "message"
         ]
     )
@@ -172,9 +174,9 @@ def test_a_table_dropped_and_recreated_elsewhere_stops_runs_until_an_operator_ac
         f"FROM {name} LIMIT 0"
     )
     spark.sql(f"DROP TABLE {name}")
-    refused(named.door("run"), 5, "No Delta table is at the place", "etl table lookup-path CONF")
+    refused(named.door("run"), 5, "No Delta table is at the place", "etl table refresh-path CONF")
     spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{named.folder}/again'")
-    resolved = named.door("table", "lookup-path", after=["--yes"])
+    resolved = named.door("table", "refresh-path", after=["--yes"])
     assert resolved.code == 0, resolved.err
     assert (
         f"{named.folder}/again" in resolved.document["message"]
@@ -218,7 +220,7 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
         reported := named.door("run"),
         2,
         "The catalog has no table",
-        "etl table lookup-path CONF --create-empty",
+        "etl table refresh-path CONF --create-empty",
     )
     assert reported.document["action"] in named.door("doctor").out
     assert not spark.catalog.tableExists(name_of(named))

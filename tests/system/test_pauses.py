@@ -102,7 +102,7 @@ def test_a_paused_log_is_not_read_and_every_command_reports_it_until_the_resume(
     assert "and the oldest may expire in " in seen["message"] and [
         one["unread"] for one in seen["paused"]
     ] == [20, 0]
-    done = pipeline.door("topics", "ready", after=("--until", begin.isoformat())).document
+    done = pipeline.door("topics", "ready-to-load", after=("--until", begin.isoformat())).document
     assert (
         done["ready"],
         done["partitions"],

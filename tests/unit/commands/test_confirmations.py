@@ -99,10 +99,10 @@ def test_a_dry_run_asks_nothing_and_says_that_nothing_is_changed(
 
 
 def test_a_document_begins_with_the_command_and_the_pipeline() -> None:
-    result = run_etl("table", "lookup-path", "conf/clicks.yaml", "--yes", "--json")
+    result = run_etl("table", "refresh-path", "conf/clicks.yaml", "--yes", "--json")
     assert result.code == 2 and list(result.document)[:2] == ["command", "pipeline"]
     assert (result.document["command"], result.document["pipeline"]) == (
-        "table lookup-path",
+        "table refresh-path",
         "clicks",
     )
     assert result.document["exit_name"] == "invalid"

@@ -1,4 +1,4 @@
-"""`etl table lookup-path`, and the report of a run that never learned the path of its table."""
+"""`etl table refresh-path`, and the report of a run that never learned the path of its table."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide
         ("/wh/others", "at /wh/others now"),
         (None, "no table lake.clicks any more"),
     ):
-        with pytest.raises(NeedsDecision, match="etl table lookup-path CONF") as refused:
+        with pytest.raises(NeedsDecision, match="etl table refresh-path CONF") as refused:
             reject_other_location(NAME, "/wh/clicks", now)
         assert value in refused.value.message and "/wh/clicks" in refused.value.message
 
@@ -111,7 +111,7 @@ def test_a_lost_table_is_restored_first_or_recreated_by_the_command_of_both_mess
     ):
         assert refusal.exit_code == code
         assert refusal.action.index("nothing is lost") < refusal.action.index(
-            "etl table lookup-path CONF --create-empty"
+            "etl table refresh-path CONF --create-empty"
         )
 
 
@@ -167,7 +167,7 @@ def test_the_action_for_a_named_table_has_its_name_and_the_lossless_way_first() 
         "that table.path is the table; accept it: etl table accept-changes CONF 1", NAME
     )
     assert "table.path" not in check and "table.name" in check
-    assert check.index("etl table lookup-path CONF") < check.index("etl table accept-changes")
+    assert check.index("etl table refresh-path CONF") < check.index("etl table accept-changes")
     assert (
         with_table_name("the group", NAME) == "the group"
         and with_table_name("table.path", None) == "table.path"

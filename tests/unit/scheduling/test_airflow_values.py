@@ -200,7 +200,7 @@ def test_a_worker_without_the_package_is_reported_with_the_command_that_installs
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SettingsError, match="No module named 'etl'") as found:
-        run_command(bare(tmp_path), ["topics", "ready", "clicks.yaml", "--json"])
+        run_command(bare(tmp_path), ["topics", "ready-to-load", "clicks.yaml", "--json"])
     assert (
         f"{tmp_path}/python -m pip install offset-range-etl" in found.value.action
         and "ETL_PYTHON" in found.value.action
@@ -213,7 +213,7 @@ def test_a_worker_without_a_requirement_of_the_package_is_reported_with_its_name
     with pytest.raises(SettingsError, match="No module named 'typer'"):
         run_command(
             bare(tmp_path, f'export PYTHONPATH={ROOT}\nexec {sys.executable} -S "$@"'),
-            ["topics", "ready", "clicks.yaml", "--json"],
+            ["topics", "ready-to-load", "clicks.yaml", "--json"],
         )
 
 

@@ -332,7 +332,9 @@ def _reject_loaded(
         of_log = loaded_offsets.setdefault(audited.log, [])
         for interval in intervals:
             of_log.extend(subtract_intervals(interval, holes))
-    reject_loaded(moves, loaded_offsets, _rows_of(services, to_look_up, stands, vanished))
+    rows = _rows_of(services, to_look_up, stands, vanished)
+    reservations = snapshot.claims.of(table.id)
+    reject_loaded(moves, loaded_offsets, rows, reservations, incarnations)
 
 
 def _rows_of(

@@ -21,6 +21,7 @@ Loaded-until and committed offsets do not change.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -32,7 +33,7 @@ from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named
-from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind
+from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind, ReadByOthers
 from etl.model.snapshot import LoadedIntervals, Snapshot, UpToDate
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -291,12 +292,39 @@ def _reject_unloaded(
         )
     else:
         message = f"Offsets {gap[0]} to {gap[1]} of it were never loaded by this pipeline"
-        action = (
-            "Replay the parts before and after them, each with a command of its own. To load "
-            "these offsets, run a backfill, which shows what other members of the group have read "
-            "of them"
-        )
+        action = "Replay the parts before and after them, each with a command of its own"
+        if not incarnation:
+            action += f". A backfill loads these offsets: {backfill_command(log, *gap)}"
+            action += _describe_read_by_others(log, gap, loaded.read_by_others)
     raise SettingsError(message, key="--from", **log.place, action=action)
+
+
+def _describe_read_by_others(
+    log: BrokerPartition, gap: tuple[int, int], read_by_others: Iterable[ReadByOthers]
+) -> str:
+    """Return how many offsets of the gap other members of the group read; empty if none."""
+    count = 0
+    for one in read_by_others:
+        if one.log == log and not one.incarnation:
+            count += max(0, min(gap[1], one.until_offset) - max(gap[0], one.from_offset))
+    if not count:
+        return ""
+    return (
+        f". Other members of the group have read {count:,} {log.unit}s of them, and the backfill "
+        "loads these, too"
+    )
+
+
+def replay_command(log: BrokerPartition, start: int, until: int) -> str:
+    """Return the command that replays these offsets, for the text of an error."""
+    partition = f"{shlex.quote(log.topic)}:{log.key}"
+    return f"`etl replay CONF -p {partition} --from {start} --until {until} --reason ...`"
+
+
+def backfill_command(log: BrokerPartition, start: int, until: int) -> str:
+    """Return the command that loads these unloaded offsets, for the text of an error."""
+    partition = f"{shlex.quote(log.topic)}:{log.key}"
+    return f"`etl backfills run CONF NAME -p {partition} --from {start} --until {until}`"
 
 
 def plan_replay(

@@ -23,12 +23,13 @@ Pausing (docs/adr/0026):
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
+from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.member_offsets import metadata_named_by_command, reject_replacing
 from etl.decide.offsets import starts_of
 from etl.decide.partition_owners import owned_error
@@ -46,6 +47,7 @@ from etl.decide.recreated_or_truncated import (
     reject_recreated_or_truncated,
     tails_to_record,
 )
+from etl.decide.replay import backfill_command, replay_command
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.partitions import (
@@ -64,6 +66,7 @@ from etl.model.snapshot import (
     PipelineState,
     RebuildFromTable,
     Replay,
+    Reservation,
     Snapshot,
     UpToDate,
 )
@@ -73,6 +76,7 @@ T = TypeVar("T")
 
 Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
 """Intervals [from, until) of offsets, per partition."""
+NO_INCARNATIONS: Mapping[BrokerPartition, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -243,12 +247,17 @@ def intervals_to_look_up(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[i
 
 
 def reject_loaded(
-    moves: Iterable[Move], loaded: Stretches, rows: Mapping[BrokerPartition, int]
+    moves: Iterable[Move],
+    loaded: Stretches,
+    rows: Mapping[BrokerPartition, int],
+    reservations: Iterable[Reservation] = (),
+    incarnations: Mapping[BrokerPartition, int] = NO_INCARNATIONS,
 ) -> None:
     """Raise NeedsDecision if a move goes back over loaded offsets.
 
     `loaded`: intervals of the plans that led to the table. `rows`: counted rows of the offsets that
-    would be read again. The error names the replay that reads them again without doubled rows.
+    would be read again. `reservations`: of the table's backfills. The error names the replay that
+    reads loaded offsets again without doubled rows, and the backfill that loads the others.
     """
     for move in moves:
         loaded_until = _loaded_until(move, loaded.get(move.log, ()))
@@ -260,18 +269,75 @@ def reject_loaded(
         else:
             message = f"Offsets before {loaded_until} were loaded into the table already"
         message += f": reading them again from {move.to_offset} would double their rows"
-        interval = render_intervals([(move.log, move.to_offset, move.from_offset)])
-        partition = f"{shlex.quote(move.log.topic)}:{move.log.key}"
-        replay = (
-            f"etl replay CONF -p {partition} --from {move.to_offset} --until {move.from_offset}"
-        )
-        action = (
-            f"Only a replay reads such offsets ({interval}) again, for it replaces their rows: "
-            f"`{replay}`; the position stays at {move.from_offset}"
-        )
+        incarnation = incarnations.get(move.log, 0)
+        held = []
+        for one in reservations:
+            if one.incarnation_of(move.log) == incarnation:
+                held += [(one.name, part) for part in one.stretches.get(move.log, ())]
+        parts = loaded.get(move.log, ())
+        if loaded_until is None:
+            action = _load_otherwise(move, move.from_offset, None, held, incarnation)
+        else:
+            action = _load_otherwise(move, loaded_until, parts, held, incarnation)
         if loaded_until is not None and loaded_until < move.from_offset:
             action += f". From {loaded_until} on nothing was loaded: --to {loaded_until}"
         raise NeedsDecision(message, **move.log.place, offset=move.to_offset, action=action)
+
+
+_Held = tuple[str, tuple[int, int]]
+"""Name of a backfill, and offsets that it has loaded or will load."""
+
+
+def _load_otherwise(
+    move: Move,
+    until: int,
+    loaded: Sequence[tuple[int, int]] | None,
+    held: Sequence[_Held],
+    incarnation: int,
+) -> str:
+    """Return the commands that load the offsets of a rejected move, up to `until`.
+
+    `loaded`: loaded offsets of the partition; None: the table has rows of the offsets that no kept
+    plan explains.
+    """
+    interval = (move.to_offset, until)
+    reserved = [part for _, part in held]
+    # A replay rejects reserved offsets, and a backfill rejects loaded ones.
+    if loaded is None:
+        unloaded = []
+        replayed = subtract_intervals(interval, reserved)
+    else:
+        unloaded = subtract_intervals(interval, [*loaded, *reserved])
+        replayed = subtract_intervals(interval, [*unloaded, *reserved])
+    sentences = []
+    for low, high in unloaded:
+        name = f"Offsets {low} to {high}"
+        if incarnation:
+            sentences.append(
+                f"{name} were never loaded, and no backfill loads them, since the partition was "
+                "truncated or recreated"
+            )
+        else:
+            sentences.append(
+                f"{name} were never loaded, and a backfill loads them: "
+                f"{backfill_command(move.log, low, high)}"
+            )
+    for holder, part in held:
+        low = max(part[0], interval[0])
+        high = min(part[1], interval[1])
+        if low < high:
+            sentences.append(
+                f"Backfill {holder} has loaded offsets {low} to {high}, or will load them"
+            )
+    if replayed:
+        offsets = render_intervals((move.log, low, high) for low, high in replayed)
+        commands = ", ".join(replay_command(move.log, low, high) for low, high in replayed)
+        sentences.append(
+            f"Only a replay reads such offsets ({offsets}) again, for it replaces their rows: "
+            f"{commands}"
+        )
+    sentences[-1] += f"; the position stays at {move.from_offset}"
+    return ". ".join(sentences)
 
 
 def _loaded_until(move: Move, loaded: Iterable[tuple[int, int]]) -> int | None:

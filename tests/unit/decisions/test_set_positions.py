@@ -16,6 +16,7 @@ from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, Setting
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, PlanKind
+from etl.model.snapshot import Reservation
 from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
@@ -102,7 +103,10 @@ def test_a_position_does_not_go_back_over_rows_and_replay_is_named(to: int) -> N
     before = dict(outside.plans)
     with pytest.raises(NeedsDecision, match="would double their rows") as refused:
         set_to(outside, a=to)
-    assert f"`etl replay CONF -p clicks:0 --from {to} --until 15`" in (refused.value.action or "")
+    assert (
+        f"`etl replay CONF -p clicks:0 --from {to} --until 15 --reason ...`; the position stays at "
+        "15"
+    ) in (refused.value.action or "")
     assert outside.plans == before
 
 
@@ -119,6 +123,39 @@ def test_a_loaded_offset_is_rejected_also_without_rows_and_the_next_free_one_is_
         reject_loaded(moves, {A: [(0, 30)]}, {})
     assert "--to " not in (refused.value.action or "")
     reject_loaded(moves, {A: [(0, 5), (30, 40)], B: [(0, 30)]}, {A: 0})
+
+
+def test_skipped_offsets_between_loaded_ones_are_for_a_backfill_and_the_others_for_a_replay() -> (
+    None
+):
+    moves = (Move(A, 130, 100),)
+    loaded = {A: [(0, 100), (110, 130)]}
+    with pytest.raises(NeedsDecision) as refused:
+        reject_loaded(moves, loaded, {A: 20})
+    assert refused.value.action == (
+        "Offsets 100 to 110 were never loaded, and a backfill loads them: `etl backfills run CONF "
+        "NAME -p clicks:0 --from 100 --until 110`. Only a replay reads such offsets "
+        "(clicks:0:110-130) again, for it replaces their rows: `etl replay CONF -p clicks:0 --from "
+        "110 --until 130 --reason ...`; the position stays at 130"
+    )
+    with pytest.raises(NeedsDecision) as refused:
+        reject_loaded(moves, loaded, {A: 20}, incarnations={A: 1})
+    assert (refused.value.action or "").startswith(
+        "Offsets 100 to 110 were never loaded, and no backfill loads them, since the partition was "
+        "truncated or recreated. Only a replay"
+    )
+
+
+@pytest.mark.parametrize("loaded", [[(0, 100), (110, 130)], [(0, 130)]])
+def test_offsets_of_a_backfill_are_for_no_replay(loaded: list[tuple[int, int]]) -> None:
+    gap = Reservation("gap", {A: ((100, 110),)}, {}, "from 100 until 110 of clicks:0", 0)
+    with pytest.raises(NeedsDecision) as refused:
+        reject_loaded((Move(A, 130, 100),), {A: loaded}, {A: 30}, (gap,))
+    assert refused.value.action == (
+        "Backfill gap has loaded offsets 100 to 110, or will load them. Only a replay reads such "
+        "offsets (clicks:0:110-130) again, for it replaces their rows: `etl replay CONF -p "
+        "clicks:0 --from 110 --until 130 --reason ...`; the position stays at 130"
+    )
 
 
 @pytest.mark.parametrize(("to", "what"), [(31, "which has 2 to 30"), (1, "which has 2 to 30")])

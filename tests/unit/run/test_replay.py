@@ -394,8 +394,12 @@ def test_offsets_that_were_let_go_are_no_replays_to_load() -> None:
     outside.logs[LOGS[0]].log_start = 2
     run(outside, settings_of(on_data_loss="skip"))
     outside.logs[LOGS[0]].log_start = 0
-    with pytest.raises(SettingsError, match="Offsets 0 to 2 of it were never loaded"):
+    with pytest.raises(SettingsError, match="Offsets 0 to 2 of it were never loaded") as refused:
         replayed(outside, wanted(0, 4))
+    assert refused.value.action == (
+        "Replay the parts before and after them, each with a command of its own. A backfill loads "
+        "these offsets: `etl backfills run CONF NAME -p clicks:0 --from 0 --until 2`"
+    )
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ class _LossWords:
     policy: str
     """The conf key that allowed it, or `an operator`."""
     check: str
+    """`{plans}` stands for the commands that show the plans with the losses."""
 
 
 _LOSSES = {
@@ -84,7 +85,7 @@ _LOSSES = {
     LossReason.SKIPPED: _LossWords(
         "lost: skipped by an operator's decision",
         "an operator",
-        "Check the reason with `etl plans show CONF`",
+        "Check the reason with {plans}",
     ),
     LossReason.DELETED: _LossWords(
         "lost: the topic was deleted after they were planned",
@@ -104,14 +105,18 @@ _LOSSES = {
 }
 
 
-def describe_who_skipped(reasons: Collection[LossReason]) -> tuple[str, str]:
-    """Return the policies, or `an operator`, that allowed losses for these reasons; and checks."""
+def describe_who_skipped(reasons: Mapping[LossReason, Collection[int]]) -> tuple[str, str]:
+    """Return the policies, or `an operator`, that allowed losses for these reasons; and checks.
+
+    `reasons`: each reason, with the numbers of the plans that have such losses.
+    """
     policies = []
     checks = []
     for reason, words in _LOSSES.items():
         if reason not in reasons:
             continue
-        checks.append(words.check)
+        commands = [f"`etl plans show CONF {number}`" for number in sorted(reasons[reason])]
+        checks.append(words.check.format(plans=" and ".join(commands)))
         if words.policy not in policies:
             policies.append(words.policy)
     return " and ".join(policies), ". ".join(checks)

@@ -258,7 +258,7 @@ class Report:
     error: EtlError | None = None
     strict: bool = False
     """`--fail-on-loss`: a loss that policy allows ends with exit code 3."""
-    why_lost: set[LossReason] = field(default_factory=set)
+    why_lost: dict[LossReason, set[int]] = field(default_factory=dict)
     """Reasons of the offsets lost or reported again in this run."""
     settings: Settings | None = None
     """Settings of the run; None: its snapshots are not kept."""
@@ -333,7 +333,8 @@ class Report:
 
     def lost(self, plan: Plan) -> None:
         """Report a plan's losses. A run that finishes the plan after a crash reports them again."""
-        self.why_lost |= {loss.why for loss in plan.losses}
+        for loss in plan.losses:
+            self.why_lost.setdefault(loss.why, set()).add(plan.number)
         for sentence in describe_lost(plan.losses):
             self.add(Outcome.RECORDS_LOST, sentence)
 

@@ -329,6 +329,20 @@ def test_losses_are_reported_with_their_reason(whys: list[LossReason], who: str)
     assert describe_who_skipped(report.why_lost)[0] == who
 
 
+def test_the_plan_with_the_reason_of_skipped_records_is_named() -> None:
+    report = new_report()
+    skipped = Loss(A, 1, 3, LossReason.SKIPPED)
+    report.planned(replace(FIRST, number=2, losses=(skipped,)))
+    report.planned(replace(FIRST, number=3, losses=(Loss(A, 4, 5, LossReason.EXPIRED),)))
+    assert describe_who_skipped(report.why_lost)[1] == (
+        "Check the topic's retention. Check the reason with `etl plans show CONF 2`"
+    )
+    report.planned(replace(FIRST, number=4, losses=(skipped,)))
+    assert describe_who_skipped(report.why_lost)[1].endswith(
+        "Check the reason with `etl plans show CONF 2` and `etl plans show CONF 4`"
+    )
+
+
 def test_skipped_records_are_reported_per_log() -> None:
     report = new_report()
     assert not report.lost_records

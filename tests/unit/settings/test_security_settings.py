@@ -397,7 +397,9 @@ def test_a_password_after_a_key_without_a_colon_is_not_shown_either(word: str) -
 
 
 @pytest.mark.parametrize("separator", [":", " ", "/"])
-def test_a_password_with_an_equals_sign_after_another_separator_is_not_printed(separator: str) -> None:
+def test_a_password_with_an_equals_sign_after_another_separator_is_not_printed(
+    separator: str,
+) -> None:
     with pytest.raises(SettingsError) as error:
         parse_change(f"source.security.sasl.password{separator}hun=ter2")
     assert (

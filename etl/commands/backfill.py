@@ -21,6 +21,7 @@ from typing import Any
 from etl.commands.replay import parse_bound
 from etl.commands.run import reported
 from etl.decide.backfill import BackfillRequest
+from etl.decide.reconcile import LOAD_GIVEN_UP
 from etl.decide.replay import Bound
 from etl.decide.reservations import reject_table_without_backfill
 from etl.decide.tasks import cost_of
@@ -249,9 +250,10 @@ def _action_for_backfill(error: EtlError, name: str) -> str:
     if not error.action or names_pipeline_command:
         # those commands are for the pipeline, not for its backfill
         return f"Delete the backfill with {command}"
-    if "backfills delete" in error.action or "--only-unloaded" in error.action:
-        return error.action
-    return f"{error.action}. Or delete the backfill with {command}"
+    action = error.action.removesuffix(f". {LOAD_GIVEN_UP}")
+    if "backfills delete" in action or "--only-unloaded" in action:
+        return action
+    return f"{action}. Or delete the backfill with {command}"
 
 
 # -- listing

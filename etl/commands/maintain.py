@@ -23,10 +23,10 @@ from etl.commands.run import new_run_id
 from etl.decide.reconcile import (
     compare,
     naming_table,
+    reject_changed_table,
     reject_other_broker_type,
     reject_other_ledger,
 )
-from etl.decide.table_changes import reject_changes_by_others
 from etl.decide.table_storage import kept_for, reject_table_without_our_commits
 from etl.errors import Owned
 from etl.io.delta import maintenance
@@ -134,7 +134,9 @@ def reject_table_that_stops_a_run(ledger: Ledger, table: Table | None, settings:
     """
     with naming_table(settings):
         reject_other_ledger(ledger, table)
-        reject_changes_by_others(table, ledger.acknowledged, settings.table.on_rows_removed)
+        reject_changed_table(
+            ledger, table, settings.table.on_rows_removed, place=settings.table.place
+        )
         compare(ledger, table, settings.table.place)
 
 

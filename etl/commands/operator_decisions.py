@@ -270,10 +270,13 @@ def _describe_abandoned_plans(
     if version_in_table >= plan.number or is_waiting:
         return ""
     if is_done or (table and not lacks_plan):
-        return (
-            "; rows of earlier plans that it lacks are not loaded again, and the next plan "
-            "continues after them"
-        )
+        abandoned = "rows of earlier plans that it lacks"
+        if ledger.applied and is_done and ledger.applied.rows:
+            abandoned = (
+                f"the rows of plan {plan.number} ({ledger.applied.rows:,}), and those of earlier "
+                "plans that it lacks,"
+            )
+        return f"; {abandoned} are not loaded again, and the next plan continues after them"
     text = ""
     had_a_table = plan.table_id is not None and plan.number > 1
     if had_a_table:

@@ -24,7 +24,8 @@ application id, and B the value of D when plan N was made. Plan N is in the tabl
     any      a topic that another pipeline     LedgersDisagree: its rows would be there twice
              loaded
     any      rows removed, table redefined by  LedgersDisagree, unless accepted, or a DELETE under
-             others since our last commit      `on_rows_removed: record`
+             others since our last commit      `on_rows_removed: record`; after D < N, see
+                                               `reject_changed_table`
 
 After LedgersDisagree nothing is read or written; an operator decides which side is right.
 
@@ -298,7 +299,7 @@ def reconcile(
     LedgersDisagree or OffsetMoved if an operator must decide, SettingsError for another storage.
     """
     reject_other_ledger(ledger, table)
-    reject_changes_by_others(table, ledger.acknowledged, on_rows_removed)
+    reject_changed_table(ledger, table, on_rows_removed, place=place)
     found = compare(ledger, table, place)
     if owned is not None:
         return member_state(
@@ -313,6 +314,33 @@ def reconcile(
     if not isinstance(found, FirstRun):
         reject_other_offsets_storage(found.plan, storage)
     return found
+
+
+def reject_changed_table(
+    ledger: Ledger, table: Table | None, on_rows_removed: OnRowsRemoved, *, place: str
+) -> None:
+    """Reject a table without a plan that was in the pipeline's table; then changes by others.
+
+    In an earlier table, or an older copy, such changes may have been accepted long ago. Their error
+    would advise to accept them again, which gives up the rows that the table lacks. Raises
+    LedgersDisagree.
+    """
+    if table and _transaction_version(table) < _last_known_in_table(ledger):
+        compare(ledger, table, place)
+    reject_changes_by_others(table, ledger.acknowledged, on_rows_removed)
+
+
+def _last_known_in_table(ledger: Ledger) -> int:
+    """Return the number of the last plan that has been in the pipeline's table; 0 if none has.
+
+    A plan without a recorded result names the plan before it.
+    """
+    plan = ledger.newest
+    if plan is None:
+        return 0
+    if is_recorded(ledger, plan):
+        return plan.number
+    return plan.table_transaction_version or 0
 
 
 def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
@@ -344,7 +372,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     if in_table == plan.table_transaction_version:
         return Replay(plan)
     message = two_stories(number, in_table)
-    action = _accept_table(table, plan, is_done=is_recorded(ledger, plan))
+    action = _accept_table_of(ledger, plan, table, in_table)
     raise LedgersDisagree(message, table_version=_version(table), action=action)
 
 
@@ -399,11 +427,21 @@ _CHECK_LEDGER = (
 )
 
 
-def _accept_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> str:
+def _accept_table_of(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> str:
+    """Return what to do if the table may be another one than that of the ledger's newest plan."""
+    missing_rows = None
+    if ledger.applied and is_recorded(ledger, plan) and in_table < plan.number:
+        missing_rows = ledger.applied.rows
+    return _accept_table(table, plan, is_done=is_recorded(ledger, plan), missing_rows=missing_rows)
+
+
+def _accept_table(
+    table: Table | None, plan: Plan, *, is_done: bool = True, missing_rows: int | None = None
+) -> str:
     """Return what to do if the table may be another one than the plan's.
 
     `is_done`: the plan was in a table. Otherwise its rows are searched in the accepted table, or
-    another plan replaces it.
+    another plan replaces it. `missing_rows`: rows of the plan that the table lacks; None: unknown.
     """
     version = "none"
     if table:
@@ -414,9 +452,15 @@ def _accept_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> s
         f"etl table accept-changes CONF {version} --reason ..."
     )
     if is_done:
+        given_up = "what it lacks of the plans until now is then given up"
+        if missing_rows:
+            given_up = (
+                f"the rows of plan {plan.number} ({missing_rows:,}), and what it lacks of the plans "
+                "before, are then given up"
+            )
         return (
-            f"{accept}; what it lacks of the plans until now is then given up, "
-            f"and loading continues after them{_first_position(plan)}"
+            f"{accept}; {given_up}, and loading continues after them{_first_position(plan)}. "
+            f"{LOAD_GIVEN_UP}"
         )
     earlier = ""
     if plan.number > 1:
@@ -427,6 +471,15 @@ def _accept_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> s
         f"{accept}; the rows of plan {plan.number} are then searched in it: if it has some of "
         f"them, the plan counts as done; if it has none, another plan replaces it{earlier}"
     )
+
+
+LOAD_GIVEN_UP = (
+    "To load what is given up, as far as the brokers still have it, run after that `etl backfills "
+    "run CONF NAME -p TOPIC:PARTITION --from OFFSET --until OFFSET --only-unloaded`"
+)
+"""The advice to load what an accepted table lacks, for pipelines. A backfill is deleted first, as
+it reserves the offsets that it has loaded.
+"""
 
 
 def _first_position(plan: Plan) -> str:
@@ -557,7 +610,7 @@ def reject_other_ledger(ledger: Ledger, table: Table | None) -> None:
 def _reject_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> None:
     """Reject a table that is not the plan's. Raises LedgersDisagree."""
     version = _version(table)
-    action = _accept_table(table, plan, is_done=is_recorded(ledger, plan))
+    action = _accept_table_of(ledger, plan, table, in_table)
     result = ledger.applied
     if result and result.number != plan.number:
         result = None

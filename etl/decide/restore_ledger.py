@@ -65,6 +65,7 @@ from etl.decide.partition_owners import leave_to_owners
 from etl.decide.reconcile import (
     compare,
     naming_table,
+    reject_changed_table,
     reject_other_ledger,
     reject_retired_or_shared,
     where_we_stand,
@@ -72,7 +73,6 @@ from etl.decide.reconcile import (
 from etl.decide.table_changes import (
     is_recorded,
     plan_of,
-    reject_changes_by_others,
     reject_topics_of_other_pipelines,
 )
 from etl.decide.table_rules import rows_not_begun
@@ -122,7 +122,9 @@ def find_lost_part(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan |
     table = snapshot.table
     with naming_table(settings):
         reject_other_ledger(ledger, table)
-        reject_changes_by_others(table, ledger.acknowledged, settings.table.on_rows_removed)
+        reject_changed_table(
+            ledger, table, settings.table.on_rows_removed, place=settings.table.place
+        )
         if is_forgotten(ledger, table):
             return Lost.PLANS, None
         state = compare(ledger, table, settings.table.place)

@@ -11,6 +11,7 @@ import pytest
 
 from etl.cli import main
 from etl.commands.backfill import BackfillPreview, pace_of, parse_backfill_request
+from etl.decide.reconcile import LOAD_GIVEN_UP
 from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import BrokerPartition
@@ -220,6 +221,10 @@ def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() ->
             "the retention. Or delete the backfill with",
         ),
         (DataLoss("x", action="`--only-unloaded` fills"), "`--only-unloaded` fills"),
+        (
+            LedgersDisagree("x", action=f"accept it. {LOAD_GIVEN_UP}"),
+            "accept it. Or delete the backfill with",
+        ),
         (
             SettingsError("x", action="a function; or give the plan up: etl plans supersede CONF"),
             "a function. Or delete the backfill with",

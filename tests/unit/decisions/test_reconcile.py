@@ -17,7 +17,7 @@ from etl.decide.reconcile import reconcile
 from etl.decide.table_changes import is_told, reject_changes_by_others
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, Committed
-from etl.model.plans import CommitResult, Plan, PlanKind, TookOver, Vanished
+from etl.model.plans import CommitResult, Plan, PlanKind, RangeResult, TookOver, Vanished
 from etl.model.snapshot import (
     Acknowledgement,
     CommitMetadata,
@@ -500,6 +500,66 @@ def test_another_table_than_the_last_plans_is_refused(number: int, bit: int) -> 
 
 def test_another_table_than_the_first_plan_went_to_is_refused() -> None:
     disagreement(ledger_of(1), table_of(1, id="t2"), "has id t2, plan 1 went to t1")
+
+
+@pytest.mark.parametrize("table_id", ["t1", "earlier"], ids=["an older copy", "another table"])
+@pytest.mark.parametrize("rows", [7, None])
+def test_a_table_without_the_recorded_plan_is_reported_before_changes_that_were_accepted_long_ago(
+    table_id: str, rows: int | None
+) -> None:
+    recorded = ledger_of(3)
+    assert recorded.newest and recorded.applied
+    receipts = (RangeResult(rows, 0, 0), RangeResult(0, 0, 0))
+    ledger = replace(
+        recorded,
+        applied=replace(recorded.applied, receipts=receipts),
+        acknowledged=acknowledgement_of(3, table_id=None, delta_version=None),
+    )
+    deleted = ForeignCommit(1, "DELETE", "removed rows")
+    table = table_of(2, id=table_id, version=2, foreign=(deleted,))
+    messages = {
+        "t1": "Plan 3 was in the table as version 7, now the table does not hold it",
+        "earlier": "The table at this path has id earlier, plan 3 went to t1",
+    }
+    for policy in OnRowsRemoved:
+        with pytest.raises(LedgersDisagree) as caught:
+            stand(ledger, table, on_rows_removed=policy)
+        assert caught.value.message == messages[table_id]
+    given_up = "what it lacks of the plans until now is then given up"
+    if rows:
+        given_up = (
+            "the rows of plan 3 (7), and what it lacks of the plans before, are then given up"
+        )
+    assert caught.value.action == (
+        "Check that table.path is the table that this pipeline wrote, and that it was not dropped, "
+        "cloned or replaced. If it is right as it is, accept it: etl table accept-changes CONF 2 "
+        f"--reason ...; {given_up}, and loading continues after them, in clicks 0 from offset 5 "
+        "(and 2 more). To load what is given up, as far as the brokers still have it, run after "
+        "that `etl backfills run CONF NAME -p TOPIC:PARTITION --from OFFSET --until OFFSET "
+        "--only-unloaded`"
+    )
+
+
+def test_a_stored_plan_in_another_table_without_the_plans_before_it_is_reported_before_changes() -> (
+    None
+):
+    ledger = ledger_of(4, applied=False)
+    table = table_of(
+        2, id="earlier", version=2, foreign=(ForeignCommit(1, "DELETE", "removed rows"),)
+    )
+    disagreement(ledger, table, "has id earlier, plan 4 went to t1")
+
+
+@pytest.mark.parametrize("ledger", [ledger_of(2), ledger_of(3, applied=False)])
+def test_a_table_that_was_replaced_in_its_own_log_is_reported_by_that_change(
+    ledger: Ledger,
+) -> None:
+    replaced = ForeignCommit(8, "REPLACE TABLE", "redefined the table")
+    disagreement(
+        ledger,
+        table_of(2, id="t2", version=8, foreign=(replaced,)),
+        "the REPLACE TABLE of another writer redefined the table",
+    )
 
 
 # -- any | what others did

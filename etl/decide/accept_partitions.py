@@ -54,11 +54,13 @@ from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
-    NOTHING_COMMITTED,
     BrokerPartition,
     Lineage,
     Named,
     Tail,
+    drop_keys,
+    is_named,
+    topics_of,
 )
 from etl.model.plans import Loss, LossReason, Plan, PlanKind, Vanished
 from etl.model.snapshot import Replay, Snapshot, UpToDate
@@ -79,7 +81,7 @@ class Accepting:
 
     def covers(self, log: BrokerPartition) -> bool:
         """Return True if the partition or its topic is named."""
-        return any(name.covers(log) for name in self.named)
+        return is_named(log, self.named)
 
     def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
         """Return the named offsets of the partition."""
@@ -129,8 +131,14 @@ def accepted_logs(
         if Named(topic) in wanted.named:
             again[topic] = now
     undecided = set(undecided_logs(old, snapshot))
-    waiting = [log for log in waiting_logs(old, snapshot) if wanted.covers(log)]
-    cuts = {cut.log: cut for cut in all_cuts if wanted.covers(cut.log) and cut.log not in undecided}
+    waiting = []
+    for log in waiting_logs(old, snapshot):
+        if wanted.covers(log):
+            waiting.append(log)
+    cuts = {}
+    for cut in all_cuts:
+        if wanted.covers(cut.log) and cut.log not in undecided:
+            cuts[cut.log] = cut
     _reject_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
     _reject_unchanged_topics(wanted.named, again, {*cuts, *waiting}, snapshot)
     if wanted.is_same_log:
@@ -144,17 +152,19 @@ def accepted_logs(
     truncated = {log: cut for log, cut in cuts.items() if log.topic not in again}
     if wanted.at is not None and waiting:
         moved = _at_of_one(waiting, truncated, before, wanted, snapshot)
-        from_start = frozenset(log for log, offset in moved.items() if not offset)
-        return Accepted(again, moved, anew=from_start)
+        from_start = [log for log, offset in moved.items() if not offset]
+        return Accepted(again, moved, anew=frozenset(from_start))
     same = {log for log in waiting if _continues(log, wanted, old, snapshot)}
     anew = {log for log in before if log.topic in again}
-    anew.update(log for log in waiting if log not in same)
+    anew.update(set(waiting) - same)
     moved = {
         **_truncation_positions(truncated, before, wanted, snapshot),
         **_starts_anew(anew, snapshot, settings),
     }
-    exact = frozenset(log for log, cut in truncated.items() if cut.is_known)
-    return Accepted(again, moved, frozenset(anew), frozenset(truncated), exact, frozenset(same))
+    exact = [log for log, cut in truncated.items() if cut.is_known]
+    return Accepted(
+        again, moved, frozenset(anew), frozenset(truncated), frozenset(exact), frozenset(same)
+    )
 
 
 def _reject_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:
@@ -175,10 +185,10 @@ def _reject_unchanged_topics(
     snapshot: Snapshot,
 ) -> None:
     for name in names:
-        if name.topic in again or any(name.covers(log) for log in unsound):
+        if name.topic in again or name.covers_any(unsound):
             continue
         _reject_unknown_topic(name, snapshot)
-        unread = sorted(log for log in snapshot.leaderless if name.covers(log))
+        unread = [log for log in sorted(snapshot.leaderless) if name.covers(log)]
         if unread:
             raise BrokerUnreachable(
                 "The partition has no leader", **unread[0].place, action="Check its brokers"
@@ -194,7 +204,7 @@ def _reject_unchanged_topics(
 def _reject_unknown_topic(name: Named, snapshot: Snapshot) -> None:
     """Reject a topic that was deleted and not recreated. Raises SettingsError."""
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
-    if any(log.topic == name.topic for log in there):
+    if name.topic in topics_of(there):
         return
     newest = snapshot.ledger.newest
     action = (
@@ -329,7 +339,7 @@ def _truncation_positions(
     snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
     """Return the positions of partitions that lost records of the table."""
-    unknown = sorted(log for log, cut in cuts.items() if not cut.is_known)
+    unknown = [log for log in sorted(cuts) if not cuts[log].is_known]
     if wanted.at is not None and (len(unknown) != 1 or len(cuts) != 1):
         raise SettingsError(
             "--truncated-at is for one partition with a truncation offset that brokers do not "
@@ -420,9 +430,13 @@ def describe_accepted_partitions(old: Plan, plan: Plan, snapshot: Snapshot) -> l
             kept_by_operator.append(log)
         else:
             kept.append(log)
-    unavailable = [log for log in left if log not in is_available]
-    still_undecided = [log for log in left if log in is_available]
-    sentences = [
+    unavailable, still_undecided = [], []
+    for log in left:
+        if log in is_available:
+            still_undecided.append(log)
+        else:
+            unavailable.append(log)
+    decisions = [
         (named(kept), "continues at its position"),
         (
             named(kept_by_operator),
@@ -446,7 +460,11 @@ def describe_accepted_partitions(old: Plan, plan: Plan, snapshot: Snapshot) -> l
             "positions are never loaded",
         ),
     ]
-    return [f"{names}: {sentence}" for names, sentence in sentences if names]
+    sentences = []
+    for names, decision in decisions:
+        if names:
+            sentences.append(f"{names}: {decision}")
+    return sentences
 
 
 def _topics_kept(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
@@ -455,10 +473,18 @@ def _topics_kept(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
     for topic in recreated_topics(old, snapshot):
         if plan.topic_ids[topic] == old.topic_ids[topic]:
             continue
-        partitions = [log for log in plan.positions if log.topic == topic]
-        if all(plan.incarnations.get(log, 0) == old.incarnations.get(log, 0) for log in partitions):
+        if _keeps_incarnations(topic, old, plan):
             topics.append(topic)
     return topics
+
+
+def _keeps_incarnations(topic: str, old: Plan, plan: Plan) -> bool:
+    for log in plan.positions:
+        if log.topic != topic:
+            continue
+        if plan.incarnations.get(log, 0) != old.incarnations.get(log, 0):
+            return False
+    return True
 
 
 def plan_reset(
@@ -501,7 +527,7 @@ def _reset(
     table = table_to_record(snapshot.table)
     positions = {**before, **moved}
     decided = accepted.same.union(moved)
-    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
+    seen = snapshot.committed_of(positions)
     if isinstance(state, UpToDate):
         number = old.number + 1
         previous: str | None = old.id
@@ -519,7 +545,9 @@ def _reset(
         vanished = old.vanished
         epochs_of_records = old.record_epochs
         seen |= old.seen
-    records_left = {log: 0 if log in accepted.anew else at for log, at in moved.items()}
+    records_left = dict(moved)
+    for log in accepted.anew.intersection(moved):
+        records_left[log] = 0
     topic_ids = {**old.topic_ids, **accepted.again}
     for log in decided:
         if log.is_physical and log.topic in snapshot.topic_ids:
@@ -623,9 +651,8 @@ def _gone(
 def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
     """Return the tail fingerprints: current ones of accepted partitions, else the former ones."""
     changed = accepted.cut.union(accepted.moved)
-    left = {log: tail for log, tail in old.tails.items() if log not in changed}
     return {
-        **left,
+        **drop_keys(old.tails, changed),
         **tails_to_record(old, accepted.same, snapshot),
         **tails_to_record(None, changed, snapshot),
     }
@@ -662,7 +689,9 @@ def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> I
     """
     if isinstance(state, Replay):
         again = losses_to_read_again(state.plan)
-        yield from (loss for loss in state.plan.losses if loss not in again)
+        for loss in state.plan.losses:
+            if loss not in again:
+                yield loss
         return
     for log, offset in sorted(state.followed.items()):
         if log not in moved:
@@ -690,8 +719,11 @@ def _lost_of(
     same = set(accepted.same)
     if wanted.is_same_log:
         for topic, now in recreated_topics(plan, snapshot).items():
-            if is_creation_id(now):
-                same.update(log for log in plan.positions if log.topic == topic)
+            if not is_creation_id(now):
+                continue
+            for log in plan.positions:
+                if log.topic == topic:
+                    same.add(log)
     gone = partitions_missing_offsets(plan, snapshot, decided=decided, same=same)
     return lost_with_logs(plan, gone)
 

@@ -24,7 +24,7 @@ loaded-until offsets are those of the backfill; committed offsets do not move.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -45,7 +45,13 @@ from etl.errors import (
     PartitionTruncated,
     SettingsError,
 )
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    is_named,
+    select_keys,
+    topics_of,
+)
 from etl.model.plans import NO_BOUNDS, Loss, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import (
     Reservation,
@@ -75,7 +81,7 @@ def first_backfill_plan(
     there. Raises as `next_backfill_plan`.
     """
     starts = {log: parts[0][0] for log, parts in claim.stretches.items()}
-    topics = {log.topic for log in starts}
+    topics = topics_of(starts)
     before_first = replace(
         live,
         number=0,
@@ -85,12 +91,12 @@ def first_backfill_plan(
         positions=starts,
         seen=dict.fromkeys(starts, NOTHING_COMMITTED),
         moves_offsets=False,
-        topic_ids=_select(live.topic_ids, topics),
-        creation_ids=_select(live.creation_ids, topics),
-        log_topic_ids=_select(live.log_topic_ids, starts),
+        topic_ids=select_keys(live.topic_ids, topics),
+        creation_ids=select_keys(live.creation_ids, topics),
+        log_topic_ids=select_keys(live.log_topic_ids, starts),
         incarnations=dict(claim.incarnations),
-        leader_epochs=_select(live.leader_epochs, starts),
-        tails=_select(live.tails, starts),
+        leader_epochs=select_keys(live.leader_epochs, starts),
+        tails=select_keys(live.tails, starts),
         record_epochs={},
         heir_of=(),
         pending_starts={},
@@ -106,10 +112,6 @@ def first_backfill_plan(
         snapshot = replace(snapshot, table=replace(snapshot.table, transaction_version=None))
     plan = _plan_after(before_first, starts, claim, snapshot, settings, now_ms=now_ms)
     return replace(plan, previous=None)
-
-
-def _select(values: Mapping[_Key, _Value], keys: Collection[_Key]) -> dict[_Key, _Value]:
-    return {key: value for key, value in values.items() if key in keys}
 
 
 def next_backfill_plan(
@@ -266,7 +268,7 @@ def _plan_after(
         took_over=None,
         stood={},
         log_starts=log_starts,
-        topic_ids={**last.topic_ids, **_select(snapshot.topic_ids, last.topic_ids)},
+        topic_ids={**last.topic_ids, **select_keys(snapshot.topic_ids, last.topic_ids)},
     )
     return _with_table(plan, snapshot)
 
@@ -357,7 +359,7 @@ class BackfillRequest(ReplayRequest):
 
     def covers(self, log: BrokerPartition) -> bool:
         """True if the request includes the partition."""
-        return not self.named or any(name.covers(log) for name in self.named)
+        return not self.named or is_named(log, self.named)
 
 
 def requested_partitions(
@@ -369,12 +371,12 @@ def requested_partitions(
     """
     existing = {*snapshot.extents, *snapshot.leaderless}
     for name in request.named:
-        if not any(name.covers(log) for log in existing):
+        if not name.covers_any(existing):
             message = f"The brokers have no {name}, or the conf does not select its topic"
             raise SettingsError(
                 message, key="--partition", action="Check with `etl offsets show CONF`"
             )
-    logs = sorted(log for log in existing if request.covers(log))
+    logs = [log for log in sorted(existing) if request.covers(log)]
     for log in logs:
         if log not in live.positions:
             message = (
@@ -519,21 +521,21 @@ def reserved_intervals(
     reserved = {}
     for log, interval in sorted(intervals.items()):
         incarnation = lives.get(log, 0)
-        held: list[tuple[str | None, _Part]] = [(None, part) for part in live.get(log, ())]
+        held: list[tuple[str | None, _Part]] = []
+        for part in live.get(log, ()):
+            held.append((None, part))
         for claim in claims:
-            if claim.incarnation_of(log) == incarnation:
-                held += [(claim.name, part) for part in claim.stretches.get(log, ())]
+            if claim.incarnation_of(log) != incarnation:
+                continue
+            for part in claim.stretches.get(log, ()):
+                held.append((claim.name, part))
         free = subtract_intervals(interval, [part for _, part in held])
         if free and incarnation:
             raise _incarnation_error(log)
         if free != [interval] and not request.only_missing:
-            overlapping = [
-                (holder, part)
-                for holder, part in held
-                if subtract_intervals(interval, [part]) != [interval]
-            ]
-            holder, part = overlapping[0]
-            raise _held_error(log, interval, holder, part, free)
+            for holder, part in held:
+                if subtract_intervals(interval, [part]) != [interval]:
+                    raise _held_error(log, interval, holder, part, free)
         if free:
             reserved[log] = tuple(free)
     return reserved
@@ -565,7 +567,8 @@ def _held_error(
     """
     low = max(part[0], interval[0])
     high = min(part[1], interval[1])
-    offsets_left = ", ".join(f"{start} to {until}" for start, until in free)
+    parts_left = [f"{start} to {until}" for start, until in free]
+    offsets_left = ", ".join(parts_left)
     action = (
         "Pass `--only-unloaded`, which leaves out the offsets of others "
         f"(it loads {offsets_left or 'nothing of the interval'})"

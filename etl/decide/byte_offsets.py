@@ -149,7 +149,8 @@ def _unverified(
     above = bisect_right(boundaries, offset)
     if boundaries[above - 1] == offset:
         return None
-    walk_from = max([boundaries[above - 1], *(each for each in reached if each < offset)])
+    reached_before = [each for each in reached if each < offset]
+    walk_from = max([boundaries[above - 1], *reached_before])
     walk_until = min([offsets.end_offset, *boundaries[above : above + 1]])
     return UnverifiedOffset(log, offset, walk_from, walk_until, is_kept)
 
@@ -191,7 +192,9 @@ def reject_misaligned_offset(
     `key`: the option of the offset. Raises SettingsError.
     """
     offsets = snapshot.extents.get(log)
-    end = offsets.end_offset if offsets else 0
+    end = 0
+    if offsets:
+        end = offsets.end_offset
     if log.is_physical and log not in snapshot.leaderless and offset > end:
         raise SettingsError(
             f"Offset {offset} is above {end}, the end of the partition",
@@ -290,9 +293,10 @@ def _start_at_committed(
             losses.append(loss)
     if loaded_until is not None and loaded_until < offset:
         losses.append(Loss(log, loaded_until, offset, LossReason.MOVED, incarnation))
+    ranges = [r for r in plan.ranges if r.log != log]
     return replace(
         plan,
-        ranges=tuple(r for r in plan.ranges if r.log != log),
+        ranges=tuple(ranges),
         positions={**plan.positions, log: offset},
         seen={**plan.seen, log: committed},
         losses=tuple(losses),
@@ -312,7 +316,8 @@ def _moved_to(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
 
 def _loaded_before_move(plan: Plan, log: BrokerPartition, start: int) -> int | None:
     """Return the loaded-until offset before another client moved the offset; None: not moved."""
-    return min((loss.from_offset for loss in _moved_to(plan, log, start)), default=None)
+    starts = [loss.from_offset for loss in _moved_to(plan, log, start)]
+    return min(starts, default=None)
 
 
 def _misaligned_error(
@@ -339,7 +344,9 @@ def _misaligned_error(
     elif is_left and last:
         action = _repair_of_stored_plan(log, verified, snapshot, last)
     else:
-        loaded_until = last.positions.get(log) if last else None
+        loaded_until = None
+        if last:
+            loaded_until = last.positions.get(log)
         action = _replacements(verified, offsets, loaded_until)
     return MisalignedOffset(message, action=action, **log.place, offset=verified.offset)
 
@@ -398,7 +405,8 @@ def _replacements(verified: LookedAt, offsets: PartitionOffsets, loaded_until: i
     """
     before, after = _nearest_starts(verified, offsets)
     if loaded_until is not None:
-        later = " or ".join(str(start) for start in (before, after) if start > loaded_until)
+        later_starts = [str(start) for start in (before, after) if start > loaded_until]
+        later = " or ".join(later_starts)
         return (
             f"Check who set it. Set it back to {loaded_until}, the end of the loaded offsets: "
             "nothing is left out, nothing is loaded twice. "

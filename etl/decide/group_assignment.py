@@ -83,7 +83,7 @@ from typing import Generic, TypeVar
 
 from etl.errors import BrokerRefusal, Meaning, SettingsError
 from etl.ledger.registrations import Registration, consumer_of, thread_id
-from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.model.partitions import BrokerFamily, BrokerPartition, select_keys
 
 _LARGEST = 2**31 - 1
 
@@ -156,7 +156,8 @@ class AssignmentContext:
         for member, counts in self.members.items():
             for topic, count in counts.items():
                 threads = by_topic.setdefault(topic, [])
-                threads += [thread_id(member, number) for number in range(count)]
+                for number in range(count):
+                    threads.append(thread_id(member, number))
         for threads in by_topic.values():
             threads.sort(key=java_order)
         return by_topic
@@ -166,9 +167,9 @@ def context_of(
     registrations: Mapping[str, Registration], partitions: Mapping[str, Collection[BrokerPartition]]
 ) -> AssignmentContext:
     """Return the context of a group with these consumers (by consumer id) and existing topics."""
-    members = {
-        member: registration.threads(partitions) for member, registration in registrations.items()
-    }
+    members = {}
+    for member, registration in registrations.items():
+        members[member] = registration.threads(partitions)
     return AssignmentContext(members, partitions)
 
 
@@ -222,6 +223,10 @@ def _range(context: AssignmentContext) -> Assignment:
             threads, _range_bounds(len(ordered), len(threads)), strict=True
         ):
             assigned.setdefault(thread, []).extend(ordered[start:end])
+    return _unchanging(assigned)
+
+
+def _unchanging(assigned: Mapping[str, Iterable[BrokerPartition]]) -> Assignment:
     return {thread: tuple(partitions) for thread, partitions in assigned.items()}
 
 
@@ -253,7 +258,7 @@ def _round_robin(context: AssignmentContext, strategy: Strategy) -> Assignment:
         index = _next_reader(reader_indexes[partition.topic], next_index)
         assigned[threads[index]].append(partition)
         next_index = (index + 1) % len(threads)
-    return {thread: tuple(partitions) for thread, partitions in assigned.items()}
+    return _unchanging(assigned)
 
 
 def _next_reader(indexes: Sequence[int], at_least: int) -> int:
@@ -363,28 +368,36 @@ def find_unassigned(
     """
     existing: set[BrokerPartition] = set()
     for topic, count in partitions.items():
-        existing.update(BrokerPartition(topic, number) for number in range(count))
+        existing.update(_partitions_of(topic, range(count)))
     return frozenset(existing).difference(assigned)
+
+
+def _partitions_of(topic: str, numbers: Iterable[int]) -> list[BrokerPartition]:
+    return [BrokerPartition(topic, number) for number in numbers]
 
 
 _Lists = dict[str, list[BrokerPartition]]
 
 
+def _empty_lists(members: Sequence[GroupMember]) -> _Lists:
+    return {member.member_id: [] for member in members}
+
+
 def _range_of_members(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Lists:
-    assigned: _Lists = {member.member_id: [] for member in members}
+    assigned = _empty_lists(members)
     for topic, count in partitions.items():
         readers = [member.member_id for member in members if topic in member.topics]
         if not readers:
             continue
         for reader, (start, end) in zip(readers, _range_bounds(count, len(readers)), strict=True):
-            assigned[reader] += [BrokerPartition(topic, number) for number in range(start, end)]
+            assigned[reader] += _partitions_of(topic, range(start, end))
     return assigned
 
 
 def _round_robin_of_members(
     members: Sequence[GroupMember], partitions: Mapping[str, int]
 ) -> _Lists:
-    assigned: _Lists = {member.member_id: [] for member in members}
+    assigned = _empty_lists(members)
     next_index = 0
     for topic in sorted(partitions, key=java_order):
         readers = [index for index, member in enumerate(members) if topic in member.topics]
@@ -423,26 +436,29 @@ def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _L
     if not members:
         return {}
     subscriptions = {}
+    subscribed = set[str]()
     for member in members:
+        subscribed.update(member.topics)
         generation = member.generation
         if generation is None:
             generation = -1
-        owned = sorted(_owned_and_existing(member, partitions))
+        owned = []
+        for log in sorted(_owned_and_existing(member, partitions)):
+            owned.append(TopicPartition(log.topic, log.partition))
         subscriptions[member.member_id] = StickyAssignorMemberMetadataV1(
             subscription=sorted(member.topics),
             generation=generation,
-            partitions=[TopicPartition(log.topic, log.partition) for log in owned],
+            partitions=owned,
         )
-    subscribed = frozenset().union(*(member.topics for member in members))
-    topics = {topic: count for topic, count in partitions.items() if topic in subscribed}
-    executor = StickyAssignmentExecutor(_Topics(topics), subscriptions)
+    topics = _Topics(select_keys(partitions, subscribed))
+    executor = StickyAssignmentExecutor(topics, subscriptions)
     executor.perform_initial_assignment()
     executor.balance()
     assigned: _Lists = {}
     for member in members:
         found = assigned[member.member_id] = []
         for topic, numbers in executor.get_final_assignment(member.member_id):
-            found += [BrokerPartition(topic, number) for number in numbers]
+            found += _partitions_of(topic, numbers)
     return assigned
 
 
@@ -450,11 +466,11 @@ def _owned_and_existing(
     member: GroupMember, partitions: Mapping[str, int]
 ) -> list[BrokerPartition]:
     """Return what the member owns of the topics that it reads, without deleted partitions."""
-    return [
-        log
-        for log in member.owned
-        if log.topic in member.topics and log.partition < partitions.get(log.topic, 0)
-    ]
+    existing = []
+    for log in member.owned:
+        if log.topic in member.topics and log.partition < partitions.get(log.topic, 0):
+            existing.append(log)
+    return existing
 
 
 def _cooperative_sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Lists:

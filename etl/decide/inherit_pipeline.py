@@ -39,11 +39,13 @@ from etl.decide.table_changes import app_id_of, name_of, table_to_record
 from etl.decide.table_rules import inherited_rows
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.partitions import (
-    NOTHING_COMMITTED,
     BrokerPartition,
     Committed,
     Lineage,
     Tail,
+    drop_keys,
+    select_keys,
+    topics_of,
 )
 from etl.model.plans import CommitResult, Loss, Plan, PlanKind, TookOver, Vanished
 from etl.model.snapshot import (
@@ -118,10 +120,7 @@ def predecessor_of(
         )
     if other.plan:
         _reject_other_brokers(other.app_id, other.plan, positions, snapshot, settings)
-    inherited_incarnations = {
-        log: incarnation for log, incarnation in incarnations.items() if log in positions
-    }
-    return Predecessor(other, positions, inherited_incarnations)
+    return Predecessor(other, positions, select_keys(incarnations, positions))
 
 
 def _reject_other_brokers(
@@ -146,7 +145,7 @@ def _reject_other_brokers(
         )
     if is_same_cluster(plan, snapshot, settings.source.assume_cluster_id):
         return
-    for topic in sorted({log.topic for log in positions}):
+    for topic in sorted(topics_of(positions)):
         topic_id = plan.topic_ids.get(topic)
         if topic_id is not None and topic_id == snapshot.topic_ids.get(topic):
             if not is_creation_id(topic_id):
@@ -298,7 +297,7 @@ def plan_inheritance(
         positions[log] = loaded_until
     incarnations = _merge(own_incarnations, predecessor.incarnations, ahead)
 
-    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
+    seen = snapshot.committed_of(positions)
     if not sets_back:
         _reject_committed_above(positions, seen, inherited)
 
@@ -322,9 +321,9 @@ def plan_inheritance(
     own_creation_ids: dict[str, str] = {}
     if last:
         topic_ids.update(last.topic_ids)
-        own_creation_ids = _ids_of(last.topic_ids.keys() - topics, last.creation_ids)
-    topic_ids.update(_ids_of(topics, id_source.topic_ids))
-    other_creation_ids = _ids_of(topics, id_source.creation_ids)
+        own_creation_ids = select_keys(last.creation_ids, last.topic_ids.keys() - topics)
+    topic_ids.update(select_keys(id_source.topic_ids, topics))
+    other_creation_ids = select_keys(id_source.creation_ids, topics)
     creation_ids = creations_to_record(topic_ids, own_creation_ids, other_creation_ids)
     own_log_topic_ids = topic_ids_to_record(last, (), own.positions, topic_ids)
     other_log_topic_ids = topic_ids_to_record(other.plan, (), ahead, topic_ids)
@@ -480,7 +479,7 @@ def _topics_of_other(
     By these, later recreations are detected. If a pipeline inherits from itself by the table's
     rows, its last plan's ids count, unless rows show that it accepted a recreation since.
     """
-    topics = {log.topic for log in inherited}
+    topics = topics_of(inherited)
     other = predecessor.other
     if last is None or other.plan is not None or other.app_id != own_app_id:
         return topics
@@ -493,12 +492,11 @@ def _topics_of_other(
 
 def _highest_incarnation(topic: str, incarnations: Mapping[BrokerPartition, int]) -> int:
     """Return the highest incarnation of the topic's partitions."""
-    return max((value for log, value in incarnations.items() if log.topic == topic), default=0)
-
-
-def _ids_of(topics: Collection[str], ids: Mapping[str, str]) -> dict[str, str]:
-    """Return the ids of these topics, as far as known."""
-    return {topic: topic_id for topic, topic_id in ids.items() if topic in topics}
+    highest = 0
+    for log, incarnation in incarnations.items():
+        if log.topic == topic:
+            highest = max(highest, incarnation)
+    return highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,11 +523,7 @@ def _merge(
     ahead: Collection[BrokerPartition],
 ) -> dict[BrokerPartition, Value]:
     """Return the predecessor's values where it is `ahead`, and own values elsewhere."""
-    merged = {log: value for log, value in own.items() if log not in ahead}
-    for log, value in other.items():
-        if log in ahead:
-            merged[log] = value
-    return merged
+    return {**drop_keys(own, ahead), **select_keys(other, ahead)}
 
 
 def _pending_starts(
@@ -553,7 +547,7 @@ def _pending_starts(
                 pending[log] = time_ms
     if last is not None:
         return pending
-    known_topics = {log.topic for log in (*positions, *pending)}
+    known_topics = topics_of((*positions, *pending))
     existing = (*snapshot.extents, *snapshot.leaderless)
     undecided = [log for log in existing if log.topic not in known_topics]
     pending.update(pending_starts(undecided, positions, None, settings, now_ms=now_ms))
@@ -599,4 +593,5 @@ def _all_predecessors(
     for app_id, number in other_numbers.items():
         numbers[app_id] = max(number, numbers.get(app_id, 0))
     numbers.pop(own_app_id, None)
-    return tuple(TookOver(app_id, number) for app_id, number in sorted(numbers.items()))
+    predecessors = [TookOver(app_id, number) for app_id, number in sorted(numbers.items())]
+    return tuple(predecessors)

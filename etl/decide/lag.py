@@ -119,7 +119,10 @@ def position_of(
 
 def total_lag(snapshot: Snapshot, so_far: Progress, settings: Settings) -> int:
     """Return the sum of the known lags of all partitions."""
-    return sum(lag_of(log, snapshot, so_far, settings) or 0 for log in snapshot.extents)
+    total = 0
+    for log in snapshot.extents:
+        total += lag_of(log, snapshot, so_far, settings) or 0
+    return total
 
 
 NEARLY_FULL = 0.9

@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from etl.decide.run_requests import TimeInterval, is_reached, run_key_to_record, with_key
 from etl.errors import LedgersDisagree
-from etl.model.partitions import BrokerPartition, in_order
+from etl.model.partitions import BrokerPartition, in_order, select_keys
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, ReadByOthers
 from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 
@@ -61,7 +61,9 @@ def spans_of(plan: Plan, *, is_counted: bool = True) -> tuple[Span, ...]:
         bounds[r.log] = min(low, r.from_offset), max(high, r.until_offset)
     spans = []
     for log, (low, high) in sorted(bounds.items()):
-        rows_before = plan.stood.get(log) if is_counted else None
+        rows_before = None
+        if is_counted:
+            rows_before = plan.stood.get(log)
         spans.append(Span(log, low, high, plan.incarnations.get(log, 0), rows_before))
     return tuple(spans)
 
@@ -83,11 +85,12 @@ class Remaining:
         Its rows are None if unknown.
         """
         merged = (*self.crossing, *came)
-        counts = [interval.rows for interval in merged]
-        rows = None
-        if None not in counts and span.stood is not None and self.known_inside is not None:
-            replaced_rows = max(0, span.stood - self.known_inside)
-            rows = sum(count or 0 for count in counts) - replaced_rows
+        rows = _sum_of_counts([interval.rows for interval in merged])
+        if rows is not None:
+            if span.stood is None or self.known_inside is None:
+                rows = None
+            else:
+                rows -= max(0, span.stood - self.known_inside)
         start = min(interval.from_offset for interval in merged)
         end = max(interval.until_offset for interval in merged)
         return _with_sums(Interval(start, end, rows, incarnation=span.incarnation), merged)
@@ -117,10 +120,17 @@ def subtract_span(
                 outside.append(Interval(low, high, high - low, incarnation=interval.incarnation))
         else:
             crossing.append(interval)
-    rows_inside = None
-    if None not in counts_inside:
-        rows_inside = sum(rows or 0 for rows in counts_inside)
-    return Remaining(tuple(outside), tuple(crossing), rows_inside)
+    return Remaining(tuple(outside), tuple(crossing), _sum_of_counts(counts_inside))
+
+
+def _sum_of_counts(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of counts of rows; None if one of them is unknown."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 def replace_span(
@@ -135,7 +145,7 @@ def replace_span(
 
 def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
     """True if it is known for each offset of the range whether it has a row."""
-    known = r.size - sum(until - start for start, until in receipt.gaps)
+    known = r.size - _size(receipt.gaps)
     return not r.log.is_physical and receipt.gaps_complete and receipt.rows == known
 
 
@@ -173,16 +183,17 @@ def _result_of_part(receipt: RangeResult, part: OffsetRange) -> RangeResult:
     Reasons of missing rows are known if the part has all gaps or none.
     """
     low, high = part.from_offset, part.until_offset
-    gaps = tuple(
-        (max(start, low), min(until, high))
-        for start, until in receipt.gaps
-        if start < high and low < until
-    )
-    lacking = sum(until - start for start, until in gaps)
-    kept = replace(receipt, rows=part.size - lacking, gaps=gaps)
-    if gaps == receipt.gaps:
+    gaps = []
+    for start, until in receipt.gaps:
+        if start < high and low < until:
+            gaps.append((max(start, low), min(until, high)))
+    lacking = _size(gaps)
+    kept = replace(receipt, rows=part.size - lacking, gaps=tuple(gaps))
+    if kept.gaps == receipt.gaps:
         return kept
-    fetched = None if lacking else receipt.fetched_bytes
+    fetched = None
+    if not lacking:
+        fetched = receipt.fetched_bytes
     return replace(
         kept, control_records=0, aborted_records=0, missing_offsets=lacking, fetched_bytes=fetched
     )
@@ -216,7 +227,8 @@ def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
         if kept and total > PLAN_BYTES_KEPT:
             break
         kept += 1
-    return sorted(number for number, _ in newest_first[kept:])
+    pruned = [number for number, _ in newest_first[kept:]]
+    return sorted(pruned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,15 +397,17 @@ def inherit_intervals(
     if theirs is not None:
         tables = {theirs.table_id, coverage.table_id}
         if tables <= {None, table_id}:
-            inherited = {log: found for log, found in theirs.intervals.items() if log in new_logs}
-        read_by_others += [found for found in theirs.read_by_others if found.log in new_logs]
+            inherited = select_keys(theirs.intervals, new_logs)
+        for read in theirs.read_by_others:
+            if read.log in new_logs:
+                read_by_others.append(read)
         coverage = add_removals(coverage, theirs.removals)
     given_up = dict(coverage.given_up)
     for log, loaded_until in taken.items():
         incarnation = lives.get(log, 0)
-        not_required = [
-            Interval(0, OFFSETS_END, 0, incarnation=older) for older in range(incarnation)
-        ]
+        not_required = []
+        for older in range(incarnation):
+            not_required.append(Interval(0, OFFSETS_END, 0, incarnation=older))
         not_required.append(Interval(0, loaded_until, 0, incarnation=incarnation))
         given_up[log] = tuple(dict.fromkeys((*given_up.get(log, ()), *not_required)))
     loaded_into = coverage.table_id
@@ -430,9 +444,12 @@ def subtract_intervals(
     for start, until in holes:
         remaining = []
         for low, high in parts:
-            before = (low, min(high, start))
-            after = (max(low, until), high)
-            remaining += [part for part in (before, after) if part[0] < part[1]]
+            before_start = min(high, start)
+            after_end = max(low, until)
+            if low < before_start:
+                remaining.append((low, before_start))
+            if after_end < high:
+                remaining.append((after_end, high))
         parts = remaining
     return sorted(parts)
 
@@ -481,10 +498,7 @@ def _at_most(intervals: list[Interval], most: int) -> list[Interval]:
 
 def _merged(intervals: Sequence[Interval]) -> Interval:
     """Return one interval instead of these, which are sorted and of one incarnation."""
-    counts = [interval.rows for interval in intervals]
-    rows = None
-    if None not in counts:
-        rows = sum(count or 0 for count in counts)
+    rows = _sum_of_counts([interval.rows for interval in intervals])
     first = intervals[0]
     last = intervals[-1]
     whole = Interval(first.from_offset, last.until_offset, rows, incarnation=first.incarnation)
@@ -493,12 +507,21 @@ def _merged(intervals: Sequence[Interval]) -> Interval:
 
 def _with_sums(whole: Interval, intervals: Sequence[Interval]) -> Interval:
     """Return the interval with the sums of the other counts of these, which it replaces."""
+    control_records = 0
+    aborted_records = 0
+    compacted = 0
+    unproven = 0
+    for interval in intervals:
+        control_records += interval.control_records
+        aborted_records += interval.aborted_records
+        compacted += interval.compacted
+        unproven += interval.unproven
     return replace(
         whole,
-        control_records=sum(interval.control_records for interval in intervals),
-        aborted_records=sum(interval.aborted_records for interval in intervals),
-        compacted=sum(interval.compacted for interval in intervals),
-        unproven=sum(interval.unproven for interval in intervals),
+        control_records=control_records,
+        aborted_records=aborted_records,
+        compacted=compacted,
+        unproven=unproven,
     )
 
 
@@ -513,8 +536,10 @@ def is_better(record: CommitResult, kept: CommitResult) -> bool:
 def interval_of(r: OffsetRange, receipt: RangeResult, incarnation: int = 0) -> Interval:
     """Return the interval of a range's result, without the places of its gaps."""
     unproven = 0
-    if receipt.behind_transform:
-        unproven = r.size if r.log.is_physical else receipt.missing_offsets
+    if receipt.behind_transform and r.log.is_physical:
+        unproven = r.size
+    elif receipt.behind_transform:
+        unproven = receipt.missing_offsets
     return Interval(
         from_offset=r.from_offset,
         until_offset=r.until_offset,
@@ -530,8 +555,8 @@ def interval_of(r: OffsetRange, receipt: RangeResult, incarnation: int = 0) -> I
 def add_removals(coverage: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
     """Return the intervals with these commits of other writers, the newest `REMOVALS_KEPT`."""
     known = {found.delta_version for found in coverage.removals}
-    new = tuple(found for found in removals if found.delta_version not in known)
-    return replace(coverage, removals=(coverage.removals + new)[-REMOVALS_KEPT:])
+    new = [commit for commit in removals if commit.delta_version not in known]
+    return replace(coverage, removals=(*coverage.removals, *new)[-REMOVALS_KEPT:])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
@@ -704,6 +729,8 @@ def find_missing(
         start = gap[1]
     if not gaps:
         return None
-    gone = sum(max(0, min(until, log_start) - start) for start, until in gaps)
+    gone = 0
+    for start, until in gaps:
+        gone += max(0, min(until, log_start) - start)
     from_offset, until_offset = gaps[0]
     return MissingOffsets(log, from_offset, until_offset, _size(gaps), gone)

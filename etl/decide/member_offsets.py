@@ -69,6 +69,7 @@ from etl.decide.offsets import (
     of_another_log,
     reject_beyond,
     reject_other_offsets_storage,
+    reset_partitions,
     starts_of,
 )
 from etl.errors import NeedsDecision, SettingsError
@@ -260,20 +261,20 @@ def _reject_passed(plan: Plan, passed: Mapping[BrokerPartition, Committed], ends
     for log, found in passed.items():
         if is_of_a_later_plan(plan, found):
             raise of_a_lost_plan(plan, found, log)
-    if plan.kind is PlanKind.RESET:
-        of_former_incarnation = sorted(passed.keys() & {gone.log for gone in plan.vanished})
-        if of_former_incarnation:
-            log = of_former_incarnation[0]
-            raise of_another_log(plan, passed[log].offset, log, None)
+    of_former_incarnation = sorted(reset_partitions(plan).intersection(passed))
+    if of_former_incarnation:
+        log = of_former_incarnation[0]
+        raise of_another_log(plan, passed[log].offset, log, None)
     reject_beyond(plan, passed, ends, is_member=True)
 
 
 def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
     """Return the offsets that other members read after `last`, up to the committed ones."""
-    return tuple(
-        ReadByOthers(log, last.positions[log], to, last.incarnations.get(log, 0))
-        for log, to in sorted(passed.items())
-    )
+    found = []
+    for log, until in sorted(passed.items()):
+        incarnation = last.incarnations.get(log, 0)
+        found.append(ReadByOthers(log, last.positions[log], until, incarnation))
+    return tuple(found)
 
 
 def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
@@ -350,10 +351,7 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
     if not is_member(settings) or plan is None:
         return snapshot
     ends = ends_of(snapshot)
-    restarted = set[BrokerPartition]()
-    if plan.kind is PlanKind.RESET:
-        restarted = {gone.log for gone in plan.vanished}
-
+    restarted = reset_partitions(plan)
     left_to_others = {}
     for log, found in snapshot.committed.items():
         if log not in plan.positions or log in restarted or found.offset is None:
@@ -392,7 +390,9 @@ def commit_outcome(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
     has_uncommitted = bool(uncommitted_partitions(plan, committed))
     if any(offset.word == plan.word for offset in found.values()):
-        return CommitOutcome.IN_PART if has_uncommitted else CommitOutcome.TAKEN
+        if has_uncommitted:
+            return CommitOutcome.IN_PART
+        return CommitOutcome.TAKEN
     if has_uncommitted or plan.is_void:
         return CommitOutcome.NOT_TAKEN
     offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
@@ -483,7 +483,10 @@ def plan_without_uncommitted(
     Their loaded-until offsets do not change.
     """
     previous = plan_before(plan)
-    ranges = tuple(r for r in plan.ranges if r.log not in logs)
+    ranges = [r for r in plan.ranges if r.log not in logs]
+    kind = PlanKind.START
+    if ranges:
+        kind = PlanKind.INGEST
     positions = dict(plan.positions)
     for log in plan.positions.keys() & set(logs):
         positions[log] = previous.positions[log]
@@ -491,19 +494,20 @@ def plan_without_uncommitted(
     for loss in plan.losses:
         if loss.log not in logs or loss.until_offset <= previous.positions[loss.log]:
             losses.append(loss)
+    still_read_by_others = [read for read in plan.read_by_others if read.log not in logs]
     assignment = plan.share
     if assignment:
         assignment = replace(assignment, logs=assignment.logs - set(logs))
     return replace(
         plan,
-        kind=PlanKind.INGEST if ranges else PlanKind.START,
+        kind=kind,
         created_at_ms=now_ms,
-        ranges=ranges,
+        ranges=tuple(ranges),
         supersedes=plan.id,
         reason=reason,
         positions=positions,
         losses=tuple(losses),
-        read_by_others=tuple(hole for hole in plan.read_by_others if hole.log not in logs),
+        read_by_others=tuple(still_read_by_others),
         share=assignment,
         handed_over=True,
         is_void=False,
@@ -515,11 +519,11 @@ def uncommitted_partitions(
     plan: Plan, committed: Mapping[BrokerPartition, Committed]
 ) -> frozenset[BrokerPartition]:
     """Return the partitions whose offset is still as the plan saw it."""
-    return frozenset(
-        log
-        for log in plan.offsets_to_commit
-        if committed.get(log, NOTHING_COMMITTED) == plan.seen[log]
-    )
+    uncommitted = set()
+    for log in plan.offsets_to_commit:
+        if committed.get(log, NOTHING_COMMITTED) == plan.seen[log]:
+            uncommitted.add(log)
+    return frozenset(uncommitted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,13 +570,20 @@ def duplicate_reads_after_commit(
     if not plan.is_of_member:
         return ()
     starts = _starts_for_others(plan)
-    uncommitted = [log for log in plan.offsets_to_move if log not in moved]
-    return tuple(ReadTwice(log, starts[log], plan.positions[log]) for log in uncommitted)
+    duplicates = []
+    for log in plan.offsets_to_move:
+        if log not in moved:
+            duplicates.append(ReadTwice(log, starts[log], plan.positions[log]))
+    return tuple(duplicates)
 
 
 def _starts_for_others(plan: Plan) -> dict[BrokerPartition, int]:
     """Return where another member begins before the plan's offsets are committed."""
     starts = starts_of(plan)
-    return {
-        log: starts[log] if seen.offset is None else seen.offset for log, seen in plan.seen.items()
-    }
+    starts_for_others = {}
+    for log, seen in plan.seen.items():
+        if seen.offset is None:
+            starts_for_others[log] = starts[log]
+        else:
+            starts_for_others[log] = seen.offset
+    return starts_for_others

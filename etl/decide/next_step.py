@@ -41,7 +41,7 @@ from etl.decide.run_requests import (
 from etl.decide.set_offsets import leave_paused, standing_without_paused
 from etl.errors import EtlError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import BrokerPartition, drop_keys
 from etl.model.plans import NOT_COUNTED, CommitResult, Plan, RunKeyRecord
 from etl.model.snapshot import (
     FirstRun,
@@ -140,7 +140,9 @@ class NextStep:
     def newest(self) -> int:
         """The number of the newest plan in the snapshot; 0: there is none."""
         newest = self.snapshot.ledger.newest
-        return newest.number if newest else 0
+        if newest is None:
+            return 0
+        return newest.number
 
     @property
     def goes_on(self) -> bool:
@@ -238,8 +240,10 @@ def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
         return snapshot
 
     committed = dict(snapshot.committed)
-    committed.update({log: repair.plan.moved(log) for log in repair.offsets})
-    committed.update({log: repair.plan.left(log) for log in repair.not_followed})
+    for log in repair.offsets:
+        committed[log] = repair.plan.moved(log)
+    for log in repair.not_followed:
+        committed[log] = repair.plan.left(log)
     ledger = snapshot.ledger
     if repair.adopts:
         ledger = replace(ledger, uid=repair.adopts.uid, newest=repair.adopts, applied=None)
@@ -302,17 +306,21 @@ def _with_new_plan(
     step: NextStep, state: FirstRun | UpToDate, settings: Settings, *, now_ms: int, uid: str
 ) -> NextStep:
     snapshot = step.snapshot
-    last = state.last if isinstance(state, UpToDate) else None
+    last = None
+    if isinstance(state, UpToDate):
+        last = state.last
     done = finished_key(snapshot.asked, last, snapshot)
     if done:
-        remembers = done if is_bound_now_known(snapshot.asked, last) else None
+        remembers = None
+        if is_bound_now_known(snapshot.asked, last):
+            remembers = done
         return replace(step, action=Action.NOTHING, done_before=done, remembers=remembers)
 
     new = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or uid, now_ms=now_ms)
     if new is None:
         return _without_plan(step, last)
     plan = with_id(with_assignment(new, snapshot, settings))
-    left_of_key = {log: end for log, end in plan.key_ends.items() if log not in snapshot.extents}
+    left_of_key = drop_keys(plan.key_ends, snapshot.extents)
     return replace(step, action=Action.STORE, plan=plan, left_of_key=left_of_key)
 
 
@@ -324,12 +332,15 @@ def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
     request = step.snapshot.asked
     asking = plan_request(request, last, step.snapshot)
     left = left_under_key(request, last, step.snapshot) or asking.waits
+    remembers = None
+    if not left:
+        remembers = key_without_plan(request, last)
     return replace(
         step,
         action=Action.NOTHING,
         left_of_key=left,
         open_logs=asking.bounds.open_logs,
-        remembers=None if left else key_without_plan(request, last),
+        remembers=remembers,
     )
 
 
@@ -345,9 +356,10 @@ def snapshot_after(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
 def _after_commit(plan: Plan, snapshot: Snapshot) -> Snapshot:
     committed = dict(snapshot.committed)
     if plan.moves_offsets:
-        committed.update({log: plan.seen[log] for log in plan.positions})
-        moved = (*plan.offsets_to_move, *plan.offsets_to_commit)
-        committed.update({log: plan.moved(log) for log in moved})
+        for log in plan.positions:
+            committed[log] = plan.seen[log]
+        for log in (*plan.offsets_to_move, *plan.offsets_to_commit):
+            committed[log] = plan.moved(log)
 
     before = snapshot.table or Table(plan.table_id or "", -1, None)
     table = replace(

@@ -48,7 +48,13 @@ from dataclasses import replace
 
 from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import OffsetMoved, SettingsError
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    OffsetsStorage,
+    topics_of,
+)
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
 from etl.settings.choices import OnOffsetChanged, StartAt
@@ -191,8 +197,7 @@ def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartA
         if time_ms is None:
             return StartAt.EARLIEST
         return time_ms
-    known = (*last.positions, *last.pending_starts)
-    if any(log.topic == other.topic for other in known):
+    if log.topic in topics_of((*last.positions, *last.pending_starts)):
         return StartAt.EARLIEST
     return settings.source.new_topics_starting_offsets
 
@@ -278,11 +283,11 @@ def dropped_from(
     """Return the partitions with an offset that has expired in Kafka."""
     if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
         return ()
-    return tuple(
-        log
-        for log in plan.positions
-        if is_dropped(plan, log, committed.get(log, NOTHING_COMMITTED))
-    )
+    dropped = []
+    for log in plan.positions:
+        if is_dropped(plan, log, committed.get(log, NOTHING_COMMITTED)):
+            dropped.append(log)
+    return tuple(dropped)
 
 
 def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
@@ -321,11 +326,8 @@ def off_position(found: Committed, position: int) -> int | None:
 
 def in_zookeeper_alone(plan: Plan) -> Plan:
     """Return a plan that commits in both places, reduced to its commits in ZooKeeper."""
-    return replace(
-        plan,
-        seen={log: found.in_zookeeper for log, found in plan.seen.items()},
-        offsets_in=OffsetsStorage.ZOOKEEPER,
-    )
+    seen = {log: found.in_zookeeper for log, found in plan.seen.items()}
+    return replace(plan, seen=seen, offsets_in=OffsetsStorage.ZOOKEEPER)
 
 
 def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
@@ -598,14 +600,15 @@ def up_to_date(
     """
     uncommitted, moved = apart_from(plan, committed)
     # Kafka deletes a topic's offsets together with the topic: only existing topics count.
-    dropped = tuple(log for log in dropped_from(plan, committed) if log in ends)
+    existing = [log for log in dropped_from(plan, committed) if log in ends]
+    dropped = tuple(existing)
     if not moved:
         return UpToDate(plan, plan.positions, uncommitted, dropped=dropped)
     back = []
     for log, found in moved.items():
         if found.offset is None or found.offset < plan.positions[log]:
             back.append(log)
-    reset_by_plan = _reset_by(plan)
+    reset_by_plan = reset_partitions(plan)
     reset = [log for log in moved if log in outlived or log in reset_by_plan]
     if not back and reset:
         first = min(reset)
@@ -668,8 +671,8 @@ def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> 
     return is_of_member and found.offset is not None and found.offset > plan.positions[log]
 
 
-def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
+def reset_partitions(plan: Plan) -> frozenset[BrokerPartition]:
     """Return the partitions that this plan resets: truncated or recreated."""
     if plan.kind is PlanKind.RESET:
-        return frozenset(gone.log for gone in plan.vanished)
+        return frozenset(interval.log for interval in plan.vanished)
     return frozenset()

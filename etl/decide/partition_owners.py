@@ -50,14 +50,15 @@ from etl.errors import NeedsDecision, Owned
 from etl.kafka.messages import is_of_instance
 from etl.ledger.registrations import consumer_id, consumer_of, parse_owner, thread_id
 from etl.model.partitions import (
-    NOTHING_COMMITTED,
     BrokerPartition,
     Committed,
     KafkaGroup,
     Membership,
     OffsetsStorage,
     RejectedCommit,
+    drop_keys,
     render_log,
+    select_keys,
 )
 from etl.model.plans import Plan, ReadByOthers
 from etl.model.snapshot import Ledger, OtherPipeline, PipelineState, Replay, Snapshot, UpToDate
@@ -76,14 +77,20 @@ def foreign_owners(
     owners: Mapping[BrokerPartition, str], settings: Settings
 ) -> dict[BrokerPartition, str]:
     """Return the owners that are not drivers of this pipeline."""
-    return {log: owner for log, owner in owners.items() if not _is_ours(owner, settings)}
+    foreign = {}
+    for log, owner in owners.items():
+        if not _is_ours(owner, settings):
+            foreign[log] = owner
+    return foreign
 
 
 def foreign_consumers(consumers: Iterable[str], settings: Settings) -> tuple[str, ...]:
     """Return the ids of the group's consumers that are not drivers of this pipeline."""
-    return tuple(
-        consumer for consumer in consumers if not _is_ours(thread_id(consumer, 0), settings)
-    )
+    foreign = []
+    for consumer in consumers:
+        if not _is_ours(thread_id(consumer, 0), settings):
+            foreign.append(consumer)
+    return tuple(foreign)
 
 
 def members_as_owners(
@@ -173,10 +180,13 @@ def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, 
         ours.update(snapshot.share.logs)
     plan = snapshot.ledger.newest
     if plan and is_left_to_execute(snapshot.ledger, settings):
-        ours.update(r.log for r in plan.ranges)
-    others = (log for log in (*snapshot.extents, *snapshot.leaderless) if log not in ours)
+        ours.update(plan.read_partitions)
     unknown = owner_not_known(snapshot, settings)
-    return {log: snapshot.owners.get(log, unknown) for log in others}
+    others = {}
+    for log in (*snapshot.extents, *snapshot.leaderless):
+        if log not in ours:
+            others[log] = snapshot.owners.get(log, unknown)
+    return others
 
 
 def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
@@ -193,16 +203,14 @@ def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
 
 def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapshot:
     """Return the snapshot without the partitions that are left to their owners."""
-    extents = {log: extent for log, extent in snapshot.extents.items() if log not in left}
-    extents_of_owned = {log: extent for log, extent in snapshot.extents.items() if log in left}
     owners = {}
     for log, owner in left.items():
         if log in snapshot.extents or log in snapshot.leaderless:
             owners[log] = owner
     return replace(
         snapshot,
-        extents=extents,
-        extents_of_owned=extents_of_owned,
+        extents=drop_keys(snapshot.extents, left),
+        extents_of_owned=select_keys(snapshot.extents, left),
         leaderless=snapshot.leaderless - left.keys(),
         owners=owners,
     )
@@ -216,7 +224,7 @@ def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
     """
     if plan.handed_over or snapshot.share:
         return
-    owners = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
+    owners = select_keys(snapshot.owners, plan.read_partitions)
     if owners:
         raise owned_error(
             owners, first=f"Plan {plan.number} is stored and must be executed first. "
@@ -285,7 +293,9 @@ def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
     For a dry run, which does not join the group.
     """
-    return as_if_alone(snapshot, settings) if joins_for_commands(settings) else snapshot
+    if not joins_for_commands(settings):
+        return snapshot
+    return as_if_alone(snapshot, settings)
 
 
 def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
@@ -341,7 +351,7 @@ def command_plan(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     found = with_assignment(plan, snapshot, settings, is_command=True)
     if found.share is None or not found.handed_over:
         return found
-    now = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in found.share.logs}
+    now = snapshot.committed_of(found.share.logs)
     return replace(found, seen={**found.seen, **now})
 
 

@@ -47,7 +47,7 @@ from etl.decide.tasks import (
     split_ranges,
 )
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Isolation, Lineage
+from etl.model.partitions import BrokerPartition, Isolation, Lineage
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, TookOver
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.choices import OnDataLoss, OnNoLeader
@@ -101,19 +101,24 @@ def _divide(
     budget: float,
 ) -> dict[BrokerPartition, int]:
     """Divide `budget` evenly; return the number of offsets of each partition, up to `wanted`."""
-    first = next((log for log, want in wanted.items() if want), None)
-    if first is None:
+    readable = [log for log, want in wanted.items() if want]
+    if not readable:
         return dict(wanted)
+    first = readable[0]
     # The partition that has its turn gets its smallest size before all others, even if that alone
     # exceeds the cap: otherwise it would never advance.
     least = dict.fromkeys(wanted, 0) | {first: _next(0, sizes[first])}
     left = max(0.0, budget - least[first] * weights[first])
-    level = _level([(want - least[log]) * weights[log] for log, want in wanted.items()], left)
+    costs = [(want - least[log]) * weights[log] for log, want in wanted.items()]
+    level = _level(costs, left)
     given = {}
+    given_costs = []
     for log, want in wanted.items():
         size = min(want, least[log] + int(level / weights[log]))
         given[log] = _at_most(size, sizes[log])
-    left -= sum((given[log] - least[log]) * weights[log] for log in given)
+        given_costs.append((given[log] - least[log]) * weights[log])
+    left -= sum(given_costs)
+
     # The sort is stable: `first` comes last, since it has its additional offset already.
     for log in sorted(wanted, key=lambda log: log == first):
         room = int(left / weights[log])
@@ -281,7 +286,10 @@ def plan_from(
         kind = PlanKind.INGEST
 
     before = rows_before(last, snapshot)
-    begun = {log: reading.position for log, reading in readings.items() if log not in known}
+    begun = {}
+    for log, reading in readings.items():
+        if log not in known:
+            begun[log] = reading.position
     incarnations = incarnations_begun(before, begun, snapshot)
     topic_ids = snapshot.topic_ids
     old_creations: Mapping[str, str] = {}
@@ -300,6 +308,7 @@ def plan_from(
     present = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     pending = pending_starts(present, positions, last, settings, now_ms=now_ms)
     ends = {log: reading.end_offset for log, reading in readings.items()}
+    log_starts = {log: snapshot.extents[log].log_start_offset for log in readings}
     return Plan(
         number=number,
         uid=uid,
@@ -310,7 +319,7 @@ def plan_from(
         shape=shape_of_rows(settings),
         ranges=ranges,
         positions=positions,
-        seen={log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions},
+        seen=snapshot.committed_of(positions),
         table_id=table.id,
         table_transaction_version=table.transaction_version,
         table_version=table.version,
@@ -322,7 +331,7 @@ def plan_from(
         losses=tuple(losses),
         pending_starts=pending,
         pending_offsets=pending_offsets(pending, last, snapshot, settings),
-        log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
+        log_starts=log_starts,
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number),
         incarnations=incarnations,
@@ -560,14 +569,16 @@ def tasks_of_plan(
     `parallelism`: the number of tasks that run at once. The leaders of a stored plan may have
     changed since: they are taken from the snapshot. Ranges that may expire soon are read first.
     """
-    ranges = tuple(replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in plan.ranges)
+    ranges = []
+    for r in plan.ranges:
+        ranges.append(replace(r, leader=snapshot.leaders.get(r.log, r.leader)))
     urgent = find_expiring(
         ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms
     )
     urgent_logs = {expiry.log for expiry in urgent}
     target = settings.limits.target_task_bytes
     tasks = pack_tasks(ranges, snapshot.bytes_per_offset, target, parallelism, first=urgent_logs)
-    return PlanTasks(ranges, tasks)
+    return PlanTasks(tuple(ranges), tasks)
 
 
 SHORT_RUN_BELOW_BYTES = 64 << 20

@@ -39,7 +39,7 @@ from etl.decide.reservations import reject_other_incarnation
 from etl.decide.run_requests import request_of_replacement
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
-from etl.model.partitions import BrokerPartition, uncounted
+from etl.model.partitions import BrokerPartition, select_keys, uncounted
 from etl.model.plans import LOST_WITH_LOG, Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Ledger, Replay, Snapshot, Supersede
 from etl.settings.choices import OnNoLeader
@@ -108,9 +108,10 @@ def replacement_plan(
     left = exclude_skipped((*ranges, *not_read), skipped)
     losses = (*kept, *without_losses(plan.losses, earlier), *skipped)
     lost = without_losses(_losses_of_missing(old, gone), losses)
+    ranges_left = [r for r in left if r.log not in deleted]
     return replace(
         plan,
-        ranges=tuple(r for r in left if r.log not in deleted),
+        ranges=tuple(ranges_left),
         seen={**plan.seen, **old.seen},
         previous=old.previous,
         supersedes=old.id,
@@ -343,7 +344,7 @@ def exclude_skipped(
     left = list(ranges)
     for skip in skipped:
         remaining = without_losses(left, [skip])
-        removed = sum(r.size for r in left) - sum(r.size for r in remaining)
+        removed = _size(left) - _size(remaining)
         if removed != skip.until_offset - skip.from_offset:
             raise SettingsError(
                 f"Offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's "
@@ -353,6 +354,10 @@ def exclude_skipped(
             )
         left = remaining
     return left
+
+
+def _size(ranges: Iterable[OffsetRange]) -> int:
+    return sum(r.size for r in ranges)
 
 
 def without_losses(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]:
@@ -415,6 +420,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         for r in stored.ranges:
             key_ends.setdefault(r.log, stored.positions[r.log])
     again = losses_to_read_again(stored)
+    losses = [loss for loss in stored.losses if loss not in again]
     return replace(
         stored,
         kind=PlanKind.SET,
@@ -424,7 +430,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         supersedes=stored.id,
         reason=reason,
         id="",
-        losses=tuple(loss for loss in stored.losses if loss not in again),
+        losses=tuple(losses),
         key_ends=key_ends,
         stood={},
         share=None,
@@ -443,13 +449,14 @@ def next_closing_plan(
     `number` is the table's newest plan number, `last` its plan.
     """
     empty = replace(last, kind=PlanKind.SET, ranges=(), took_over=None, losses=(), vanished=())
+    seen = {log: last.left(log) for log in last.positions}
     return replace(
         closing_plan_of(empty, reason, now_ms=now_ms),
         number=number + 1,
         previous=last.id,
         supersedes=None,
         record_epochs={},
-        seen={log: last.left(log) for log in last.positions},
+        seen=seen,
         table_id=table_id,
         table_version=table_version,
         table_transaction_version=number,
@@ -485,7 +492,7 @@ def replay_or_supersede(
         reject_recreated_or_truncated(plan, snapshot)
     reject_misaligned_offsets(starts_of(plan), snapshot, plan, is_left=True)
     _reject_leaderless_ranges(plan, snapshot, settings)
-    leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
+    leaderless = sorted(snapshot.leaderless & plan.read_partitions)
     if leaderless:
         log = leaderless[0]
         if uncounted([log], snapshot.leaders):
@@ -518,21 +525,18 @@ def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
     A plan that is executed unchanged is not replaced, so a partition that is another one now is
     left out and accepted afterwards.
     """
-    logs = {r.log for r in plan.ranges}
-    topics = {r.log.topic for r in plan.ranges}
+    topics = plan.read_topics
     return replace(
         snapshot,
-        extents={log: extent for log, extent in snapshot.extents.items() if log in logs},
-        topic_ids={topic: found for topic, found in snapshot.topic_ids.items() if topic in topics},
-        creation_ids={
-            topic: found for topic, found in snapshot.creation_ids.items() if topic in topics
-        },
+        extents=select_keys(snapshot.extents, plan.read_partitions),
+        topic_ids=select_keys(snapshot.topic_ids, topics),
+        creation_ids=select_keys(snapshot.creation_ids, topics),
     )
 
 
 def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
     """Return why a replay cannot restore all of its rows; None if it can."""
-    gone = sorted(snapshot.missing_topics & {r.log.topic for r in plan.ranges})
+    gone = sorted(snapshot.missing_topics & plan.read_topics)
     if gone:
         return f"{GIVEN_UP}: the brokers do not know the topic {gone[0]} any more"
     for r in plan.ranges:
@@ -554,7 +558,7 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
     if plan is None or ledger.applied is not None:
         return set()
     deleted = {loss.log.topic for loss in plan.losses if loss.why is LossReason.DELETED}
-    return deleted | {r.log.topic for r in plan.ranges}
+    return deleted | plan.read_topics
 
 
 def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
@@ -573,7 +577,7 @@ def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
 
 
 def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
-    gone = sorted(snapshot.missing_topics & {r.log.topic for r in plan.ranges})
+    gone = sorted(snapshot.missing_topics & plan.read_topics)
     if not gone:
         return
     others = ""
@@ -581,7 +585,7 @@ def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
         others = f" (and {len(gone) - 1:,} more topics)"
     ranges = [r for r in plan.ranges if r.log.topic in gone]
     first = ranges[0]
-    count = f"{sum(r.size for r in ranges):,} {first.log.unit}s"
+    count = f"{_size(ranges):,} {first.log.unit}s"
     raise NeedsDecision(
         f"Plan {plan.number} is stored and not in the table, and the brokers do not know its topic "
         f"any more{others}",
@@ -599,7 +603,7 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
 
     Raises BrokerUnreachable: always for a plan that is executed unchanged, else with `fail`.
     """
-    logs = snapshot.leaderless & {r.log for r in plan.ranges}
+    logs = snapshot.leaderless & plan.read_partitions
     if not logs:
         return
     log = min(logs)

@@ -65,7 +65,7 @@ from etl.decide.table_changes import (
 from etl.decide.table_rules import with_table_name
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError, TopicMissing
 from etl.ledger.plan_document import parse_plan
-from etl.model.partitions import BrokerPartition, Committed, OffsetsStorage
+from etl.model.partitions import BrokerPartition, Committed, OffsetsStorage, topics_of
 from etl.model.plans import Plan
 from etl.model.snapshot import (
     FirstRun,
@@ -147,7 +147,7 @@ def reject_retired_or_shared(snapshot: Snapshot) -> None:
     Raises NeedsDecision, SettingsError.
     """
     reject_retired(snapshot.ledger)
-    topics = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)}
+    topics = topics_of((*snapshot.extents, *snapshot.leaderless))
     reject_shared_topics(
         topics, snapshot.other_pipelines, has_plans=snapshot.ledger.newest is not None
     )
@@ -199,7 +199,7 @@ def _reject_nothing_selected(settings: Settings, of_cluster: Callable[[], Iterab
         if selected.admits(topic) and not chosen.admits(topic):
             excluded.append(topic)
     _reject_excluded(excluded)
-    found = sorted(name for name in of_cluster() if not name.startswith("__"))
+    found = [name for name in sorted(of_cluster()) if not name.startswith("__")]
     action = "Check the expressions: each must match a whole topic name"
     if found:
         action += f". The cluster has {', '.join(found[:_TOPICS_NAMED])}"

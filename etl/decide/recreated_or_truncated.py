@@ -35,8 +35,11 @@ from etl.model.partitions import (
     Lineage,
     PartitionOffsets,
     Tail,
+    drop_keys,
     quoted_log,
     render_log,
+    select_keys,
+    topics_of,
 )
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Snapshot
@@ -80,11 +83,8 @@ def leader_epochs_to_record(
     old: Plan, snapshot: Snapshot, moved: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, int]:
     """Return the leader epochs of a plan after `old`: the observed ones of moved partitions."""
-    epochs = {log: epoch for log, epoch in old.leader_epochs.items() if log not in moved}
-    for log, epoch in snapshot.leader_epochs.items():
-        if log in moved:
-            epochs[log] = epoch
-    return epochs
+    observed = select_keys(snapshot.leader_epochs, moved)
+    return {**drop_keys(old.leader_epochs, moved), **observed}
 
 
 def tails_to_record(
@@ -212,7 +212,10 @@ def reject_topics_recreated_since(
 
     Raises TopicRecreated. Deleted topics are reported by their brokers.
     """
-    recreated = [topic for topic, known_id in known.items() if now.get(topic, known_id) != known_id]
+    recreated = []
+    for topic, known_id in known.items():
+        if now.get(topic, known_id) != known_id:
+            recreated.append(topic)
     if not recreated:
         return
     topic = recreated[0]
@@ -343,8 +346,7 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
     """
     if not plan.is_executed_as_it_is:
         return
-    topics = {r.log.topic for r in plan.ranges}
-    recreated = sorted(topics.intersection(recreated_topics(plan, snapshot)))
+    recreated = sorted(plan.read_topics.intersection(recreated_topics(plan, snapshot)))
     if not recreated:
         return
     topic = recreated[0]
@@ -411,7 +413,7 @@ def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) ->
             f"if it kept it: {accept_command(names, '--not-recreated')}."
         )
     if others or same:
-        topics = sorted({log.topic for log in (*others, *same)})
+        topics = sorted(topics_of((*others, *same)))
         purpose = "To continue"
         if unknown:
             purpose = "Then for the others"
@@ -498,7 +500,7 @@ def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartit
     plan; None if unknown.
     """
     read = {r.log for r in plan.advancing}
-    epochs = {log: lineage for log, lineage in plan.record_epochs.items() if log not in read}
+    epochs = drop_keys(plan.record_epochs, read)
     if read and applied and applied.plan_id == plan.id:
         results = zip(plan.ranges, applied.receipts, strict=True)
         lineages = {log: plan.record_epochs.get(log, ()) for log in read}
@@ -557,7 +559,8 @@ def other_logs(
         return frozenset()
     recreated = recreated_topics(plan, snapshot)
     others = {log for log in snapshot.extents if log.topic in recreated}
-    others.update(cut.log for cut in truncated_partitions(plan, snapshot, positions))
+    for cut in truncated_partitions(plan, snapshot, positions):
+        others.add(cut.log)
     others.update(waiting_logs(plan, snapshot))
     return frozenset(others)
 
@@ -567,8 +570,9 @@ def truncated_partitions(
 ) -> list[Cut]:
     """Return the readable partitions that lost records below these offsets, in order."""
     exact_epochs = record_epochs(plan, snapshot.ledger.applied)
-    # The first range of each partition comes last, so that its start remains.
-    begins = {r.log: r.from_offset for r in sorted(plan.advancing, key=lambda r: -r.from_offset)}
+    begins: dict[BrokerPartition, int] = {}
+    for r in plan.advancing:
+        begins[r.log] = min(r.from_offset, begins.get(r.log, r.from_offset))
     cuts = []
     for log in sorted(positions):
         extent = snapshot.extents.get(log)

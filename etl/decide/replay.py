@@ -32,7 +32,7 @@ from etl.decide.plan import shape_of_rows
 from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or_truncated
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named, is_named, select_keys
 from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind, ReadByOthers
 from etl.model.snapshot import LoadedIntervals, Snapshot, UpToDate
 from etl.settings.sections import Settings
@@ -75,13 +75,14 @@ class ReplayRequest:
 
     def covers(self, log: BrokerPartition) -> bool:
         """True if the request includes the partition."""
-        return any(name.covers(log) for name in self.named)
+        return is_named(log, self.named)
 
     def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
         """Return the offsets of the partition that the request names as bounds."""
         if not self.covers(log):
             return ()
-        return tuple(bound for bound in (self.from_, self.until) if isinstance(bound, int))
+        offsets = [bound for bound in (self.from_, self.until) if isinstance(bound, int)]
+        return tuple(offsets)
 
 
 def _value_of(bound: Bound) -> int:
@@ -99,15 +100,15 @@ def requested_partitions(
     Raises SettingsError for a name that matches none of them, BrokerUnreachable, Owned.
     """
     for name in wanted.named:
-        if not any(name.covers(log) for log in last.positions):
+        if not name.covers_any(last.positions):
             known_topics = ", ".join(sorted(last.topics)) or "none"
             raise SettingsError(
                 f"This pipeline has loaded nothing of {name}",
                 key="--partition",
                 action=f"Check its topics and partitions: {known_topics}",
             )
-    logs = sorted(log for log in last.positions if wanted.covers(log))
-    owned = {log: snapshot.owners[log] for log in logs if log in snapshot.owners}
+    logs = [log for log in sorted(last.positions) if wanted.covers(log)]
+    owned = select_keys(snapshot.owners, logs)
     if owned:
         raise owned_error(owned)
     for log in logs:
@@ -144,7 +145,8 @@ def times_to_look_up(
                 key="--from",
                 action=action,
             )
-        moments += [(log, moment) for moment in bounds]
+        for moment in bounds:
+            moments.append((log, moment))
     return moments
 
 
@@ -237,7 +239,9 @@ def _reject_reserved(
     log: BrokerPartition, start: int, end: int, last: Plan, snapshot: Snapshot
 ) -> None:
     """Reject offsets that a backfill loads: only runs of this pipeline are replayed."""
-    table_id = snapshot.table.id if snapshot.table else None
+    table_id = None
+    if snapshot.table:
+        table_id = snapshot.table.id
     for claim in snapshot.claims.of(table_id):
         if claim.incarnation_of(log) != last.incarnations.get(log, 0):
             continue

@@ -134,7 +134,11 @@ def _reserved_against(
     if last.incarnations.get(log, 0) != incarnation:
         return []
     pipeline_start = starts_of(last)[log]
-    return [(start, min(end, pipeline_start)) for start, end in parts if start < pipeline_start]
+    below_start = []
+    for start, end in parts:
+        if start < pipeline_start:
+            below_start.append((start, min(end, pipeline_start)))
+    return below_start
 
 
 def reject_restart_of_reserved_partition(
@@ -178,8 +182,11 @@ def reserved_by_pipeline(
     if isinstance(state, UpToDate):
         ends: Mapping[BrokerPartition, int] = newest.positions
     else:
-        by_number = {plan.number: plan for plan, _ in stored}
-        ends = _ends_before(newest, by_number.get(newest.number - 1))
+        previous = None
+        for plan, _ in stored:
+            if plan.number == newest.number - 1:
+                previous = plan
+        ends = _ends_before(newest, previous)
     versions = {plan.number: plan.table_transaction_version for plan, _ in stored}
     in_table = ancestry(versions, transaction_version).numbers
     unrecorded = []
@@ -199,7 +206,13 @@ def reserved_by_pipeline(
         for r in plan.ranges:
             if plan.incarnations.get(r.log, 0) == newest.incarnations.get(r.log, 0):
                 held.setdefault(r.log, []).append((r.from_offset, r.until_offset))
-    return {log: merge_intervals(parts) for log, parts in held.items()}
+    return _merged(held)
+
+
+def _merged(
+    intervals: Mapping[BrokerPartition, list[tuple[int, int]]],
+) -> dict[BrokerPartition, list[tuple[int, int]]]:
+    return {log: merge_intervals(parts) for log, parts in intervals.items()}
 
 
 def _newest_plan(state: UpToDate | Replay | Supersede) -> Plan:
@@ -224,7 +237,7 @@ def current_reads_of_others(
     for read in (*coverage.read_by_others, *newest.read_by_others):
         if read.incarnation == newest.incarnations.get(read.log, 0):
             by_partition.setdefault(read.log, []).append((read.from_offset, read.until_offset))
-    return {log: merge_intervals(parts) for log, parts in by_partition.items()}
+    return _merged(by_partition)
 
 
 def incarnations_of(newest: Plan | None) -> dict[BrokerPartition, int]:
@@ -409,9 +422,13 @@ def plan_without_released(
         else:
             interval = interval_of(r, receipt, claim.incarnation_of(r.log))
             uncertain[r.log] = (*uncertain.get(r.log, ()), *_outside(interval, released))
-    ranges = tuple(r for r, _ in kept)
-    receipts = tuple(receipt for _, receipt in kept)
-    return replace(plan, ranges=ranges), replace(applied, receipts=receipts), uncertain
+    ranges = []
+    receipts = []
+    for r, receipt in kept:
+        ranges.append(r)
+        receipts.append(receipt)
+    plan = replace(plan, ranges=tuple(ranges))
+    return plan, replace(applied, receipts=tuple(receipts)), uncertain
 
 
 def intervals_without_released(coverage: LoadedIntervals, claim: Reservation) -> LoadedIntervals:
@@ -435,7 +452,8 @@ def ledger_without_released(
     kept, uncertain = _without_released(pruned, claim)
     uncounted = {}
     for log, intervals in uncertain.items():
-        uncounted[log] = tuple(replace(interval, rows=None) for interval in intervals)
+        without_rows = [replace(interval, rows=None) for interval in intervals]
+        uncounted[log] = tuple(without_rows)
     plans = []
     for stored_plan, result in recorded:
         plan, applied, uncertain_of_plan = plan_without_released(stored_plan, result, claim)
@@ -478,7 +496,10 @@ def _without_released(
 
 
 def _concatenate(some: _Intervals, more: _Intervals) -> _Intervals:
-    return {log: (*some.get(log, ()), *more.get(log, ())) for log in {**some, **more}}
+    together = {}
+    for log in {**some, **more}:
+        together[log] = (*some.get(log, ()), *more.get(log, ()))
+    return together
 
 
 def _outside(interval: Interval, released: Sequence[tuple[int, int]]) -> tuple[Interval, ...]:

@@ -197,7 +197,9 @@ def key_without_plan(resolved: ResolvedRequest | None, last: Plan | None) -> Run
     """Return the record of a key with nothing to read; None without a key, and if it made plans."""
     if resolved is None or resolved.request.run_key is None or request_of_key(resolved, last):
         return None
-    number = last.number if last else 0
+    number = 0
+    if last:
+        number = last.number
     request = resolved.request
     return RunKeyRecord(resolved.request.run_key, number, request.bounds.said, is_empty=True)
 
@@ -238,9 +240,10 @@ def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
             waits[log] = end
         else:
             stops[log] = end
-    now_known = [
-        log for log, end in plan.key_ends.items() if end is None and log in snapshot.extents
-    ]
+    now_known = []
+    for log, end in plan.key_ends.items():
+        if end is None and log in snapshot.extents:
+            now_known.append(log)
     open_logs = plan.bounds.open_logs + _count_open(plan.bounds.until, resolved, now_known)
     bounds = replace(plan.bounds, open_logs=open_logs)
     return PlanRequest(resolved.request.run_key, bounds, stops, waits)
@@ -250,9 +253,13 @@ def _count_open(
     until: Bound | None, resolved: ResolvedRequest, logs: Iterable[BrokerPartition]
 ) -> int:
     """Return the number of partitions without a record at or after the time of the bound."""
-    if until and until.at_ms is not None:
-        return sum(resolved.untils.get(log) is None for log in logs)
-    return 0
+    if until is None or until.at_ms is None:
+        return 0
+    count = 0
+    for log in logs:
+        if resolved.untils.get(log) is None:
+            count += 1
+    return count
 
 
 def _waited_for(
@@ -267,7 +274,9 @@ def _waited_for(
     waits: dict[BrokerPartition, int | None] = dict.fromkeys(
         (*snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     )
-    begun = last.positions if last else {}
+    begun: Mapping[BrokerPartition, int] = {}
+    if last:
+        begun = last.positions
     for log, offsets in snapshot.extents_left_alone.items():
         if log in begun:
             waits[log] = _bound_of(log, resolved.request.bounds.until, offsets, resolved)
@@ -651,7 +660,9 @@ def verdict_of(exit_code: int | None, document: Mapping[str, object] | None) -> 
     spark-submit may change the exit code, so the document counts first. A killed command leaves no
     document: it is retried, which is safe with a run key.
     """
-    reported = document.get("exit_code") if document else None
+    reported = None
+    if document:
+        reported = document.get("exit_code")
     if exit_code == 0 and reported in (0, None):
         return Verdict.DONE
     if isinstance(reported, int) and reported:

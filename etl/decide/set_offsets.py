@@ -52,12 +52,13 @@ from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
-    NOTHING_COMMITTED,
     BrokerPartition,
     Named,
     PartitionOffsets,
+    drop_keys,
     render_intervals,
     render_log,
+    select_keys,
 )
 from etl.model.plans import LOST_WITH_LOG, NO_BOUNDS, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import (
@@ -372,7 +373,7 @@ def plan_set(
         positions = {**stands.state.positions, **set_now}
     else:
         positions = {**_kept_positions(old), **set_now}
-    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
+    seen = snapshot.committed_of(positions)
 
     # The epoch of the last read record does not identify a partition at another position.
     moved = set(set_now)
@@ -387,7 +388,7 @@ def plan_set(
             seen=seen,
             previous=old.id,
             supersedes=None,
-            record_epochs=_without(record_epochs(old, snapshot.ledger.applied), moved),
+            record_epochs=drop_keys(record_epochs(old, snapshot.ledger.applied), moved),
             vanished=(),
             took_over=None,
         )
@@ -396,7 +397,7 @@ def plan_set(
             old,
             seen={**seen, **old.seen},
             supersedes=old.id,
-            record_epochs=_without(old.record_epochs, set_now),
+            record_epochs=drop_keys(old.record_epochs, set_now),
         )
 
     log_starts = dict(old.log_starts)
@@ -430,13 +431,6 @@ def plan_set(
         closes=False,
         read_by_others=metadata_named_by_command(stands.state),
     )
-
-
-def _without(
-    values: Mapping[BrokerPartition, T], partitions: Collection[BrokerPartition]
-) -> dict[BrokerPartition, T]:
-    """Return a copy of `values` without these partitions."""
-    return {log: value for log, value in values.items() if log not in partitions}
 
 
 def _request_of(stands: Standing) -> dict[str, Any]:
@@ -583,11 +577,10 @@ def leave_paused(snapshot: Snapshot) -> Snapshot:
     paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)
     if not paused:
         return snapshot
-    extents_of_paused = {log: extent for log, extent in snapshot.extents.items() if log in paused}
     return replace(
         snapshot,
-        extents=_without(snapshot.extents, paused),
-        extents_of_paused=extents_of_paused,
+        extents=drop_keys(snapshot.extents, paused),
+        extents_of_paused=select_keys(snapshot.extents, paused),
         leaderless=snapshot.leaderless - paused.keys(),
         paused=paused,
     )
@@ -695,7 +688,7 @@ def merged(
 
 def reject_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
     """Raise SettingsError if the name covers no known partition."""
-    if any(named.covers(log) for log in known):
+    if named.covers_any(known):
         return
     if named.log:
         message = f"There is no partition {named} among the topics of the conf"

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from etl.errors import LedgersDisagree
+from etl.model.partitions import topics_of
 from etl.model.plans import CommitResult, Plan, PlanKind
 from etl.model.snapshot import (
     Acknowledgement,
@@ -218,7 +219,7 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
     if not isinstance(state, FirstRun):
         plan = plan_of(state)
     partitions = (*snapshot.extents, *snapshot.leaderless)
-    unknown = {log.topic for log in partitions}
+    unknown = topics_of(partitions)
     if plan and table.transaction_version:
         unknown -= plan.topics
     for other in table.others:

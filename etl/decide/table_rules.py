@@ -175,18 +175,20 @@ def reject_impossible_columns(
         counts = Counter(name.lower() for name in names)
         duplicates = [name for name, count in counts.items() if count > 1]
         if duplicates:
-            spellings = dict.fromkeys(name for name in names if name.lower() == duplicates[0])
+            spellings = [name for name in names if name.lower() == duplicates[0]]
+            columns_shown = " and ".join(dict.fromkeys(spellings))
             message = (
-                f"The transform makes the column {' and '.join(spellings)} more than once; to "
+                f"The transform makes the column {columns_shown} more than once; to "
                 "Delta capital letters are no difference"
             )
             raise SettingsError(message, key=key, action=action)
 
-        bad = next((name for name in names if set(name) & set(_FORBIDDEN)), None)
-        if bad is not None and not with_mapping:
+        for name in names:
+            if with_mapping or not set(name) & set(_FORBIDDEN):
+                continue
             message = (
-                f"The transform makes a column {bad!r}, and Delta takes no blanks, tabs, line ends "
-                "or any of ,;{}()= in a name"
+                f"The transform makes a column {name!r}, and Delta takes no blanks, tabs, line "
+                "ends or any of ,;{}()= in a name"
             )
             raise SettingsError(message, key=key, action=action)
 
@@ -249,7 +251,9 @@ def _sql_type(kind: Any) -> str:
         return f"ARRAY<{_sql_type(kind['elementType'])}>"
     if kind["type"] == "map":
         return f"MAP<{_sql_type(kind['keyType'])}, {_sql_type(kind['valueType'])}>"
-    fields = [f"{quoted(field['name'])}: {_sql_type(field['type'])}" for field in kind["fields"]]
+    fields = []
+    for field in kind["fields"]:
+        fields.append(f"{quoted(field['name'])}: {_sql_type(field['type'])}")
     return f"STRUCT<{', '.join(fields)}>"
 
 
@@ -263,7 +267,9 @@ def _describe_type(column: str) -> str:
 
 
 def _type_name(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)
+    if isinstance(kind, str):
+        return kind
+    return json.dumps(kind)
 
 
 KEY = "table.name"
@@ -308,12 +314,13 @@ def place_in(name: str, entry: CatalogEntry) -> str:
             "creates the table"
         )
         raise _not_ours(name, message, action)
-    if any(key in entry.properties for key in _MANAGED_BY_CATALOG):
+    if entry.properties.keys() & set(_MANAGED_BY_CATALOG):
         raise managed_by_catalog(name)
 
-    lent = next((key for key in sorted(entry.properties) if _LENT.fullmatch(key)), None)
-    if lent is not None:
-        message = f"is reached by credentials that its catalog lends to Spark alone ({lent})"
+    for key in sorted(entry.properties):
+        if not _LENT.fullmatch(key):
+            continue
+        message = f"is reached by credentials that its catalog lends to Spark alone ({key})"
         action = (
             "Set table.path and table.store, with credentials of its own, if the catalog lets "
             "other clients write to the table's files"
@@ -374,11 +381,10 @@ def catalog_of(spark: Mapping[str, str]) -> str:
     """Return a digest of the Spark settings that define the catalog of a name, without possible
     secrets.
     """
-    properties = {
-        key: _OF_PERSON.sub("", value)
-        for key, value in spark.items()
-        if _OF_CATALOG.match(key) and not _SECRET.search(key)
-    }
+    properties = {}
+    for key, value in spark.items():
+        if _OF_CATALOG.match(key) and not _SECRET.search(key):
+            properties[key] = _OF_PERSON.sub("", value)
     return hashlib.sha256(json.dumps(sorted(properties.items())).encode()).hexdigest()[:16]
 
 
@@ -474,7 +480,8 @@ def not_created_error(
 
 def statement(name: str, columns: Iterable[tuple[str, str]], partition_by: Sequence[str]) -> str:
     """Return the statement that creates a Delta table of these columns: (name, Spark type)."""
-    shown = ", ".join(f"{quoted(column)} {kind}" for column, kind in columns)
+    definitions = [f"{quoted(column)} {kind}" for column, kind in columns]
+    shown = ", ".join(definitions)
     create = f"CREATE TABLE {name} ({shown}) USING delta"
     if partition_by:
         return f"{create} PARTITIONED BY ({', '.join(map(quoted, partition_by))})"
@@ -613,7 +620,10 @@ def innermost(causes: Sequence[str]) -> str:
             classes.append(found[1])
     if not classes:
         return "no known cause"
-    return next((name for name in classes if name not in _WRAPPING), classes[0])
+    for name in classes:
+        if name not in _WRAPPING:
+            return name
+    return classes[0]
 
 
 def catalog_error(
@@ -662,9 +672,10 @@ def _catalog_address(name: str, spark: Mapping[str, str]) -> tuple[str, str | No
     keys = [*_URIS, _DATABASE]
     if catalog not in ("", "spark_catalog"):
         keys = [f"spark.sql.catalog.{catalog}.uri", f"spark.sql.catalog.{catalog}", *keys]
-    key = next((key for key in keys if key in spark), None)
-    if key is None:
+    known_keys = [key for key in keys if key in spark]
+    if not known_keys:
         return "table.name", None
+    key = known_keys[0]
 
     addresses = []
     for text in spark[key].split(","):
@@ -685,7 +696,9 @@ def topics_to_check(
     the table, or found it empty, has none.
     """
     if last is None:
-        return frozenset() if has_commits else frozenset(topics)
+        if has_commits:
+            return frozenset()
+        return frozenset(topics)
     if last.rows_before is None or last.rows_before.table_id != snapshot_table_id:
         return frozenset()
     return frozenset(topics) - last.topics
@@ -694,25 +707,33 @@ def topics_to_check(
 def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
     """Return the rows that the next plan keeps: those of the last plan, and those of new topics."""
     table = snapshot.table
-    kept = last.rows_before if last else None
+    kept = None
+    if last:
+        kept = last.rows_before
     if table is None:
         return kept
     is_kept_of_table = kept is not None and kept.table_id == table.id
     if table.held is None and not is_kept_of_table:
         return kept
 
-    known = kept.held if kept is not None and is_kept_of_table else ()
-    found = {(held.log, held.incarnation): held for held in (*known, *(table.held or ()))}
+    known: tuple[HeldRows, ...] = ()
+    if kept is not None and is_kept_of_table:
+        known = kept.held
     decision = snapshot.ledger.acknowledged
     accepted: Collection[str] = ()
     if decision and accepted_version(decision, table) == table.version:
         accepted = decision.rows_of
 
     rows = []
-    for held in found.values():
+    for held in _latest((*known, *(table.held or ()))):
         is_accepted = held.is_accepted or held.log.topic in accepted
         rows.append(replace(held, is_accepted=is_accepted))
     return RowsBefore(table.id, tuple(sorted(rows)))
+
+
+def _latest(rows: Iterable[HeldRows]) -> Iterable[HeldRows]:
+    """Return the last entry of each incarnation of a partition."""
+    return {(held.log, held.incarnation): held for held in rows}.values()
 
 
 def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
@@ -725,13 +746,15 @@ def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -
         # searched, too.
         return RowsBefore(snapshot.table.id, ())
 
-    other = theirs.rows_before if theirs else None
+    other = None
+    if theirs:
+        other = theirs.rows_before
     if other is None or snapshot.table is None or other.table_id != snapshot.table.id:
         return ours
     if ours is None or ours.table_id != other.table_id:
         return other
-    found = {(held.log, held.incarnation): held for held in (*other.held, *ours.held)}
-    return RowsBefore(other.table_id, tuple(sorted(found.values())))
+    rows = _latest((*other.held, *ours.held))
+    return RowsBefore(other.table_id, tuple(sorted(rows)))
 
 
 def incarnations_begun(
@@ -771,7 +794,9 @@ def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartitio
     if table is None or before is None or before.table_id != table.id:
         return {}
 
-    begun = last.positions if last else {}
+    begun: Mapping[BrokerPartition, int] = {}
+    if last:
+        begun = last.positions
     found = {}
     for held in before.held:
         if held.log in begun or held.log not in snapshot.extents or held.is_accepted:
@@ -794,7 +819,8 @@ def unplanned_rows_error(
     """
     first = min(held)
     more = ""
-    others = len({rows.log for rows in held}) - 1
+    partitions = {rows.log for rows in held}
+    others = len(partitions) - 1
     if others == 1:
         more = f", and rows of {others:,} more partition"
     elif others:

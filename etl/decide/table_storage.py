@@ -102,7 +102,11 @@ def dictionary_columns(columns: Mapping[str, str]) -> list[str]:
 
 def delta_encoded_columns(columns: Mapping[str, str]) -> list[str]:
     """Return the columns that are encoded as differences (DELTA_BINARY_PACKED)."""
-    return [name for name, kind in columns.items() if name in _ASCENDING and kind.startswith("int")]
+    encoded = []
+    for name, kind in columns.items():
+        if name in _ASCENDING and kind.startswith("int"):
+            encoded.append(name)
+    return encoded
 
 
 def level_of(codec: Codec) -> int | None:
@@ -119,11 +123,15 @@ def name_of_file(
     defines partition values (Delta protocol, "Add File"), so other values need no escapes, which
     readers treat differently. `unique` separates attempts; it begins with the id of the write.
     """
-    suffix = "" if codec is Codec.NONE else f".{codec.value}"
+    suffix = ""
+    if codec is not Codec.NONE:
+        suffix = f".{codec.value}"
     name = f"part-{task:05d}-{attempt}-{unique}{suffix}.parquet"
     folders = []
     for column, value in values.items():
-        text = "__HIVE_DEFAULT_PARTITION__" if value is None else value
+        text = value
+        if text is None:
+            text = "__HIVE_DEFAULT_PARTITION__"
         if not _PLAIN_NAME.fullmatch(column) or not _PLAIN_NAME.fullmatch(text):
             return name
         folders.append(f"{column}={text}")
@@ -182,7 +190,9 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
     property.
     """
     text = configuration.get(KEEPS_FILES)
-    retention = interval(text) if text else timedelta()
+    retention: timedelta | None = timedelta()
+    if text:
+        retention = interval(text)
     if retention is None:
         message = f"The table's {KEEPS_FILES} is {text!r}, which is not understood"
         action = "Set it with ALTER TABLE ... SET TBLPROPERTIES, in the form: interval 30 days"
@@ -278,6 +288,9 @@ def hadoop_options(path: str, store: StoreSettings) -> EngineOptions:
     if kind is StoreKind.S3:
         bucket = f"fs.s3a.bucket.{urlsplit(path).netloc}"
         is_plaintext = (store.endpoint or "").startswith("http://")
+        has_tls = None
+        if is_plaintext:
+            has_tls = "false"
         provider = None
         if store.access_key is not None:
             provider = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
@@ -286,7 +299,7 @@ def hadoop_options(path: str, store: StoreSettings) -> EngineOptions:
                 f"{bucket}.endpoint": store.endpoint,
                 f"{bucket}.endpoint.region": _region(store),
                 f"{bucket}.path.style.access": _yes(store.endpoint is not None),
-                f"{bucket}.connection.ssl.enabled": "false" if is_plaintext else None,
+                f"{bucket}.connection.ssl.enabled": has_tls,
                 f"{bucket}.access.key": store.access_key,
                 f"{bucket}.secret.key": store.secret_key,
                 f"{bucket}.aws.credentials.provider": provider,
@@ -311,7 +324,9 @@ def _azure_elsewhere(path: str, store: StoreSettings) -> Mapping[str, str | None
     endpoint = urlsplit(store.endpoint)
     host = _host(path)
     is_plaintext = endpoint.scheme == "http"
-    default_port = 443 if endpoint.scheme == "https" else 80
+    default_port = 80
+    if endpoint.scheme == "https":
+        default_port = 443
     options = {
         f"fs.azure.abfs.endpoint.{host}": f"{endpoint.hostname}:{endpoint.port or default_port}"
     }
@@ -327,7 +342,9 @@ def _azure_elsewhere(path: str, store: StoreSettings) -> Mapping[str, str | None
 def _region(store: StoreSettings) -> str | None:
     if store.region:
         return store.region
-    return None if store.endpoint is None else _REGION_OF_ENDPOINTS
+    if store.endpoint is None:
+        return None
+    return _REGION_OF_ENDPOINTS
 
 
 def _host(path: str) -> str:
@@ -335,7 +352,9 @@ def _host(path: str) -> str:
 
 
 def _yes(value: bool) -> str | None:
-    return "true" if value else None
+    if value:
+        return "true"
+    return None
 
 
 def _given(values: Mapping[str, str | SecretRef | None]) -> EngineOptions:
@@ -377,11 +396,10 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
     kind = kind_of(path)
     if kind is StoreKind.S3:
         prefix = "spark.hadoop."
-        hadoop = {
-            key.removeprefix(prefix): value
-            for key, value in spark.items()
-            if key.startswith(prefix)
-        }
+        hadoop = {}
+        for key, value in spark.items():
+            if key.startswith(prefix):
+                hadoop[key.removeprefix(prefix)] = value
         reject_unsafe_s3a_settings(path, hadoop)
         return _log_of_s3(spark)
     if kind is not StoreKind.AZURE:
@@ -389,7 +407,7 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
 
     settings: dict[str, str] = {}
     log_stores = [f"{LOG_STORE}.{scheme}.impl" for scheme in ("abfs", "abfss")]
-    if not any(key in spark for key in (_OF_ALL, *log_stores)):
+    if not spark.keys() & {_OF_ALL, *log_stores}:
         settings = dict.fromkeys(log_stores, _OF_AZURE)
     if REDACTED not in spark:
         pattern = redacting((_KEY_OF_AZURE,), None)
@@ -450,8 +468,8 @@ def reject_unsafe_s3a_settings(path: str, hadoop: Mapping[str, str | None]) -> N
     """
     bucket = urlsplit(path).netloc
     for key in (f"fs.s3a.bucket.{bucket}.performance.flags", "fs.s3a.performance.flags"):
-        flags = {flag.lower() for flag in re.split(r"[\s,]+", hadoop.get(key) or "")}
-        if flags & {_CREATES_BLINDLY, "*"}:
+        flags = re.split(r"[\s,]+", (hadoop.get(key) or "").lower())
+        if _CREATES_BLINDLY in flags or "*" in flags:
             message = f"{key} has the flag create: commits could replace one another"
             action = "Leave `create` out of it: the other flags do no harm"
             raise SettingsError(message, key=f"spark.hadoop.{key}", action=action)
@@ -481,20 +499,26 @@ def redacting(keys: Sequence[str], pattern: str | None) -> str | None:
     None: the session's own hides them. `pattern`: the session's, in Java's syntax; None: Spark's
     default. An expression that cannot be translated counts as one that does not hide them.
     """
-    shown = _AS_SPARK_HAS_IT if pattern is None else pattern
+    shown = pattern
+    if shown is None:
+        shown = _AS_SPARK_HAS_IT
     try:
         found = java_pattern(shown)
         knows = all(found.search(key) for key in keys)
     except NotTranslated:
         knows = not keys
-    return None if knows else f"{_KEYS_OF_STORES}|{shown}"
+    if knows:
+        return None
+    return f"{_KEYS_OF_STORES}|{shown}"
 
 
 def keys_that_matter(path: str) -> tuple[str, ...]:
     """Return Hadoop's settings that `reject_unsafe_s3a_settings` checks."""
     names = ("performance.flags", "create.performance", "create.conditional.enabled")
-    of_bucket = [f"fs.s3a.bucket.{urlsplit(path).netloc}.{name}" for name in names]
-    return (*of_bucket, *(f"fs.s3a.{name}" for name in names))
+    bucket = urlsplit(path).netloc
+    of_bucket = [f"fs.s3a.bucket.{bucket}.{name}" for name in names]
+    of_all = [f"fs.s3a.{name}" for name in names]
+    return (*of_bucket, *of_all)
 
 
 def hadoop_defaults(path: str) -> dict[str, str]:
@@ -577,7 +601,9 @@ def is_same_zone(one: str, other: str) -> bool:
 
 def _meaning(zone: str) -> str:
     minutes = offset_minutes(zone)
-    return zone if minutes is None else str(minutes)
+    if minutes is None:
+        return zone
+    return str(minutes)
 
 
 def offset_minutes(zone: str) -> int | None:
@@ -588,7 +614,9 @@ def offset_minutes(zone: str) -> int | None:
     if found is None:
         return None
     minutes = int(found[2]) * 60 + int(found[3] or 0)
-    return minutes if found[1] == "+" else -minutes
+    if found[1] == "+":
+        return minutes
+    return -minutes
 
 
 def local_zone(zone: str) -> str:
@@ -601,7 +629,9 @@ def local_zone(zone: str) -> str:
     if minutes == 0:
         return UTC
     hours, rest = divmod(abs(minutes), 60)
-    sign, opposite = ("+", "-") if minutes > 0 else ("-", "+")
+    sign, opposite = "-", "+"
+    if minutes > 0:
+        sign, opposite = "+", "-"
     return f"<{sign}{hours:02d}{rest:02d}>{opposite}{hours}:{rest:02d}"
 
 

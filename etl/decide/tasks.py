@@ -216,9 +216,10 @@ def _tasks_of_leader(
     indices: Sequence[int], costs: Sequence[float], target: float, most: float
 ) -> list[tuple[int, ...]]:
     """Return even tasks of the ranges of one leader."""
-    cost = sum(costs[i] for i in indices)
+    cost = _cost(indices, costs)
     count = max(1, round(cost / target), _pieces_of_at_most(cost, most))
-    return _pack_evenly([(i,) for i in indices], costs, min(len(indices), count))
+    parts = [(i,) for i in indices]
+    return _pack_evenly(parts, costs, min(len(indices), count))
 
 
 def _merge_small(

@@ -87,10 +87,9 @@ def raw_columns(names: Sequence[str] | None = None, *, physical: bool = False) -
 
 def spark_schema(names: Sequence[str] | None = None, *, physical: bool = False) -> str:
     """Return the schema as a DDL string of Spark, e.g. `key binary, value binary, ...`."""
-    return ", ".join(
-        f"{name} {types_of(physical=physical)[name]}"
-        for name in raw_columns(names, physical=physical)
-    )
+    types = types_of(physical=physical)
+    columns = [f"{name} {types[name]}" for name in raw_columns(names, physical=physical)]
+    return ", ".join(columns)
 
 
 def row_key(*, physical: bool) -> tuple[str, ...]:
@@ -144,6 +143,7 @@ def arrow_schema(names: Sequence[str] | None = None, *, physical: bool = False) 
         "array<struct<key:string,value:binary>>": pa.list_(pa.field("element", header)),
     }
     of_columns = types_of(physical=physical)
-    return pa.schema(
-        [pa.field(name, types[of_columns[name]]) for name in raw_columns(names, physical=physical)]
-    )
+    fields = []
+    for name in raw_columns(names, physical=physical):
+        fields.append(pa.field(name, types[of_columns[name]]))
+    return pa.schema(fields)

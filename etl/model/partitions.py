@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple, Self, TypeVar
@@ -23,6 +23,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 from etl.errors import SettingsError
 
 Value = TypeVar("Value")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class BrokerFamily(str, Enum):
@@ -137,6 +139,21 @@ def values_of(
 ) -> dict[BrokerPartition, Value]:
     """Return the value of each of these partitions; partitions without one are left out."""
     return {log: values[log] for log in logs if log in values}
+
+
+def topics_of(logs: Iterable[BrokerPartition]) -> set[str]:
+    """Return the topics of these partitions."""
+    return {log.topic for log in logs}
+
+
+def select_keys(values: Mapping[K, V], keys: Collection[K]) -> dict[K, V]:
+    """Return the values of these keys, without keys that have none."""
+    return {key: value for key, value in values.items() if key in keys}
+
+
+def drop_keys(values: Mapping[K, V], keys: Collection[K]) -> dict[K, V]:
+    """Return the values of all other keys."""
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _order(log: BrokerPartition) -> tuple[str, int, int]:
@@ -261,9 +278,11 @@ def uncounted(
     topic.
     """
     there = {(log.topic, log.broker_id) for log in led}
-    return frozenset(
-        log for log in leaderless if log.is_physical and (log.topic, log.broker_id) in there
-    )
+    missing = set()
+    for log in leaderless:
+        if log.is_physical and (log.topic, log.broker_id) in there:
+            missing.add(log)
+    return frozenset(missing)
 
 
 Lineage = tuple[tuple[int, int], ...]
@@ -328,7 +347,10 @@ def parse_partition_key(topic: str, key: str) -> BrokerPartition | None:
     if not _KEY.fullmatch(key):
         return None
     broker, dash, partition = key.rpartition("-")
-    return BrokerPartition(topic, int(partition), int(broker) if dash else None)
+    broker_id = None
+    if dash:
+        broker_id = int(broker)
+    return BrokerPartition(topic, int(partition), broker_id)
 
 
 Stretch = tuple[BrokerPartition, int, int]
@@ -372,7 +394,10 @@ def parse_log(text: str) -> BrokerPartition | None:
 
 def render_intervals(stretches: Iterable[Stretch]) -> str:
     """Format intervals as `TOPIC:PARTITION:FROM-UNTIL` (until exclusive), separated by spaces."""
-    return " ".join(f"{render_log(log)}:{start}-{until}" for log, start, until in stretches)
+    texts = []
+    for log, start, until in stretches:
+        texts.append(f"{render_log(log)}:{start}-{until}")
+    return " ".join(texts)
 
 
 def parse_interval(text: str) -> Stretch | None:
@@ -578,6 +603,15 @@ class Named:
     def covers(self, log: BrokerPartition) -> bool:
         """True if the name includes the partition."""
         return log.topic == self.topic and self.log in (None, log)
+
+    def covers_any(self, logs: Iterable[BrokerPartition]) -> bool:
+        """True if the name includes one of the partitions."""
+        return any(self.covers(log) for log in logs)
+
+
+def is_named(log: BrokerPartition, names: Iterable[Named]) -> bool:
+    """True if one of the names includes the partition."""
+    return any(name.covers(log) for name in names)
 
 
 def parse_named(text: str) -> Named:

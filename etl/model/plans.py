@@ -23,6 +23,7 @@ from etl.model.partitions import (
     MemberAssignment,
     OffsetsStorage,
     Tail,
+    topics_of,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +67,11 @@ class Bounds:
         empty without bounds.
         """
         ends = (("from", self.start), ("until", self.until))
-        return " ".join(f"{word} {bound.said}" for word, bound in ends if bound)
+        texts = []
+        for word, bound in ends:
+            if bound:
+                texts.append(f"{word} {bound.said}")
+        return " ".join(texts)
 
 
 NO_BOUNDS = Bounds()
@@ -371,9 +376,19 @@ class Plan:
         return self.ranges
 
     @property
+    def read_partitions(self) -> frozenset[BrokerPartition]:
+        """The partitions that have a range."""
+        return frozenset(r.log for r in self.ranges)
+
+    @property
+    def read_topics(self) -> frozenset[str]:
+        """The topics that have a range."""
+        return frozenset(topics_of(self.read_partitions))
+
+    @property
     def topics(self) -> frozenset[str]:
         """All topics that the pipeline has read, up to this plan."""
-        return frozenset(log.topic for log in self.positions)
+        return frozenset(topics_of(self.positions))
 
     @property
     def is_physical(self) -> bool:
@@ -413,7 +428,11 @@ class Plan:
         return self._uncommitted(self.share.logs)
 
     def _uncommitted(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
-        return tuple(sorted(log for log in logs if not self.seen[log].is_at(self.positions[log])))
+        uncommitted = []
+        for log in logs:
+            if not self.seen[log].is_at(self.positions[log]):
+                uncommitted.append(log)
+        return tuple(sorted(uncommitted))
 
     @property
     def is_open(self) -> bool:
@@ -491,11 +510,12 @@ def together(several: Iterable[ByBroker]) -> dict[str, Requests]:
 
 def since(before: ByBroker, now: ByBroker) -> dict[str, Requests]:
     """Return the difference of two readings of one counter; brokers without requests are left out."""
-    return {
-        broker: more
-        for broker, requests in now.items()
-        if (more := requests - before.get(broker, NO_REQUESTS)) != NO_REQUESTS
-    }
+    differences = {}
+    for broker, requests in now.items():
+        more = requests - before.get(broker, NO_REQUESTS)
+        if more != NO_REQUESTS:
+            differences[broker] = more
+    return differences
 
 
 GAPS_KEPT = 1000  # that a receipt keeps one by one

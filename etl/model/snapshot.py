@@ -8,11 +8,12 @@ A backfill has a pipeline of its own, named `PIPELINE@NAME`: no conf can use tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from etl.model.partitions import (
+    NOTHING_COMMITTED,
     BrokerPartition,
     Committed,
     EpochEnd,
@@ -96,9 +97,10 @@ class Reservation:
         left = {}
         for log, intervals in self.stretches.items():
             position = positions.get(log, 0)
-            above = [
-                (max(start, position), until) for start, until in intervals if position < until
-            ]
+            above = []
+            for start, until in intervals:
+                if position < until:
+                    above.append((max(start, position), until))
             if above:
                 left[log] = tuple(above)
         return left
@@ -123,17 +125,20 @@ class Reservations:
     """By name."""
 
     def __iter__(self) -> Iterator[Reservation]:
-        return (one.claim for one in self.backfills)
+        for claimed in self.backfills:
+            yield claimed.claim
 
     def of(self, table_id: str | None) -> Reservations:
         """Return the reservations that may be of that table."""
-        return Reservations(
-            self.fence, tuple(one for one in self.backfills if one.claim.is_of(table_id))
-        )
+        of_table = [claimed for claimed in self.backfills if claimed.claim.is_of(table_id)]
+        return Reservations(self.fence, tuple(of_table))
 
     def named(self, name: str) -> Claimed | None:
         """Return the reservation of that name; None if there is none."""
-        return next((one for one in self.backfills if one.claim.name == name), None)
+        for claimed in self.backfills:
+            if claimed.claim.name == name:
+                return claimed
+        return None
 
 
 NO_CLAIMS = Reservations()
@@ -147,7 +152,9 @@ def backfill_pipeline(pipeline: str, name: str) -> str:
 def live_and_name(pipeline: str) -> tuple[str, str | None]:
     """Return the live pipeline, and the name of the backfill; None for the live pipeline itself."""
     live, mark, name = pipeline.partition(MARK)
-    return live, name if mark else None
+    if not mark:
+        return live, None
+    return live, name
 
 
 def is_same_pipeline(app_id: str, other: str) -> bool:
@@ -461,6 +468,10 @@ class Snapshot:
     """The session time zone that Spark has in this run."""
     live_time_zone: str | None = None
     """For a backfill: time zone of its live pipeline's newest plan."""
+
+    def committed_of(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+        """Return the committed offset of each partition, `NOTHING_COMMITTED` if it has none."""
+        return {log: self.committed.get(log, NOTHING_COMMITTED) for log in logs}
 
     @property
     def extents_left_alone(self) -> Mapping[BrokerPartition, PartitionOffsets]:

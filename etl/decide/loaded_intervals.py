@@ -145,6 +145,7 @@ def replace_span(
 
 def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
     """True if it is known for each offset of the range whether it has a row."""
+    # A range of Jafka is in bytes, and compressed it may have as many messages by chance.
     known = r.size - _size(receipt.gaps)
     return not r.log.is_physical and receipt.gaps_complete and receipt.rows == known
 
@@ -537,6 +538,7 @@ def interval_of(r: OffsetRange, receipt: RangeResult, incarnation: int = 0) -> I
     """Return the interval of a range's result, without the places of its gaps."""
     unproven = 0
     if receipt.behind_transform and r.log.is_physical:
+        # A row shows where its entry begins and not where it ends: each byte is doubtful.
         unproven = r.size
     elif receipt.behind_transform:
         unproven = receipt.missing_offsets

@@ -179,8 +179,13 @@ def starts_anew(log: BrokerPartition, settings: Settings, now_ms: int) -> int | 
 def _start_to_store(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> int | None:
     """Return a start as a time in ms; None for the first record."""
     if rule is StartAt.EARLIEST or log.is_physical:
+        # The first record is stored as a start too: otherwise a topic of which the first run could
+        # read no partition would be a new topic later. Jafka cannot look times up, so there a
+        # partition starts at its first record: nothing is passed over.
         return None
     if rule is StartAt.LATEST:
+        # The latest record is a time until the partition can be read; then brokers look it up by
+        # the timestamps of records, so by the clocks of producers and of this machine.
         return now_ms
     return int(rule)
 
@@ -223,6 +228,8 @@ def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed
     """
     position = plan.positions[log]
     seen = plan.seen[log]
+    # Each place is compared with what the plan left in it: the larger offset may hide that the other
+    # went back, and the next commit would undo that.
     moved = []
     if (
         plan.offsets_in is not OffsetsStorage.KAFKA
@@ -271,6 +278,8 @@ def plan_that_moved(found: Committed) -> int | None:
 
 def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
     """True if an offset that this plan saw in Kafka has expired there."""
+    # Brokers drop the offsets of a group without members. In ZooKeeper no offset expires, so a
+    # missing one there was set back.
     is_in_kafka = plan.moves_offsets and plan.offsets_in is not OffsetsStorage.ZOOKEEPER
     return (
         is_in_kafka and found.in_kafka.offset is None and plan.seen[log].in_kafka.offset is not None
@@ -611,6 +620,8 @@ def up_to_date(
     reset_by_plan = reset_partitions(plan)
     reset = [log for log in moved if log in outlived or log in reset_by_plan]
     if not back and reset:
+        # The ledger may be older than the reset, and the offset of the former incarnation.
+        # Followed, it would pass over records of the present one.
         first = min(reset)
         stories = None
         if first in outlived:
@@ -631,6 +642,9 @@ def up_to_date(
         if log in ends:
             followed[log] = found.offset
         else:
+            # Only ends of topics that are read now are known, so this offset may be outside its
+            # log. It stays, and the next plan's `seen` is what this pipeline committed there:
+            # otherwise that plan would set it back.
             not_followed[log] = found.offset
     positions = {**plan.positions, **followed}
     return UpToDate(plan, positions, uncommitted, followed, not_followed, dropped)

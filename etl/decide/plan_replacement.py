@@ -88,6 +88,8 @@ def replacement_plan(
         if loss in earlier or loss not in among or loss.log in deleted:
             kept.append(loss)
     skipped = _with_incarnations(state.skipped, old)
+    # The replacement reads from the same start, so it leaves out again what was skipped before, and
+    # no cap may end before these offsets: no later plan knows of them.
     skips = (*earlier, *skipped)
     _reject_leaderless_skips(skipped, snapshot)
     for skip in skipped:
@@ -310,6 +312,8 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
 
     It replaces the plan, and has no id yet.
     """
+    # A plan with these losses is stored before anything is committed: in the results alone, a crash
+    # between commit and record would lose them.
     missing = _with_incarnations(missing, plan)
     ranges = tuple(exclude_skipped(plan.ranges, missing))
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
@@ -554,6 +558,8 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
 
     Topics that it gives up as deleted do not stop a run from executing it.
     """
+    # A task cannot distinguish a deleted topic from one that is moving, so a run requests these
+    # topics before Spark starts, also those that the conf no longer names.
     plan = ledger.newest
     if plan is None or ledger.applied is not None:
         return set()

@@ -125,7 +125,8 @@ def reject_shared_topics(
 def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
     """Reject a conf with another broker type than the pipeline's newest plan.
 
-    Offsets of the two types have different meanings. Raises SettingsError.
+    Offsets of the two types have different meanings, so it is called before brokers are queried.
+    Raises SettingsError.
     """
     broker_type = settings.source.broker_type
     if plan is not None and plan.dialect is not broker_type:
@@ -360,6 +361,8 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
         return FirstRun()
     if is_accepted(ledger, plan, table, place):
         return _state_once_accepted(ledger, plan, table, in_table)
+    # Two pipelines may create one table at the same time. The table's log shows that all its rows
+    # are of another one: a copy of this pipeline's table has its rows, too, and none of its commits.
     if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
         reason = (
             "there was no table when the plan was made, and the table made since has no rows "
@@ -369,6 +372,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     _reject_another_table(ledger, plan, table, in_table)
     if in_table == number:
         return UpToDate(plan, plan.positions)
+    # Not number - 1: the two differ after an operator accepted a table without these commits.
     if in_table == plan.table_transaction_version:
         return Replay(plan)
     message = two_stories(number, in_table)

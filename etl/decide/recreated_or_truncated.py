@@ -290,6 +290,8 @@ def topic_ids_to_record(
     """Return the topic ids of the next plan: undecided partitions keep their former ids."""
     if plan is None:
         return {}
+    # Of a partition without its broker the new topic id proves nothing. It stays undecided in later
+    # plans, whatever is accepted of its topic, and stops the runs once the broker is back.
     ids = {}
     for log in set(positions).difference(decided):
         if log.is_physical and plan.positions.get(log):
@@ -632,6 +634,8 @@ def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known)
         if end_offset >= position:
             return None
         return Cut(log, position, end_offset, is_known=False)
+    # A leader under which no record was written leaves no trace in its successor's log: a lower epoch
+    # proves a truncation only if the epoch of a record batch was requested.
     is_another = known.ends_there and end.epoch < end.asked_epoch
     if end.end_offset >= position and not is_another:
         return None
@@ -730,6 +734,8 @@ def _as_planned(newest: Plan, reported: str | None, assumed: str | None) -> Clus
             f"and these brokers report {reported}"
         )
         raise NeedsDecision(message, key="source.assume_cluster_id", action=_CHECK_CLUSTER)
+    # Brokers that are upgraded begin to report an id one after the other: plans keep the name and
+    # record the id too, which reveals brokers of another cluster under the same name.
     return ClusterName(name, reported or known_id)
 
 

@@ -164,6 +164,8 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
             "began partitions, and the table's plan does not have the positions before that one"
         )
         raise NeedsDecision(message, action=run_first)
+    # One plan sets the positions: it begins where the stored one began. Otherwise the offsets that
+    # the stored one skips would be recorded twice, or not at all.
     before = dict(base.positions)
     for gap in stored.read_by_others:
         before[gap.log] = gap.until_offset

@@ -2,7 +2,7 @@
 
 A range may be split at any offset; on Jafka and Kafka 0.7 only at boundaries, at which the broker
 reports that a message begins: the loaded-until offset of the last plan, starts of segments, and the
-flushed end.
+flushed end. Earlier flushed ends are not reported any more.
 
 Lives here: splitting, packing, and the assumed sizes. Not here: settings, which callers pass as
 numbers; the caps of a plan (etl/decide/plan.py).
@@ -100,6 +100,8 @@ def split_ranges(
     Jafka is split at `boundaries` only, so its pieces may be larger.
     """
     ranges = list(wholes)
+    # Ranges are split when they are planned, for the cores that the conf gives: results are per
+    # range, a stored plan is executed unchanged, and Spark starts only if there is a plan.
     if parallelism is None:
         parallelism = ASSUMED_PARALLELISM
     even_part = bytes_of(ranges, bytes_per_offset) / max(1, parallelism)

@@ -48,7 +48,8 @@ FORMAT = 3
 WRITTEN_MAX_BYTES = 64 * 2**20
 """Largest document that is written, in bytes before compression.
 
-A larger plan is rejected; a larger commit result is written without some of its gaps.
+Any document that is written must be readable later. A larger plan is rejected; a larger commit
+result is written without some of its gaps; loaded intervals merge the oldest ones.
 """
 DOCUMENT_MAX_BYTES = 4 * WRITTEN_MAX_BYTES
 """Largest document that is parsed, in bytes after decompression.

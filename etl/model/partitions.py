@@ -602,6 +602,8 @@ class Named:
 
     def covers(self, log: BrokerPartition) -> bool:
         """True if the name includes the partition."""
+        # `clicks:0` is no partition of Jafka: each broker there has a partition 0 of its own, and
+        # `clicks:1-0` is that of broker 1.
         return log.topic == self.topic and self.log in (None, log)
 
     def covers_any(self, logs: Iterable[BrokerPartition]) -> bool:

@@ -268,8 +268,8 @@ class Plan:
     """Hash of the settings that shape rows: isolation, transform, partitioning."""
     ranges: tuple[OffsetRange, ...]
     positions: Mapping[BrokerPartition, int]
-    """The position of every log the pipeline knows, after this plan; also of those without a range
-    in it.
+    """The loaded-until offset of each partition that the pipeline knows, after this plan; also of
+    those without a range in it, and of topics that the conf no longer names.
     """
     seen: Mapping[BrokerPartition, Committed]
     """The group's offsets when the plan was made: the expected side of the compare-and-set."""
@@ -371,6 +371,8 @@ class Plan:
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:
         """Return the ranges that advance positions: all, or none of a replay."""
+        # A replay's ranges are below the positions: with them, a replacement of the plan would load
+        # its interval a second time.
         if self.kind is PlanKind.REPLAY:
             return ()
         return self.ranges

@@ -53,7 +53,6 @@ from etl.model.partitions import (
     BrokerPartition,
     Committed,
     OffsetsStorage,
-    topics_of,
 )
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
@@ -202,7 +201,8 @@ def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartA
         if time_ms is None:
             return StartAt.EARLIEST
         return time_ms
-    if log.topic in topics_of((*last.positions, *last.pending_starts)):
+    known = (*last.positions, *last.pending_starts)
+    if any(log.topic == other.topic for other in known):
         return StartAt.EARLIEST
     return settings.source.new_topics_starting_offsets
 
@@ -228,8 +228,8 @@ def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed
     """
     position = plan.positions[log]
     seen = plan.seen[log]
-    # Each place is compared with what the plan left in it: the larger offset may hide that the other
-    # went back, and the next commit would undo that.
+    # Each place is compared with what the plan left in it: the larger offset may hide that the
+    # other went back, and the next commit would undo that.
     moved = []
     if (
         plan.offsets_in is not OffsetsStorage.KAFKA

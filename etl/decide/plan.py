@@ -226,8 +226,8 @@ def plan_next(
         plan = _following_last(plan, state)
     new_partitions = plan.positions.keys() - known.keys()
     new_pending = plan.pending_starts.keys() - set(known_pending)
-    # A plan without ranges keeps the start of new partitions: `latest` would otherwise start anew at
-    # each run.
+    # A plan without ranges keeps the start of new partitions: otherwise `latest` would start anew
+    # at each run.
     if plan.ranges or plan.losses or new_partitions or new_pending:
         return plan
     return None

@@ -362,7 +362,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     if is_accepted(ledger, plan, table, place):
         return _state_once_accepted(ledger, plan, table, in_table)
     # Two pipelines may create one table at the same time. The table's log shows that all its rows
-    # are of another one: a copy of this pipeline's table has its rows, too, and none of its commits.
+    # are of another one: a copy of this pipeline's table has its rows and none of its commits.
     if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
         reason = (
             "there was no table when the plan was made, and the table made since has no rows "

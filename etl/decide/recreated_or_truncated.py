@@ -634,8 +634,8 @@ def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known)
         if end_offset >= position:
             return None
         return Cut(log, position, end_offset, is_known=False)
-    # A leader under which no record was written leaves no trace in its successor's log: a lower epoch
-    # proves a truncation only if the epoch of a record batch was requested.
+    # A leader under which no record was written leaves no trace in its successor's log: a lower
+    # epoch proves a truncation only if the epoch of a record batch was requested.
     is_another = known.ends_there and end.epoch < end.asked_epoch
     if end.end_offset >= position and not is_another:
         return None

@@ -108,7 +108,7 @@ def requested_partitions(
                 action=f"Check its topics and partitions: {known_topics}",
             )
     logs = [log for log in sorted(last.positions) if wanted.covers(log)]
-    owned = select_keys(snapshot.owners, logs)
+    owned = select_keys(snapshot.owners, set(logs))
     if owned:
         raise owned_error(owned)
     for log in logs:

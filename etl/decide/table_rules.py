@@ -314,7 +314,7 @@ def place_in(name: str, entry: CatalogEntry) -> str:
             "creates the table"
         )
         raise _not_ours(name, message, action)
-    if entry.properties.keys() & set(_MANAGED_BY_CATALOG):
+    if not entry.properties.isdisjoint(_MANAGED_BY_CATALOG):
         raise managed_by_catalog(name)
 
     for key in sorted(entry.properties):

@@ -232,6 +232,9 @@ class MisalignedOffset(CorruptData):
     inside one, or the log is damaged.
     """
 
+    FOUND_BY_READER: ClassVar[str] = "No message is at this byte position: "
+    """Begins the message of a reader, which cannot distinguish the two."""
+
 
 class RecordTooLarge(NeedsDecision):
     """A record, or what a record batch unpacks to, is more than Spark's memory takes."""

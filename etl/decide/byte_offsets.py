@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from etl.decide.offsets import starts_of
 from etl.decide.recreated_or_truncated import accept_command
-from etl.errors import MisalignedOffset, OffsetMoved, SettingsError
+from etl.errors import CorruptData, MisalignedOffset, OffsetMoved, SettingsError
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
@@ -272,6 +272,38 @@ def _is_set_by_others(plan: Plan, before: Plan | None, log: BrokerPartition, sta
     if plan.number == 1 or (before is not None and log not in before.positions):
         return True
     return bool(_moved_to(plan, log, start))
+
+
+def name_damaged_plan(damaged: CorruptData, plan: Plan) -> CorruptData:
+    """Return the error of reading a plan's ranges, with the plan and the command that skips.
+
+    On Jafka a reader cannot distinguish damaged bytes from an offset inside a message. In the plan
+    an offset that no other client set was the start of a message, so its bytes are damaged. Returns
+    the error itself if its offset is not of that kind.
+    """
+    offset = damaged.where.get("offset")
+    logs = []
+    for r in plan.ranges:
+        is_same = all(damaged.where.get(name) == value for name, value in r.log.place.items())
+        if offset is not None and is_same and r.from_offset <= offset < r.until_offset:
+            logs.append(r.log)
+    if not logs or plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
+        return damaged
+    log = logs[0]
+    is_start = starts_of(plan).get(log) == offset
+    if log.is_physical and is_start and _is_set_by_others(plan, None, log, offset):
+        return damaged
+    cause = damaged.message.removeprefix(MisalignedOffset.FOUND_BY_READER)
+    checks = damaged.action
+    if isinstance(damaged, MisalignedOffset):
+        checks = "Check the partition on the broker for damage"
+    skipped = shlex.quote(f"{render_log(log)}:{offset}-UNTIL")
+    action = (
+        f"{checks}. To leave the damaged offsets out: `etl plans supersede CONF {plan.number} "
+        f"--skip {skipped} --reason ...`, where UNTIL is the start of the next undamaged message"
+    )
+    message = f"Corrupt data in the offsets of plan {plan.number}: {cause}"
+    return type(damaged)(message, action=action, **damaged.where)
 
 
 def _start_at_committed(

@@ -169,7 +169,7 @@ def misaligned(fetched: FetchedPartition, position: int, message: str) -> Misali
     searched for.
     """
     return MisalignedOffset(
-        f"No message is at this byte position: {message}",
+        f"{MisalignedOffset.FOUND_BY_READER}{message}",
         action=(
             "Check whether another client moved the group's offset to a position inside a message, "
             "and the partition on the broker for damage"

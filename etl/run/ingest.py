@@ -18,7 +18,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets
+from etl.decide.byte_offsets import OperatorOffsets, name_damaged_plan, no_operator_offsets
 from etl.decide.member_offsets import duplicate_reads
 from etl.decide.next_step import Action, NextStep, Repair, next_step
 from etl.decide.partition_owners import owners_to_wait_for
@@ -28,7 +28,7 @@ from etl.decide.recreated_or_truncated import creations_to_compare, reject_topic
 from etl.decide.replay import give_up_replay
 from etl.decide.table_changes import reject_changes_by_others, unacknowledged
 from etl.decide.table_storage import describe_time_zones, in_time_zone
-from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
+from etl.errors import CorruptData, DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import RejectedCommit, parse_intervals
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind
@@ -432,6 +432,8 @@ def _load(
                 is_in_table = result is not None
                 _reject_recreated_topics(services, plan, snapshot, is_in_table=is_in_table)
                 return plan, result
+        except CorruptData as damaged:
+            raise name_damaged_plan(damaged, plan) from damaged
         except DataLoss as lost:
             if plan.kind is PlanKind.REPLAY:
                 plan = given_up(services, plan, lost, report)

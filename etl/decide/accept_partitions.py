@@ -5,6 +5,7 @@
     a truncated partition           at the truncation offset, by its epochs, or `--truncated-at`
     a recreated topic of Kafka      all its partitions: by `source.new_topics_starting_offsets`;
                                     with `--not-recreated`: at the loaded-until offset
+    one partition of such a topic   SettingsError if topic ids of the brokers differ
     an undecided Jafka partition    other bytes: by `source.new_topics_starting_offsets`
                                     the same bytes: at the loaded-until offset
                                     undecidable: as the operator decides, who must name it
@@ -35,6 +36,7 @@ from etl.decide.plan_replacement import (
 )
 from etl.decide.recreated_or_truncated import (
     Cut,
+    accept_command,
     compared_ids,
     creations_to_record,
     is_creation_id,
@@ -140,6 +142,7 @@ def accepted_logs(
         if wanted.covers(cut.log) and cut.log not in undecided:
             cuts[cut.log] = cut
     _reject_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
+    _reject_partitions_of_recreated_topics(wanted.named, again, old, snapshot)
     _reject_unchanged_topics(wanted.named, again, {*cuts, *waiting}, snapshot)
     if wanted.is_same_log:
         ids_of_brokers = {}
@@ -176,6 +179,32 @@ def _reject_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) 
                 action="Check with `etl offsets show CONF`, which lists all partitions; "
                 f"{FORM_OF_PARTITION}",
             )
+
+
+def _reject_partitions_of_recreated_topics(
+    names: Sequence[Named], again: Collection[str], old: Plan, snapshot: Snapshot
+) -> None:
+    """Reject a single partition of a topic that is known to be recreated. Raises SettingsError.
+
+    Its shorter partition looks truncated, and its records would count as loaded up to the
+    truncation offset. A znode id may differ because ZooKeeper was copied: then it may be truncated.
+    `again`: topics that are accepted as a whole.
+    """
+    recreated = recreated_topics(old, snapshot).keys() - again
+    for name in names:
+        ids = compared_ids(name.topic, old, snapshot)
+        if name.log is None or name.topic not in recreated or ids is None:
+            continue
+        known_id, topic_id = ids
+        if is_creation_id(topic_id):
+            continue
+        raise SettingsError(
+            f"The topic was deleted and recreated: its id is {topic_id}, plan {old.number} read "
+            f"{known_id}. Its partitions cannot be accepted one by one",
+            key="--partition",
+            **name.log.place,
+            action=f"Accept the topic as a whole: {accept_command([name.topic])}",
+        )
 
 
 def _reject_unchanged_topics(

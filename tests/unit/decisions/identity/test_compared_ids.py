@@ -12,7 +12,8 @@ from etl.decide.recreated_or_truncated import compared_ids, creations_to_record
 from etl.errors import NeedsDecision, SettingsError
 from tests.builders import plain_plan, plain_snapshot
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, accept, outside_of, run
+from tests.fakes.stories import LOGS, accept, crash_at, outside_of, run
+from tests.fakes.world import Crash, When
 
 UPGRADED, OLD = {"clicks": "id-1"}, dict[str, str]()
 
@@ -114,6 +115,46 @@ def test_the_znode_does_not_count_if_the_brokers_report_another_id() -> None:
         run(outside)
     with pytest.raises(SettingsError, match="another topic"):
         accept(outside, "clicks", is_same_log=True)
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["no stored plan", "a stored plan"])
+@pytest.mark.parametrize("end", [5, 30], ids=["shorter than our offset", "longer"])
+@pytest.mark.parametrize(("at_offset", "is_same_log"), [(None, False), (5, False), (None, True)])
+def test_a_partition_of_a_recreated_topic_is_not_accepted_by_itself(
+    stored: bool, end: int, at_offset: int | None, is_same_log: bool
+) -> None:
+    outside = loaded(UPGRADED)
+    if stored:
+        grown(outside)
+        with pytest.raises(Crash):
+            run(outside, at=crash_at("store plan", When.AFTER))
+    make_again(outside, {"clicks": "id-2"})
+    for log in outside.logs.values():
+        log.end = end
+    before = dict(outside.plans)
+    with pytest.raises(SettingsError) as rejected:
+        accept(outside, "clicks:0", at_offset=at_offset, is_same_log=is_same_log)
+    number = 2 if stored else 1
+    assert rejected.value.message == (
+        f"The topic was deleted and recreated: its id is id-2, plan {number} read id-1. Its "
+        "partitions cannot be accepted one by one"
+    )
+    assert rejected.value.where == {"key": "--partition", "topic": "clicks", "partition": 0}
+    assert rejected.value.action == (
+        "Accept the topic as a whole: etl topics accept-changes CONF -p clicks --reason ..."
+    )
+    assert (rejected.value.exit_code, outside.plans) == (2, before)
+    accept(outside, "clicks", "clicks:0")
+    run(outside)
+    there = {(log, 1, at) for log in LOGS for at in range(end)}
+    assert set(outside.records()) >= there and max(outside.records().values()) == 1
+
+
+def test_a_truncated_partition_is_accepted_by_itself_if_only_the_znode_id_differs() -> None:
+    outside = loaded(OLD)
+    outside.creation_ids = {"clicks": "zxid-9"}
+    outside.logs[LOGS[0]].cut(10)
+    assert accept(outside, "clicks:0").positions[LOGS[0]] == 10
 
 
 def test_ids_of_two_kinds_are_not_compared() -> None:

@@ -153,7 +153,7 @@ def _reject_members_elsewhere(snapshot: Snapshot, group: GroupSettings) -> None:
         raise Owned(
             f"Consumers are alive in Kafka's own group of this name: {names}",
             action=(
-                "Check that they are stopped: offsets_storage: zookeeper divides the partitions "
+                "Check that they are stopped: group.offsets_storage: zookeeper divides partitions "
                 "among consumers that are registered in ZooKeeper alone"
             ),
         )
@@ -163,7 +163,7 @@ def _reject_members_elsewhere(snapshot: Snapshot, group: GroupSettings) -> None:
         raise Owned(
             f"Consumers of the group are registered in ZooKeeper: {names}",
             action=(
-                "Check that they are stopped: membership: coordinator divides the partitions "
+                "Check that they are stopped: group.offsets_storage: kafka divides the partitions "
                 "among members of Kafka's own group alone"
             ),
         )

@@ -2,10 +2,10 @@
 
 It runs `etl run`, `etl replay`, `etl backfills run` or a command of `etl plans` ("plans
 supersede"), which sends itself SIGKILL, or another signal of `signal.Signals` (INT, TERM, STOP),
-when it would begin VERB. VERB is a method of `services.Services` (observe, store, claiming, fetch,
-append, record, commit, tidy, ...), or `half_record` (losses are written, the result is not),
-`half_commit` (half of the offsets are moved) or `superseded` (another plan took the number of the
-stored one).
+when it would begin VERB. VERB is a method of `etl.run.service_interfaces.Services` (observe, store,
+claiming, fetch, append, record, commit, tidy, ...), or `half_record` (losses are written, the
+result is not), `half_commit` (half of the offsets are moved) or `superseded` (another plan took the
+number of the stored one).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HALF_RECORD, HALF_COMMIT, SUPERSEDED = "half_record", "half_commit", "superseded
 
 
 class Dying:
-    """A services that sends this process `kind` before the first call of `verb`; every other call
+    """Services that send this process `kind` before the first call of `verb`; every other call
     goes through.
     """
 

@@ -138,7 +138,7 @@ class ClaimsOfRun:
 
 
 class BackfillVerbs:
-    """Services of a backfill: begin, abandon, settle. See `services.Services`."""
+    """Services of a backfill: begin, abandon, settle. See `Services`."""
 
     settings: Settings
     ledger: PlanLedger
@@ -149,12 +149,12 @@ class BackfillVerbs:
         raise NotImplementedError
 
     def claim(self) -> Claimed | None:
-        """See `services.Services`."""
+        """See `Services`."""
         name = live_and_name(self.settings.pipeline)[1]
         return self.claims.store.read_one(name) if name else None
 
     def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
-        """See `services.Services`."""
+        """See `Services`."""
         plans = []
         for plan in self.ledger.read_plans():
             has_result = self.ledger.read_record_of(plan) is not None
@@ -162,7 +162,7 @@ class BackfillVerbs:
         return tuple(plans)
 
     def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         self.reject_unwritable(plan)
         self.claims.store.begin(claim, plan, self.claims.seen.fence)
 
@@ -172,14 +172,14 @@ class BackfillVerbs:
         raise NotImplementedError
 
     def backfill_in_table(self, name: str) -> int | None:
-        """See `services.Services`."""
+        """See `Services`."""
         table = open_table(self.settings.table.path)
         if table is None:
             return None
         return table.transaction_version(backfill_pipeline(self.app_id, name))
 
     def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         own = self.claims.own
         if own is None:
             raise Owned("The backfill was not observed", action="Run the command again")
@@ -191,7 +191,7 @@ class BackfillVerbs:
         self.claims.own = Claimed(claim, own.version + 1)
 
     def settle_backfill(self, claim: Reservation) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         if self.claims.own is None:
             raise Owned("The backfill was not observed", action="Run the command again")
         self.claims.store.settle(claim, self.claims.own.version)
@@ -302,7 +302,7 @@ def unspoken(settings: Settings, spoken: SupportedMembership) -> SettingsError |
 
 
 class MembershipVerbs:
-    """Services of a group member. See `services.Services`."""
+    """Services of a group member. See `Services`."""
 
     settings: Settings
     zookeeper: ZooKeeper
@@ -314,7 +314,7 @@ class MembershipVerbs:
     _coordinated: CoordinatedMember | None = None
 
     def member(self) -> Member | None:
-        """See `services.Services`."""
+        """See `Services`."""
         if self.settings.group.membership is Membership.ZOOKEEPER:
             self._registered = zookeeper_member(self.settings, self.zookeeper, self.run_id)
             return self._registered
@@ -324,7 +324,7 @@ class MembershipVerbs:
         return None
 
     def fence(self, plan: Plan) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
             return
         if plan.is_open:
@@ -343,7 +343,7 @@ class MembershipVerbs:
             write_mark(self.ledger, replace(plan, is_void=True))
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
-        """See `services.Services`. A commit without an answer may still arrive, so its membership
+        """See `Services`. A commit without an answer may still arrive, so its membership
         ends then.
         """
         if (
@@ -398,7 +398,7 @@ class MembershipVerbs:
 
 
 class PlanStore(MembershipVerbs):
-    """Services that store plans. See `services.Services`."""
+    """Services that store plans. See `Services`."""
 
     claims: ClaimsOfRun
     _lock: DriverLock
@@ -410,7 +410,7 @@ class PlanStore(MembershipVerbs):
         raise NotImplementedError
 
     def store(self, plan: Plan) -> RejectedCommit | None:
-        """See `services.Services`. Rejects an unwritable table and a failing transform: a stored
+        """See `Services`. Rejects an unwritable table and a failing transform: a stored
         plan must be executable.
         """
         self.reject_unwritable(plan)
@@ -430,7 +430,7 @@ class PlanStore(MembershipVerbs):
         return self._written(plan, write, is_handed_over=bool(plan.handed_over))
 
     def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
-        """See `services.Services`."""
+        """See `Services`."""
         version = ledger.newest_version
         if version is None:
             raise LedgersDisagree(
@@ -469,7 +469,7 @@ class PlanStore(MembershipVerbs):
 
 
 class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
-    """`services.Services` on real ZooKeeper, brokers, Spark and Delta."""
+    """`Services` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
         self,
@@ -525,11 +525,11 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             yield
 
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
-        """See `services.Services`; `named` are offsets that an operator names."""
+        """See `Services`; `named` are offsets that an operator names."""
         return self._saw(self._observer.observe(named))
 
     def observe_ledgers(self) -> Snapshot:
-        """See `services.Services`."""
+        """See `Services`."""
         return self._saw(self._observer.observe_ledgers())
 
     def _saw(self, seen: ObservedState) -> Snapshot:
@@ -540,36 +540,36 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return seen.snapshot
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         self._owners.wait_until_gone(logs, wait_s=self.settings.ledger.lock_timeout_s)
 
     def new_uid(self) -> str:
-        """See `services.Services`."""
+        """See `Services`."""
         return new_uid()
 
     def now_ms(self) -> int:
-        """See `services.Services`."""
+        """See `Services`."""
         return now_ms()
 
     def remember(self, key: RunKeyRecord, *, after: int) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         ledger_side_documents.remember(self.ledger, key, after=after)
 
     def adopt(self, plan: Plan) -> Ledger:
-        """See `services.Services`."""
+        """See `Services`."""
         losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
         return adopt_commits(plan, self.ledger, self.settings, self.app_id)
 
     def read_ledger(self) -> Ledger:
-        """See `services.Services`."""
+        """See `Services`."""
         return self.ledger.read_ledger()
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         ledger_side_documents.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
-        """See `services.Services`; with `group.mode: observe` nothing is claimed, and a member
+        """See `Services`; with `group.mode: observe` nothing is claimed, and a member
         owns its assignment.
         """
         if self.settings.group.mode is not OwnershipMode.CLAIM:
@@ -578,7 +578,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return self._owners.claiming(logs, self.run_id)
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
-        """See `services.Services`. Spark is not started for a writer that takes no rows. Raises
+        """See `Services`. Spark is not started for a writer that takes no rows. Raises
         NoExclusiveCreate for an older plan if the store no longer separates two writers.
         """
         self._require_exclusive_create(plan, shown_by=plan)
@@ -606,11 +606,11 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             return Load(writer, rows)
 
     def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
-        """See `services.Services`."""
+        """See `Services`."""
         return writer_in_words(plan, snapshot, self.settings)
 
     def append(self, plan: Plan, rows: Load) -> tuple[CommitResult | None, Table | None]:
-        """See `services.Services`. Raises TableUnreachable when the append left no trace."""
+        """See `Services`. Raises TableUnreachable when the append left no trace."""
         table, ledger = self.settings.table, self._seen_ledger
         to = Destination(
             table.path,
@@ -638,14 +638,14 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return self._applied(plan, outcome), outcome.table
 
     def record(self, plan: Plan, applied: CommitResult | None) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         # Losses are first, so that a plan with a result has its losses in the losses table.
         losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
         if applied:
             self.ledger.record_applied(applied)
 
     def recount(self, plan: Plan) -> CommitResult | None:
-        """See `services.Services`. If the table's log lost the commit, rows are counted in the
+        """See `Services`. If the table's log lost the commit, rows are counted in the
         current table.
         """
         outcome = read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
@@ -658,7 +658,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
     def commit(
         self, plan: Plan, logs: Collection[BrokerPartition] | None = None
     ) -> Mapping[BrokerPartition, Committed]:
-        """See `services.Services`. Raises Owned if another driver of this pipeline stored a later
+        """See `Services`. Raises Owned if another driver of this pipeline stored a later
         plan.
         """
         if plan.is_of_member and (logs is None or self.is_member):

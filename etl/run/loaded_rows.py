@@ -146,7 +146,7 @@ class PutInto:
 
 
 class LoadedRows:
-    """Services that read earlier results. See `services.Services`."""
+    """Services that read earlier results. See `Services`."""
 
     settings: Settings
     ledger: PlanLedger
@@ -161,20 +161,20 @@ class LoadedRows:
         return recount_rows(plan, None, self.settings)
 
     def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
-        """See `services.Services`."""
+        """See `Services`."""
         counted = recount_rows(plan, None, self.settings, gaps_max=GAPS_IN_MEMORY)
         if counted.uncounted:
             return None
         return counted.receipts
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
-        """See `services.Services`."""
+        """See `Services`."""
         return ledger_side_documents.read_all_loaded_intervals(self.ledger, transaction_version)
 
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]
     ) -> Mapping[tuple[BrokerPartition, int], int]:
-        """See `services.Services`. One request per broker and time. Raises SettingsError if a
+        """See `Services`. One request per broker and time. Raises SettingsError if a
         partition cannot be searched.
         """
         found: dict[tuple[BrokerPartition, int], int] = {}
@@ -188,15 +188,15 @@ class LoadedRows:
         return found
 
     def tidy(self) -> None:
-        """See `services.Services`."""
+        """See `Services`."""
         ledger_side_documents.prune(self.ledger)
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """See `services.Services`."""
+        """See `Services`."""
         return self._discovery.creations_of(topics)
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
-        """See `services.Services`. Starts Spark."""
+        """See `Services`. Starts Spark."""
         from etl.io.delta.offsets_of_rows import replaceable, rows_there
 
         replaceable(self.settings.table.path)

@@ -33,7 +33,9 @@ from etl.decide.inherit_pipeline import (
     plan_inheritance,
     predecessor_of,
     reject_unloaded_gap,
+    retirement_of_predecessor,
     state_of_itself,
+    taken_over_by,
 )
 from etl.decide.loaded_intervals import with_backfills
 from etl.decide.member_offsets import as_left_to_others
@@ -70,7 +72,6 @@ from etl.model.snapshot import (
     PipelineState,
     RebuildFromTable,
     ReservationState,
-    Retirement,
     Snapshot,
     Table,
     UpToDate,
@@ -342,7 +343,7 @@ def _close_plan(
 
 def _taken_over_by(settings: Settings) -> str:
     """Return the reason that retirements and closing plans store."""
-    return f"taken over by {settings.group.id}/{settings.pipeline}"
+    return taken_over_by(f"{settings.group.id}/{settings.pipeline}")
 
 
 @contextmanager
@@ -372,10 +373,14 @@ def _retire(
     services: LiveServices, other_ledger: PlanLedger | None, snapshot: Snapshot, reason: str
 ) -> None:
     """Retire the predecessor, if any, and end this pipeline's own retirement."""
-    if other_ledger and not other_ledger.read_retirement():
+    if other_ledger:
+        before = other_ledger.read_retirement()
         successor = f"{services.settings.group.id}/{services.settings.pipeline}"
-        text = f"{_taken_over_by(services.settings)}: {reason}"
-        other_ledger.retire(Retirement(text, now_ms(), successor))
+        retirement = retirement_of_predecessor(
+            before, successor=successor, reason=reason, at_ms=now_ms()
+        )
+        if retirement:
+            other_ledger.retire(retirement, before=before)
     if snapshot.ledger.retired:
         services.ledger.resume(pipelines_version=services.ledger.pipelines_version() or 0)
         services.observe()  # the group's pipelines have changed

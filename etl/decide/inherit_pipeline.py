@@ -54,6 +54,7 @@ from etl.model.snapshot import (
     PipelineState,
     RebuildFromTable,
     Replay,
+    Retirement,
     Snapshot,
     Supersede,
     UpToDate,
@@ -162,6 +163,27 @@ def _reject_other_brokers(
             topic=topic,
             action=action,
         )
+
+
+def taken_over_by(successor: str) -> str:
+    """Return the reason that retirements and closing plans store. `successor`: GROUP/PIPELINE."""
+    return f"taken over by {successor}"
+
+
+def retirement_of_predecessor(
+    before: Retirement | None, *, successor: str, reason: str, at_ms: int
+) -> Retirement | None:
+    """Return the retirement to store for an inherited pipeline; None if it was inherited before.
+
+    An operator may have retired it. Without the name of the successor, `etl pipelines resume` would
+    put it in service again, though the successor continued from its loaded-until offsets.
+    """
+    text = f"{taken_over_by(successor)}: {reason}"
+    if before:
+        if before.taken_over_by:
+            return None
+        text += f" (retired before: {before.reason})"
+    return Retirement(text, at_ms, successor)
 
 
 def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:

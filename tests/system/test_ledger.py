@@ -249,6 +249,12 @@ def test_a_retired_pipeline_leaves_its_topics_to_others_until_it_is_resumed(
     assert ledger.read_ledger().retired == Retirement("moved", 5) and other.other_pipelines() == {}
     with pytest.raises(Owned):
         ledger.retire(Retirement("again", 6))
+    inherited = Retirement("taken over", 7, "g/other")
+    with pytest.raises(Owned):
+        ledger.retire(inherited, before=Retirement("again", 6))
+    assert ledger.read_retirement() == Retirement("moved", 5)
+    ledger.retire(inherited, before=Retirement("moved", 5))
+    assert ledger.read_retirement() == inherited
     version = ledger.pipelines_version()
     assert version is not None
     other.store_plan(first, pipelines_version=version)

@@ -85,6 +85,31 @@ def test_a_renamed_group_is_rejected_until_it_inherits_and_then_loads_nothing_tw
     assert sum(pipeline.in_table().values()) == 100
 
 
+def test_a_pipeline_that_was_retired_and_then_inherited_is_not_resumed(
+    pipeline: Pipeline, renamed: Pipeline
+) -> None:
+    successor = f"{renamed.group}/clicks"
+    assert pipeline.door("pipelines", "retire", after=("--reason", "rests")).code == 0
+    assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+    refused(
+        pipeline.door("pipelines", "resume", after=("--reason", "back")),
+        2,
+        f"Pipeline clicks was inherited by {successor}",
+        f"`etl pipelines inherit CONF --predecessor {successor} --reason ...`",
+    )
+    refused(
+        pipeline.run(),
+        5,
+        f"was retired: taken over by {successor}: renamed (retired before: rests)",
+        f"inherit CONF --predecessor {successor}",
+    )
+    [kept] = pipeline.door("pipelines", "list").document["pipelines"]
+    assert kept["state"] == "taken over"
+    renamed.produce(20)
+    renamed.ran()
+    assert pipeline.is_whole()
+
+
 @pytest.mark.long
 def test_an_unexecuted_inheritance_is_withdrawn_and_an_executed_one_is_inherited_whole(
     pipeline: Pipeline,

@@ -542,16 +542,26 @@ class PlanLedger:
         found = self.zookeeper.read(path)
         return ledger_documents.parse_retirement(found[0], path=path) if found else None
 
-    def retire(self, retirement: Retirement) -> None:
+    def retire(self, retirement: Retirement, *, before: Retirement | None = None) -> None:
         """Take the pipeline out of service; nothing is deleted.
 
-        Raises Owned if it is retired already.
+        `before`: the retirement to replace. Raises Owned if there is another one.
         """
         payload = ledger_documents.render_retirement(retirement)
-        if not self.zookeeper.create(self.paths.retired, payload):
+        path = self.paths.retired
+        if before is None:
+            is_stored = self.zookeeper.create(path, payload)
+        else:
+            found = self.zookeeper.read(path)
+            is_stored = (
+                found is not None
+                and ledger_documents.parse_retirement(found[0], path=path) == before
+                and self.zookeeper.replace(path, payload, version=found[1])
+            )
+        if not is_stored:
             raise Owned(
                 "Another operator retired this pipeline at the same time",
-                znode=self.paths.retired,
+                znode=path,
                 action="Check the pipeline with `etl pipelines list`",
             )
 

@@ -13,6 +13,7 @@ from etl.decide.inherit_pipeline import (
     plan_inheritance,
     predecessor_of,
     reject_unloaded_gap,
+    retirement_of_predecessor,
     state_of_itself,
     state_of_own_ledger,
 )
@@ -30,6 +31,7 @@ from etl.model.snapshot import (
     OtherPipeline,
     PipelineState,
     Replay,
+    Retirement,
     Snapshot,
     Supersede,
     Table,
@@ -50,6 +52,28 @@ from tests.fakes.stories import (
 )
 from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 from tests.fakes.world import Crash, When
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, Retirement("taken over by new/clicks: renamed", 9, "new/clicks")),
+        (
+            Retirement("stop", 1),
+            Retirement("taken over by new/clicks: renamed (retired before: stop)", 9, "new/clicks"),
+        ),
+        (Retirement("taken over by third/clicks: moved", 1, "third/clicks"), None),
+        (Retirement("taken over by new/clicks: renamed", 1, "new/clicks"), None),
+    ],
+    ids=["in service", "retired by hand", "inherited by a third one", "inherited already"],
+)
+def test_an_inherited_pipeline_is_retired_with_the_name_of_its_successor(
+    before: Retirement | None, after: Retirement | None
+) -> None:
+    assert (
+        retirement_of_predecessor(before, successor="new/clicks", reason="renamed", at_ms=9)
+        == after
+    )
 
 
 def inherited_plan(outside: Outside) -> Plan:

@@ -37,6 +37,7 @@ from etl.commands.doctor_machine import (
     ok,
 )
 from etl.commands.plans import preview_of
+from etl.decide.lag import progress_of_table
 from etl.decide.offsets import starts_of
 from etl.decide.reconcile import plan_in_force
 from etl.decide.recreated_or_truncated import reject_recreated_or_truncated
@@ -141,7 +142,7 @@ def check_snapshot(
     which the check "group" covers.
     """
     yield from _open_transactions("open transactions", snapshot)
-    yield from _paused_partitions("paused logs", snapshot)
+    yield from _paused_partitions("paused logs", snapshot, settings)
     yield from _missing_topic_ids("topic ids", snapshot)
     snapshot, found = standing_without_paused(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Supersede) else None
@@ -171,10 +172,11 @@ def _open_transactions(name: str, snapshot: Snapshot) -> Iterator[Line]:
         yield advice(name, sentence, to_do)
 
 
-def _paused_partitions(name: str, snapshot: Snapshot) -> Iterator[Line]:
+def _paused_partitions(name: str, snapshot: Snapshot, settings: Settings) -> Iterator[Line]:
     """Return a line for each pause: no run reads these partitions, and retention continues."""
     to_do = "Run `etl topics resume CONF -p PARTITION --reason ...` before its records expire"
-    for sentence in describe_paused(snapshot, now_ms=now_ms()):
+    so_far = progress_of_table(snapshot, settings)
+    for sentence in describe_paused(snapshot, so_far, settings, now_ms=now_ms()):
         yield advice(name, sentence, to_do)
 
 

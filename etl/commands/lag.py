@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from etl.audit.compare_rows import AuditedLog, Expected
 from etl.commands.expected_rows import expected_of_all, loaded_plans, read_both_ledgers
-from etl.decide.lag import Progress, lag_of, progress_of
+from etl.decide.lag import Progress, lag_of, progress_of, unread_starts
 from etl.decide.loaded_intervals import ExplainedOffsets, TableGap, explain_missing, find_gaps
 from etl.decide.reconcile import compare, naming_table, reject_missing_topics, where_we_stand
 from etl.decide.run_requests import TimeInterval, incomplete_partitions, split_into_intervals
@@ -44,7 +44,6 @@ from etl.report.lag import (
     describe_pause,
     lags_at,
     paused_partitions,
-    unread_from,
 )
 from etl.run.before_and_after import open_discovery, open_services
 from etl.run.discovery import Discovery
@@ -60,7 +59,7 @@ class Offsets:
 
     rows: list[dict[str, Any]]
     refusal: NeedsDecision | None = None
-    """The error that a run would raise, else None.
+    """The error of a run if a loaded-until offset or lag is unknown. A moved offset is none.
 
     If the ledgers disagree, no row has a loaded-until offset or a lag. Recreated and truncated
     partitions have no lag.
@@ -75,7 +74,7 @@ def offsets(settings: Settings) -> Offsets:
 
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     """Return the offsets of a snapshot."""
-    loaded, refusal = loaded_offsets(snapshot, settings)
+    so_far, refusal = progress_or_refusal(snapshot, settings)
     logs = sorted(logs_of(snapshot))
     paused = paused_logs(logs, snapshot.pauses)
     rows = []
@@ -89,30 +88,31 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
             "lag": None,
             "paused": describe_pause(paused.get(log)),
         }
-        if loaded:
-            row["loaded_until"] = loaded.positions.get(log)
-            row["lag"] = lag_of(log, snapshot, loaded, settings)
+        if so_far:
+            row["loaded_until"] = so_far.positions.get(log)
+            row["lag"] = lag_of(log, snapshot, so_far, settings)
         rows.append(row)
     return Offsets(rows, refusal)
 
 
-def loaded_offsets(
+def progress_or_refusal(
     snapshot: Snapshot, settings: Settings
 ) -> tuple[Progress | None, NeedsDecision | None]:
-    """Return what the table holds, and the error of a run if something is unknown.
+    """Return the progress of the pipeline, and the error of a run if some of it is unknown.
 
-    The first is None if the ledgers disagree.
+    The progress is None if the ledgers disagree. Raises SettingsError for a conf with another
+    broker type than the newest plan, and NeedsDecision for commits that a run rejects.
     """
     try:
         with naming_table(settings):
             state = compare(snapshot.ledger, snapshot.table, settings.table.place)
-            loaded = progress_of(state, snapshot)
     except LedgersDisagree as error:
         return None, error
     # on these errors a run makes no plan, and the content of the table is known nevertheless
     with contextlib.suppress(LedgersDisagree, OffsetMoved):
-        loaded = progress_of(where_we_stand(snapshot, settings), snapshot)
-    return loaded, loaded.refusal
+        state = where_we_stand(snapshot, settings)
+    so_far = progress_of(state, snapshot)
+    return so_far, so_far.refusal
 
 
 def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]]:
@@ -157,8 +157,8 @@ def read_oldest_unread(
 
 def first_unread_offsets(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, int]:
     """Return the first unread offset of each partition that lags."""
-    loaded, _ = loaded_offsets(snapshot, settings)
-    return unread_from(snapshot, loaded, settings)
+    so_far, _ = progress_or_refusal(snapshot, settings)
+    return unread_starts(snapshot.extents, snapshot, so_far, settings)
 
 
 def lags_of(
@@ -169,8 +169,8 @@ def lags_of(
     now_ms: int,
 ) -> Lags:
     """Return the lag of a snapshot; `oldest`: the oldest unread records."""
-    loaded, refusal = loaded_offsets(snapshot, settings)
-    return lags_at(snapshot, loaded, settings, oldest, now_ms=now_ms, refusal=refusal)
+    so_far, refusal = progress_or_refusal(snapshot, settings)
+    return lags_at(snapshot, so_far, settings, oldest, now_ms=now_ms, refusal=refusal)
 
 
 # -- etl topics ready-to-load
@@ -407,7 +407,8 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
     requested = list(split_into_intervals(whole, every))
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
-        loaded = _loaded_offsets(services)
+        so_far, _ = progress_or_refusal(snapshot, settings)
+        of_ledger = _ledger_offsets(services)
         with Discovery(settings, services.zookeeper).open_cluster() as cluster:
             bounds = _bounds(cluster, list(snapshot.extents), requested)
 
@@ -419,7 +420,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
     settled = {}
     for log in bounds:
         incarnation = newest.incarnations.get(log, 0) if newest else 0
-        known = loaded.get(AuditedLog(log, incarnation), _NO_OFFSETS)
+        known = of_ledger.get(AuditedLog(log, incarnation), _NO_OFFSETS)
         in_table[log] = known.in_table
         lost[log] = known.lost
         read_by_others[log] = known.read_by_others
@@ -446,7 +447,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
         explain_missing(bounds, in_table, lost, begins, read_by_others),
         tuple(unled),
         tuple(find_gaps(requested, bounds_of_paused, settled, starts)),
-        paused_partitions(snapshot, now_ms=now_ms()),
+        paused_partitions(snapshot, so_far, settings, now_ms=now_ms()),
     )
 
 
@@ -477,7 +478,7 @@ class _LedgerOffsets(NamedTuple):
 _NO_OFFSETS = _LedgerOffsets([], [], [])
 
 
-def _loaded_offsets(services: LiveServices) -> dict[AuditedLog, _LedgerOffsets]:
+def _ledger_offsets(services: LiveServices) -> dict[AuditedLog, _LedgerOffsets]:
     ledgers = read_both_ledgers(services)
     if ledgers.table is None:
         return {}

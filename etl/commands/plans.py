@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.decide.lag import Expiring, find_expiring, progress_of, total_lag
+from etl.decide.lag import Expiring, find_expiring, progress_of, progress_of_table, total_lag
 from etl.decide.next_step import Action, NextStep, steps_ahead
 from etl.decide.plan import tasks_of_plan
 from etl.decide.table_rules import unknown_name_error
@@ -271,9 +271,11 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
             notes.append(cluster_sentence)
         notes += describe_time_zones(plans[0], snapshot)
     first = steps[0]
+    so_far = progress_of_table(snapshot, settings)
     lag = 0
     if first.state:
-        lag = total_lag(snapshot, progress_of(first.state, snapshot), settings)
+        so_far = progress_of(first.state, snapshot)
+        lag = total_lag(snapshot, so_far, settings)
     summary = "the next run " + "; then it ".join(_describe_step(step) for step in steps)
     return Preview(
         "; ".join([summary, *notes]),
@@ -283,7 +285,7 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
         lag,
         left=tuple(describe_by_owner(first.snapshot.owners)),
         leaderless=tuple(describe_leaderless(first.snapshot.leaderless, snapshot.leaders)),
-        paused=tuple(describe_paused(snapshot, now_ms=now)),
+        paused=tuple(describe_paused(snapshot, so_far, settings, now_ms=now)),
         expires_soon=expires_soon,
     )
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from etl.decide.offsets import start_of, starts_of
+from etl.decide.reconcile import compare, naming_table
 from etl.decide.recreated_or_truncated import other_logs, reject_recreated_or_truncated
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, OldestRecord
@@ -57,6 +58,19 @@ def progress_of(state: PipelineState, snapshot: Snapshot) -> Progress:
     if isinstance(state, Replay):
         return _reached(state.plan, starts, state.plan.positions, snapshot)
     return _reached(state.plan, starts, starts, snapshot)
+
+
+def progress_of_table(snapshot: Snapshot, settings: Settings) -> Progress | None:
+    """Return the progress by ledger and table; None if they disagree.
+
+    It does not depend on committed offsets.
+    """
+    try:
+        with naming_table(settings):
+            state = compare(snapshot.ledger, snapshot.table, settings.table.place)
+    except NeedsDecision:
+        return None
+    return progress_of(state, snapshot)
 
 
 def _reached(
@@ -115,6 +129,23 @@ def position_of(
     if position is None and log in snapshot.extents:
         position = start_of(log, snapshot, so_far.last, settings)
     return position
+
+
+def unread_starts(
+    logs: Iterable[BrokerPartition],
+    snapshot: Snapshot,
+    so_far: Progress | None,
+    settings: Settings,
+) -> dict[BrokerPartition, int]:
+    """Return the first unread offset of each of these partitions that is known to lag."""
+    if so_far is None:
+        return {}
+    unread: dict[BrokerPartition, int] = {}
+    for log in logs:
+        start = oldest_unread(log, snapshot, so_far, settings)
+        if start is not None and start < snapshot.extents[log].end_offset:
+            unread[log] = start
+    return unread
 
 
 def total_lag(snapshot: Snapshot, so_far: Progress, settings: Settings) -> int:

@@ -54,7 +54,6 @@ from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,
     Named,
-    PartitionOffsets,
     drop_keys,
     render_intervals,
     render_log,
@@ -551,27 +550,6 @@ def paused_logs(
         if pause:
             paused[log] = pause
     return paused
-
-
-def paused_unread(
-    pauses: Iterable[Pause],
-    extents: Mapping[BrokerPartition, PartitionOffsets],
-    last: Plan | None,
-) -> dict[BrokerPartition, tuple[int, int]]:
-    """Return the oldest unread offset and the end of each paused partition with unread records.
-
-    `last`: the current plan. Partitions with byte offsets are left out, as they have no timestamps.
-    """
-    positions: Mapping[BrokerPartition, int] = {}
-    if last:
-        positions = last.positions
-    unread = {}
-    for log in paused_logs(extents, pauses):
-        extent = extents[log]
-        start = max(extent.log_start_offset, positions.get(log, 0))
-        if not log.is_physical and start < extent.end_offset:
-            unread[log] = (start, extent.end_offset)
-    return unread
 
 
 def leave_paused(snapshot: Snapshot) -> Snapshot:

@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.decide.lag import Headroom, Progress, headroom, lag_of, oldest_unread, position_of
+from etl.decide.lag import (
+    Headroom,
+    Progress,
+    headroom,
+    lag_of,
+    oldest_unread,
+    position_of,
+)
 from etl.decide.set_offsets import leave_paused, paused_logs
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, OldestRecord, in_order
@@ -107,8 +114,13 @@ def describe_pause(pause: Pause | None) -> dict[str, Any] | None:
     return {"reason": pause.reason, "by": pause.by, "since_at": format_time(pause.since_ms)}
 
 
-def paused_partitions(snapshot: Snapshot, *, now_ms: int) -> tuple[PausedPartitions, ...]:
-    """Return the pauses, one value per command and topic, with the observed partitions."""
+def paused_partitions(
+    snapshot: Snapshot, so_far: Progress | None, settings: Settings, *, now_ms: int
+) -> tuple[PausedPartitions, ...]:
+    """Return the pauses, one value per command and topic, with the observed partitions.
+
+    `so_far`: the pipeline's loaded-until offsets; None: unknown.
+    """
     paused = leave_paused(snapshot).paused
     whole = replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
     by_command: dict[tuple[str, str, str, int], tuple[list[Pause], list[BrokerPartition]]] = {}
@@ -120,13 +132,21 @@ def paused_partitions(snapshot: Snapshot, *, now_ms: int) -> tuple[PausedPartiti
         logs.append(log)
     found = []
     for pauses, logs in by_command.values():
-        found.append(_paused_by_command(tuple(pauses), tuple(logs), whole, now_ms))
+        unread = []
+        for log in logs:
+            unread_of_log = _unread_of_paused(log, whole, so_far, settings, now_ms)
+            if unread_of_log is not None:
+                unread.append(unread_of_log)
+        found.append(_paused_by_command(tuple(pauses), tuple(logs), unread))
     return tuple(found)
 
 
-def describe_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
+def describe_paused(
+    snapshot: Snapshot, so_far: Progress | None, settings: Settings, *, now_ms: int
+) -> Iterator[str]:
     """Describe the pauses: a sentence per command and topic."""
-    return (found.summary for found in paused_partitions(snapshot, now_ms=now_ms))
+    found = paused_partitions(snapshot, so_far, settings, now_ms=now_ms)
+    return (paused.summary for paused in found)
 
 
 def describe_paused_but_loaded(
@@ -165,18 +185,17 @@ def _command_of(pause: Pause) -> tuple[str, str, str, int]:
 
 
 def _paused_by_command(
-    pauses: tuple[Pause, ...], logs: tuple[BrokerPartition, ...], snapshot: Snapshot, now_ms: int
+    pauses: tuple[Pause, ...],
+    logs: tuple[BrokerPartition, ...],
+    unread: list[tuple[int, Headroom | None]],
 ) -> PausedPartitions:
+    """Return the value of one command. `unread`: of partitions with known lag."""
     counts: list[int | None] = []
     headrooms = []
-    for log in logs:
-        unread = _unread_of_paused(log, snapshot, now_ms)
-        if unread is None:
-            continue
-        count, headroom_of_log = unread
+    for count, left in unread:
         counts.append(count)
-        if headroom_of_log:
-            headrooms.append(headroom_of_log)
+        if left:
+            headrooms.append(left)
     why_unknown = "unknown reason"
     for left in headrooms:
         if left.why:
@@ -192,21 +211,23 @@ def _paused_by_command(
 
 
 def _unread_of_paused(
-    log: BrokerPartition, snapshot: Snapshot, now_ms: int
+    log: BrokerPartition,
+    snapshot: Snapshot,
+    so_far: Progress | None,
+    settings: Settings,
+    now_ms: int,
 ) -> tuple[int, Headroom | None] | None:
-    """Return the unread offsets of a partition and the time left; None without a leader."""
-    extent = snapshot.extents.get(log)
-    if extent is None:
+    """Return the lag of a partition and the time left; None if its lag is unknown."""
+    if so_far is None:
         return None
-    newest = snapshot.ledger.newest
-    loaded_until = 0
-    if newest:
-        loaded_until = newest.positions.get(log, 0)
-    start = max(extent.log_start_offset, loaded_until)
-    if start >= extent.end_offset:
+    start = oldest_unread(log, snapshot, so_far, settings)
+    lag = lag_of(log, snapshot, so_far, settings)
+    if lag is None or start is None:
+        return None
+    if not lag:
         return 0, None
     oldest = snapshot.oldest_of_paused.get(log, _unknown_oldest(log))
-    return extent.end_offset - start, headroom(log, start, oldest, snapshot, now_ms=now_ms)
+    return lag, headroom(log, start, oldest, snapshot, now_ms=now_ms)
 
 
 def _unknown_oldest(log: BrokerPartition) -> OldestRecord:
@@ -330,22 +351,6 @@ class Lags:
         }
 
 
-def unread_from(
-    snapshot: Snapshot, so_far: Progress | None, settings: Settings
-) -> dict[BrokerPartition, int]:
-    """Return the first unread offset of each partition that lags."""
-    if so_far is None:
-        return {}
-    unread = {}
-    for log in snapshot.extents:
-        if not lag_of(log, snapshot, so_far, settings):
-            continue
-        oldest = oldest_unread(log, snapshot, so_far, settings)
-        if oldest is not None:
-            unread[log] = oldest
-    return unread
-
-
 def lags_at(
     snapshot: Snapshot,
     so_far: Progress | None,
@@ -371,7 +376,7 @@ def lags_at(
         now_ms,
         tuple(rows),
         tuple(describe_open(snapshot)),
-        tuple(describe_paused(snapshot, now_ms=now_ms)),
+        tuple(describe_paused(snapshot, so_far, settings, now_ms=now_ms)),
         refusal,
     )
 

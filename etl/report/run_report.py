@@ -16,7 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.decide.lag import Progress, lag_of, progress_of
+from etl.decide.lag import (
+    Progress,
+    lag_of,
+    progress_of,
+    progress_of_table,
+    unread_starts,
+)
 from etl.decide.member_offsets import ReadTwice
 from etl.decide.offsets import starts_of
 from etl.decide.run_requests import loaded_beyond, up_to_bound
@@ -49,7 +55,7 @@ from etl.report.describe import (
     format_time,
     logs_of,
 )
-from etl.report.lag import Lags, PausedPartitions, lags_at, paused_partitions, unread_from
+from etl.report.lag import Lags, PausedPartitions, lags_at, paused_partitions
 from etl.report.plan_json import (
     describe_beyond_bound,
     describe_left_of_key,
@@ -148,7 +154,8 @@ class SnapshotPair:
             return None
         if last.settings is None:
             return last.snapshot, {}
-        return last.snapshot, unread_from(last.snapshot, last.reached, last.settings)
+        unread = unread_starts(last.snapshot.extents, last.snapshot, last.reached, last.settings)
+        return last.snapshot, unread
 
     def lags(
         self, oldest: Mapping[BrokerPartition, OldestRecord], settings: Settings, *, now_ms: int
@@ -290,11 +297,12 @@ class Report:
         """Set the state of the pipeline at that snapshot."""
         self.looks.stands(state, settings)
 
-    def left(self, snapshot: Snapshot, *, now_ms: int) -> None:
+    def left(self, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> None:
         """Report what the run leaves out, and why; a later snapshot replaces earlier findings."""
         self.outcomes = [added for added in self.outcomes if added[0] not in _LEFT]
         self._added = set(self.outcomes)
-        self.paused = paused_partitions(snapshot, now_ms=now_ms)
+        so_far = progress_of_table(snapshot, settings)
+        self.paused = paused_partitions(snapshot, so_far, settings, now_ms=now_ms)
         for sentence in describe_by_owner(snapshot.owners):
             self.add(Outcome.OWNED_BY_OTHERS, sentence)
         for sentence in describe_leaderless(snapshot.leaderless, snapshot.leaders):

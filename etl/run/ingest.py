@@ -175,7 +175,7 @@ def _report_state(
     services: Services, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report
 ) -> None:
     """Report what the run leaves out, the state of the pipeline, and rows that others removed."""
-    report.left(step.snapshot, now_ms=services.now_ms())
+    report.left(step.snapshot, settings, now_ms=services.now_ms())
     if step.state:
         note_removals(services, snapshot.table, snapshot.ledger.acknowledged, report)
         report.stands(step.state, settings)

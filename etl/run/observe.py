@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
+from etl.decide.lag import progress_of_table, unread_starts
 from etl.decide.offsets import both, in_zookeeper_alone, starts_of, timestamps_to_look_up
 from etl.decide.partition_owners import members_as_owners
 from etl.decide.plan_replacement import topics_left_to_read
@@ -25,7 +26,7 @@ from etl.decide.reconcile import (
 from etl.decide.recreated_or_truncated import ClusterName, end_places, epochs_to_ask, known_places
 from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
-from etl.decide.set_offsets import paused_unread
+from etl.decide.set_offsets import paused_logs
 from etl.decide.table_changes import accepted_with_backfills, app_id_of, is_waiting_for_a_table
 from etl.decide.table_rules import missing_files_error, topics_to_check, unplanned_rows_error
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
@@ -488,24 +489,18 @@ class Observer:
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             pauses = self._pauses()
-            unread = paused_unread(pauses, found.extents, in_force)
-            oldest: Mapping[BrokerPartition, OldestRecord] = {}
-            if unread:
-                isolation = source.isolation_level
-                oldest = read_oldest(cluster, unread, found.leaders, isolation=isolation)
             members = KafkaGroup()
             if not self._backfill:
                 members = cluster.members_of(self._settings.group.id, metadata.brokers.values())
-        owners: dict[BrokerPartition, str] = {}
-        live_consumers: tuple[str, ...] = ()
-        live_in_kafka = tuple(sorted(members.members))
-        if not self._backfill:
-            owners.update(members_as_owners(members, logs))
-            owners.update(self._group.owners(metadata.topics))
-            live_consumers = (*self._group.live_consumers(), *live_in_kafka)
-        creation_ids = self._discovery.creation_ids(metadata)
-        return ObservedState(
-            Snapshot(
+            owners: dict[BrokerPartition, str] = {}
+            live_consumers: tuple[str, ...] = ()
+            live_in_kafka = tuple(sorted(members.members))
+            if not self._backfill:
+                owners.update(members_as_owners(members, logs))
+                owners.update(self._group.owners(metadata.topics))
+                live_consumers = (*self._group.live_consumers(), *live_in_kafka)
+            creation_ids = self._discovery.creation_ids(metadata)
+            snapshot = Snapshot(
                 cluster=called.name,
                 cluster_id=called.cluster_id,
                 extents=found.extents,
@@ -539,11 +534,28 @@ class Observer:
                 time_zone=self._time_zone(),
                 offsets_in=self._offsets.storage,
                 pauses=pauses,
-                oldest_of_paused=oldest,
-            ),
-            pipelines_version,
-            claimed,
-        )
+            )
+            snapshot = replace(snapshot, oldest_of_paused=self._oldest_of_paused(cluster, snapshot))
+        return ObservedState(snapshot, pipelines_version, claimed)
+
+    def _oldest_of_paused(
+        self, cluster: Cluster, snapshot: Snapshot
+    ) -> Mapping[BrokerPartition, OldestRecord]:
+        """Return the oldest unread record of each paused partition that lags.
+
+        Partitions with byte offsets are left out, as they have no timestamps.
+        """
+        paused = paused_logs(snapshot.extents, snapshot.pauses)
+        if not paused or self._settings.source.is_physical:
+            return {}
+        so_far = progress_of_table(snapshot, self._settings)
+        ranges: dict[BrokerPartition, tuple[int, int]] = {}
+        for log, start in unread_starts(paused, snapshot, so_far, self._settings).items():
+            ranges[log] = (start, snapshot.extents[log].end_offset)
+        if not ranges:
+            return {}
+        isolation = self._settings.source.isolation_level
+        return read_oldest(cluster, ranges, snapshot.leaders, isolation=isolation)
 
     def _pauses(self) -> tuple[Pause, ...]:
         """Return the pauses of a live pipeline; a backfill ignores them."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from etl.decide.lag import Progress, progress_of_table, unread_starts
 from etl.decide.set_offsets import (
     leave_paused,
     merged,
     paused_logs,
-    paused_unread,
     pausing,
     resuming,
     with_paused,
@@ -22,9 +22,10 @@ from etl.model.partitions import (
     Retention,
     parse_named,
 )
+from etl.model.plans import OffsetRange
 from etl.model.snapshot import Ledger, Pause
 from etl.report.lag import paused_partitions
-from tests.builders import plain_plan, plain_snapshot
+from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER, PHYSICAL = BrokerPartition("orders", 0), BrokerPartition("clicks", 0, 7)
@@ -146,18 +147,6 @@ def test_paused_logs_are_left_alone_led_or_not_and_come_back_for_who_names_them(
     }
 
 
-def test_the_oldest_record_is_requested_for_a_lag_on_messages_with_timestamps() -> None:
-    extents = {
-        A: PartitionOffsets(3, 9),
-        B: PartitionOffsets(0, 5),
-        C: PartitionOffsets(0, 5),
-        PHYSICAL: PartitionOffsets(0, 5),
-    }
-    last = plain_plan(positions={A: 1, B: 5})
-    assert paused_unread((whole(),), extents, last) == {A: (3, 9), C: (0, 5)}
-    assert paused_unread((), extents, last) == {}
-
-
 def test_who_takes_a_place_takes_the_pauses_of_the_topics_along_and_keeps_its_own() -> None:
     assert merged(
         (of(A, "ours"),), (of(A, "theirs"), whole("orders"), whole("left")), {"clicks", "orders"}
@@ -175,15 +164,17 @@ def paused_lines(
     retention: Retention | None = None,
     *,
     at: int = 0,
+    others: frozenset[BrokerPartition] = frozenset(),
 ) -> list[str]:
     seen = plain_snapshot(
         {A: (0, 9), B: (2, 12)},
         pauses=pauses,
         oldest_of_paused={A: oldest, B: oldest} if oldest else {},
         retention={"clicks": retention} if retention else {},
-        ledger=Ledger("u", plain_plan(positions={A: at, B: at})),
     )
-    return [one.summary for one in paused_partitions(seen, now_ms=NOW_MS)]
+    so_far = Progress(plain_plan(), {A: at, B: at}, others)
+    found = paused_partitions(seen, so_far, plain_settings(), now_ms=NOW_MS)
+    return [one.summary for one in found]
 
 
 SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
@@ -235,10 +226,34 @@ def test_unknown_facts_of_a_pause_are_not_reported() -> None:
     )
 
 
+def test_a_paused_partition_that_was_recreated_has_an_unknown_number_of_unread_records() -> None:
+    [result] = paused_lines((of(A),), at=20, others=frozenset({A}))
+    assert result == f"clicks 0: {SINCE}r; the number of unread records is unknown"
+
+
+def test_a_paused_partition_that_was_never_read_counts_from_where_it_would_start() -> None:
+    seen = plain_snapshot({A: (0, 9)}, pauses=(of(A),))
+    settings = plain_settings(source={"starting_offsets": "latest"})
+    so_far = progress_of_table(seen, settings)
+    [latest] = paused_partitions(seen, so_far, settings, now_ms=NOW_MS)
+    [unknown] = paused_partitions(seen, None, settings, now_ms=NOW_MS)
+    assert (latest.unread, unknown.unread) == (0, None)
+
+
+def test_a_stored_plan_of_a_paused_partition_is_unread_until_it_is_in_the_table() -> None:
+    plan = plain_plan(1, ranges=(OffsetRange(A, 2, 9),), positions={A: 9})
+    seen = plain_snapshot({A: (0, 9)}, pauses=(of(A),), ledger=Ledger("u", plan))
+    settings = plain_settings()
+    so_far = progress_of_table(seen, settings)
+    [one] = paused_partitions(seen, so_far, settings, now_ms=NOW_MS)
+    assert one.unread == 7
+    assert unread_starts([A], seen, so_far, settings) == {A: 2}
+
+
 def test_ten_thousand_pauses_of_one_command_are_one_sentence() -> None:
     logs = [BrokerPartition("clicks", p) for p in range(10_000)]
     seen = plain_snapshot({log: (0, 1) for log in logs}, pauses=tuple(map(of, logs)))
-    [one] = paused_partitions(seen, now_ms=NOW_MS)
+    [one] = paused_partitions(seen, Progress(), plain_settings(), now_ms=NOW_MS)
     assert (
         one.summary.startswith("clicks 0, 1, 2, 3, 4 and 9,995 more: paused since")
         and len(one.as_json()["partitions"]) == 10_000

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -115,8 +116,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
     """One embedded ZooKeeper and one Kafka broker. Tests share it, so each uses its own topics and
     groups.
     """
-    with EmbeddedCluster(folder=tmp_path_factory.mktemp("cluster")) as running:
+    folder = tmp_path_factory.mktemp("cluster")
+    with EmbeddedCluster(folder=folder) as running:
         yield running
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -272,8 +273,15 @@ def run_demo(
             action="Pass another --folder",
         )
     screen = Console(quiet=quiet, highlight=False, soft_wrap=True)
-    with source.cluster(home / "cluster") as cluster:
-        return _Story(cluster, source, home, screen).play(records)
+    servers = Path(tempfile.mkdtemp(prefix="cluster-", dir=home))
+    is_started = False
+    try:
+        with source.cluster(servers) as cluster:
+            is_started = True
+            return _Story(cluster, source, home, screen).play(records)
+    finally:
+        if is_started:  # otherwise the error names a log file in it
+            shutil.rmtree(servers, ignore_errors=True)
 
 
 def conf_of(source: Source, zookeeper: str, home: Path) -> str:

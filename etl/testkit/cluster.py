@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from etl.testkit.brokers import DEFAULT_VERSION, Kafka, NewTopic, make_chroot
+from etl.testkit.brokers import DEFAULT_VERSION, Kafka, NewTopic, make_chroot, release
 from etl.testkit.java_and_jars import find_java, spark_jars
 from etl.testkit.server_process import HOST, Server
 
@@ -94,13 +94,14 @@ class ZooKeeper(Server):
 
 
 class EmbeddedCluster:
-    """`with Cluster(brokers=1) as cluster:` gives a running cluster, and nothing of it is left
-    afterwards.
+    """ZooKeeper and brokers: `with EmbeddedCluster(brokers=1) as cluster:` starts and stops them.
 
-    `version` is a row of `brokers.RELEASES`, of Kafka or of Jafka. Where brokers do without
-    ZooKeeper, this one is for the ledger alone. Without a `folder` a temporary one is made. The
-    folder is deleted at the end unless `keep` is set or a server did not start. `properties` are
-    the brokers', and so are `java_options`.
+    `version` is a row of `brokers.RELEASES`, of Kafka or of Jafka. If its brokers need no
+    ZooKeeper, this one is for the ledger only. `properties` and `java_options` are for the brokers.
+
+    Without a `folder` it gets a temporary one, deleted at the end unless `keep` is set; after a
+    failed start it stays, as the error names a log file in it. A `folder` of the caller is never
+    deleted. Raises SettingsError for a version that cannot be embedded.
     """
 
     def __init__(
@@ -114,6 +115,8 @@ class EmbeddedCluster:
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
+        release(version)  # raises before a temporary folder is made
+        self._is_temporary = folder is None
         if folder is None:
             self.folder = Path(tempfile.mkdtemp(prefix="etl-cluster-"))
         else:
@@ -139,7 +142,7 @@ class EmbeddedCluster:
 
     @property
     def zookeeper_connect(self) -> str:
-        """ZooKeeper's address with the cluster's path, as the conf's `zookeeper.connect` wants it."""
+        """ZooKeeper's address with the cluster's path: the value of `zookeeper.connect`."""
         return self.zookeeper.connect + self._chroot
 
     @property
@@ -155,10 +158,9 @@ class EmbeddedCluster:
         replication_factor: int = 1,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and return when every partition has a leader. Raises as the release's
-        `Administration` does.
+        """Create a topic and return when every partition has a leader.
 
-        On Jafka `partitions` is what each broker has.
+        On Jafka each broker has `partitions`. Raises as the release's `Administration` does.
         """
         topic = NewTopic(name, partitions, replication_factor, config)
         self.brokers[0].release.administration.create_topic(
@@ -181,5 +183,5 @@ class EmbeddedCluster:
         trace: TracebackType | None,
     ) -> None:
         self._running.close()
-        if not self._keep:
+        if self._is_temporary and not self._keep:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -5,6 +5,7 @@ parallel.
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -68,6 +69,7 @@ class KafkaStage:
     def __init__(
         self, version: str, folder: Path, running: ExitStack, cluster: EmbeddedCluster | None
     ) -> None:
+        running.callback(shutil.rmtree, folder / "cluster", ignore_errors=True)
         self.cluster = cluster or running.enter_context(
             EmbeddedCluster(version=version, folder=folder / "cluster")
         )
@@ -125,6 +127,7 @@ class JafkaStage:
     has_keys = False
 
     def __init__(self, folder: Path, running: ExitStack) -> None:
+        running.callback(shutil.rmtree, folder / "cluster", ignore_errors=True)
         self.cluster = running.enter_context(
             EmbeddedCluster(2, version=JAFKA, folder=folder / "cluster")
         )

@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import json
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -126,6 +127,7 @@ class Stage:
     ) -> EmbeddedCluster:
         """ZooKeeper and brokers of the case's own, to be broken at will."""
         folder = self.folder / f"cluster-{next(_numbers)}"
+        self.at_end.callback(shutil.rmtree, folder, ignore_errors=True)
         return self.at_end.enter_context(
             EmbeddedCluster(brokers, folder=folder, properties=properties)
         )

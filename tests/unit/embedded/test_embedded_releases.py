@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from etl.errors import SettingsError
 from etl.testkit.brokers import DEFAULT_VERSION, JAFKA, RELEASES, Kafka, release
+from etl.testkit.cluster import EmbeddedCluster
 
 FACTS = {"id", "host", "port", "folder", "zookeeper", "voters", "roles", "listeners"}
 
@@ -38,3 +42,25 @@ def test_a_release_that_needs_zookeeper_is_refused_without(version: str) -> None
 def test_a_version_that_cannot_be_embedded_is_refused_with_those_that_can() -> None:
     with pytest.raises(SettingsError, match="jafka-3.0.6, 0.8.2.2"):
         release("0.0.1")
+
+
+def test_a_cluster_deletes_the_folder_that_it_made_and_none_of_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "kept").mkdir()
+    EmbeddedCluster(folder=tmp_path / "kept").__exit__(None, None, None)
+    assert (tmp_path / "kept").exists()
+    cluster = EmbeddedCluster()
+    assert cluster.folder.exists()
+    cluster.__exit__(None, None, None)
+    assert not cluster.folder.exists()
+
+
+def test_a_version_that_cannot_be_embedded_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SettingsError, match=r"jafka-3\.0\.6, 0\.8\.2\.2"):
+        EmbeddedCluster(version="0.0.1")
+    assert not list(tmp_path.iterdir())

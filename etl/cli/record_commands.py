@@ -19,12 +19,15 @@ from etl.cli.common_options import (
 )
 from etl.cli.operator_commands import POSITION, parse_where
 from etl.decide.run_requests import duration
-from etl.errors import EtlError, Stopped
+from etl.errors import EtlError, SettingsError, Stopped
 from etl.settings.choices import StartAt
 
 if TYPE_CHECKING:
-    from etl.commands.peek import Ended, TailedGroup
+    from etl.commands.peek import Ended, Start, TailedGroup
 
+
+_MAX_RECORDS = 10
+_TIMEOUT_S = 10.0
 
 ValueFormat = Annotated[
     str,
@@ -36,7 +39,12 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for new recor
 Timeout = Annotated[
     str | None,
     typer.Option(
-        metavar="DURATION", show_default=False, help="Stop after this long without a record."
+        metavar="DURATION",
+        show_default=False,
+        help=(
+            f"Stop after this long without a record. Default: {_TIMEOUT_S:g}s; "
+            "with --follow, and for consume: never."
+        ),
     ),
 ]
 RecordsAsJson = Annotated[
@@ -100,7 +108,6 @@ def show_records(
     raise_output_failure()
 
 
-_MAX_RECORDS, _TIMEOUT_S = 10, 10.0
 MaxRecords = Annotated[
     int | None,
     typer.Option(
@@ -119,12 +126,21 @@ def records_show(
     conf: Conf,
     partition: PartitionOption,
     start: Annotated[
-        str, typer.Option("--from", metavar="POSITION", help=f"Start: {POSITION}.")
-    ] = "earliest",
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="POSITION",
+            help=f"Start: {POSITION}. Default: earliest.",
+            show_default=False,
+        ),
+    ] = None,
     last: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="The newest N, instead of --from.", show_default=False
+            metavar="N",
+            min=1,
+            help="Start N offsets before the end, instead of --from.",
+            show_default=False,
         ),
     ] = None,
     max_records: MaxRecords = None,
@@ -141,11 +157,20 @@ def records_show(
     from etl.settings.source import BeforeEnd
 
     decoding = Decoding(decoder_of(key_format), decoder_of(value_format), no_truncate)
-    timeout_s = None if timeout is None else duration(timeout, "--timeout").total_seconds()
+    position: Start
+    if last is None:
+        position = parse_where(start or StartAt.EARLIEST.value, "--from")
+    elif start is None:
+        position = BeforeEnd(last)
+    else:
+        raise SettingsError(
+            "--from and --last both set the start", action="Leave one of the two out"
+        )
+    timeout_s = _seconds(timeout)
     if not follow:
         max_records = max_records or last or _MAX_RECORDS
-        timeout_s = timeout_s or _TIMEOUT_S
-    position = parse_where(start, "--from") if last is None else BeforeEnd(last)
+        if timeout_s is None:
+            timeout_s = _TIMEOUT_S
     request = PeekRequest(single(partition), position, max_records, follow, timeout_s)
     with open_peek(settings_of(conf), request) as peeked:
         screen = Document(decoding) if as_json else Lines(decoding, print_note)
@@ -183,13 +208,19 @@ def records_consume(
     from etl.commands.peek import TailRequest, decoder_of, open_tail
 
     decoding = Decoding(decoder_of(key_format), decoder_of(value_format), no_truncate)
-    timeout_s = None if timeout is None else duration(timeout, "--timeout").total_seconds()
-    wanted = TailRequest(
-        group, tuple(topic or ()), offset_reset, max_records, timeout_s, commits=commit
+    request = TailRequest(
+        group, tuple(topic or ()), offset_reset, max_records, _seconds(timeout), commits=commit
     )
-    with open_tail(settings_of(conf), wanted) as tailed:
+    with open_tail(settings_of(conf), request) as tailed:
         screen = TailDocument(decoding) if as_json else TailLines(decoding, print_note)
         show_records(tailed, screen, as_json=as_json, stop=lambda: _leave(tailed, commits=commit))
+
+
+def _seconds(timeout: str | None) -> float | None:
+    """Return the value of --timeout; None without the option. Raises SettingsError."""
+    if timeout is None:
+        return None
+    return duration(timeout, "--timeout").total_seconds()
 
 
 def _leave(tailed: TailedGroup, *, commits: bool) -> str:

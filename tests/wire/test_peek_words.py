@@ -249,6 +249,8 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
         (("--value-format", "tests.wire.test_peek_words:ROOT"), ["is not a function"]),
         (("-n", "0"), ["greater than or equal to 1"]),
         (("--timeout", "0"), ["--timeout is not a duration"]),
+        (("--from", "0", "--last", "1"), ["--from and --last both set the start"]),
+        (("--from", "earliest", "--last", "1"), ["--from and --last both set the start"]),
     ],
 )
 def test_wrong_arguments_are_reported_before_any_record_is_shown(

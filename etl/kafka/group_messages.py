@@ -31,6 +31,8 @@ from etl.kafka import kafka_python_messages
 from etl.kafka.kafka_python_messages import (
     ConsumerGroupHeartbeatRequest,
     numbers_by_topic,
+    described_group,
+    member_label,
     or_minus_one,
     or_none,
 )
@@ -46,7 +48,7 @@ from etl.kafka.messages import (
     Synced,
     is_of_instance,
 )
-from etl.kafka.versions import error_of
+from etl.kafka.versions import Api, error_of
 from etl.model.partitions import BrokerPartition
 
 _NEWEST = 3
@@ -313,23 +315,24 @@ def consumer_group_fields(group: str) -> dict[str, Any]:
     return {"group_ids": [group], "include_authorized_operations": False}
 
 
-def parse_consumer_group(response: Any, **place: Any) -> MembersResponse:
-    """Parse the members of the requested group with their current and next partitions.
+def parse_consumer_group(response: Any, group: str, **place: Any) -> MembersResponse:
+    """Return the members of the group with their current and next partitions.
 
-    Raises CorruptData for a negative partition.
+    None while they have no assignment. Raises CorruptData for another group than requested, and for
+    a negative partition.
     """
-    group = next(iter(response.groups), None)
-    if group is None:
+    described = described_group(response, Api.CONSUMER_GROUP_DESCRIBE, group, **place)
+    if described is None:
         return MembersResponse(None, {})
 
-    is_assigned = group.group_state in _ASSIGNED_STATES
+    has_assignments = described.group_state in _ASSIGNED_STATES
     members: dict[str, frozenset[BrokerPartition] | None] = {}
-    for member in group.members:
+    for member in described.members:
         logs = None
-        if is_assigned:
-            logs = _logs_of(member, place)
-        members[f"{member.member_id} at {member.client_host.lstrip('/')}"] = logs
-    return MembersResponse(error_of(group.error_code), members)
+        if has_assignments:
+            logs = _logs_of(member, {"group": group, **place})
+        members[member_label(member)] = logs
+    return MembersResponse(error_of(described.error_code), members)
 
 
 def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:

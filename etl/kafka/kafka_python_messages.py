@@ -707,24 +707,51 @@ _CONSUMERS = "consumer"
 _STABLE = "Stable"
 
 
-def groups_fields(group: str) -> dict[str, Any]:
+def describe_groups_fields(group: str) -> dict[str, Any]:
     return {"groups": [group]}
 
 
-def parse_group(response: Any, **place: Any) -> MembersResponse:
-    """Return the members of the requested group. Raises CorruptData for an invalid assignment."""
-    group = next(iter(response.groups), None)
-    if group is None:
+def parse_describe_groups(response: Any, group: str, **place: Any) -> MembersResponse:
+    """Return the members of the group and their assignments; None unless the group is stable.
+
+    Raises CorruptData for another group than requested, and for an invalid assignment.
+    """
+    described = described_group(response, Api.DESCRIBE_GROUPS, group, **place)
+    if described is None:
         return MembersResponse(None, {})
 
-    is_assigned = group.protocol_type == _CONSUMERS and group.group_state == _STABLE
+    has_assignments = described.protocol_type == _CONSUMERS and described.group_state == _STABLE
     members: dict[str, frozenset[BrokerPartition] | None] = {}
-    for member in group.members:
+    for member in described.members:
         assignment = None
-        if is_assigned:
-            assignment = _parse_assignment(bytes(member.member_assignment), place)
-        members[f"{member.member_id} at {member.client_host.lstrip('/')}"] = assignment
-    return MembersResponse(error_of(group.error_code), members)
+        if has_assignments:
+            content = bytes(member.member_assignment)
+            assignment = _parse_assignment(content, {"group": group, **place})
+        members[member_label(member)] = assignment
+    return MembersResponse(error_of(described.error_code), members)
+
+
+def described_group(response: Any, api: Api, group: str, **place: Any) -> Any | None:
+    """Return the requested group of a response; None if the broker describes none.
+
+    Raises CorruptData for another group.
+    """
+    if not response.groups:
+        return None
+    described = response.groups[0]
+    if described.group_id != group:
+        raise CorruptData(
+            f"The response to {api.name} has another group than requested",
+            action="Check the broker's log",
+            group=group,
+            **place,
+        )
+    return described
+
+
+def member_label(member: Any) -> str:
+    """Return the name of a described member in output: its id and host."""
+    return f"{member.member_id} at {member.client_host.lstrip('/')}"
 
 
 def _parse_assignment(content: bytes, place: dict[str, Any]) -> frozenset[BrokerPartition] | None:

@@ -483,9 +483,9 @@ class KafkaProtocol(BrokerProtocol):
     def members_of(self, group: str) -> Request[MembersResponse]:
         return self._request(
             Api.DESCRIBE_GROUPS,
-            kafka_python_messages.groups_fields(group),
-            lambda response: kafka_python_messages.parse_group(
-                response, broker=self._address, group=group
+            kafka_python_messages.describe_groups_fields(group),
+            lambda response: kafka_python_messages.parse_describe_groups(
+                response, group, broker=self._address
             ),
         )
 
@@ -498,7 +498,7 @@ class KafkaProtocol(BrokerProtocol):
             Api.CONSUMER_GROUP_DESCRIBE,
             group_messages.consumer_group_fields(group),
             lambda response: group_messages.parse_consumer_group(
-                response, broker=self._address, group=group
+                response, group, broker=self._address
             ),
         )
 

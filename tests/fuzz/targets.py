@@ -147,13 +147,17 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.DESCRIBE_PRODUCERS: kafka_python_messages.parse_open_transactions,
     Api.LIST_TRANSACTIONS: kafka_python_messages.parse_transactional_ids,
     Api.DESCRIBE_TRANSACTIONS: kafka_python_messages.parse_transactions,
-    Api.DESCRIBE_GROUPS: kafka_python_messages.parse_group,
+    Api.DESCRIBE_GROUPS: lambda response: kafka_python_messages.parse_describe_groups(
+        response, "g"
+    ),
     Api.JOIN_GROUP: group_messages.parse_join,
     Api.SYNC_GROUP: group_messages.parse_sync,
     Api.HEARTBEAT: group_messages.parse_heartbeat,
     Api.LEAVE_GROUP: group_messages.parse_leave,
     Api.CONSUMER_GROUP_HEARTBEAT: group_messages.parse_consumer_heartbeat,
-    Api.CONSUMER_GROUP_DESCRIBE: group_messages.parse_consumer_group,
+    Api.CONSUMER_GROUP_DESCRIBE: lambda response: group_messages.parse_consumer_group(
+        response, "g"
+    ),
 }
 _PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_partition_messages.ThrottledAnswer[Any]]] = {
     Api.LIST_OFFSETS: many_partition_messages.parse_offsets,

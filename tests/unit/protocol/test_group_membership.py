@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,14 @@ from kafka.protocol.consumer.metadata import (
 from etl.errors import CorruptData, SettingsError
 from etl.kafka import group_messages, kafka_python_messages
 from etl.kafka.kafka_requests import KafkaProtocol
-from etl.kafka.messages import LEAVES, ConsumerHeartbeat, JoinRequest, MemberIdentity, Subscription
+from etl.kafka.messages import (
+    LEAVES,
+    ConsumerHeartbeat,
+    JoinRequest,
+    MemberIdentity,
+    MembersResponse,
+    Subscription,
+)
 from etl.kafka.protocol import BrokerProtocol
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition
@@ -281,6 +289,27 @@ def test_a_version_that_is_not_known_yet_is_read_as_far_as_it_is() -> None:
 def test_an_assignment_that_is_none_is_an_error(content: bytes) -> None:
     with pytest.raises(CorruptData):
         group_messages.parse_assignment(content)
+
+
+@pytest.mark.parametrize(
+    ("parse", "name"),
+    [
+        (kafka_python_messages.parse_describe_groups, "DESCRIBE_GROUPS"),
+        (group_messages.parse_consumer_group, "CONSUMER_GROUP_DESCRIBE"),
+    ],
+)
+def test_the_members_of_another_group_than_requested_are_refused(
+    parse: Callable[..., MembersResponse], name: str
+) -> None:
+    described = SimpleNamespace(
+        group_id="h", error_code=0, protocol_type="", group_state="Empty", members=[]
+    )
+    response = SimpleNamespace(groups=[described])
+    assert parse(response, "h") == parse(SimpleNamespace(groups=[]), "g")
+    with pytest.raises(CorruptData) as refused:
+        parse(response, "g", broker="b:9092")
+    assert refused.value.message == f"The response to {name} has another group than requested"
+    assert refused.value.where == {"group": "g", "broker": "b:9092"}
 
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT])

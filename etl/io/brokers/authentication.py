@@ -93,29 +93,13 @@ class TokenSource:
         self._value = value or ""
         self._address = address
         self._deadline = deadline
-        self.tokens: list[str] = []
-        """The token, after `provider`."""
 
-    def provider(self) -> Any:
-        """Request a token, and return it as a token provider of kafka-python.
+    def request(self) -> tuple[str, Mapping[str, str]]:
+        """Request a token; return it with its extensions (KIP-342).
 
-        Raises SettingsError if the source is invalid, BrokerUnreachable if it fails.
+        Raises SettingsError if the source is invalid or returns no token, BrokerUnreachable if it
+        fails or does not return in time.
         """
-        from kafka.net.sasl.oauth import AbstractTokenProvider
-
-        token, extensions = self._request()
-        self.tokens.append(token)
-
-        class Provider(AbstractTokenProvider):  # type: ignore[misc]
-            def token(self) -> str:
-                return token
-
-            def extensions(self) -> Mapping[str, str]:
-                return extensions
-
-        return Provider()
-
-    def _request(self) -> tuple[str, Mapping[str, str]]:
         if isinstance(self._value, SecretRef):
             return self._check(resolve_secret(self._value, KEY))
         if not names_token_source(self._value):
@@ -177,6 +161,20 @@ class TokenSource:
 
 def _is_printable(text: Any) -> bool:
     return isinstance(text, str) and text.isascii() and text.isprintable()
+
+
+def _token_provider(token: str, extensions: Mapping[str, str]) -> Any:
+    """Return the token as a token provider of kafka-python."""
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return token
+
+        def extensions(self) -> Mapping[str, str]:
+            return extensions
+
+    return TokenProvider()
 
 
 def _msk_token(region: str) -> tuple[str, int]:
@@ -369,9 +367,9 @@ class _SaslLogin:
                 name = name.replace("=", "=3D").replace(",", "=2C")
             return {"sasl_plain_username": name, "sasl_plain_password": password}
         if login.mechanism is Mechanism.OAUTHBEARER:
-            source = TokenSource(login.token, self._address, self._deadline)
-            self._secrets = source.tokens
-            return {"sasl_oauth_token_provider": source.provider()}
+            token, extensions = TokenSource(login.token, self._address, self._deadline).request()
+            self._secrets.append(token)
+            return {"sasl_oauth_token_provider": _token_provider(token, extensions)}
         return {"sasl_kerberos_service_name": login.service}
 
     @property

@@ -25,7 +25,7 @@ from typing import Any
 
 from etl.commands.backfill import unloaded_by_backfill
 from etl.commands.run import new_run_id
-from etl.decide.accept_partitions import Accepting, describe_accepted_partitions, plan_reset
+from etl.decide.accept_partitions import AcceptRequest, describe_accepted_partitions, plan_reset
 from etl.decide.byte_offsets import correct_start_offsets
 from etl.decide.member_offsets import (
     CommitOutcome,
@@ -621,7 +621,7 @@ def accept_partitions(
     partition.
     """
     named = tuple(parse_named(name) for name in names)
-    request = Accepting(named, reason, at, is_same_log)
+    request = AcceptRequest(named, reason, at, is_same_log)
     run_id = new_run_id()
     with (
         open_services(settings, ALONE) as services,

@@ -57,6 +57,7 @@ from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,
+    Committed,
     Lineage,
     Named,
     Tail,
@@ -64,14 +65,14 @@ from etl.model.partitions import (
     is_named,
     topics_of,
 )
-from etl.model.plans import Loss, LossReason, Plan, PlanKind, Vanished
+from etl.model.plans import Loss, LossReason, Plan, PlanKind, TookOver, Vanished
 from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Accepting:
+class AcceptRequest:
     """What an operator accepts, and the reason."""
 
     named: tuple[Named, ...]
@@ -97,7 +98,7 @@ class Accepting:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedPartitions:
     """The decision for each partition."""
 
     again: Mapping[str, str]
@@ -115,57 +116,58 @@ class Accepted:
 
 
 def accepted_logs(
-    wanted: Accepting,
-    old: Plan,
-    before: Mapping[BrokerPartition, int],
+    request: AcceptRequest,
+    newest: Plan,
+    loaded_until: Mapping[BrokerPartition, int],
     all_cuts: Collection[Cut],
     snapshot: Snapshot,
     settings: Settings,
-) -> Accepted:
+) -> AcceptedPartitions:
     """Return the decision for each accepted partition.
 
-    `old` is the newest plan, `before` are the loaded-until offsets. Raises SettingsError for a
-    partition that is unchanged, or if the command needs other options; BrokerUnreachable if the
-    partition's broker is unavailable.
+    Raises SettingsError for a partition that is unchanged, or if the command needs other options;
+    BrokerUnreachable if the partition's broker is unavailable.
     """
     again = {}
-    for topic, now in recreated_topics(old, snapshot).items():
-        if Named(topic) in wanted.named:
+    for topic, now in recreated_topics(newest, snapshot).items():
+        if Named(topic) in request.named:
             again[topic] = now
-    undecided = set(undecided_logs(old, snapshot))
+    undecided = set(undecided_logs(newest, snapshot))
     waiting = []
-    for log in waiting_logs(old, snapshot):
-        if wanted.covers(log):
+    for log in waiting_logs(newest, snapshot):
+        if request.covers(log):
             waiting.append(log)
     cuts = {}
     for cut in all_cuts:
-        if wanted.covers(cut.log) and cut.log not in undecided:
+        if request.covers(cut.log) and cut.log not in undecided:
             cuts[cut.log] = cut
-    _reject_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
-    _reject_partitions_of_recreated_topics(wanted.named, again, old, snapshot)
-    _reject_unchanged_topics(wanted.named, again, {*cuts, *waiting}, snapshot)
-    if wanted.is_same_log:
+    _reject_unknown(request.named, {*loaded_until, *snapshot.extents, *snapshot.leaderless})
+    _reject_partitions_of_recreated_topics(request.named, again, newest, snapshot)
+    _reject_unchanged_topics(request.named, again, {*cuts, *waiting}, snapshot)
+    if request.is_same_log:
         ids_of_brokers = {}
         for topic in again:
-            ids = compared_ids(topic, old, snapshot)
+            ids = compared_ids(topic, newest, snapshot)
             if ids:
                 ids_of_brokers[topic] = ids[1]
         _reject_other_topics(ids_of_brokers, cuts)
-        return Accepted(again, same=frozenset(_known_as_same(waiting, wanted, old, snapshot)))
+        return AcceptedPartitions(
+            again, same=frozenset(_known_as_same(waiting, request, newest, snapshot))
+        )
     truncated = {log: cut for log, cut in cuts.items() if log.topic not in again}
-    if wanted.at is not None and waiting:
-        moved = _at_of_one(waiting, truncated, before, wanted, snapshot)
+    if request.at is not None and waiting:
+        moved = _at_of_one(waiting, truncated, loaded_until, request, snapshot)
         from_start = [log for log, offset in moved.items() if not offset]
-        return Accepted(again, moved, anew=frozenset(from_start))
-    same = {log for log in waiting if _continues(log, wanted, old, snapshot)}
-    anew = {log for log in before if log.topic in again}
+        return AcceptedPartitions(again, moved, anew=frozenset(from_start))
+    same = {log for log in waiting if _continues(log, request, newest, snapshot)}
+    anew = {log for log in loaded_until if log.topic in again}
     anew.update(set(waiting) - same)
     moved = {
-        **_truncation_positions(truncated, before, wanted, snapshot),
+        **_truncation_positions(truncated, loaded_until, request, snapshot),
         **_starts_anew(anew, snapshot, settings),
     }
     exact = [log for log, cut in truncated.items() if cut.is_known]
-    return Accepted(
+    return AcceptedPartitions(
         again, moved, frozenset(anew), frozenset(truncated), frozenset(exact), frozenset(same)
     )
 
@@ -280,8 +282,8 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
 
 def _known_as_same(
     waiting: Sequence[BrokerPartition],
-    wanted: Accepting,
-    old: Plan,
+    request: AcceptRequest,
+    newest: Plan,
     snapshot: Snapshot,
 ) -> Sequence[BrokerPartition]:
     """Return the partitions of `--not-recreated`.
@@ -290,7 +292,7 @@ def _known_as_same(
     named itself.
     """
     for log in waiting:
-        is_same = is_what_was_read(log, old, snapshot)
+        is_same = is_what_was_read(log, newest, snapshot)
         if is_same is False:
             raise SettingsError(
                 "It is not the same partition: it no longer has the bytes that were read",
@@ -298,21 +300,23 @@ def _known_as_same(
                 **log.place,
                 action="Leave --not-recreated out to read it from its start",
             )
-        if is_same is None and not wanted.names_itself(log):
-            raise _undecidable(log, old, snapshot)
+        if is_same is None and not request.names_itself(log):
+            raise _undecidable(log, newest, snapshot)
     return waiting
 
 
-def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Snapshot) -> bool:
+def _continues(
+    log: BrokerPartition, request: AcceptRequest, newest: Plan, snapshot: Snapshot
+) -> bool:
     """Return True if an undecided partition continues at its position.
 
     Its bytes decide. Raises SettingsError if they are undecidable and the partition is not named
     itself, or if they are unchanged and it is named.
     """
-    is_same = is_what_was_read(log, old, snapshot)
-    if is_same is None and not wanted.names_itself(log):
-        raise _undecidable(log, old, snapshot)
-    if is_same and wanted.names_itself(log):
+    is_same = is_what_was_read(log, newest, snapshot)
+    if is_same is None and not request.names_itself(log):
+        raise _undecidable(log, newest, snapshot)
+    if is_same and request.names_itself(log):
         raise SettingsError(
             "It is the same partition: it has the bytes that were read last. Read from its start, "
             "its rows would be in the table twice",
@@ -324,12 +328,12 @@ def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Sna
     return bool(is_same)
 
 
-def _undecidable(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsError:
+def _undecidable(log: BrokerPartition, newest: Plan, snapshot: Snapshot) -> SettingsError:
     return SettingsError(
         "It is undecidable whether it is the same partition: it must be named itself",
         key="--partition",
         **log.place,
-        action=ways_out([log], old, snapshot)[0],
+        action=ways_out([log], newest, snapshot)[0],
     )
 
 
@@ -341,42 +345,42 @@ _ONE_PARTITION = (
 def _at_of_one(
     waiting: Sequence[BrokerPartition],
     cuts: Mapping[BrokerPartition, Cut],
-    before: Mapping[BrokerPartition, int],
-    wanted: Accepting,
+    loaded_until: Mapping[BrokerPartition, int],
+    request: AcceptRequest,
     snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
     log, *others = waiting
-    if others or cuts or not wanted.names_itself(log) or wanted.at is None:
+    if others or cuts or not request.names_itself(log) or request.at is None:
         raise SettingsError(
             "--truncated-at is for one partition", key="--truncated-at", action=_ONE_PARTITION
         )
-    if wanted.at > before[log]:
+    if request.at > loaded_until[log]:
         raise SettingsError(
-            f"Offset {wanted.at} is above {before[log]}, the end of the offsets that were read",
+            f"Offset {request.at} is above {loaded_until[log]}, the end of the offsets that were read",
             key="--truncated-at",
             **log.place,
             action="Check with `etl run CONF --dry-run`",
         )
-    reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
-    return {log: wanted.at}
+    reject_misaligned_offset(log, request.at, snapshot, key="--truncated-at")
+    return {log: request.at}
 
 
 def _truncation_positions(
     cuts: Mapping[BrokerPartition, Cut],
-    before: Mapping[BrokerPartition, int],
-    wanted: Accepting,
+    loaded_until: Mapping[BrokerPartition, int],
+    request: AcceptRequest,
     snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
     """Return the positions of partitions that lost records of the table."""
     unknown = [log for log in sorted(cuts) if not cuts[log].is_known]
-    if wanted.at is not None and (len(unknown) != 1 or len(cuts) != 1):
+    if request.at is not None and (len(unknown) != 1 or len(cuts) != 1):
         raise SettingsError(
             "--truncated-at is for one partition with a truncation offset that brokers do not "
             "report",
             key="--truncated-at",
             action=_ONE_PARTITION,
         )
-    if unknown and wanted.at is None:
+    if unknown and request.at is None:
         log = unknown[0]
         end = cuts[log].left_until
         action = (
@@ -396,22 +400,22 @@ def _truncation_positions(
         )
     for log in unknown:
         end = cuts[log].left_until
-        if wanted.at is None:
+        if request.at is None:
             continue
-        if wanted.at > end:
+        if request.at > end:
             raise SettingsError(
-                f"Offset {wanted.at} is above {end}, the highest possible truncation offset",
+                f"Offset {request.at} is above {end}, the highest possible truncation offset",
                 key="--truncated-at",
                 **log.place,
                 action="Check with `etl run CONF --dry-run`",
             )
-        reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
+        reject_misaligned_offset(log, request.at, snapshot, key="--truncated-at")
     positions = {}
     for log, cut in cuts.items():
         until = cut.left_until
-        if wanted.at is not None and not cut.is_known:
-            until = wanted.at
-        if until < before[log]:
+        if request.at is not None and not cut.is_known:
+            until = request.at
+        if until < loaded_until[log]:
             positions[log] = until
     return positions
 
@@ -441,18 +445,18 @@ def _starts_anew(
     return starts
 
 
-def describe_accepted_partitions(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
+def describe_accepted_partitions(newest: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
     """Describe the partitions that `plan` decides and those that stay undecided: a sentence for
     each kind.
     """
     left = undecided_logs(plan, snapshot)
     is_available = set(waiting_logs(plan, snapshot))
     kept, kept_by_operator, recreated_by_operator = [], [], []
-    for log in undecided_logs(old, snapshot):
+    for log in undecided_logs(newest, snapshot):
         if log in left:
             continue
-        is_undecidable = is_what_was_read(log, old, snapshot) is None
-        if plan.incarnations.get(log, 0) != old.incarnations.get(log, 0):
+        is_undecidable = is_what_was_read(log, newest, snapshot) is None
+        if plan.incarnations.get(log, 0) != newest.incarnations.get(log, 0):
             if is_undecidable:
                 recreated_by_operator.append(log)
         elif is_undecidable:
@@ -484,7 +488,7 @@ def describe_accepted_partitions(old: Plan, plan: Plan, snapshot: Snapshot) -> l
         ),
         (named(still_undecided), "is not decided yet, and runs stop until it is"),
         (
-            " ".join(_topics_kept(old, plan, snapshot)),
+            " ".join(_topics_kept(newest, plan, snapshot)),
             "is the same topic, by your decision only: if it is another, its records below our "
             "positions are never loaded",
         ),
@@ -496,13 +500,13 @@ def describe_accepted_partitions(old: Plan, plan: Plan, snapshot: Snapshot) -> l
     return sentences
 
 
-def _topics_kept(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
+def _topics_kept(newest: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
     """Return topics with another id in `plan` if all their partitions keep their incarnation."""
     topics = []
-    for topic in recreated_topics(old, snapshot):
-        if plan.topic_ids[topic] == old.topic_ids[topic]:
+    for topic in recreated_topics(newest, snapshot):
+        if plan.topic_ids[topic] == newest.topic_ids[topic]:
             continue
-        if _keeps_incarnations(topic, old, plan):
+        if _keeps_incarnations(topic, newest, plan):
             topics.append(topic)
     return topics
 
@@ -520,98 +524,132 @@ def plan_reset(
     state: UpToDate | Replay,
     snapshot: Snapshot,
     settings: Settings,
-    wanted: Accepting,
+    request: AcceptRequest,
     *,
     now_ms: int,
 ) -> Plan:
-    """Return the plan without its id: after the last one, or in place of one that is stored and not
-    in the table.
+    """Return the reset plan, without its id.
 
-    Raises SettingsError for a partition that is unchanged, or if the command needs other options;
-    BrokerUnreachable.
+    It follows the newest plan, or replaces it if that is stored and not in the table. Raises
+    SettingsError for a partition that is unchanged, or if the command needs other options;
+    NeedsDecision if the newest plan cannot be replaced; BrokerUnreachable if the broker of an
+    accepted partition is unavailable.
     """
     if isinstance(state, UpToDate):
-        old = state.last
-        before = dict(state.positions)
+        base = _base_of_successor(state, snapshot)
     else:
-        old = state.plan
-        reject_replacing(old)
-        before = starts_of(old)
-    cuts = tuple(_cuts(state, before, snapshot))
-    accepted = accepted_logs(wanted, old, before, cuts, snapshot, settings)
-    return _reset(state, old, before, accepted, snapshot, settings, wanted, now_ms)
+        reject_replacing(state.plan)
+        base = _base_of_replacement(state.plan)
+    cuts = tuple(_cuts(state, base.loaded_until, snapshot))
+    accepted = accepted_logs(request, base.newest, base.loaded_until, cuts, snapshot, settings)
+    losses = (*_losses(state, accepted.moved), *_lost_of(state, accepted, snapshot, request))
+    plan = _reset(base, accepted, snapshot, settings, request, now_ms=now_ms)
+    return replace(plan, losses=losses, read_by_others=metadata_named_by_command(state))
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The newest plan, and what the reset plan takes over from it."""
+
+    newest: Plan
+    loaded_until: Mapping[BrokerPartition, int]
+    number: int
+    """Of the reset plan."""
+    previous: str | None
+    supersedes: str | None
+    took_over: TookOver | None
+    vanished: Sequence[Vanished]
+    record_epochs: Mapping[BrokerPartition, Lineage]
+    seen: Mapping[BrokerPartition, Committed]
+    """Committed offsets that the replaced plan has observed."""
+
+
+def _base_of_successor(state: UpToDate, snapshot: Snapshot) -> _Base:
+    """Return the base of a plan after the newest one."""
+    newest = state.last
+    return _Base(
+        newest,
+        dict(state.positions),
+        number=newest.number + 1,
+        previous=newest.id,
+        supersedes=None,
+        took_over=None,
+        vanished=(),
+        record_epochs=record_epochs(newest, snapshot.ledger.applied),
+        seen={},
+    )
+
+
+def _base_of_replacement(newest: Plan) -> _Base:
+    """Return the base of a plan in place of the newest one, which is not in the table."""
+    return _Base(
+        newest,
+        starts_of(newest),
+        number=newest.number,
+        previous=newest.previous,
+        supersedes=newest.id,
+        took_over=newest.took_over,
+        vanished=newest.vanished,
+        record_epochs=newest.record_epochs,
+        seen=newest.seen,
+    )
 
 
 def _reset(
-    state: UpToDate | Replay,
-    old: Plan,
-    before: Mapping[BrokerPartition, int],
-    accepted: Accepted,
+    base: _Base,
+    accepted: AcceptedPartitions,
     snapshot: Snapshot,
     settings: Settings,
-    wanted: Accepting,
+    request: AcceptRequest,
+    *,
     now_ms: int,
 ) -> Plan:
+    """Return the plan, without losses and commits by others."""
+    newest = base.newest
     moved = accepted.moved
     table = table_to_record(snapshot.table)
-    positions = {**before, **moved}
+    positions = {**base.loaded_until, **moved}
     decided = accepted.same.union(moved)
     seen = snapshot.committed_of(positions)
-    if isinstance(state, UpToDate):
-        number = old.number + 1
-        previous: str | None = old.id
-        supersedes = None
-        took_over = None
-        vanished: Sequence[Vanished] = ()
-        epochs_of_records: Mapping[BrokerPartition, Lineage] = record_epochs(
-            old, snapshot.ledger.applied
-        )
-    else:
-        number = old.number
-        previous = old.previous
-        supersedes = old.id
-        took_over = old.took_over
-        vanished = old.vanished
-        epochs_of_records = old.record_epochs
-        seen |= old.seen
+    seen |= base.seen
     records_left = dict(moved)
     for log in accepted.anew.intersection(moved):
         records_left[log] = 0
-    topic_ids = {**old.topic_ids, **accepted.again}
+    topic_ids = {**newest.topic_ids, **accepted.again}
     for log in decided:
         if log.is_physical and log.topic in snapshot.topic_ids:
             topic_ids[log.topic] = snapshot.topic_ids[log.topic]
     creations = {}
-    for topic, creation in old.creation_ids.items():
+    for topic, creation in newest.creation_ids.items():
         if topic not in accepted.again:
             creations[topic] = creation
     for topic, creation in snapshot.creation_ids.items():
         if topic in accepted.again:
             creations[topic] = creation
-    pending_starts = dict(old.pending_starts)
-    pending_offsets = dict(old.pending_offsets)
-    if not wanted.is_same_log:
-        for log in old.pending_starts:
+    pending_starts = dict(newest.pending_starts)
+    pending_offsets = dict(newest.pending_offsets)
+    if not request.is_same_log:
+        for log in newest.pending_starts:
             if log.topic in accepted.again:
                 pending_starts[log] = starts_anew(log, settings, now_ms)
-        for log in old.pending_offsets:
+        for log in newest.pending_offsets:
             if log.topic in accepted.again:
                 del pending_offsets[log]
     log_starts = {}
     for log, extent in snapshot.extents.items():
         if log in positions:
             log_starts[log] = extent.log_start_offset
-    leader_epochs = leader_epochs_to_record(old, snapshot, moved)
-    incarnations = dict(old.incarnations)
+    leader_epochs = leader_epochs_to_record(newest, snapshot, moved)
+    incarnations = dict(newest.incarnations)
     for log in moved:
-        incarnations[log] = old.incarnations.get(log, 0) + 1
+        incarnations[log] = newest.incarnations.get(log, 0) + 1
     return Plan(
-        number=number,
-        uid=old.uid,
+        number=base.number,
+        uid=newest.uid,
         kind=PlanKind.RESET,
         created_at_ms=now_ms,
-        dialect=old.dialect,
-        cluster=old.cluster,
+        dialect=newest.dialect,
+        cluster=newest.cluster,
         shape=shape_of_rows(settings),
         ranges=(),
         positions=positions,
@@ -620,34 +658,32 @@ def _reset(
         table_transaction_version=table.transaction_version,
         topic_ids=topic_ids,
         creation_ids=creations_to_record(topic_ids, creations),
-        previous=previous,
-        supersedes=supersedes,
-        reason=wanted.reason,
-        losses=(*_losses(state, moved), *_lost_of(state, accepted, snapshot, wanted)),
+        previous=base.previous,
+        supersedes=base.supersedes,
+        reason=request.reason,
         pending_starts=pending_starts,
         pending_offsets=pending_offsets,
         log_starts=log_starts,
         leader_epochs=leader_epochs,
-        record_epochs=_epochs_left(epochs_of_records, moved, accepted.exact),
+        record_epochs=_epochs_left(base.record_epochs, moved, accepted.exact),
         incarnations=incarnations,
-        took_over=took_over,
-        heir_of=old.heir_of,
+        took_over=base.took_over,
+        heir_of=newest.heir_of,
         table_version=table.version,
-        vanished=_gone(records_left, before, old, vanished),
-        tails=_tails(old, accepted, snapshot),
-        log_topic_ids=topic_ids_to_record(old, decided, positions, topic_ids),
+        vanished=_gone(records_left, base.loaded_until, newest, base.vanished),
+        tails=_tails(newest, accepted, snapshot),
+        log_topic_ids=topic_ids_to_record(newest, decided, positions, topic_ids),
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,
-        read_by_others=metadata_named_by_command(state),
-        time_zone=old.time_zone,
-        rows_before=old.rows_before,
+        time_zone=newest.time_zone,
+        rows_before=newest.rows_before,
     )
 
 
 def _gone(
     left: Mapping[BrokerPartition, int],
-    before: Mapping[BrokerPartition, int],
-    old: Plan,
+    loaded_until: Mapping[BrokerPartition, int],
+    newest: Plan,
     vanished: Sequence[Vanished],
 ) -> tuple[Vanished, ...]:
     """Return the intervals of rows without records in the log.
@@ -660,7 +696,7 @@ def _gone(
     begun = {}
     for interval in vanished:
         log = interval.log
-        if interval.incarnation == old.incarnations.get(log, 0) - 1:
+        if interval.incarnation == newest.incarnations.get(log, 0) - 1:
             begun[log] = interval
     for interval in vanished:
         if interval.log not in left:
@@ -669,7 +705,7 @@ def _gone(
             earlier.append(interval)
     found = []
     for log, start in sorted(left.items()):
-        interval = Vanished(log, start, before[log], old.incarnations.get(log, 0))
+        interval = Vanished(log, start, loaded_until[log], newest.incarnations.get(log, 0))
         if log in begun:
             interval = replace(begun[log], from_offset=start)
         if interval.from_offset < interval.until_offset:
@@ -677,18 +713,20 @@ def _gone(
     return (*kept, *earlier, *found)
 
 
-def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
+def _tails(
+    newest: Plan, accepted: AcceptedPartitions, snapshot: Snapshot
+) -> dict[BrokerPartition, Tail]:
     """Return the tail fingerprints: current ones of accepted partitions, else the former ones."""
     changed = accepted.cut.union(accepted.moved)
     return {
-        **drop_keys(old.tails, changed),
-        **tails_to_record(old, accepted.same, snapshot),
+        **drop_keys(newest.tails, changed),
+        **tails_to_record(newest, accepted.same, snapshot),
         **tails_to_record(None, changed, snapshot),
     }
 
 
 def _cuts(
-    state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot
+    state: UpToDate | Replay, loaded_until: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> Iterable[Cut]:
     """Return the partitions truncated below their position; of a stored plan also those truncated
     inside its ranges.
@@ -702,11 +740,13 @@ def _cuts(
     # The later loops replace entries of the earlier ones.
     for cut in truncated_partitions(state.plan, snapshot, state.plan.positions):
         log = cut.log
-        found[log] = replace(cut, left_until=before[log], is_known=not log.is_physical)
-    for cut in truncated_partitions(state.plan, snapshot, before):
-        found[cut.log] = replace(cut, left_until=min(cut.left_until, before[cut.log]))
-    for log in misaligned_partitions(state.plan, before, snapshot):
-        found[log] = Cut(log, before[log], before[log] - 1, is_known=False, holds_others=True)
+        found[log] = replace(cut, left_until=loaded_until[log], is_known=not log.is_physical)
+    for cut in truncated_partitions(state.plan, snapshot, loaded_until):
+        found[cut.log] = replace(cut, left_until=min(cut.left_until, loaded_until[cut.log]))
+    for log in misaligned_partitions(state.plan, loaded_until, snapshot):
+        found[log] = Cut(
+            log, loaded_until[log], loaded_until[log] - 1, is_known=False, holds_others=True
+        )
     return found.values()
 
 
@@ -730,7 +770,10 @@ def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> I
 
 
 def _lost_of(
-    state: UpToDate | Replay, accepted: Accepted, snapshot: Snapshot, wanted: Accepting
+    state: UpToDate | Replay,
+    accepted: AcceptedPartitions,
+    snapshot: Snapshot,
+    request: AcceptRequest,
 ) -> list[Loss]:
     """Return the offsets of a replaced stored plan that no partition has any more, also of
     partitions that are not named.
@@ -746,7 +789,7 @@ def _lost_of(
         if log in accepted.anew:
             decided[log] = LossReason.RECREATED
     same = set(accepted.same)
-    if wanted.is_same_log:
+    if request.is_same_log:
         for topic, now in recreated_topics(plan, snapshot).items():
             if not is_creation_id(now):
                 continue

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etl.commands.operator_decisions import as_member
-from etl.decide.accept_partitions import Accepting, plan_reset
+from etl.decide.accept_partitions import AcceptRequest, plan_reset
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.partition_owners import (
     command_plan,
@@ -234,7 +234,7 @@ def accept(
     the group.
     """
     world = _world_of_command(outside, settings, at, share)
-    wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
+    wanted = AcceptRequest(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
     with as_member(world, settings) as owned:
         return _accept(
             world, replace(world.observe(wanted.offsets_of), share=owned), settings, wanted, outside
@@ -242,7 +242,11 @@ def accept(
 
 
 def _accept(
-    world: FakeWorld, snapshot: Snapshot, settings: Settings, wanted: Accepting, outside: Outside
+    world: FakeWorld,
+    snapshot: Snapshot,
+    settings: Settings,
+    wanted: AcceptRequest,
+    outside: Outside,
 ) -> Plan:
     state = where_we_stand(snapshot, settings)
     reject_unrecorded_commit(state, snapshot, settings)

@@ -62,20 +62,27 @@ from etl.settings.source import Timestamp
 
 
 def start_of(
-    log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settings: Settings
+    log: BrokerPartition,
+    snapshot: Snapshot,
+    last: Plan | None,
+    settings: Settings,
+    topics: Collection[str] | None = None,
 ) -> int | None:
     """Return the first offset to read of a partition that was never read.
 
     None if its start time was not looked up, or is above the last stable offset. `last` is the
-    newest plan, None at the first run; the snapshot must have the partition's offsets.
+    newest plan, None at the first run; the snapshot must have the partition's offsets. `topics`:
+    those of `known_topics`, if it is called for many partitions.
     """
     extent = snapshot.extents[log]
-    rule = _rule(log, last, settings)
     committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
     if committed is not None:
         return committed
     if last is not None and log in last.pending_offsets:
         return min(max(extent.log_start_offset, last.pending_offsets[log]), extent.end_offset)
+    if topics is None:
+        topics = known_topics(last)
+    rule = _start_rule(log, last, settings, topics)
     if isinstance(rule, StartAt):
         if rule is StartAt.EARLIEST:
             return extent.log_start_offset
@@ -112,18 +119,19 @@ def timestamps_to_look_up(
     known: Collection[BrokerPartition] = ()
     if last:
         known = {*last.positions, *last.pending_offsets}
+    topics = known_topics(last)
     times = {}
     for log in logs:
         if log in known or committed.get(log, NOTHING_COMMITTED).offset is not None:
             continue
-        rule = _rule(log, last, settings)
+        rule = _start_rule(log, last, settings, topics)
         if not isinstance(rule, StartAt):
             times[log] = rule
     return times
 
 
 def pending_starts(
-    there: Iterable[BrokerPartition],
+    existing: Iterable[BrokerPartition],
     positions: Mapping[BrokerPartition, int],
     last: Plan | None,
     settings: Settings,
@@ -132,16 +140,19 @@ def pending_starts(
 ) -> dict[BrokerPartition, int | None]:
     """Return the pending starts of the next plan; see `Plan.pending_starts`.
 
-    They are those of existing partitions (`there`) without a loaded-until offset in the plan.
+    They are those of existing partitions without a loaded-until offset in the plan (`positions`),
+    and those of the last plan, also of partitions that do not exist now.
     """
-    pending = {}
+    pending: dict[BrokerPartition, int | None] = {}
     if last:
         for log, time_ms in last.pending_starts.items():
             if log not in positions:
                 pending[log] = time_ms
-    for log in there:
-        if log not in positions:
-            pending[log] = _start_to_store(log, _rule(log, last, settings), now_ms)
+    topics = known_topics(last)
+    for log in existing:
+        if log not in positions and log not in pending:
+            rule = _start_rule(log, last, settings, topics)
+            pending[log] = _start_to_store(log, rule, now_ms)
     return pending
 
 
@@ -162,10 +173,11 @@ def pending_offsets(
         for log, offset in last.pending_offsets.items():
             if log in starts:
                 pending[log] = offset
+    topics = known_topics(last)
     for log, extent in snapshot.extents_left_alone.items():
         if log not in starts or log in decided or log.is_physical:
             continue
-        if _rule(log, last, settings) is StartAt.LATEST:
+        if _start_rule(log, last, settings, topics) is StartAt.LATEST:
             pending[log] = extent.end_offset
     return pending
 
@@ -189,8 +201,23 @@ def _start_to_store(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> i
     return int(rule)
 
 
-def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartAt | int:
-    """Return the first or the latest record, or the time of the first record to read, in ms."""
+def known_topics(last: Plan | None) -> frozenset[str]:
+    """Return the topics with a loaded-until offset or a pending start; none before the first plan.
+
+    A partition that is added to one of them is read from its first record.
+    """
+    if last is None:
+        return frozenset()
+    return last.topics.union(log.topic for log in last.pending_starts)
+
+
+def _start_rule(
+    log: BrokerPartition, last: Plan | None, settings: Settings, topics: Collection[str]
+) -> StartAt | int:
+    """Return the first or the latest record, or the time of the first record to read, in ms.
+
+    `topics`: see `known_topics`.
+    """
     if last is None:
         start = settings.source.starting_offsets
         if isinstance(start, Timestamp):
@@ -201,8 +228,7 @@ def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartA
         if time_ms is None:
             return StartAt.EARLIEST
         return time_ms
-    known = (*last.positions, *last.pending_starts)
-    if any(log.topic == other.topic for other in known):
+    if log.topic in topics:
         return StartAt.EARLIEST
     return settings.source.new_topics_starting_offsets
 

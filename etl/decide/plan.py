@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from etl.decide.byte_offsets import reject_misaligned_offsets
 from etl.decide.lag import find_expiring
 from etl.decide.member_offsets import read_by_others
-from etl.decide.offsets import pending_offsets, pending_starts, start_of
+from etl.decide.offsets import known_topics, pending_offsets, pending_starts, start_of
 from etl.decide.recreated_or_truncated import (
     creations_to_record,
     record_epochs,
@@ -357,11 +357,12 @@ def _readings(
     """Return what can be read of each partition that has a start, up to the requested bounds."""
     # All starts are decided before any partition is read: errors of starts come first.
     starts = {}
+    topics = known_topics(last)
     for log in sorted(snapshot.extents):
         if log in known:
             start: int | None = known[log]
         else:
-            start = start_of(log, snapshot, last, settings)
+            start = start_of(log, snapshot, last, settings, topics)
         if start is not None:
             starts[log] = start
     readings = {log: reading_of(log, start, snapshot, settings) for log, start in starts.items()}

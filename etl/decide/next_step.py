@@ -349,11 +349,12 @@ def snapshot_after(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
     for step in steps:
         snapshot = repaired(snapshot, step.repair)
         if step.plan:
-            snapshot = _after_commit(step.plan, snapshot)
+            snapshot = _snapshot_after_plan(step.plan, snapshot)
     return snapshot
 
 
-def _after_commit(plan: Plan, snapshot: Snapshot) -> Snapshot:
+def _snapshot_after_plan(plan: Plan, snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot after the plan is in the table and its offsets are committed."""
     committed = dict(snapshot.committed)
     if plan.moves_offsets:
         for log in plan.positions:
@@ -361,7 +362,9 @@ def _after_commit(plan: Plan, snapshot: Snapshot) -> Snapshot:
         for log in (*plan.offsets_to_move, *plan.offsets_to_commit):
             committed[log] = plan.moved(log)
 
-    before = snapshot.table or Table(plan.table_id or "", -1, None)
+    before = snapshot.table
+    if before is None:
+        before = Table(id=plan.table_id or "", version=-1, transaction_version=None)
     table = replace(
         before,
         version=before.version + 1,

@@ -95,7 +95,7 @@ def encode_list_offsets(
     if version >= 2:
         request.int8(isolation_level(isolation))
     if version < 4:
-        return _with_logs(
+        return _finish_request(
             request,
             times,
             Struct(">iq"),
@@ -103,7 +103,7 @@ def encode_list_offsets(
             is_flexible=False,
         )
     layout = ">iiq" if version < 6 else ">iiqx"
-    return _with_logs(
+    return _finish_request(
         request,
         times,
         Struct(layout),
@@ -160,7 +160,7 @@ def encode_epoch_ends(
     if version >= 3:
         request.int32(-1)
     layout = ">iiix" if version >= 4 else ">iii"
-    return _with_logs(
+    return _finish_request(
         request,
         epochs,
         Struct(layout),
@@ -189,7 +189,7 @@ def encode_log_dirs(
 ) -> bytes:
     """Encode a request for the size of each partition on this broker (KIP-113)."""
     request = _request(Api.DESCRIBE_LOG_DIRS, version, correlation_id, client_id)
-    return _with_logs(
+    return _finish_request(
         request, logs, Struct(">i"), lambda log: (log.partition,), is_flexible=version >= 2
     )
 
@@ -296,7 +296,7 @@ def _request(api: Api, version: int, correlation_id: int, client_id: str) -> Wri
     return request
 
 
-def _with_logs(
+def _finish_request(
     request: Writer,
     logs: Collection[BrokerPartition],
     layout: Struct,
@@ -304,22 +304,15 @@ def _with_logs(
     *,
     is_flexible: bool,
 ) -> bytes:
-    """Return the frame of a request that ends with a row for each partition, topic by topic."""
+    """Write the topics array, a row per partition, which is the last field; return the frame."""
     topics = by_topic(logs)
     _put_length(request, len(topics), is_flexible)
-    for topic, some in topics.items():
-        name = topic.encode()
-        if is_flexible:
-            request.unsigned_varint(len(name) + 1)
-        else:
-            request.int16(len(name))
-        request.raw(name)
-        _put_length(request, len(some), is_flexible)
-        request.raw(b"".join([layout.pack(*row(log)) for log in some]))
-        if is_flexible:
-            request.int8(0)
-    if is_flexible:
-        request.int8(0)
+    for topic, logs_of_topic in topics.items():
+        _put_text(request, topic, is_flexible)
+        _put_length(request, len(logs_of_topic), is_flexible)
+        request.raw(b"".join([layout.pack(*row(log)) for log in logs_of_topic]))
+        _put_tags(request, is_flexible)
+    _put_tags(request, is_flexible)
     return request.framed()
 
 
@@ -328,6 +321,21 @@ def _put_length(request: Writer, length: int, is_flexible: bool) -> None:
         request.unsigned_varint(length + 1)
     else:
         request.int32(length)
+
+
+def _put_text(request: Writer, text: str, is_flexible: bool) -> None:
+    content = text.encode()
+    if is_flexible:
+        request.unsigned_varint(len(content) + 1)
+    else:
+        request.int16(len(content))
+    request.raw(content)
+
+
+def _put_tags(request: Writer, is_flexible: bool) -> None:
+    """Write that there are no tagged fields."""
+    if is_flexible:
+        request.int8(0)
 
 
 def _answer(

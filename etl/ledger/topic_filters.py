@@ -170,17 +170,12 @@ class _Parser:
         return self._at == len(self._tokens)
 
     def alternatives(self, depth: int = 0) -> str:
-        """Translate up to the end of the group, or of the pattern.
-
-        Flags that are set inside end with the group.
-        """
+        """Translate up to the end of the group, or of the pattern."""
         if depth > _MAX_DEPTH:
             raise NotTranslated(f"groups nested more than {_MAX_DEPTH} deep")
-        ignored_case_before = self._ignores_case
         sequences = [self._sequence(depth)]
         while self._accept("|"):
             sequences.append(self._sequence(depth))
-        self._ignores_case = ignored_case_before
         return "|".join(sequences)
 
     def _sequence(self, depth: int) -> str:
@@ -222,7 +217,10 @@ class _Parser:
         return self._with_quantifier(_python_class(chars))
 
     def _group(self, depth: int) -> str:
-        """Translate a group or a lookaround after its parenthesis."""
+        """Translate a group or a lookaround after its parenthesis.
+
+        Flags that are set in its prefix or inside end with it.
+        """
         ignored_case_before = self._ignores_case
         lookaround = ""
         if self._accept("?"):

@@ -17,7 +17,7 @@ from kazoo.exceptions import ConnectionLoss
 
 from etl.decide.group_assignment import AssignmentContext, Strategy, Timing, assign, assignment_of
 from etl.errors import Owned, SessionLost, SettingsError
-from etl.io.zookeeper.group_member import Bell, MemberOptions, WatchedGroup, ZooKeeperMember
+from etl.io.zookeeper.group_member import ChangeSignal, MemberOptions, WatchedGroup, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import GroupMembers, Owners
 from etl.io.zookeeper.requests import ZooKeeper
@@ -348,7 +348,7 @@ def test_what_each_member_reads_of_a_random_group_divides_it_as_the_classes_of_t
     for seed, expected in enumerate(golden()["divided"][key(version, strategy)].split()[:5]):
         group = group_for(version, seed)
         put(zookeeper, group.znodes)
-        seen = WatchedGroup(zookeeper, RANDOM_GROUP, BrokerFamily.KAFKA, Bell())
+        seen = WatchedGroup(zookeeper, RANDOM_GROUP, BrokerFamily.KAFKA, ChangeSignal())
         views = {
             member: seen.read(group.context.members[member], strategy).context
             for member in group.members

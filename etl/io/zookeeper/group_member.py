@@ -68,21 +68,23 @@ from etl.model.partitions import (
 T = TypeVar("T")
 
 
-class Bell:
+class ChangeSignal:
     """Merges watch events: wakes waiting threads, and keeps whether the group may have changed."""
 
     def __init__(self) -> None:
-        self.rung = threading.Event()
-        self.is_called = False
+        self.wakeup = threading.Event()
+        """Set by each change, and to stop a waiting thread, which clears it first."""
+        self.is_set = False
+        """True if the group may have changed since it was read."""
 
-    def call(self, *_: object) -> None:
+    def set(self, *_: object) -> None:
         """Record that the group may have changed. The callback of all watches."""
-        self.is_called = True
-        self.rung.set()
+        self.is_set = True
+        self.wakeup.set()
 
-    def silence(self) -> None:
-        """Reset `is_called`, before the group is read."""
-        self.is_called = False
+    def clear(self) -> None:
+        """Reset `is_set`, before the group is read. It does not affect `wakeup`."""
+        self.is_set = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,14 @@ class GroupSnapshot:
 
 
 class WatchedGroup:
-    """Reads one group with watches that ring `bell`. Raises as `ZooKeeper`."""
+    """Reads one group with watches that set `changes`. Raises as `ZooKeeper`."""
 
-    def __init__(self, zookeeper: ZooKeeper, group: str, dialect: BrokerFamily, bell: Bell) -> None:
-        self._zookeeper, self._dialect, self._bell = zookeeper, dialect, bell
+    def __init__(
+        self, zookeeper: ZooKeeper, group: str, dialect: BrokerFamily, changes: ChangeSignal
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._dialect = dialect
+        self._changes = changes
         self._members, self._ids = GroupMembers(zookeeper, group), GroupPaths(group).consumer_ids
 
     def read(self, topics: Collection[str], strategy: Strategy) -> GroupSnapshot:
@@ -120,16 +126,16 @@ class WatchedGroup:
         the group can read, so that none of their rebalances succeeds. Raises CorruptData for an
         invalid partition count.
         """
-        self._bell.silence()
+        self._changes.clear()
         # Brokers are watched because old consumers rebalance once the first broker registers.
         members, _ = self._children([self._ids, BROKER_IDS])
         registrations = {}
         for member, payload in self._members.read(members).items():
             registrations[member] = self._parsed(member, payload)
-        counted_topics = set(topics)
+        topics_to_read = set(topics)
         if strategy.deals_all_topics:
-            counted_topics |= self._of_others(registrations)
-        return GroupSnapshot(registrations, self._partitions(sorted(counted_topics)))
+            topics_to_read |= self._of_others(registrations)
+        return GroupSnapshot(registrations, self._partitions(sorted(topics_to_read)))
 
     def _of_others(self, registrations: Mapping[str, Registration]) -> set[str]:
         """Return the topics that the group's consumers read.
@@ -147,7 +153,7 @@ class WatchedGroup:
     def topics_allowed(self, wanted: TopicFilter) -> frozenset[str]:
         """Return the existing topics that the filter accepts.
 
-        Call it after `read`, which resets the bell.
+        Call it after `read`, which clears the signal.
         """
         allowed = set()
         for topic in self._children([BROKER_TOPICS])[0]:
@@ -210,13 +216,15 @@ class WatchedGroup:
     def _children(self, paths: Sequence[str]) -> list[list[str]]:
         """Return the names of each znode's children; none of a missing znode."""
         client = self._zookeeper.client
-        found = self._watched(paths, lambda path: client.get_children_async(path, self._bell.call))
+        found = self._watched(
+            paths, lambda path: client.get_children_async(path, self._changes.set)
+        )
         return [list(names or ()) for names in found]
 
     def _payloads(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the data of each znode; None for a missing one."""
         client = self._zookeeper.client
-        found = self._watched(paths, lambda path: client.get_async(path, self._bell.call))
+        found = self._watched(paths, lambda path: client.get_async(path, self._changes.set))
         payloads = []
         for answer in found:
             payload = None
@@ -237,7 +245,7 @@ class WatchedGroup:
             return [_or_none(answer) for answer in answers]
 
         def watch_missing(missing: Sequence[str]) -> list[Any]:
-            answers = [client.exists_async(path, self._bell.call) for path in missing]
+            answers = [client.exists_async(path, self._changes.set) for path in missing]
             return [answer.get() for answer in answers]
 
         found = self._zookeeper.guarded(lambda: client.retry(read_each))
@@ -246,7 +254,7 @@ class WatchedGroup:
             if answer is None:
                 missing.append(path)
         if any(self._zookeeper.guarded(lambda: client.retry(watch_missing, missing))):
-            self._bell.call()  # a znode was created between the two reads
+            self._changes.set()  # a znode was created between the two reads
         return list(found)
 
 
@@ -294,10 +302,10 @@ class Rebalance:
             self.member = consumer_id(group, options.member_id)
         else:
             self.member = driver_consumer_id(group, self._us)
-        self.bell = Bell()
+        self.changes = ChangeSignal()
         self._members = GroupMembers(zookeeper, group)
         self._owners = Owners(zookeeper, group, pipeline)
-        self._group = WatchedGroup(zookeeper, group, options.dialect, self.bell)
+        self._group = WatchedGroup(zookeeper, group, options.dialect, self.changes)
         self._seen = GroupSnapshot({}, {})
         self._in_the_way: Owned | None = None
         self._began = 0.0
@@ -444,19 +452,19 @@ class Rebalance:
         self.statistics = replace(
             self.statistics, rebalances=self.statistics.rebalances + 1, seconds=seconds
         )
-        return group_assignment.after_claim(self.standing, is_called=self.bell.is_called)
+        return group_assignment.after_claim(self.standing, is_called=self.changes.is_set)
 
     def _wait(self) -> Step:
         """Wait until all assigned partitions are free or an event comes, a backoff at most."""
         backoff_s = group_assignment.backoff_s(self._options.timing, elapsed_s=self._elapsed_s)
         deadline = time.monotonic() + backoff_s
         while (left := deadline - time.monotonic()) > 0:
-            self.bell.rung.clear()
-            if self.bell.is_called or self.is_stopped:
+            self.changes.wakeup.clear()
+            if self.changes.is_set or self.is_stopped:
                 break
-            if not self._left and not self._owners.owned_of(self.share, self.bell.rung):
+            if not self._left and not self._owners.owned_of(self.share, self.changes.wakeup):
                 break
-            self.bell.rung.wait(left)
+            self.changes.wakeup.wait(left)
         return group_assignment.after_backoff(self.standing)
 
     def _let_go(self) -> Step:
@@ -497,7 +505,7 @@ class Rebalance:
 
     def _watch_session(self, state: str) -> None:
         if state == KazooState.LOST:
-            self.bell.call()
+            self.changes.set()
 
 
 class ZooKeeperMember:
@@ -510,7 +518,7 @@ class ZooKeeperMember:
         self._options = options
         self._paths = GroupPaths(group)
         self._rebalance = Rebalance(zookeeper, group, pipeline, run_id, options)
-        self._bell = self._rebalance.bell
+        self._changes = self._rebalance.changes
         self._follower: threading.Thread | None = None
         self._look_at: float | None = None
         """When to check whether others own their partitions."""
@@ -543,7 +551,7 @@ class ZooKeeperMember:
         """See `Member`."""
         with contextlib.suppress(SessionLost):
             self._zookeeper.require_session()
-            return self._rebalance.standing.phase is Phase.STABLE and not self._bell.is_called
+            return self._rebalance.standing.phase is Phase.STABLE and not self._changes.is_set
         return False
 
     @property
@@ -626,8 +634,8 @@ class ZooKeeperMember:
         """
         look_at = self._next_look()
         while not self._rebalance.is_stopped:
-            self._bell.rung.clear()
-            if self._bell.is_called:
+            self._changes.wakeup.clear()
+            if self._changes.is_set:
                 self._rebalance.run((self._rebalance.standing, MemberAction.LOOK))
                 look_at = self._next_look()
             elif look_at is not None and look_at <= time.monotonic():
@@ -637,7 +645,7 @@ class ZooKeeperMember:
                 wait_s = None
                 if look_at is not None:
                     wait_s = max(0.0, look_at - time.monotonic())
-                self._bell.rung.wait(wait_s)
+                self._changes.wakeup.wait(wait_s)
 
     def _next_look(self) -> float | None:
         wait_s = group_assignment.nudge_after_s(self._rebalance.standing, self._options.timing)
@@ -646,6 +654,6 @@ class ZooKeeperMember:
     def _stop_following(self) -> None:
         if self._follower is not None:
             self._rebalance.is_stopped = True
-            self._bell.rung.set()
+            self._changes.wakeup.set()
             self._follower.join()
             self._follower, self._rebalance.is_stopped = None, False

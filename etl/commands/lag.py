@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from etl.audit.compare_rows import AuditedLog, Expected
 from etl.commands.expected_rows import expected_of_all, loaded_plans, read_both_ledgers
-from etl.decide.lag import Progress, lag_of, progress_of, unread_starts
+from etl.decide.lag import Progress, lag_of, progress_of, progress_of_table, unread_starts
 from etl.decide.loaded_intervals import ExplainedOffsets, TableGap, explain_missing, find_gaps
 from etl.decide.reconcile import compare, naming_table, reject_missing_topics, where_we_stand
 from etl.decide.run_requests import TimeInterval, incomplete_partitions, split_into_intervals
@@ -407,7 +407,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
     requested = list(split_into_intervals(whole, every))
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
-        so_far, _ = progress_or_refusal(snapshot, settings)
+        so_far = progress_of_table(snapshot, settings)
         of_ledger = _ledger_offsets(services)
         with Discovery(settings, services.zookeeper).open_cluster() as cluster:
             bounds = _bounds(cluster, list(snapshot.extents), requested)

@@ -17,7 +17,7 @@ do not report their settings, the movement of the log start since the newest pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from etl.decide.offsets import start_of, starts_of
 from etl.decide.reconcile import compare, naming_table
@@ -61,7 +61,7 @@ def progress_of(state: PipelineState, snapshot: Snapshot) -> Progress:
 
 
 def progress_of_table(snapshot: Snapshot, settings: Settings) -> Progress | None:
-    """Return the progress by ledger and table; None if they disagree.
+    """Return the progress by ledger and table, also in paused partitions; None if they disagree.
 
     It does not depend on committed offsets.
     """
@@ -70,7 +70,9 @@ def progress_of_table(snapshot: Snapshot, settings: Settings) -> Progress | None
             state = compare(snapshot.ledger, snapshot.table, settings.table.place)
     except NeedsDecision:
         return None
-    return progress_of(state, snapshot)
+    return progress_of(
+        state, replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
+    )
 
 
 def _reached(

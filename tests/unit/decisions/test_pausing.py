@@ -231,6 +231,16 @@ def test_a_paused_partition_that_was_recreated_has_an_unknown_number_of_unread_r
     assert result == f"clicks 0: {SINCE}r; the number of unread records is unknown"
 
 
+def test_a_truncated_partition_that_a_run_leaves_out_is_known_as_such() -> None:
+    plan = plain_plan(1, positions={A: 20, B: 3})
+    seen = plain_snapshot({A: (0, 9), B: (0, 5)}, pauses=(of(A),), ledger=Ledger("u", plan))
+    settings = plain_settings()
+    for snapshot in (seen, leave_paused(seen)):
+        so_far = progress_of_table(snapshot, settings)
+        [one] = paused_partitions(snapshot, so_far, settings, now_ms=NOW_MS)
+        assert one.unread is None
+
+
 def test_a_paused_partition_that_was_never_read_counts_from_where_it_would_start() -> None:
     seen = plain_snapshot({A: (0, 9)}, pauses=(of(A),))
     settings = plain_settings(source={"starting_offsets": "latest"})

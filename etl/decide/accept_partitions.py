@@ -356,7 +356,8 @@ def _at_of_one(
         )
     if request.at > loaded_until[log]:
         raise SettingsError(
-            f"Offset {request.at} is above {loaded_until[log]}, the end of the offsets that were read",
+            f"Offset {request.at} is above {loaded_until[log]}, the end of the offsets that were"
+            " read",
             key="--truncated-at",
             **log.place,
             action="Check with `etl run CONF --dry-run`",

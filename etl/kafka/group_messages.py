@@ -30,9 +30,9 @@ from etl.errors import BrokerRefusal, CorruptData
 from etl.kafka import kafka_python_messages
 from etl.kafka.kafka_python_messages import (
     ConsumerGroupHeartbeatRequest,
-    numbers_by_topic,
     described_group,
     member_label,
+    numbers_by_topic,
     or_minus_one,
     or_none,
 )

@@ -655,7 +655,10 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         compacted=compacted,
         min_partitions=min_partitions,
         max_records_per_partition=max_records,
-        **sizes,
+        fetch_max_bytes=sizes["fetch_max_bytes"],
+        max_batch_bytes=sizes["max_batch_bytes"],
+        max_record_bytes=sizes["max_record_bytes"],
+        target_task_bytes=sizes["target_task_bytes"],
     )
 
 

@@ -12,7 +12,7 @@ from etl.commands.peek import PeekRequest
 from etl.errors import Stopped
 from etl.settings.choices import StartAt
 from etl.settings.source import BeforeEnd
-from tests.builders import conf_beside
+from tests.builders import conf_in
 from tests.command_result import refused, run_etl
 
 
@@ -43,14 +43,14 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[PeekRequest]:
 def test_options_are_a_request(
     words: tuple[str, ...], request_of_it: PeekRequest, requests: list[PeekRequest], tmp_path: Path
 ) -> None:
-    run_etl("records", "show", str(conf_beside(tmp_path, 1)), "-p", "clicks:0", *words)
+    run_etl("records", "show", str(conf_in(tmp_path, 1)), "-p", "clicks:0", *words)
     assert requests == [request_of_it]
 
 
 def test_two_options_that_set_the_start_are_refused(
     requests: list[PeekRequest], tmp_path: Path
 ) -> None:
-    conf = str(conf_beside(tmp_path, 1))
+    conf = str(conf_in(tmp_path, 1))
     result = run_etl(
         "records", "show", conf, "-p", "clicks:0", "--from", "7", "--last", "3", "--json"
     )

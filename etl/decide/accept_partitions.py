@@ -537,19 +537,21 @@ def plan_reset(
     accepted partition is unavailable.
     """
     if isinstance(state, UpToDate):
-        base = _base_of_successor(state, snapshot)
+        inherited = _inherited_by_successor(state, snapshot)
     else:
         reject_replacing(state.plan)
-        base = _base_of_replacement(state.plan)
-    cuts = tuple(_cuts(state, base.loaded_until, snapshot))
-    accepted = accepted_logs(request, base.newest, base.loaded_until, cuts, snapshot, settings)
+        inherited = _inherited_by_replacement(state.plan)
+    cuts = tuple(_cuts(state, inherited.loaded_until, snapshot))
+    accepted = accepted_logs(
+        request, inherited.newest, inherited.loaded_until, cuts, snapshot, settings
+    )
     losses = (*_losses(state, accepted.moved), *_lost_of(state, accepted, snapshot, request))
-    plan = _reset(base, accepted, snapshot, settings, request, now_ms=now_ms)
+    plan = _reset(inherited, accepted, snapshot, settings, request, now_ms=now_ms)
     return replace(plan, losses=losses, read_by_others=metadata_named_by_command(state))
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
+class _Inherited:
     """The newest plan, and what the reset plan takes over from it."""
 
     newest: Plan
@@ -565,10 +567,10 @@ class _Base:
     """Committed offsets that the replaced plan has observed."""
 
 
-def _base_of_successor(state: UpToDate, snapshot: Snapshot) -> _Base:
-    """Return the base of a plan after the newest one."""
+def _inherited_by_successor(state: UpToDate, snapshot: Snapshot) -> _Inherited:
+    """Return what a plan after the newest one takes over."""
     newest = state.last
-    return _Base(
+    return _Inherited(
         newest,
         dict(state.positions),
         number=newest.number + 1,
@@ -581,9 +583,9 @@ def _base_of_successor(state: UpToDate, snapshot: Snapshot) -> _Base:
     )
 
 
-def _base_of_replacement(newest: Plan) -> _Base:
-    """Return the base of a plan in place of the newest one, which is not in the table."""
-    return _Base(
+def _inherited_by_replacement(newest: Plan) -> _Inherited:
+    """Return what a plan in place of the newest one takes over; that one is not in the table."""
+    return _Inherited(
         newest,
         starts_of(newest),
         number=newest.number,
@@ -597,7 +599,7 @@ def _base_of_replacement(newest: Plan) -> _Base:
 
 
 def _reset(
-    base: _Base,
+    inherited: _Inherited,
     accepted: AcceptedPartitions,
     snapshot: Snapshot,
     settings: Settings,
@@ -606,13 +608,13 @@ def _reset(
     now_ms: int,
 ) -> Plan:
     """Return the plan, without losses and commits by others."""
-    newest = base.newest
+    newest = inherited.newest
     moved = accepted.moved
     table = table_to_record(snapshot.table)
-    positions = {**base.loaded_until, **moved}
+    positions = {**inherited.loaded_until, **moved}
     decided = accepted.same.union(moved)
     seen = snapshot.committed_of(positions)
-    seen |= base.seen
+    seen |= inherited.seen
     records_left = dict(moved)
     for log in accepted.anew.intersection(moved):
         records_left[log] = 0
@@ -645,7 +647,7 @@ def _reset(
     for log in moved:
         incarnations[log] = newest.incarnations.get(log, 0) + 1
     return Plan(
-        number=base.number,
+        number=inherited.number,
         uid=newest.uid,
         kind=PlanKind.RESET,
         created_at_ms=now_ms,
@@ -659,19 +661,19 @@ def _reset(
         table_transaction_version=table.transaction_version,
         topic_ids=topic_ids,
         creation_ids=creations_to_record(topic_ids, creations),
-        previous=base.previous,
-        supersedes=base.supersedes,
+        previous=inherited.previous,
+        supersedes=inherited.supersedes,
         reason=request.reason,
         pending_starts=pending_starts,
         pending_offsets=pending_offsets,
         log_starts=log_starts,
         leader_epochs=leader_epochs,
-        record_epochs=_epochs_left(base.record_epochs, moved, accepted.exact),
+        record_epochs=_epochs_left(inherited.record_epochs, moved, accepted.exact),
         incarnations=incarnations,
-        took_over=base.took_over,
+        took_over=inherited.took_over,
         heir_of=newest.heir_of,
         table_version=table.version,
-        vanished=_gone(records_left, base.loaded_until, newest, base.vanished),
+        vanished=_gone(records_left, inherited.loaded_until, newest, inherited.vanished),
         tails=_tails(newest, accepted, snapshot),
         log_topic_ids=topic_ids_to_record(newest, decided, positions, topic_ids),
         cluster_id=snapshot.cluster_id,

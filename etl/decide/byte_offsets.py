@@ -282,10 +282,12 @@ def name_damaged_plan(damaged: CorruptData, plan: Plan) -> CorruptData:
     the error itself if its offset is not of that kind.
     """
     offset = damaged.where.get("offset")
+    if offset is None:
+        return damaged
     logs = []
     for r in plan.ranges:
         is_same = all(damaged.where.get(name) == value for name, value in r.log.place.items())
-        if offset is not None and is_same and r.from_offset <= offset < r.until_offset:
+        if is_same and r.from_offset <= offset < r.until_offset:
             logs.append(r.log)
     if not logs or plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
         return damaged

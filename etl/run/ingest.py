@@ -339,12 +339,27 @@ def _store(services: Services, step: NextStep, report: Report) -> Plan | Rejecte
     plan = services.hand_over(step.plan)
     if isinstance(plan, RejectedCommit):
         return plan
+    if _is_committed_now(step, plan):
+        report.offsets_committed += len(plan.offsets_to_commit)
     _report_stored(step, plan, report)
     plan = in_time_zone(plan, step.snapshot)
     report.planned(plan, goes_on=step.is_cut)
     for expiry in step.expires_soon:
         report.add(Outcome.EXPIRES_SOON, str(expiry))
     return plan
+
+
+def _is_committed_now(step: NextStep, plan: Plan) -> bool:
+    """True if this run committed the plan's offsets before the read."""
+    if not plan.handed_over or step.plan is None:
+        return False
+    if not step.plan.handed_over:
+        return True
+    # In ZooKeeper offsets are committed with the stored plan.
+    newest = step.snapshot.ledger.newest
+    if step.action is Action.SUPERSEDE:
+        return newest is None or not newest.handed_over
+    return step.action is Action.STORE
 
 
 def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
@@ -357,12 +372,19 @@ def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
         paused = describe_paused_but_executed(plan, step.snapshot.pauses)
         report.add(
             Outcome.PLAN_RESUMED,
-            f"Plan {plan.number} of an earlier run is stored and not in the table: it is executed "
+            f"{_describe_stored(plan)} is stored and not in the table: it is executed "
             f"unchanged{paused}",
         )
     report.called(plan, step.snapshot.ledger.newest)
     for sentence in describe_time_zones(plan, step.snapshot):
         report.add(Outcome.OTHER_TIME_ZONE, sentence)
+
+
+def _describe_stored(plan: Plan) -> str:
+    """Return the stored plan and its origin: an earlier run, or the plan that it replaced."""
+    if plan.supersedes is None:
+        return f"Plan {plan.number} of an earlier run"
+    return f"Plan {plan.number} ({plan.id}), which replaced {plan.supersedes},"
 
 
 def _is_new(plan: Plan) -> bool:

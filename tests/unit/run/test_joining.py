@@ -24,6 +24,7 @@ from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
     At,
+    crash_at,
     crash_at_moment,
     grow,
     new_report,
@@ -91,9 +92,18 @@ def test_offsets_are_committed_with_the_plan_and_none_after_the_append() -> None
     outside = outside_of(5, 3, 4)
     seen = []
     report = run(outside, LOGS, at=once("fetch", lambda: seen.append(dict(outside.offsets))))
-    assert (outcomes(report), report.offsets_committed) == ([Outcome.INGESTED], 0)
+    assert (outcomes(report), report.offsets_committed) == ([Outcome.INGESTED], 3)
     assert seen == [{A: (5, 0), B: (3, 0), C: (4, 0)}] == [outside.offsets]
     assert not outside.owners
+
+
+def test_a_run_that_finishes_a_plan_counts_no_offsets_that_an_earlier_run_committed() -> None:
+    outside = outside_of(5, 3, 4)
+    with pytest.raises(Crash):
+        run(outside, LOGS, at=crash_at("fetch", When.BEFORE))
+    grow(outside, 4, 0, 0)
+    report = run(outside, LOGS)
+    assert (outcomes(report)[0], report.offsets_committed) == (Outcome.PLAN_RESUMED, 1)
 
 
 def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name() -> None:

@@ -53,6 +53,27 @@ def test_a_stored_plan_with_an_expired_range_is_superseded_if_policy_permits_the
     reject_unfinished(outside)
 
 
+def test_a_stored_replacement_is_named_with_the_plan_that_it_replaced() -> None:
+    outside = expired_plan()
+    old = outside.newest_plan()
+    with contextlib.suppress(Crash):
+        run(outside, SKIPPING, at=crash_at("fetch", When.BEFORE))
+    new = outside.newest_plan()
+    assert old is not None and new is not None and new.supersedes == old.id
+    assert run(outside, SKIPPING).outcomes[0] == (
+        Outcome.PLAN_RESUMED,
+        f"Plan 1 ({new.id}), which replaced {old.id}, is stored and not in the table: it is "
+        "executed unchanged",
+    )
+    grow(outside, 3, 0, 0)
+    with contextlib.suppress(Crash):
+        run(outside, SKIPPING, at=crash_at("fetch", When.BEFORE))
+    assert run(outside, SKIPPING).outcomes[0] == (
+        Outcome.PLAN_RESUMED,
+        "Plan 2 of an earlier run is stored and not in the table: it is executed unchanged",
+    )
+
+
 def test_a_stored_plan_with_an_expired_range_stops_the_run_under_fail_and_stays() -> None:
     outside = expired_plan(SETTINGS)
     stored = dict(outside.plans)

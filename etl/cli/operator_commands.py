@@ -546,7 +546,7 @@ def pipelines_inherit(
     predecessor: Annotated[
         str,
         typer.Option(
-            metavar="GROUP/NAME",
+            metavar="[[CLUSTER/]GROUP/]NAME",
             help="The pipeline that loaded into this table.",
             show_default=False,
         ),

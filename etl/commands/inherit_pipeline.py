@@ -96,7 +96,7 @@ def inherit_pipeline(
 ) -> DecisionResult:
     """Continue where another pipeline of this table ended.
 
-    predecessor   `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`
+    predecessor   `NAME`, `GROUP/NAME` or `CLUSTER/GROUP/NAME`
 
     The plan is stored, and the next run commits it. The predecessor is retired if its ledger is in
     this ZooKeeper and this conf names all its topics.
@@ -248,7 +248,7 @@ def _pipelines_in_table(services: LiveServices, table: Table | None) -> list[Oth
 
 
 def _find_pipeline(name: str, pipelines: Sequence[OtherPipeline]) -> OtherPipeline:
-    """Return the pipeline with this name, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`.
+    """Return the pipeline with this name: `NAME`, `GROUP/NAME` or `CLUSTER/GROUP/NAME`.
 
     Raises SettingsError if none or several have it.
     """
@@ -263,11 +263,14 @@ def _find_pipeline(name: str, pipelines: Sequence[OtherPipeline]) -> OtherPipeli
     if found:
         message = f"Several pipelines {name} have loaded into the table"
     names = ["/".join(pipeline.app_id.split("/")[1:]) for pipeline in found or pipelines]
-    raise SettingsError(
-        message,
-        key="--predecessor",
-        action=f"Write CLUSTER/GROUP/PIPELINE, one of: {', '.join(sorted(names)) or 'none'}",
-    )
+    if not names:
+        action = "Check table.path: no pipeline has loaded into the table"
+    else:
+        action = (
+            "Pass NAME, GROUP/NAME or CLUSTER/GROUP/NAME, as far as only one of these has it: "
+            + ", ".join(sorted(names))
+        )
+    raise SettingsError(message, key="--predecessor", action=action)
 
 
 def _is_this_pipeline(app_id: str, settings: Settings) -> bool:

@@ -18,7 +18,6 @@ output. Not here: the rules (etl/decide), inheritance (inherit_pipeline.py), off
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -101,8 +100,6 @@ from etl.run.spark_on_demand import ask
 from etl.settings.choices import place_of
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +243,7 @@ def _reject_another_version(version: str, table: Table | None) -> None:
         message = f"The table is at version {current}, not {version}"
     raise SettingsError(
         message,
-        key="VERSION",
+        key="UP_TO_VERSION",
         action="Check what changed since (DESCRIBE HISTORY), then accept that version",
     )
 
@@ -474,12 +471,11 @@ def supersede(
         )
         lost = _new_losses(replacement, newest)
         if not dry_run:
-            _warn_of_losses(lost)
             services.supersede(replacement, snapshot.ledger)
 
     sentence = (
-        f"Plan {number} ({newest.id}) was superseded by {replacement.id}, which the next run "
-        f"executes: {reason}"
+        f"Plan {number} ({newest.id}) was replaced by another plan of the same number "
+        f"({replacement.id}), which the next run executes: {reason}"
     )
     not_read = describe_left(newest, replacement)
     document = {
@@ -547,8 +543,8 @@ def _leave_to_group(
     if not dry_run:
         reject_fenced_plan(services.supersede(replacement, snapshot.ledger))
     sentence = (
-        f"Plan {plan.number} ({plan.id}) was superseded by {replacement.id}: {described_part} "
-        "left to the group"
+        f"Plan {plan.number} ({plan.id}) was replaced by another plan of the same number "
+        f"({replacement.id}): {described_part} left to the group"
     )
     document = {
         "message": sentence,
@@ -665,7 +661,6 @@ def accept_partitions(
         if isinstance(state, Replay):
             lost = _new_losses(plan, old)
         if not dry_run:
-            _warn_of_losses(lost)
             store_decided(services, plan, state, snapshot.ledger)
 
     is_stored = isinstance(state, Replay)
@@ -886,9 +881,3 @@ def describe_stored_plan(plan: Plan, reason: str) -> list[str]:
 def _new_losses(plan: Plan, old: Plan) -> tuple[Loss, ...]:
     """Return what `plan`, which replaces `old`, gives up."""
     return tuple(loss for loss in plan.losses if loss not in old.losses)
-
-
-def _warn_of_losses(lost: Collection[Loss]) -> None:
-    """Log what a plan gives up, before it is stored."""
-    for sentence in describe_given_up(lost):
-        _log.warning("%s", sentence)

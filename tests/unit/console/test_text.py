@@ -14,8 +14,9 @@ from etl.commands.doctor_machine import Line, Verdict
 from etl.commands.plans import Preview
 from etl.decide.lag import Headroom
 from etl.model.partitions import Broker, BrokerPartition, Leader
-from etl.model.plans import OffsetRange
+from etl.model.plans import Loss, LossReason, OffsetRange, PlanKind
 from etl.report.lag import Lags, PartitionLag
+from etl.report.plan_json import describe_plan
 from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [
@@ -200,3 +201,24 @@ def test_a_preview_counts_in_words(
     preview = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 10)}), tasks)
     lines = seen(monkeypatch, screens.show_preview, preview, terminal=False)
     assert lines[1] == f"1 record at most, about 1.0 KB, {words}"
+
+
+def test_a_plan_that_sets_offsets_shows_partitions_offsets_and_losses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = BrokerPartition("clicks", 3)
+    plan = plain_plan(
+        2,
+        kind=PlanKind.SET,
+        positions={log: 110},
+        ranges=(),
+        reason="bad records",
+        losses=(Loss(log, 100, 110, LossReason.SKIPPED),),
+    )
+    lines = seen(monkeypatch, screens.show_plan, describe_plan(plan, None), terminal=False)
+    assert lines[1:] == [
+        "bad records",
+        "partition  from  until  rows  loaded until  fetched bytes  missing offsets",
+        "clicks:3   -     -      -              110  -              -",
+        "Lost: clicks:3:100-110 (skipped)",
+    ]

@@ -376,6 +376,8 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     if in_table == plan.table_transaction_version:
         return Replay(plan)
     message = two_stories(number, in_table)
+    if table is None:
+        message = f"There is no table at this path, and ZooKeeper knows plan {number} as the newest"
     action = _accept_table_of(ledger, plan, table, in_table)
     raise LedgersDisagree(message, table_version=_version(table), action=action)
 

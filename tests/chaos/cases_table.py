@@ -144,7 +144,10 @@ def dropped_with_a_plan_stored(stage: Stage) -> CaseResult:
         driver.wait()
     shutil.rmtree(pipeline.table)
     result = stopped(
-        pipeline.run(), 5, "the table holds no plan of ours", "table accept-changes CONF none"
+        pipeline.run(),
+        5,
+        "There is no table at this path, and ZooKeeper knows plan",
+        "table accept-changes CONF none",
     )
     _acknowledge(pipeline, "none")
     again = pipeline.ran()

@@ -69,10 +69,20 @@ def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_lef
     pipeline.produce(20)
     broken_off_before("fetch", pipeline)
     pipeline.settings = {"table": {"path": str(pipeline.folder / "b")}}
-    refused(pipeline.run(), 5, "the table holds no plan of ours", "accept-changes CONF none")
+    refused(
+        pipeline.run(),
+        5,
+        "There is no table at this path, and ZooKeeper knows plan",
+        "accept-changes CONF none",
+    )
     assert acknowledge(pipeline, "none").code == 0
     pipeline.settings = {"table": {"path": str(pipeline.folder / "c")}}
-    refused(pipeline.run(), 5, "the table holds no plan of ours", "accept-changes CONF none")
+    refused(
+        pipeline.run(),
+        5,
+        "There is no table at this path, and ZooKeeper knows plan",
+        "accept-changes CONF none",
+    )
     pipeline.settings = {"table": {"path": f"file://{pipeline.folder}/c/../b/"}}
     instead = pipeline.door("plans", "supersede", after=("2", "--reason", "another table", "--yes"))
     assert instead.code == 0, instead.err

@@ -108,6 +108,18 @@ def test_the_first_plan_is_not_replayed_when_the_table_it_was_made_for_is_gone()
     )
 
 
+@pytest.mark.parametrize("table_id", ["t1", None])
+def test_a_missing_table_is_reported_as_missing_and_not_as_one_without_a_plan(
+    table_id: str | None,
+) -> None:
+    ledger = ledger_of(3, applied=False, table_id=table_id)
+    error = disagreement(ledger, None, ".")
+    assert error.message == (
+        "There is no table at this path, and ZooKeeper knows plan 3 as the newest"
+    )
+    assert "accept it: etl table accept-changes CONF none --reason ..." in error.action
+
+
 def test_a_plan_made_after_an_acknowledged_table_without_our_commits_is_replayed_into_it() -> None:
     ledger = ledger_of(8, applied=False, table_transaction_version=0)
     assert stand(ledger, table_of(None), SEEN) == Replay(plan_of(8, table_transaction_version=0))

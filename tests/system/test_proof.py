@@ -297,7 +297,7 @@ def test_doubled_rows_stay_wrong_whatever_an_operator_accepted(pipeline: Pipelin
         proof.code,
         sum(log["double_rows"] for log in proof.document["logs"]),
         proof.document["missing"],
-    ) == (5, 2, 0)
+    ) == (9, 2, 0)
 
 
 @pytest.mark.without_spark

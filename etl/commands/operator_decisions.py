@@ -18,6 +18,7 @@ output. Not here: the rules (etl/decide), inheritance (inherit_pipeline.py), off
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,6 +101,8 @@ from etl.run.spark_on_demand import ask
 from etl.settings.choices import place_of
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,6 +474,7 @@ def supersede(
         )
         lost = _new_losses(replacement, newest)
         if not dry_run:
+            _log_losses(lost)
             services.supersede(replacement, snapshot.ledger)
 
     sentence = (
@@ -661,6 +665,7 @@ def accept_partitions(
         if isinstance(state, Replay):
             lost = _new_losses(plan, old)
         if not dry_run:
+            _log_losses(lost)
             store_decided(services, plan, state, snapshot.ledger)
 
     is_stored = isinstance(state, Replay)
@@ -881,3 +886,12 @@ def describe_stored_plan(plan: Plan, reason: str) -> list[str]:
 def _new_losses(plan: Plan, old: Plan) -> tuple[Loss, ...]:
     """Return what `plan`, which replaces `old`, gives up."""
     return tuple(loss for loss in plan.losses if loss not in old.losses)
+
+
+def _log_losses(lost: Collection[Loss]) -> None:
+    """Log what a plan gives up, before it is stored.
+
+    Not as a warning: the command prints the same, and a terminal would show it twice.
+    """
+    for sentence in describe_given_up(lost):
+        _log.info("%s", sentence)

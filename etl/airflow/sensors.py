@@ -1,8 +1,8 @@
 """Is an interval complete in the topics, and is it in the table?
 
-The sensor waits, deferred, until partitions are complete: one `etl topics ready-to-load` per poke, in the
-environment that the triggerer needs, too. The operator compares intervals with the table, because
-a successful run in Airflow does not prove that its interval was loaded.
+The sensor waits, deferred, until partitions are complete: one `etl topics ready-to-load` per poke,
+in the environment that the triggerer needs, too. The operator compares intervals with the table,
+because a successful run in Airflow does not prove that its interval was loaded.
 """
 
 from __future__ import annotations

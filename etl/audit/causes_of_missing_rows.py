@@ -1,9 +1,9 @@
 """Why an offset has no row in the table.
 
 Lives here: explaining missing rows by range results, lost offsets of plans and commits of other
-writers, and deciding whether a table without them is correct nevertheless.
-Not here: which rows are missing (etl/audit/compare_rows.py), commits of others (etl/io/delta/log.py), rows
-of a plan's own commit (etl/io/delta/recover_results.py).
+writers, and deciding whether a table without them is correct nevertheless. Not here: which rows are
+missing (etl/audit/compare_rows.py), commits of others (etl/io/delta/log.py), rows of a plan's own
+commit (etl/io/delta/recover_results.py).
 """
 
 from __future__ import annotations

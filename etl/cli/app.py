@@ -1,7 +1,7 @@
 """Which commands exist, and how does a command begin and end?
 
-Lives here: the commands of daily use, the groups of all others, signals, exit codes.
-Not here: arguments of the other commands (`replay_commands`, `operator_commands`, `record_commands`,
+Lives here: the commands of daily use, the groups of all others, signals, exit codes. Not here:
+arguments of the other commands (`replay_commands`, `operator_commands`, `record_commands`,
 `file_commands`), options that several commands share (`common_options`).
 """
 

@@ -372,9 +372,9 @@ def request_of(settings: Settings, until: str | None, run_key: str | None) -> Re
     future.
     """
     from etl.run.service_interfaces import now_ms
-    from etl.settings import run_request
+    from etl.settings import until_and_run_key
 
-    return run_request.request_of(settings, run_key=run_key, until=until, now_ms=now_ms())
+    return until_and_run_key.request_of(settings, run_key=run_key, until=until, now_ms=now_ms())
 
 
 Changes = Annotated[

@@ -121,8 +121,8 @@ def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | 
     Raises SettingsError.
     """
     from etl.run.service_interfaces import now_ms
-    from etl.settings.run_request import parse_bound
     from etl.settings.source import BeforeEnd, timestamp_of
+    from etl.settings.until_and_run_key import parse_bound
 
     if found := re.fullmatch(r"-([0-9]{1,18})", text.strip(), re.ASCII):
         return BeforeEnd(int(found[1]))

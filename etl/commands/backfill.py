@@ -26,7 +26,7 @@ from etl.decide.replay import Bound
 from etl.decide.reservations import reject_table_without_backfill
 from etl.decide.tasks import cost_of
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
-from etl.io.delta.table import open_table
+from etl.io.delta.table_shape import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import ReservationStore
@@ -38,8 +38,8 @@ from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_progress import Doing, Stopwatch
 from etl.report.run_report import Report, loaded_before, progress_of_backfill
 from etl.run.backfill import Beginning, abandon, backfill, estimate_backfill, left_of
-from etl.run.before_and_after import open_services
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, RunContext, Services
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings

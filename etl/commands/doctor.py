@@ -48,7 +48,7 @@ from etl.errors import EtlError, NotOurTable, Owned, ProcessLost, SettingsError,
 from etl.io.delta.append import error_of_arrow_writer
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.losses import open_losses
-from etl.io.delta.table import (
+from etl.io.delta.table_shape import (
     WRITTEN_BY_SPARK,
     check_shape,
     check_writable,

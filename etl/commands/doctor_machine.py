@@ -38,8 +38,8 @@ from etl.testkit.java_and_jars import DELTA_VERSION, cached_delta_jars, find_jav
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from etl.io.zookeeper.requests import ZooKeeper
-    from etl.kafka.messages import ClusterMetadata
+    from etl.io.zookeeper.session_requests import ZooKeeper
+    from etl.kafka.request_values import ClusterMetadata
 
 
 T = TypeVar("T")

@@ -55,7 +55,7 @@ from etl.io.zookeeper.permissions import (
     takes_request,
     writers_of,
 )
-from etl.io.zookeeper.requests import NODE_MAX_BYTES, ZooKeeper
+from etl.io.zookeeper.session_requests import NODE_MAX_BYTES, ZooKeeper
 from etl.ledger import registrations, znode_paths
 from etl.ledger.znode_paths import PipelinePaths
 from etl.model.partitions import Broker, BrokerPartition, KafkaGroup, Membership, uncounted

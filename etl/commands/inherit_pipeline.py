@@ -52,7 +52,7 @@ from etl.decide.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decide.set_offsets import merged
 from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
 from etl.errors import NeedsDecision, SettingsError
-from etl.io.delta.table_state import loaded_by, other_pipelines
+from etl.io.delta.loaded_plans import loaded_by, other_pipelines
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import (
     ReservationStore,
@@ -78,9 +78,9 @@ from etl.model.snapshot import (
 )
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
-from etl.run.before_and_after import open_services
 from etl.run.ingest import finish_repair
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, RunContext, now_ms
 from etl.run.void_plan_number import close_next_number, close_stored_plan
 from etl.settings.sections import Settings

@@ -24,12 +24,12 @@ from etl.decide.table_rules import unplanned_rows_error
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.delta.offsets_of_rows import unaccounted_rows
-from etl.io.delta.table import open_table
+from etl.io.delta.table_shape import open_table
 from etl.io.zookeeper.broker_registrations import read_cluster_id, read_registrations
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.requests import ZooKeeper
-from etl.kafka.messages import ClusterMetadata
+from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.kafka.request_values import ClusterMetadata
 from etl.ledger.registrations import parse_endpoints
 from etl.ledger.znode_paths import BROKER_IDS
 from etl.model.partitions import BrokerFamily

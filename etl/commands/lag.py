@@ -1,10 +1,9 @@
 """How far has each partition been loaded, by offset and by time, and what is missing?
 
-Lives here: `etl offsets show`, `etl lag`, `etl topics ready-to-load` (can a run up to a time begin?) and
-`etl table gaps` (which time intervals are incomplete in the table?). None of them stores, moves or
-locks anything.
-Not here: computing the lag of a snapshot (etl/decide/lag.py, etl/report/lag.py), computing gaps
-(etl/decide/loaded_intervals.py).
+Lives here: `etl offsets show`, `etl lag`, `etl topics ready-to-load` (can a run up to a time
+begin?) and `etl table gaps` (which time intervals are incomplete in the table?). None of them
+stores, moves or locks anything. Not here: computing the lag of a snapshot (etl/decide/lag.py,
+etl/report/lag.py), computing gaps (etl/decide/loaded_intervals.py).
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from etl.report.lag import (
     lags_at,
     paused_partitions,
 )
-from etl.run.before_and_after import open_discovery, open_services
 from etl.run.discovery import Discovery
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_discovery, open_services
 from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings

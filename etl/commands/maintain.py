@@ -31,13 +31,14 @@ from etl.decide.table_storage import kept_for, reject_table_without_our_commits
 from etl.errors import Owned
 from etl.io.delta import maintenance
 from etl.io.delta.maintenance import Compacted
-from etl.io.delta.table import open_table
+from etl.io.delta.table_shape import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.model.snapshot import ForeignCommit, Ledger, Table
 from etl.report.describe import counted
 from etl.report.run_progress import Stopwatch
-from etl.run.before_and_after import became, compaction_of, open_services, waiting, would_become
+from etl.run.after_commit import became, compaction_of, waiting, would_become
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, RunContext
 from etl.settings.sections import Settings
 

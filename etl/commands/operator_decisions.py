@@ -58,7 +58,7 @@ from etl.decide.table_changes import acknowledging, app_id_of, is_recorded, is_t
 from etl.decide.table_rules import KEY, describe_accepted, topics_accepted
 from etl.errors import NeedsDecision, SettingsError
 from etl.io.delta.log import hash_of_commit, open_log
-from etl.io.delta.table import open_table, rust_path
+from etl.io.delta.table_shape import open_table, rust_path
 from etl.io.zookeeper.ledger_side_documents import read_named_table, write_mark, write_named_table
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
@@ -93,9 +93,9 @@ from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_progress import Stopwatch
 from etl.report.run_report import Report
 from etl.report.verify import foreign_commit_as_json
-from etl.run.before_and_after import open_services, place_table
 from etl.run.ingest import finish_repair
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_services, place_table
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.run.spark_on_demand import ask
 from etl.settings.choices import place_of

@@ -21,7 +21,7 @@ from typing import Any
 import etl
 from etl.errors import SettingsError
 from etl.io.spark.session import DELTA_PACKAGE
-from etl.kafka.messages import EntryLayout, FetchedPartition
+from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange

@@ -40,7 +40,7 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     EARLIEST,
     LATEST,
     ClusterMetadata,
@@ -59,7 +59,7 @@ from etl.model.partitions import (
     parse_named,
 )
 from etl.records.decode import DecodedRecord, Messages
-from etl.run.before_and_after import open_cluster
+from etl.run.open_services import open_cluster
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import BeforeEnd, SourceSettings, Timestamp

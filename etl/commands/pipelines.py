@@ -20,7 +20,7 @@ from etl.commands.run import new_run_id
 from etl.decide.partition_owners import reject_retiring_unfinished
 from etl.decide.reconcile import reject_shared_topics
 from etl.errors import Owned, SettingsError
-from etl.io.delta.table import open_table
+from etl.io.delta.table_shape import open_table
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_pauses
 from etl.io.zookeeper.login_and_acl import describe_identity
@@ -31,8 +31,8 @@ from etl.model.security import Acl
 from etl.model.snapshot import Ledger, Retirement
 from etl.report.describe import format_time
 from etl.report.lag import pause_as_json
-from etl.run.before_and_after import open_services
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, now_ms
 from etl.run.void_plan_number import close_stored_plan
 from etl.settings.secrets import NAME

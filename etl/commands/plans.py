@@ -21,7 +21,7 @@ from etl.decide.table_storage import describe_time_zones
 from etl.decide.tasks import bytes_of
 from etl.errors import NotOurTable, Owned, SettingsError
 from etl.io.delta.append import Takes
-from etl.io.delta.table import open_table
+from etl.io.delta.table_shape import open_table
 from etl.ledger.plan_document import reject_oversized_plan
 from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, Request
 from etl.model.snapshot import Snapshot
@@ -36,7 +36,7 @@ from etl.report.describe import (
 )
 from etl.report.lag import describe_paused
 from etl.report.plan_json import describe_done_before, describe_plan
-from etl.run.before_and_after import open_services
+from etl.run.open_services import open_services
 from etl.run.read_rows import check_rows, check_without_spark, writer_of
 from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.sections import Settings

@@ -20,8 +20,8 @@ from etl.decide.replay import Bound, ReplayRequest
 from etl.decide.table_changes import name_of
 from etl.decide.table_storage import settings_for
 from etl.errors import SettingsError, VerificationFailed
-from etl.io.delta.table import open_table
-from etl.io.delta.table_state import other_pipelines
+from etl.io.delta.loaded_plans import other_pipelines
+from etl.io.delta.table_shape import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import cleanup_of, parse_named
@@ -30,15 +30,15 @@ from etl.model.snapshot import Snapshot
 from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_progress import Stopwatch
 from etl.report.run_report import Report
-from etl.run.before_and_after import open_services
 from etl.run.loaded_rows import PutInto
+from etl.run.open_services import open_services
 from etl.run.replay import is_left, next_replay, replay, zones_of_replaced
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.settings.choices import check_place, lies_in, place_of
-from etl.settings.run_request import parse_bound as parse_relative
 from etl.settings.sections import Settings
 from etl.settings.source import parse_timestamp, timestamp_of
 from etl.settings.table import StoreSettings, TablePath, kind_of
+from etl.settings.until_and_run_key import parse_bound as parse_relative
 
 
 @dataclass(frozen=True, slots=True)

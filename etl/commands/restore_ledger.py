@@ -59,7 +59,7 @@ from etl.decide.set_offsets import Standing, plan_set
 from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
 from etl.decide.table_rules import rows_not_begun
 from etl.errors import EtlError, NeedsDecision, OffsetMoved, Owned, Unreachable
-from etl.io.delta.table_state import other_pipelines
+from etl.io.delta.loaded_plans import other_pipelines
 from etl.io.zookeeper.ledger_side_documents import take_in
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
@@ -76,10 +76,10 @@ from etl.model.snapshot import (
 from etl.report.lag import PAUSES_LOST
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
-from etl.run.before_and_after import open_services
 from etl.run.ingest import finish_repair
 from etl.run.live_services import LiveServices
 from etl.run.observe import Observer
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.settings.sections import Settings
 

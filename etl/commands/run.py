@@ -29,9 +29,10 @@ from etl.model.plans import Request, since
 from etl.report.describe import counted
 from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
-from etl.run.before_and_after import compact_when_due, mirror, open_services, place_table
+from etl.run.after_commit import compact_when_due, mirror
 from etl.run.ingest import ingest
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_services, place_table
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.run.spark_on_demand import Making
 from etl.settings.conf_file import confs_in

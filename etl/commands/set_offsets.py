@@ -61,10 +61,10 @@ from etl.report.describe import describe_given_up
 from etl.report.lag import pause_as_json
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
-from etl.run.before_and_after import open_services
 from etl.run.discovery import Discovery
 from etl.run.ingest import finish_repair
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, now_ms
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings

@@ -5,8 +5,8 @@ commit and later commits of other writers explain them. Rows of other pipelines 
 but topics that they loaded may stop a run.
 
 Lives here: reading both sides of the proof, leaving out rows of other pipelines, and the reasons
-for missing rows.
-Not here: the comparison (etl/audit/compare_rows.py), the expected rows (etl/commands/expected_rows.py).
+for missing rows. Not here: the comparison (etl/audit/compare_rows.py), the expected rows
+(etl/commands/expected_rows.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from etl.decide.table_changes import (
     unacknowledged,
 )
 from etl.errors import LedgersDisagree
-from etl.io.delta.table_state import other_pipelines
+from etl.io.delta.loaded_plans import other_pipelines
 from etl.io.spark.session import translating_spark_errors
 from etl.model.plans import Plan
 from etl.model.snapshot import (
@@ -67,8 +67,8 @@ from etl.model.snapshot import (
 )
 from etl.report.run_progress import Stopwatch
 from etl.report.verify import Proof
-from etl.run.before_and_after import open_services
 from etl.run.live_services import LiveServices
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, RunContext
 from etl.settings.sections import Settings
 
@@ -411,7 +411,7 @@ def _removals(
     They are accepted by policy or by an operator.
     """
     from etl.io.delta.log import open_log, removals_since
-    from etl.io.delta.table import rust_path
+    from etl.io.delta.table_shape import rust_path
 
     settings = services.settings.table
     noted = services.ledger.read_loaded_intervals().removals

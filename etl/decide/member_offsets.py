@@ -1,8 +1,8 @@
 """Where do a member's partitions begin, and which of its offset commits are in doubt?
 
 Lives here: the state of a pipeline by the offsets of its owned partitions; the result of a commit
-in doubt; replacing a plan with a rejected commit; duplicate reads.
-Not here: owners and live members (partition_owners.py), joining the group (etl/run/group_member.py).
+in doubt; replacing a plan with a rejected commit; duplicate reads. Not here: owners and live
+members (partition_owners.py), joining the group (etl/run/group_member.py).
 
 With `group.mode: join` and `commit_when: before_read` the group's offsets are committed when the
 plan is stored (ADR 27). The loaded-until offsets describe the table. The committed offsets, read

@@ -5,7 +5,8 @@ that change the rows of a plan; leaders and tasks of a plan; when a plan is read
 with a short-lived JVM.
 
 Not here: start offsets (etl/decide/offsets.py), splitting ranges (etl/decide/tasks.py), stored
-plans that cannot be finished (etl/decide/plan_replacement.py), table features (etl/io/delta/table.py).
+plans that cannot be finished (etl/decide/plan_replacement.py), table features
+(etl/io/delta/table_shape.py).
 """
 
 from __future__ import annotations

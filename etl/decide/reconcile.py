@@ -166,8 +166,8 @@ def reject_missing_topics(
 
     Raises TopicMissing, with similar topics of the cluster; SettingsError if `exclude_topics`
     excludes a requested topic. `gone`: missing topics of a stored plan, which
-    etl/decide/plan_replacement.py rejects. `read`: topics that this pipeline has read. A name with a dot
-    is an expression that must match a topic.
+    etl/decide/plan_replacement.py rejects. `read`: topics that this pipeline has read. A name with
+    a dot is an expression that must match a topic.
     """
     existing = {*topics, *gone}
     chosen = settings.source.topic_filter
@@ -296,8 +296,9 @@ def reconcile(
     """Decide the state of the pipeline; the cases are in the module's docstring.
 
     `place`: the table's location, also before it exists. `ends`: no offset is followed above them.
-    `storage`: the places of committed offsets; `owned`, `moves_behind`: see `member_offsets`. Raises
-    LedgersDisagree or OffsetMoved if an operator must decide, SettingsError for another storage.
+    `storage`: the places of committed offsets; `owned`, `moves_behind`: see `member_offsets`.
+    Raises LedgersDisagree or OffsetMoved if an operator must decide, SettingsError for another
+    storage.
     """
     reject_other_ledger(ledger, table)
     reject_changed_table(ledger, table, on_rows_removed, place=place)

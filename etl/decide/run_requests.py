@@ -3,7 +3,7 @@
 Lives here: what remains to load under a run key, offsets of bounds, parsing of times and durations,
 the interval of a scheduler's run, arguments of its commands, and how it treats their results.
 Not here: `--until` and `--run-key`, with the rejection of an end in the future
-(etl/settings/run_request.py); looking up times (etl/io/brokers/times.py); making plans
+(etl/settings/until_and_run_key.py); looking up times (etl/io/brokers/times.py); making plans
 (etl/decide/plan.py).
 
     the ledger's record of the run key                 the run

@@ -21,7 +21,7 @@ from typing import Any
 
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, Plan
-from etl.run.before_and_after import open_services
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import Services
 
 HALF_RECORD, HALF_COMMIT, SUPERSEDED = "half_record", "half_commit", "superseded"

@@ -1,7 +1,8 @@
 """How is a cluster found whose brokers are registered in ZooKeeper?
 
 Kafka brokers are found there and report the rest themselves. Jafka and Kafka 0.7 brokers know only
-their own partitions: topics and leaders are read from ZooKeeper (etl/io/zookeeper/broker_registrations.py).
+their own partitions: topics and leaders are read from ZooKeeper
+(etl/io/zookeeper/broker_registrations.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from etl.io.zookeeper.broker_registrations import (
     read_physical_brokers,
     read_physical_cluster,
 )
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import Broker, BrokerPartition
 from etl.model.security import OPEN, Security
 

@@ -3,7 +3,7 @@
 Lives here: the list of all broker types, the choice among them, and the requests of a login:
 ApiVersions, which brokers answer before a login, SaslHandshake v1 and SaslAuthenticate (KIP-43,
 KIP-152, KIP-368).
-Not here: requests of one broker type (kafka_requests.py, jafka_requests.py).
+Not here: requests of one broker type (kafka_broker_type.py, jafka_broker_type.py).
 
 Before Kafka 1.0 SASL tokens were sent without a request header, and a rejected login closed the
 connection. Logins to such brokers are not supported.
@@ -17,9 +17,7 @@ from typing import Any, TypeVar
 
 from etl.errors import NotKafka, SettingsError
 from etl.kafka import kafka_python_messages, versions
-from etl.kafka.jafka_requests import Jafka
-from etl.kafka.kafka_requests import Kafka
-from etl.kafka.protocol import (
+from etl.kafka.broker_type_interface import (
     BrokerType,
     Greeting,
     LoginProtocol,
@@ -28,6 +26,8 @@ from etl.kafka.protocol import (
     Request,
     TokenAnswer,
 )
+from etl.kafka.jafka_broker_type import Jafka
+from etl.kafka.kafka_broker_type import Kafka
 from etl.kafka.versions import NONE, Api, ApiVersions, error_of, release_of
 
 Answer = TypeVar("Answer")

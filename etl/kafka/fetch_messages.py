@@ -33,8 +33,8 @@ from kafka.protocol.producer import ProduceRequest
 
 from etl.errors import BrokerRefusal, SettingsError
 from etl.kafka.kafka_python_messages import isolation_level, or_minus_one, or_none
-from etl.kafka.messages import FetchAnswer, FetchedPartition, FetchTarget, in_serving_order
 from etl.kafka.primitives import Reader, Writer
+from etl.kafka.request_values import FetchAnswer, FetchedPartition, FetchTarget, in_serving_order
 from etl.kafka.versions import NONE, Api, error_of
 from etl.model.partitions import BrokerPartition, Isolation
 

@@ -1,7 +1,7 @@
 """How are the messages of group members encoded and decoded, in both protocols?
 
 Lives here: the fields of requests and the parsers of responses, subscriptions and assignments.
-Not here: their values (messages.py), choice of partitions (etl/decide/group_assignment.py).
+Not here: their values (request_values.py), choice of partitions (etl/decide/group_assignment.py).
 
 Classic protocol (Kafka 0.9 to 4.x): JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the
 subscriptions and assignments inside them (ConsumerProtocol, versions 0 to 3). Each of those begins
@@ -36,7 +36,7 @@ from etl.kafka.kafka_python_messages import (
     or_minus_one,
     or_none,
 )
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
     Joined,

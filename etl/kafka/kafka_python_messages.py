@@ -1,11 +1,12 @@
 """How are Kafka's small requests and responses encoded and decoded?
 
-`kafka.protocol` of kafka-python encodes and parses them; responses become values of messages.py.
+`kafka.protocol` of kafka-python encodes and parses them; responses become values of
+request_values.py.
 
 Lives here: metadata, DescribeGroups, DescribeConfigs (retention and cleanup), open transactions
-(KIP-664), and the check of responses against their schemas.
-Not here: Fetch (fetch_messages.py) and requests about many partitions (many_partition_messages.py), because
-kafka-python copies records and creates an object for each partition.
+(KIP-664), and the check of responses against their schemas. Not here: Fetch (fetch_messages.py) and
+requests about many partitions (many_partition_messages.py), because kafka-python copies records and
+creates an object for each partition.
 
 The bytes of a response are first checked against its schema: kafka-python accepts a null array or
 string where the schema has none, a truncated string, trailing bytes, and varints without an end,
@@ -72,14 +73,14 @@ from kafka.protocol.sasl import (
 )
 
 from etl.errors import BrokerRefusal, CorruptData
-from etl.kafka.messages import (
+from etl.kafka.primitives import Reader
+from etl.kafka.request_values import (
     ClusterMetadata,
     ListedOffset,
     MembersResponse,
     PartitionMetadata,
     TopicMetadata,
 )
-from etl.kafka.primitives import Reader
 from etl.kafka.versions import UNKNOWN_TOPIC, Api, ApiVersions, error_of
 from etl.model.partitions import (
     INTERNAL_TOPICS,

@@ -1,8 +1,8 @@
 """How are requests about many partitions encoded and decoded?
 
 Lives here: ListOffsets, Metadata, OffsetForLeaderEpoch and DescribeLogDirs by Kafka's own message
-schemas, with partitions as rows of numbers; FindCoordinator, OffsetCommit and OffsetFetch.
-Not here: small requests (kafka_python_messages.py), which kafka-python encodes and decodes. It would
+schemas, with partitions as rows of numbers; FindCoordinator, OffsetCommit and OffsetFetch. Not
+here: small requests (kafka_python_messages.py), which kafka-python encodes and decodes. It would
 create an object for each partition.
 
 Flexible versions (KIP-482) have compact lengths and tagged fields; no tagged field of the
@@ -33,7 +33,8 @@ from etl.kafka.kafka_python_messages import (
     or_none,
     select_topics,
 )
-from etl.kafka.messages import (
+from etl.kafka.primitives import Reader, Writer
+from etl.kafka.request_values import (
     ClusterMetadata,
     CommittedOffset,
     CommittedOffsets,
@@ -46,7 +47,6 @@ from etl.kafka.messages import (
     PartitionMetadata,
     TopicMetadata,
 )
-from etl.kafka.primitives import Reader, Writer
 from etl.kafka.versions import UNKNOWN_TOPIC, Api, error_of
 from etl.model.partitions import INTERNAL_TOPICS, Broker, BrokerPartition, Isolation, Leader
 

@@ -4,8 +4,8 @@ Big-endian, over a `memoryview`. Each length is checked against the remaining by
 used: a reader raises `CorruptData` with its place (topic, partition, broker), never IndexError,
 struct.error or MemoryError.
 
-Lives here: `Reader` and `Writer`. Not here: arrays and structs of requests (kafka_python_messages.py,
-many_partition_messages.py, fetch_messages.py).
+Lives here: `Reader` and `Writer`. Not here: arrays and structs of requests
+(kafka_python_messages.py, many_partition_messages.py, fetch_messages.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Lives here: the supported versions of each request, the versions of each release, and the error
 codes of Kafka 0.8 and later (Kafka protocol, "Error Codes"): name, retriable or not, error class,
 meaning. Responses hold rows of that table (`errors.BrokerRefusal`).
-Not here: the codes of Jafka and Kafka 0.7, which have other meanings (jafka_requests.py).
+Not here: the codes of Jafka and Kafka 0.7, which have other meanings (jafka_broker_type.py).
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ offset; a row loaded from Jafka or Kafka 0.7 by those, broker_id and message_ind
 
 Messages of Jafka have no key, timestamp or headers: these columns are null.
 
-Not here: filling Arrow arrays (etl/records/arrow.py). This module imports neither pyspark nor,
-before an Arrow schema is requested, pyarrow.
+Not here: filling Arrow arrays (etl/records/arrow_buffers.py). This module imports neither pyspark
+nor, before an Arrow schema is requested, pyarrow.
 """
 
 from __future__ import annotations

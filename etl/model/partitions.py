@@ -49,8 +49,8 @@ class Broker:
     host: str
     port: int
     generation: str | None = field(default=None, compare=False)
-    """Broker type or release, named as in `etl.kafka.broker_types`; None: the broker reports it in the
-    handshake.
+    """Broker type or release, named as in `etl.kafka.broker_types`; None: the broker reports it in
+    the handshake.
     """
 
     def __str__(self) -> str:

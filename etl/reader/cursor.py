@@ -48,7 +48,7 @@ from etl.errors import (
     MessageTooLarge,
     RanOutBeforeUntil,
 )
-from etl.kafka.messages import EntryLayout, FetchedPartition
+from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import BrokerPartition, Cleanup, Isolation, Leader
 from etl.model.plans import GAPS_KEPT, OffsetRange, RangeResult

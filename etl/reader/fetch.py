@@ -37,9 +37,9 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.connection import IDLE_CONNECTIONS
-from etl.io.brokers.offsets import read_tails
+from etl.io.brokers.partition_ends import read_tails
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     EARLIEST,
     LATEST,
     FetchAnswer,

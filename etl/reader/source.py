@@ -41,7 +41,7 @@ from etl.decide.tasks import (
     split_tasks,
 )
 from etl.errors import BrokerUnreachable, EtlError, TopicRecreated
-from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.columns import raw_columns, spark_schema
 from etl.model.partitions import (
     Broker,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from etl.io.brokers.cluster_requests import Cluster
-    from etl.io.brokers.offsets import OffsetsAndLeaders
+    from etl.io.brokers.partition_ends import OffsetsAndLeaders
 
 
 def plan_tasks(reading: ReadOptions) -> list[Task]:
@@ -348,7 +348,7 @@ def _open_cluster(reading: ReadOptions, named: Sequence[BrokerPartition]) -> Ite
     """Open the cluster on the driver. Only this connects to ZooKeeper."""
     from etl.io.brokers.cluster_requests import Cluster
     from etl.io.clusters import registered_cluster
-    from etl.io.zookeeper.requests import ZooKeeper
+    from etl.io.zookeeper.session_requests import ZooKeeper
 
     if reading.zookeeper is None:
         with Cluster(

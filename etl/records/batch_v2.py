@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 import google_crc32c
 import pyarrow as pa
 
-from etl.kafka.messages import FetchedPartition
+from etl.kafka.request_values import FetchedPartition
 from etl.records import codecs
-from etl.records.arrow import BatchBuffers, Group
+from etl.records.arrow_buffers import BatchBuffers, Group
 from etl.records.batch_kernel import SMALLEST_RECORD, count_records
 from etl.records.entries import BatchHeader, Counts, Selection, corrupt, place_of
 from etl.records.kernel_cache import Tally, read_only_view

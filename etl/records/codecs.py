@@ -1,7 +1,7 @@
 """How is each compression type decompressed?
 
 Lives here: gzip, snappy, lz4 and zstd into a buffer of limited size.
-Not here: the limits and their errors (arrow.py).
+Not here: the limits and their errors (arrow_buffers.py).
 
 Input that Kafka's Java clients read is read. The compiled codecs reject some of it; only then are
 the rules of the Java clients applied (measured with the classes of Kafka 3.9.1 on Java 17):

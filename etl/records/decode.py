@@ -22,7 +22,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from etl.errors import CorruptData, MessageTooLarge
-from etl.kafka.messages import EntryLayout, FetchedPartition
+from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.records import batch_v2, message_sets
 from etl.records.batch_v2 import AbortedTransactions

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from etl.errors import CorruptData, MisalignedOffset
-from etl.kafka.messages import FetchedPartition
+from etl.kafka.request_values import FetchedPartition
 from etl.settings.choices import MAX_RECORD_BYTES
 
 NO_EPOCH = -1

@@ -40,9 +40,9 @@ import numpy as np
 import pyarrow as pa
 
 from etl.errors import CorruptData
-from etl.kafka.messages import FetchedPartition
+from etl.kafka.request_values import FetchedPartition
 from etl.records import codecs
-from etl.records.arrow import Group, MessageBuffers, decompress
+from etl.records.arrow_buffers import Group, MessageBuffers, decompress
 from etl.records.entries import MessagesHeader, Selection, Walk, corrupt, misaligned
 from etl.records.kernel_cache import Bytes, Tally, read_only_view
 from etl.records.message_set_kernel import (

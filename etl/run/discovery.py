@@ -24,7 +24,7 @@ from etl.decide.recreated_or_truncated import ClusterName, cluster_name
 from etl.decide.table_changes import app_id_of
 from etl.errors import BrokerUnreachable, Meaning
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
-from etl.io.brokers.offsets import pause
+from etl.io.brokers.partition_ends import pause
 from etl.io.clusters import CONNECT_WITHIN_S, registered_brokers, registered_cluster
 from etl.io.zookeeper.broker_registrations import (
     are_registered,
@@ -35,9 +35,9 @@ from etl.io.zookeeper.broker_registrations import (
 )
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_pauses
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.broker_types import release_name
-from etl.kafka.messages import ClusterMetadata, TopicMetadata
+from etl.kafka.request_values import ClusterMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause
@@ -258,7 +258,7 @@ class Discovery:
         return cluster_name(newest, reported, assumed, self._is_in_table)
 
     def _is_in_table(self, cluster: str) -> bool:
-        from etl.io.delta.table_state import holds_commits
+        from etl.io.delta.loaded_plans import holds_commits
 
         return holds_commits(
             self._settings.table.path,

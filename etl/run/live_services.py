@@ -34,8 +34,8 @@ from etl.io.brokers.member_state import MemberTerms
 from etl.io.delta import losses
 from etl.io.delta.append import Destination, Load, Takes, append
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
-from etl.io.delta.table import check_writable, open_table
-from etl.io.delta.table_state import Outcome, Result, read_back
+from etl.io.delta.loaded_plans import Outcome, Result, read_back
+from etl.io.delta.table_shape import check_writable, open_table
 from etl.io.process import new_uid
 from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.broker_registrations import read_topics
@@ -44,8 +44,8 @@ from etl.io.zookeeper.group_offsets import HandOver
 from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger, Write
 from etl.io.zookeeper.ledger_side_documents import ReservationStore, read_named_table, write_mark
 from etl.io.zookeeper.owners import Owners
-from etl.io.zookeeper.requests import ZooKeeper
-from etl.kafka.messages import SupportedMembership
+from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.kafka.request_values import SupportedMembership
 from etl.ledger.plan_document import render_commit_metadata
 from etl.model.partitions import (
     INTERNAL_TOPICS,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from etl.decide.loaded_intervals import Span, spans_of
 from etl.decide.plan import may_be_transformed
 from etl.errors import TableUnreachable
+from etl.io.delta.loaded_plans import Outcome, commits_of_ours
 from etl.io.delta.recover_results import Recount, rows_in_null_partition
-from etl.io.delta.table import EVENT_DATE, check_shape
-from etl.io.delta.table_state import Outcome, commits_of_ours
+from etl.io.delta.table_shape import EVENT_DATE, check_shape
 from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.plan_document import parse_plan, results_of

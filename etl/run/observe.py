@@ -32,18 +32,18 @@ from etl.decide.table_rules import missing_files_error, topics_to_check, unplann
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
-from etl.io.brokers.offsets import OffsetsAndLeaders, read_tails
+from etl.io.brokers.partition_ends import OffsetsAndLeaders, read_tails
 from etl.io.brokers.times import read_oldest
-from etl.io.delta import table_state
+from etl.io.delta import loaded_plans
+from etl.io.delta.loaded_plans import with_others
 from etl.io.delta.offsets_of_rows import unaccounted_rows
-from etl.io.delta.table import check_shape, columns_to_add, open_table
-from etl.io.delta.table_state import with_others
+from etl.io.delta.table_shape import check_shape, columns_to_add, open_table
 from etl.io.spark.session import parallelism_of, time_zone
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import ReservationStore, find_key, read_pauses
-from etl.io.zookeeper.requests import ZooKeeper
-from etl.kafka.messages import ClusterMetadata
+from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.kafka.request_values import ClusterMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import (
     NOTHING_COMMITTED,
@@ -698,7 +698,7 @@ def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | No
         check_shape(
             table.path, arrow_schema(physical=settings.source.is_physical), table.partition_by
         )
-    found = table_state.read_table(
+    found = loaded_plans.read_table(
         table.path,
         app_id,
         known=ledger.known_version,

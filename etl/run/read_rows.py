@@ -23,7 +23,7 @@ from etl.decide.plan import PlanTasks, is_small, tasks_of_plan
 from etl.decide.recreated_or_truncated import is_creation_id
 from etl.errors import EtlError, SettingsError, unmark, whole_text
 from etl.io.delta.append import Chosen, Takes, Writer, choose_writer
-from etl.io.delta.table import check_columns, check_partitioning, open_table
+from etl.io.delta.table_shape import check_columns, check_partitioning, open_table
 from etl.io.process import cores
 from etl.io.progress_port import ProgressPort
 from etl.io.spark.session import is_stopped, raised_on_a_row, translating_spark_errors

@@ -28,7 +28,7 @@ from etl.decide.table_rules import (
 )
 from etl.decide.table_storage import place_of_catalog, settings_for, settings_for_any
 from etl.errors import EtlError, NotOurTable
-from etl.io.delta.table import open_table
+from etl.io.delta.table_shape import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_named_table

@@ -16,8 +16,8 @@ from etl.decide.plan_replacement import closing_plan_of, needs_closing, next_clo
 from etl.decide.table_changes import app_id_of
 from etl.errors import Owned
 from etl.io.delta.append import Destination, Load, Takes, append
-from etl.io.delta.table import id_of, open_table, spark_path
-from etl.io.delta.table_state import Result, read_table
+from etl.io.delta.loaded_plans import Result, read_table
+from etl.io.delta.table_shape import id_of, open_table, spark_path
 from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.plans import Plan
 from etl.model.snapshot import OtherPipeline

@@ -152,8 +152,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def split_connect(connect: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """Split a connect string, `host:port,host:port/chroot`, into servers and the chroot: empty, or with
-    a slash at its start. Raises ValueError.
+    """Split a connect string, `host:port,host:port/chroot`, into servers and the chroot: empty, or
+    with a slash at its start. Raises ValueError.
     """
     hosts, slash, chroot = connect.partition("/")
     servers = tuple(split_address(address.strip()) for address in hosts.split(","))

@@ -22,7 +22,7 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
+from etl.kafka.request_values import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.model.columns import raw_columns
 from etl.model.partitions import (
     Broker,

@@ -30,7 +30,7 @@ from etl.io.brokers.member_state import MemberTerms
 from etl.io.clusters import registered_cluster
 from etl.io.process import new_uid
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import (
     BrokerFamily,
     BrokerPartition,

@@ -30,7 +30,7 @@ from etl.errors import (
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.group_offsets import ConsumerGroup, ensure_offset_parents
 from etl.io.zookeeper.owners import OUR_VERSION
-from etl.io.zookeeper.requests import (
+from etl.io.zookeeper.session_requests import (
     OPERATION_BYTES,
     Changes,
     Outcome,
@@ -39,7 +39,7 @@ from etl.io.zookeeper.requests import (
     in_requests,
     outcomes,
 )
-from etl.kafka.messages import CommittedOffset
+from etl.kafka.request_values import CommittedOffset
 from etl.ledger.registrations import render_offset
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import (

@@ -30,7 +30,7 @@ import google_crc32c
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from etl.kafka.messages import EntryLayout, FetchedPartition  # noqa: E402
+from etl.kafka.request_values import EntryLayout, FetchedPartition  # noqa: E402
 from etl.model.partitions import BrokerPartition, Isolation  # noqa: E402
 from etl.model.plans import OffsetRange  # noqa: E402
 from etl.reader.cursor import Cursor  # noqa: E402

@@ -30,7 +30,7 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest
 
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import FetchTarget
+from etl.kafka.request_values import FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, Security

@@ -30,7 +30,7 @@ from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import Codec, FileOptions, OffsetRange
 from etl.reader.query_ranges import ReadOptions, Task
 from etl.reader.run_task import write_task
-from etl.records import arrow
+from etl.records import arrow_buffers
 from etl.settings.choices import (
     FETCH_MAX_BYTES,
     MAX_BATCH_BYTES,
@@ -44,10 +44,10 @@ from tests.bench.whole.workloads import PARTITIONS, WORKLOADS, Workload
 PARTS: dict[str, tuple[Any, str]] = {
     "receive": (connection.Connection, "receive"),
     "CRC": (google_crc32c, "value"),
-    "decompress": (arrow, "decompress"),
-    "room for columns": (arrow.BatchBuffers, "__init__"),
-    "kernel": (arrow.ColumnBuffers, "fill"),
-    "Arrow arrays": (arrow.ColumnBuffers, "arrow_batch"),
+    "decompress": (arrow_buffers, "decompress"),
+    "room for columns": (arrow_buffers.BatchBuffers, "__init__"),
+    "kernel": (arrow_buffers.ColumnBuffers, "fill"),
+    "Arrow arrays": (arrow_buffers.ColumnBuffers, "arrow_batch"),
     "columns of the file": (data_files.FileColumns, "fitting"),
     "Parquet": (data_files._OpenFile, "write"),
     "end of the file": (data_files._OpenFile, "close"),

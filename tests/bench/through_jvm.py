@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyspark.worker  # noqa: F401  # as a worker has it
 
 from etl.model.columns import arrow_schema
-from etl.records import arrow  # noqa: F401  # with the kernels
+from etl.records import arrow_buffers  # noqa: F401  # with the kernels
 from etl.testkit.java_and_jars import find_java, spark_home
 from etl.testkit.spark_launch import set_spark_environment
 

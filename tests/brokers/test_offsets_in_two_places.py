@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerPartition
 from etl.run.discovery import Discovery

@@ -13,7 +13,7 @@ from etl.decide.group_assignment import Timing
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import GroupMembers
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.testkit.brokers import JAFKA

@@ -19,7 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 from etl.commands import run
-from etl.io.zookeeper.requests import ZooKeeper as Session
+from etl.io.zookeeper.session_requests import ZooKeeper as Session
 from etl.run.live_services import LiveServices
 from etl.testkit.cluster import ZooKeeper
 from etl.testkit.server_process import wait_until

@@ -15,7 +15,7 @@ from enum import IntEnum
 
 import pyarrow as pa
 
-from etl.kafka.messages import FetchedPartition
+from etl.kafka.request_values import FetchedPartition
 from etl.kafka.versions import error_of
 
 

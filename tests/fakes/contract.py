@@ -15,7 +15,13 @@ from kafka.record import MemoryRecords
 from etl.errors import BrokerError, CommitUnknown, Meaning, MembershipLost, TopicMissing
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import EARLIEST, LATEST, CommittedOffset, FetchedPartition, FetchTarget
+from etl.kafka.request_values import (
+    EARLIEST,
+    LATEST,
+    CommittedOffset,
+    FetchedPartition,
+    FetchTarget,
+)
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges

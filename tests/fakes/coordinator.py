@@ -34,7 +34,7 @@ from etl.kafka.kafka_python_messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from etl.kafka.messages import LEAVES
+from etl.kafka.request_values import LEAVES
 from tests.fakes.broker import GROUPS, FakeBroker
 
 JOIN, HEARTBEAT, LEAVE, SYNC, CONSUMER = 11, 12, 13, 14, 68

@@ -15,10 +15,10 @@ import pytest
 
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.brokers.offsets import read_tails
+from etl.io.brokers.partition_ends import read_tails
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
-from etl.kafka.protocol import Reply, Request
+from etl.kafka.broker_type_interface import Reply, Request
+from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Leader, Tail
 from etl.records.decode import Messages
 from tests.fakes.jafka import SNAPPY, entry, old_entry, wrapped

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etl.kafka.messages import EntryLayout, FetchedPartition
+from etl.kafka.request_values import EntryLayout, FetchedPartition
 from tests.fakes.batches import Codec, compress
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etl.errors import BrokerError, BrokerRefusal, Meaning, TopicMissing
-from etl.kafka.messages import (
+from etl.kafka.broker_type_interface import BrokerProtocol, BrokerType, Greeting, Reply, Request
+from etl.kafka.request_values import (
     EARLIEST,
     ClusterMetadata,
     Fetch,
@@ -25,7 +26,6 @@ from etl.kafka.messages import (
     PartitionMetadata,
     TopicMetadata,
 )
-from etl.kafka.protocol import BrokerProtocol, BrokerType, Greeting, Reply, Request
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.listening import listening

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.kafka.jafka_requests import JafkaProtocol
-from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget
-from etl.kafka.protocol import Request
+from etl.kafka.broker_type_interface import Request
+from etl.kafka.jafka_broker_type import JafkaProtocol
+from etl.kafka.request_values import EARLIEST, LATEST, Fetch, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
 from tests.fakes.jafka import entry
 from tests.fuzz import records

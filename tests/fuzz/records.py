@@ -12,7 +12,7 @@ from unittest import mock
 
 import google_crc32c
 
-from etl.kafka.messages import FetchedPartition
+from etl.kafka.request_values import FetchedPartition
 from etl.model.partitions import Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor

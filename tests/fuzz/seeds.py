@@ -39,7 +39,7 @@ from etl.kafka.kafka_python_messages import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatResponse,
 )
-from etl.kafka.messages import FetchTarget, Subscription
+from etl.kafka.request_values import FetchTarget, Subscription
 from etl.kafka.versions import Api
 from etl.ledger import plan_document
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader

@@ -30,10 +30,10 @@ from etl.kafka import (
     many_partition_messages,
 )
 from etl.kafka import (
-    jafka_requests as jafka_errors,
+    jafka_broker_type as jafka_errors,
 )
-from etl.kafka.messages import FetchAnswer
 from etl.kafka.primitives import Reader
+from etl.kafka.request_values import FetchAnswer
 from etl.kafka.versions import Api, error_of
 from etl.ledger import documents, plan_document
 from etl.ledger.documents import (
@@ -79,8 +79,8 @@ from etl.model.snapshot import NamedTable, Pause, Reservation, Retirement
 from etl.reader.options import parse_options, parse_ranges
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings, parse_change, parse_settings
-from etl.settings.run_request import parse_bound
 from etl.settings.source import parse_timestamp
+from etl.settings.until_and_run_key import parse_bound
 from tests.fakes.batches import Codec, answer, compress
 from tests.fakes.old_logs import OLD_CODECS
 from tests.fuzz import jafka_answers, records, seeds

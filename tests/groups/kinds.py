@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.testkit.brokers import JAFKA
 from tests.brokers.foreign import JavaClients
 from tests.brokers.groups import with_consumer_protocol

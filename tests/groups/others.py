@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from etl.io.zookeeper.group_offsets import ConsumerGroup
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from tests.brokers.foreign import JafkaClients, JavaClients, ScalaClients, Seen
 from tests.brokers.stage import JafkaStage, KafkaStage
 

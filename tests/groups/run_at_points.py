@@ -20,7 +20,7 @@ from etl.io.brokers.group_member import ClassicProtocol, ConsumerProtocol, Coord
 from etl.io.brokers.member_state import MemberState
 from etl.io.zookeeper.group_member import Rebalance, ZooKeeperMember
 from etl.io.zookeeper.owners import GroupMembers
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.run.observe import GroupOffsets
 
 _BEFORE_VERB = {

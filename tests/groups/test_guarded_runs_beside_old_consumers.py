@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etl.io.zookeeper.permissions import kept_by, writers_of
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.security import EVERYBODY
 from tests.brokers.stage import PARTITIONS
 from tests.groups.kinds import OLD

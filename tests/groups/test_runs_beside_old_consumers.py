@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from etl.io.zookeeper.owners import GroupMembers
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerFamily, BrokerPartition

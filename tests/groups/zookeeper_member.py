@@ -17,7 +17,7 @@ from typing import Any
 
 from etl.decide.group_assignment import Timing
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerFamily
 
 SESSION_S = 6.0

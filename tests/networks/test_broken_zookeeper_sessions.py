@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.commands.run import run
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from etl.settings.load import load_settings
 from etl.testkit.server_process import wait_until

@@ -12,7 +12,7 @@ from kazoo.exceptions import NoAuthError
 
 from etl.commands.run import new_run_id
 from etl.io.zookeeper.ledger import DriverLock
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from tests.command_result import refused
 from tests.networks.secured import CHROOT, MakePipeline, Secured

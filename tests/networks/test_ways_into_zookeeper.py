@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from etl.errors import EtlError, PermissionDenied, SettingsError, ZooKeeperUnreachable
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from tests.command_result import refused, run_etl
 from tests.networks.certificates import KEY_PASSWORD

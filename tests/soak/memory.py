@@ -25,13 +25,13 @@ from deltalake import DeltaTable
 from etl.decide import loaded_intervals
 from etl.errors import ExpiredOffsets
 from etl.io import process
-from etl.io.brokers.offsets import OffsetsAndLeaders
+from etl.io.brokers.partition_ends import OffsetsAndLeaders
 from etl.io.delta import append, losses
 from etl.io.delta import log as delta_log
 from etl.io.delta.append import Destination, Load, Takes
-from etl.io.delta.table import open_table
-from etl.io.zookeeper.requests import ZooKeeper
-from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.io.delta.table_shape import open_table
+from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import (
     Broker,

@@ -29,7 +29,7 @@ from kafka import KafkaProducer
 
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.driver import Driver, send
 from tests.chaos.stage import Checked, Writer, checked, complete_files, summary_of

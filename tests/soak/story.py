@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
 from etl.errors import EtlError
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.report.run_report import Report
 from etl.run.ingest import ingest

@@ -19,7 +19,7 @@ from etl.io.delta.append import (
     append,
 )
 from etl.io.delta.data_files import DataFiles
-from etl.io.delta.table_state import Outcome
+from etl.io.delta.loaded_plans import Outcome
 from etl.model.columns import arrow_schema
 from etl.model.plans import FileOptions, Plan, RangeResult, Written
 

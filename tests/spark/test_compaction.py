@@ -24,7 +24,7 @@ from etl.model.columns import arrow_schema
 from etl.model.plans import CommitResult
 from etl.report.run_progress import Executed, Outcome
 from etl.report.run_report import Report
-from etl.run.before_and_after import compact_when_due
+from etl.run.after_commit import compact_when_due
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings
 

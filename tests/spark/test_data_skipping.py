@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from etl.io.delta.append import ArrowWriter, Destination, Load, append
 from etl.io.delta.data_files import DataFiles
-from etl.io.delta.table_state import Result
+from etl.io.delta.loaded_plans import Result
 from etl.model.plans import FileOptions, Written
 from tests.builders import plain_plan
 

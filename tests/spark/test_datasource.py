@@ -16,8 +16,8 @@ from pyspark.sql.datasource import InputPartition
 
 from etl import OffsetRanges
 from etl.errors import EtlError, NeedsDecision
-from etl.io.delta.table import with_event_date_field
-from etl.io.delta.table_state import Result
+from etl.io.delta.loaded_plans import Result
+from etl.io.delta.table_shape import with_event_date_field
 from etl.model.columns import arrow_schema, raw_columns, spark_schema
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange, Plan, RangeResult

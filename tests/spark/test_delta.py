@@ -18,11 +18,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
 from etl.io.delta import append as writers
-from etl.io.delta import table_state
+from etl.io.delta import loaded_plans
 from etl.io.delta.append import ArrowWriter, Destination, EmptyCommit, Load, Writer
+from etl.io.delta.loaded_plans import Outcome, Result, read_back
 from etl.io.delta.recover_results import rows_in_null_partition
-from etl.io.delta.table import WRITTEN_BY_ARROW, check_shape, features_of
-from etl.io.delta.table_state import Outcome, Result, read_back
+from etl.io.delta.table_shape import WRITTEN_BY_ARROW, check_shape, features_of
 from etl.model.columns import PHYSICAL_TYPES, arrow_schema, spark_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
@@ -72,7 +72,7 @@ def made(
     """A table with plans 1 and 2, made once."""
     folder = tmp_path_factory.mktemp("made") / "table"
     for number in (1, 2):
-        table = table_state.read_table(str(folder), APP, known=None)
+        table = loaded_plans.read_table(str(folder), APP, known=None)
         plan = make_plan(number, table_id=table.id if table else None)
         append_rows(rows_of(plan), plan, app_id=APP, path=str(folder), partition_by=(), known=None)
     return folder
@@ -91,7 +91,7 @@ def offsets(spark: Any, path: str) -> list[int]:
 
 
 def read(path: str, known: int | None = None) -> Any:
-    return table_state.read_table(path, APP, known=known)
+    return loaded_plans.read_table(path, APP, known=known)
 
 
 def test_a_plan_is_in_the_table_once_with_its_stamp_in_the_history(
@@ -602,7 +602,7 @@ def test_a_table_that_forgets_transaction_ids_is_refused(
         f"('delta.setTransactionRetentionDuration' = 'interval 1 days')"
     )
     with pytest.raises(NotOurTable, match="UNSET TBLPROPERTIES"):
-        table_state.read_table(path, APP, known=None)
+        loaded_plans.read_table(path, APP, known=None)
 
 
 def test_a_column_of_another_type_is_named_with_both_types(spark: Any, path: str) -> None:

@@ -1,4 +1,4 @@
-"""The columns that Delta's own writer accepts, and that `etl.io.delta.table` decides the same
+"""The columns that Delta's own writer accepts, and that `etl.io.delta.table_shape` decides the same
 before a write.
 """
 
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from etl.errors import SettingsError
-from etl.io.delta.table import check_columns
+from etl.io.delta.table_shape import check_columns
 
 
 @pytest.fixture

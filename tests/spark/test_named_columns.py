@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 from etl import OffsetRanges
-from etl.records import arrow
+from etl.records import arrow_buffers
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 
@@ -56,13 +56,13 @@ def test_columns_that_a_schema_leaves_out_are_not_built(monkeypatch: pytest.Monk
     from pyspark.sql.types import StructType
 
     built: list[frozenset[str]] = []
-    fill = arrow.BatchBuffers.__init__
+    fill = arrow_buffers.BatchBuffers.__init__
 
     def watched(self: Any, columns: Any, **more: Any) -> None:
         built.append(frozenset(columns))
         fill(self, columns, **more)
 
-    monkeypatch.setattr(arrow.BatchBuffers, "__init__", watched)
+    monkeypatch.setattr(arrow_buffers.BatchBuffers, "__init__", watched)
     schema = StructType.fromJson(
         {
             "type": "struct",

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from etl.decide.loaded_intervals import Span, spans_of
 from etl.errors import LedgersDisagree, SettingsError, TableUnreachable
-from etl.io.delta import table_state
+from etl.io.delta import loaded_plans
+from etl.io.delta.loaded_plans import Outcome, Result
 from etl.io.delta.offsets_of_rows import condition, rows_there
 from etl.io.delta.recover_results import recount
-from etl.io.delta.table_state import Outcome, Result
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
@@ -49,7 +49,7 @@ def put(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome
         rows: Any = None,
         partition_by: tuple[str, ...] = (),
     ) -> Outcome:
-        table = table_state.read_table(path, APP, known=None)
+        table = loaded_plans.read_table(path, APP, known=None)
         plan = with_id(
             plain_plan(
                 number or len(made) + 1,
@@ -109,7 +109,7 @@ def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
     assert [receipt.rows for receipt in counted.receipts] == [20, 4], (
         "rows that its files hold of others are none of its own"
     )
-    known = table_state.read_table(str(path), APP, known=1)
+    known = loaded_plans.read_table(str(path), APP, known=1)
     assert known is not None and known.foreign == (), (
         "the replay is no foreign commit that removed rows"
     )

@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from etl.decide.table_storage import is_ours, packages, settings_for
-from etl.io.delta.table import spark_path
+from etl.io.delta.table_shape import spark_path
 from etl.io.spark.catalog import enter_store
 from etl.io.spark.log_store import jar_path
 from etl.io.spark.session import build_session

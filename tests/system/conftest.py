@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.testkit import cluster as embedded
 from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory

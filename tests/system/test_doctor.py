@@ -471,7 +471,7 @@ def test_the_doctors_verdict_on_table_features_equals_that_of_the_two_writers(
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import DeltaError
 
-    from etl.io.delta.table import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
+    from etl.io.delta.table_shape import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
 
     supported = (
         spark._jvm.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap()

@@ -13,8 +13,8 @@ import pytest
 from etl.commands import doctor_services as zookeeper_lines
 from etl.commands.doctor_machine import Findings, Line, Verdict
 from etl.errors import SettingsError
-from etl.io.zookeeper.requests import ZooKeeper
-from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from tests.builders import plain_settings
 from tests.fakes.jafka import JafkaBroker, entry

@@ -17,7 +17,7 @@ from kazoo.client import KazooState
 
 from etl.errors import Owned, SessionLost
 from etl.io.zookeeper.ledger import DriverLock
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import registrations
 from tests.system.sessions import lose_session
 
@@ -172,7 +172,7 @@ def test_pipelines_of_one_group_do_not_wait_for_each_other(zookeeper: ZooKeeper)
 DRIVE_FOR_EVER = """
 import sys, time
 from etl.io.zookeeper.ledger import DriverLock
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, DriverLock(session, "g", "clicks").driving("run-1", wait_s=0):
     print("driving", flush=True)
     time.sleep(600)

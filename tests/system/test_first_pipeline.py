@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from etl.commands import init as first_conf
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.report.metrics import PREFIX
 from etl.settings.schema import SCHEMA_FILE, conf_schema
 from etl.testkit.cluster import EmbeddedCluster

@@ -23,10 +23,10 @@ from etl.errors import (
     WrongChroot,
     ZooKeeperUnreachable,
 )
-from etl.io.zookeeper import requests as zookeeper_module
+from etl.io.zookeeper import session_requests as zookeeper_module
 from etl.io.zookeeper.broker_registrations import read_brokers, read_cluster_id, read_creation_ids
 from etl.io.zookeeper.group_offsets import ConsumerGroup
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import Broker, BrokerPartition, Committed
 from etl.model.plans import Plan
 from etl.testkit import cluster as embedded

@@ -18,7 +18,7 @@ from etl.io.zookeeper.group_offsets import ConsumerGroup, HandOver, OwnedOffsets
 from etl.io.zookeeper.ledger import Check, DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import write_mark
 from etl.io.zookeeper.owners import Owners
-from etl.io.zookeeper.requests import Outcome, ZooKeeper, outcomes
+from etl.io.zookeeper.session_requests import Outcome, ZooKeeper, outcomes
 from etl.ledger.plan_document import with_id
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import (

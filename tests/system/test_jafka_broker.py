@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from etl.errors import BrokerError
-from etl.kafka.messages import LATEST
+from etl.kafka.request_values import LATEST
 from etl.records.decode import Messages
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster

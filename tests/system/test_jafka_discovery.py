@@ -29,12 +29,12 @@ from etl.errors import (
 )
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.zookeeper.broker_registrations import read_creation_ids
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.records.decode import Messages
-from etl.run.before_and_after import open_services
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until

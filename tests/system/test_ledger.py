@@ -18,7 +18,7 @@ from etl.io.process import new_uid
 from etl.io.zookeeper import ledger as documents
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import ReservationStore, note_removals, prune, remember
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, RunKeyRecord

@@ -12,9 +12,9 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
 from etl.errors import OffsetMoved, PermissionDenied
-from etl.io.zookeeper import requests
+from etl.io.zookeeper import session_requests
 from etl.io.zookeeper.group_offsets import ConsumerGroup
-from etl.io.zookeeper.requests import (
+from etl.io.zookeeper.session_requests import (
     FEWEST,
     ZooKeeper,
     children_of_each,
@@ -49,7 +49,7 @@ def test_znodes_are_the_same_whether_a_server_reads_many_at_once_or_each(
 ) -> None:
     paths = [*made(zookeeper, MANY), "/x", "/x/none", "/none"]
     assert knows_multi_read(zookeeper.client)
-    monkeypatch.setattr(requests, "_PATHS_OF_ONE", 300)
+    monkeypatch.setattr(session_requests, "_PATHS_OF_ONE", 300)
     together = zookeeper.read_znodes(paths)
     with ZooKeeper(zookeeper.connect) as another:
         monkeypatch.setattr(
@@ -115,7 +115,7 @@ def test_a_request_that_is_refused_keeps_none_of_the_others_back(
     before = group.commit(
         plain_plan(1, positions=dict.fromkeys(logs, 5), seen=dict.fromkeys(logs, NOTHING_COMMITTED))
     )
-    monkeypatch.setattr(requests, "NODE_MAX_BYTES", 1_700)  # some ten offsets
+    monkeypatch.setattr(session_requests, "NODE_MAX_BYTES", 1_700)  # some ten offsets
     zookeeper.client.set("/consumers/g/offsets/clicks/15", b"7")
     with pytest.raises(OffsetMoved, match="it is 7, the plan's is 9"):
         group.commit(plain_plan(2, positions=dict.fromkeys(logs, 9), seen=before))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import GroupPaths
 from tests.command_result import CommandResult, refused, run_etl
 from tests.system.driving import Pipeline

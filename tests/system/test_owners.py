@@ -22,7 +22,7 @@ from etl.commands import run
 from etl.errors import Owned, PermissionDenied, SessionLost
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import Owners
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import registrations, znode_paths
 from etl.model.partitions import BrokerPartition
 from etl.run.live_services import LiveServices
@@ -195,7 +195,7 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
 CLAIM_FOR_EVER = """
 import sys, time
 from etl.io.zookeeper.owners import Owners
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
 logs = [BrokerPartition("clicks", p) for p in range(3)]
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "group", sys.argv[2]).claiming(logs, "run-1"):
@@ -517,7 +517,7 @@ DRIVE_AND_CLAIM = """
 import sys, time
 from etl.model.partitions import BrokerPartition
 from etl.run.service_interfaces import RunContext
-from etl.run.before_and_after import open_services
+from etl.run.open_services import open_services
 from etl.settings.load import load_settings
 from tests.fakes.claim_contract import plan_of
 plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))

@@ -15,7 +15,7 @@ from etl.commands.set_offsets import pause, resume
 from etl.errors import Owned
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_pauses, read_pauses_at, write_pauses
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
 from tests.builders import plain_settings

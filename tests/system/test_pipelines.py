@@ -14,7 +14,7 @@ import pytest
 from etl.commands import run
 from etl.errors import Owned
 from etl.io.zookeeper.ledger import DriverLock
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import plan_document
 from etl.settings.load import load_settings
 from tests.command_result import refused

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerUnreachable, SettingsError, TopicMissing, WrongChroot
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.reader.query_ranges import Task
 from etl.reader.run_task import TaskFailed

@@ -19,7 +19,7 @@ from etl.io.zookeeper.broker_registrations import (
     read_physical_cluster,
     read_replicas,
 )
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.registrations import PartitionState
 from etl.model.partitions import Broker, BrokerPartition
 from tests.system.sessions import session_at

@@ -109,7 +109,7 @@ def test_files_without_a_commit_do_not_make_the_folder_foreign(
     pipeline: StoredPipeline,
 ) -> None:
     from etl.io.delta.stores import table_folder
-    from etl.io.delta.table import announce_first_write, open_table
+    from etl.io.delta.table_shape import announce_first_write, open_table
     from etl.settings.load import load_settings
 
     path = load_settings(pipeline.conf).table.path

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from etl.commands.run import new_run_id
 from etl.io.zookeeper.ledger import DriverLock
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from tests.command_result import CommandResult, refused, run_etl
 from tests.system.driving import Pipeline, clean_log
 

@@ -24,7 +24,7 @@ from etl import (
 )
 from etl.errors import MembershipLost, OffsetMoved
 from etl.io.zookeeper.group_offsets import ConsumerGroup
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerPartition
 from etl.testkit.server_process import wait_until

@@ -17,7 +17,7 @@ from kafka.structs import OffsetAndMetadata
 from etl import Consumer, Group
 from etl.errors import OffsetMoved
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.settings.choices import split_address
 from etl.testkit.cluster import EmbeddedCluster

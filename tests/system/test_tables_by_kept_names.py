@@ -12,13 +12,13 @@ from kafka.admin import KafkaAdminClient
 
 from etl.commands.operator_decisions import with_table
 from etl.errors import Owned
-from etl.io.delta.table import id_of
+from etl.io.delta.table_shape import id_of
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_named_table, write_named_table
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
-from etl.run.before_and_after import open_services
+from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE
 from etl.settings.load import load_settings
 from tests.command_result import refused

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.delta.losses import read_losses
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition

@@ -12,7 +12,7 @@ from etl.commands.pipelines import set_acl
 from etl.errors import Owned, PermissionDenied
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.permissions import apply_acls, kept_by, writers_of
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.security import EVERYBODY, Access, Acl, Auth, Scheme, SecretRef
 from tests.builders import plain_plan, plain_settings
 

@@ -20,7 +20,7 @@ from etl.errors import Owned, SessionLost, SettingsError
 from etl.io.zookeeper.group_member import ChangeSignal, MemberOptions, WatchedGroup, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import GroupMembers, Owners
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.topic_filters import FilterKind, TopicFilter
 from etl.ledger.znode_paths import GroupPaths
 from etl.model.partitions import BrokerFamily, BrokerPartition

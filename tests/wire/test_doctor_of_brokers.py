@@ -10,9 +10,9 @@ import pytest
 from etl.commands import doctor_services
 from etl.commands.doctor_machine import Findings, Verdict
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.zookeeper.requests import ZooKeeper
-from etl.kafka import kafka_requests
-from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.kafka import kafka_broker_type
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from tests.builders import plain_settings
 from tests.fakes.broker import FakeBroker
@@ -92,7 +92,7 @@ def test_of_topics_on_brokers_of_byte_positions_it_reports_unknown_facts_and_abs
 def test_brokers_that_cannot_report_cleanup_policies_need_no_acl(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_requests, "HANDSHAKE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_broker_type, "HANDSHAKE_PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
         findings = Findings(

@@ -10,7 +10,7 @@ import pytest
 
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.io.brokers.exchange import Exchange
-from etl.kafka.protocol import BrokerProtocol, Reply, Request
+from etl.kafka.broker_type_interface import BrokerProtocol, Reply, Request
 from tests.fakes.broker import METADATA, FakeBroker
 
 

@@ -33,7 +33,7 @@ from etl.errors import (
 )
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import versions
-from etl.kafka.messages import FetchTarget
+from etl.kafka.request_values import FetchTarget
 from etl.model.partitions import (
     Broker,
     BrokerPartition,

@@ -22,8 +22,8 @@ from etl.errors import (
     RanOutBeforeUntil,
 )
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.brokers.offsets import read_tails
-from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.io.brokers.partition_ends import read_tails
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets, Tail
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges

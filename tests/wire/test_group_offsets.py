@@ -22,7 +22,7 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import CommittedOffset
+from etl.kafka.request_values import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from tests.fakes.broker import (
     FIND_COORDINATOR,

@@ -14,7 +14,7 @@ from etl.errors import BrokerUnreachable, NotKafka
 from etl.io.brokers import exchange
 from etl.io.brokers.connection import Connection
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka import kafka_requests
+from etl.kafka import kafka_broker_type
 from tests.fakes.broker import API_VERSIONS, LIST_OFFSETS, FakeBroker, hang_up, never
 from tests.fakes.old_broker import OldBroker
 
@@ -24,7 +24,7 @@ ASKED_VERSIONS, ASKED_NOTHING = (API_VERSIONS, 0), (LIST_OFFSETS, 0)
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_unanswering", set())
-    monkeypatch.setattr(kafka_requests, "HANDSHAKE_PATIENCE_S", 0.2)
+    monkeypatch.setattr(kafka_broker_type, "HANDSHAKE_PATIENCE_S", 0.2)
 
 
 @pytest.fixture(params=["0.8", "0.9"])

@@ -18,7 +18,7 @@ from etl.errors import BrokerUnreachable, CorruptData
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.connection import IDLE_CONNECTIONS, IdleConnections
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import LATEST, FetchTarget
+from etl.kafka.request_values import LATEST, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.reader.fetch import read_ranges

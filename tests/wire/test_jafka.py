@@ -14,7 +14,7 @@ import pytest
 
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, NotKafka
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
+from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
 from tests.fakes.broker import FakeBroker, hang_up, never, reset_after
 from tests.fakes.jafka import FETCH, OFFSETS, JafkaBroker, entry

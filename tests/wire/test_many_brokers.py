@@ -10,7 +10,11 @@ import pytest
 
 from etl.errors import BrokerUnreachable
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.brokers.offsets import MAX_PARALLEL_BROKERS, OffsetsAndLeaders, max_kept_connections
+from etl.io.brokers.partition_ends import (
+    MAX_PARALLEL_BROKERS,
+    OffsetsAndLeaders,
+    max_kept_connections,
+)
 from etl.io.process import open_files
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from tests.fakes.many_brokers import (

@@ -20,8 +20,8 @@ from etl.errors import (
 from etl.io.brokers import exchange
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka import kafka_requests
-from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
+from etl.kafka import kafka_broker_type
+from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import (
     Broker,
     BrokerPartition,
@@ -49,7 +49,7 @@ COMMITTED = Isolation.READ_COMMITTED
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_unanswering", set())
-    monkeypatch.setattr(kafka_requests, "HANDSHAKE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_broker_type, "HANDSHAKE_PATIENCE_S", 0.05)
 
 
 @pytest.fixture(params=["0.8", "0.9"])

@@ -11,7 +11,7 @@ import pytest
 from etl.io.brokers import exchange, times
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.times import FIRST_BYTES, read_oldest
-from etl.kafka import kafka_requests
+from etl.kafka import kafka_broker_type
 from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.broker import FETCH, FakeBroker, World
@@ -214,7 +214,7 @@ def test_messages_of_brokers_before_0_10_have_no_time(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange, "_unanswering", set())
-    monkeypatch.setattr(kafka_requests, "HANDSHAKE_PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_broker_type, "HANDSHAKE_PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker:
         broker.log("demo", 0).append(b"one", LARGE)
         found = oldest_of(broker, {LOGS[0]: (0, 2)})

@@ -28,7 +28,7 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.io.brokers.cluster_requests import Cluster
-from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings

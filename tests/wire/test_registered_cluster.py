@@ -12,7 +12,7 @@ import pytest
 from etl.errors import BrokerUnreachable
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.kafka import broker_types
-from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets
 from etl.settings.source import TopicFilter
 from tests.fakes.pebble import Pebble, PebbleBroker

@@ -12,7 +12,7 @@ from etl.errors import Meaning, NotKafka, RanOutBeforeUntil, SettingsError
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka import broker_types
-from etl.kafka.messages import EARLIEST, LATEST
+from etl.kafka.request_values import EARLIEST, LATEST
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges

@@ -12,8 +12,8 @@ import pytest
 
 from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, Owned, SettingsError
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import EARLIEST, LATEST, CommittedOffset, FetchTarget
-from etl.kafka.protocol import Reply, Request
+from etl.kafka.broker_type_interface import Reply, Request
+from etl.kafka.request_values import EARLIEST, LATEST, CommittedOffset, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Rec, encode

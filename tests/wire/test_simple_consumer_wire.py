@@ -21,8 +21,8 @@ from etl.errors import (
     SettingsError,
 )
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.kafka_requests import HANDSHAKE_CORRELATION_ID
-from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
+from etl.kafka.kafka_broker_type import HANDSHAKE_CORRELATION_ID
+from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (

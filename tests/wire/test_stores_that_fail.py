@@ -17,10 +17,10 @@ from pyarrow import fs
 from etl.errors import NoExclusiveCreate, PermissionDenied, TableUnreachable
 from etl.io.delta.append import ArrowWriter, Destination, Load, append
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
+from etl.io.delta.loaded_plans import Result
 from etl.io.delta.log import open_log
 from etl.io.delta.losses import read_losses, record_losses
-from etl.io.delta.table import open_table
-from etl.io.delta.table_state import Result
+from etl.io.delta.table_shape import open_table
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.security import parse_reference
 from etl.settings.table import StoreSettings, TablePath

@@ -28,7 +28,7 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
+from etl.kafka.request_values import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.streams import consumer as room
 from etl.streams.conf import ConsumerConfig

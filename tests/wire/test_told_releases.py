@@ -16,7 +16,7 @@ from etl.commands.doctor_machine import Findings, Line, Verdict
 from etl.errors import OtherRelease
 from etl.io.brokers import exchange
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka import versions
 from etl.model.partitions import BrokerPartition, Isolation
 from tests.builders import plain_settings

@@ -14,7 +14,7 @@ from etl.commands import doctor_services
 from etl.commands.doctor_machine import Findings
 from etl.errors import BrokerUnreachable, PermissionDenied, SettingsError
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
 from etl.run.discovery import Discovery, describe_registered_topics, with_denied_topics

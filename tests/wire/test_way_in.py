@@ -13,7 +13,7 @@ import pytest
 from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionDenied, SettingsError
 from etl.io.brokers.connection import IdleConnections
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import FetchTarget
+from etl.kafka.request_values import FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import Security

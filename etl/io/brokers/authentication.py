@@ -25,8 +25,8 @@ from typing import Any, TypeVar
 from etl.errors import BrokerRefusal, BrokerUnreachable, EtlError, PermissionDenied, SettingsError
 from etl.io.brokers.connection import Connection, ImpossibleSize, new_buffer, not_kafka
 from etl.io.tls import ConnectionBroken
+from etl.kafka.broker_type_interface import MechanismAnswer, Request, TokenAnswer
 from etl.kafka.broker_types import login_request
-from etl.kafka.protocol import MechanismAnswer, Request, TokenAnswer
 from etl.model.security import Login, Mechanism, SecretRef, Security, names_token_source
 from etl.settings.secrets import login_text, resolve_secret
 

@@ -4,8 +4,8 @@ One Metadata request, two ListOffsets requests per broker (start and end; three 
 one DescribeLogDirs per broker, one DescribeConfigs; never a request per partition. The caller
 decides what follows from a partition without a leader or from a missing topic.
 
-Lives here: requests that take more than one broker, and the verification of byte offsets.
-Not here: connections and leaders (`Brokers`), offsets (`OffsetsOfLeaders`), times (`OffsetsByTime`).
+Lives here: requests that take more than one broker, and the verification of byte offsets. Not here:
+connections and leaders (`Brokers`), offsets (`OffsetsOfLeaders`), times (`OffsetsByTime`).
 
 On Jafka an unverified byte offset is verified in two steps:
 
@@ -34,10 +34,10 @@ from etl.errors import (
     PermissionDenied,
     SettingsError,
 )
-from etl.io.brokers.offsets import OffsetsAndLeaders, pause
+from etl.io.brokers.partition_ends import OffsetsAndLeaders, pause
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.brokers.times import OffsetsByTime
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     ClusterMetadata,
     FetchedPartition,
     FetchTarget,

@@ -36,7 +36,7 @@ from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge
 from etl.io import tls
 from etl.io.process import REQUEST_METER
 from etl.io.tls import ConnectionBroken
-from etl.kafka.protocol import BrokerProtocol, Request
+from etl.kafka.broker_type_interface import BrokerProtocol, Request
 from etl.model.plans import Requests
 from etl.model.security import OPEN, Security
 

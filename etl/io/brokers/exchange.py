@@ -41,9 +41,9 @@ from etl.io.brokers.connection import (
     response_too_large,
 )
 from etl.io.tls import ConnectionBroken
+from etl.kafka.broker_type_interface import BrokerProtocol, Greeting, OlderBrokers, Request
 from etl.kafka.broker_types import choose, is_release_name
-from etl.kafka.messages import Fetch, FetchAnswer
-from etl.kafka.protocol import BrokerProtocol, Greeting, OlderBrokers, Request
+from etl.kafka.request_values import Fetch, FetchAnswer
 from etl.model.partitions import Isolation
 from etl.model.security import OPEN, Security
 

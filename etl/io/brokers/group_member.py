@@ -58,7 +58,7 @@ from etl.errors import (
     Unreachable,
 )
 from etl.io.brokers.member_state import CoordinatorConnection, MemberState, MemberTerms
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     LEAVES,
     LEAVES_TEMPORARILY,
     ConsumerHeartbeat,

@@ -1,8 +1,9 @@
 """How are a group's offsets read from Kafka and committed to it?
 
 Lives here: commits from outside the group, a member's commits, and the mirror group. Not here: the
-requests (etl/io/brokers/simple_consumer.py), offsets in ZooKeeper (etl/io/zookeeper/group_offsets.py), the
-result of an in-doubt commit (etl/decide/member_offsets.py).
+requests (etl/io/brokers/simple_consumer.py), offsets in ZooKeeper
+(etl/io/zookeeper/group_offsets.py), the result of an in-doubt commit
+(etl/decide/member_offsets.py).
 
 A coordinator has no compare-and-set, so offsets are read before they are overwritten; an offset
 that another client committed is reported and left. A commit between the two requests is lost, as
@@ -40,7 +41,7 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import CommittedOffset
+from etl.kafka.request_values import CommittedOffset
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,

@@ -20,7 +20,7 @@ from etl.decide.group_assignment import Heartbeats, interval_of
 from etl.errors import BrokerUnreachable, EtlError, SettingsError
 from etl.io.brokers.exchange import Answer, Ask
 from etl.io.brokers.simple_consumer import BrokerRequests
-from etl.kafka.messages import ClusterMetadata, CoordinatorResponse
+from etl.kafka.request_values import ClusterMetadata, CoordinatorResponse
 from etl.model.partitions import BrokerPartition, MemberAssignment, RebalanceStatistics
 from etl.model.security import OPEN, Security
 

@@ -44,7 +44,8 @@ from etl.errors import (
 )
 from etl.io.brokers.connection import IdleConnections
 from etl.io.brokers.exchange import Answer, Ask, Exchange, Fetching
-from etl.kafka.messages import (
+from etl.kafka.broker_type_interface import BrokerProtocol, Request
+from etl.kafka.request_values import (
     EARLIEST,
     LATEST,
     ClusterMetadata,
@@ -65,7 +66,6 @@ from etl.kafka.messages import (
     reject_negative,
     reject_wrong_times,
 )
-from etl.kafka.protocol import BrokerProtocol, Request
 from etl.model.partitions import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.model.security import OPEN, Security
 from etl.settings.choices import FETCH_MAX_BYTES, MIB, TIMEOUT_S
@@ -331,7 +331,8 @@ class GroupOffsets(BrokerRequests):
     """
 
     def find_coordinator(self, group: str) -> Broker:
-        """Return the coordinator of a group. Raises BrokerError if there is none by `request_timeout_s`.
+        """Return the coordinator of a group. Raises BrokerError if there is none by
+        `request_timeout_s`.
 
         The first such request creates the topic `__consumer_offsets` in a cluster without groups.
         """
@@ -353,7 +354,8 @@ class GroupOffsets(BrokerRequests):
         """Commit next offsets with metadata, at the group coordinator.
 
         `in_zookeeper`: by this broker in ZooKeeper (OffsetCommit 0). A coordinator that moved or is
-        loading is found and requested again until `request_timeout_s`. Raises as the module's table.
+        loading is found and requested again until `request_timeout_s`. Raises as the module's
+        table.
         """
         refusals = self.commit_each(
             group,
@@ -464,8 +466,8 @@ class GroupOffsets(BrokerRequests):
 
         `in_zookeeper`: by this broker from ZooKeeper. `require_stable`: wait for offsets of an open
         transaction (from 2.5 on). A coordinator that moved or is loading is requested again; both
-        until `request_timeout_s`. Raises the first partition's error, and MembershipLost; ValueError for a
-        negative generation.
+        until `request_timeout_s`. Raises the first partition's error, and MembershipLost;
+        ValueError for a negative generation.
         """
         reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)

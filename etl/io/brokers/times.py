@@ -1,7 +1,7 @@
 """Which offset has a time, and how old are records?
 
 Lives here: offsets by timestamp, and timestamps by offset. Not here: starts and ends
-(etl/io/brokers/offsets.py).
+(etl/io/brokers/partition_ends.py).
 
 A broker searches only the first segment with a largest timestamp not below the time. For a segment
 without timestamps it takes the time of the file: then the answer is "none" although later segments
@@ -20,9 +20,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.errors import BrokerUnreachable, EtlError, Meaning, OtherRelease, SettingsError
-from etl.io.brokers.offsets import LEADER_WAIT_S, Brokers, OffsetsOfLeaders
+from etl.io.brokers.partition_ends import LEADER_WAIT_S, Brokers, OffsetsOfLeaders
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     LATEST,
     FetchAnswer,
     FetchedPartition,

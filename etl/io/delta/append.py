@@ -2,7 +2,7 @@
 
 Lives here: the writers, the choice between them, and `append`, which reads the table before and
 after a writer and interprets its exceptions. All writers pass tests/spark/test_delta.py.
-Not here: the state of the table (etl/io/delta/table_state.py), the files of tasks
+Not here: the state of the table (etl/io/delta/loaded_plans.py), the files of tasks
 (etl/io/delta/data_files.py).
 
 - `SparkWriter` appends, or replaces the rows of a replay, and adds `event_date`.
@@ -34,10 +34,19 @@ from etl.decide.plan import why_not_arrow
 from etl.decide.table_rules import reject_other_columns
 from etl.decide.table_storage import names_of_write
 from etl.errors import EtlError, NotOurTable, SettingsError, TableUnreachable
+from etl.io.delta.loaded_plans import (
+    IsOurs,
+    Outcome,
+    Result,
+    another_table,
+    holds,
+    none_of_ours,
+    read_back,
+)
 from etl.io.delta.log import parse_shape
 from etl.io.delta.offsets_of_rows import condition_of, replaceable
 from etl.io.delta.stores import options_of, public_cause, table_folder, translate, unreachable
-from etl.io.delta.table import (
+from etl.io.delta.table_shape import (
     EVENT_DATE,
     announce_first_write,
     not_by_delta_rs,
@@ -48,15 +57,6 @@ from etl.io.delta.table import (
     spark_path,
     unfit_for_arrow,
     with_event_date_field,
-)
-from etl.io.delta.table_state import (
-    IsOurs,
-    Outcome,
-    Result,
-    another_table,
-    holds,
-    none_of_ours,
-    read_back,
 )
 from etl.ledger.plan_document import render_commit_metadata, with_results
 from etl.model.columns import arrow_schema

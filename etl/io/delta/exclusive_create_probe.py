@@ -25,7 +25,7 @@ from pathlib import Path
 
 from etl.errors import EtlError, NoExclusiveCreate, TableUnreachable
 from etl.io.delta.stores import options_of, public_cause, table_folder, unreachable
-from etl.io.delta.table import PROBE_PREFIX, local_path
+from etl.io.delta.table_shape import PROBE_PREFIX, local_path
 from etl.settings.table import StoreKind, TablePath, kind_of, store_of
 
 ROUNDS = 20

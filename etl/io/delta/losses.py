@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.errors import EtlError, FileLost, NotOurTable
 from etl.io.delta.stores import not_supported, options_of, public_cause, unreachable
-from etl.io.delta.table import open_table, reject_expiring_transaction_ids, rust_path
+from etl.io.delta.table_shape import open_table, reject_expiring_transaction_ids, rust_path
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, Plan
 

@@ -22,7 +22,7 @@ from etl.decide.table_storage import DataFile
 from etl.errors import TableUnreachable, whole_text
 from etl.io.delta.log import open_log
 from etl.io.delta.stores import is_conflict, public_cause, translate, unreadable
-from etl.io.delta.table import features_of, not_by_delta_rs, open_table, rust_path, spark_path
+from etl.io.delta.table_shape import features_of, not_by_delta_rs, open_table, rust_path, spark_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -52,6 +52,7 @@ from etl.errors import (
     SettingsError,
     whole_text,
 )
+from etl.io.delta.loaded_plans import other_pipelines
 from etl.io.delta.log import open_log
 from etl.io.delta.recover_results import (
     INCARNATION,
@@ -64,8 +65,7 @@ from etl.io.delta.recover_results import (
 )
 from etl.io.delta.statistics_to_write import TEXT_KEPT
 from etl.io.delta.stores import unreadable
-from etl.io.delta.table import features_of, open_table, rust_path, spark_path
-from etl.io.delta.table_state import other_pipelines
+from etl.io.delta.table_shape import features_of, open_table, rust_path, spark_path
 from etl.model.columns import misfit, names_of_key, row_key
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows, Plan

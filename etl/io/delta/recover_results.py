@@ -25,7 +25,7 @@ from etl.audit.compare_rows import ObservedMessages, ObservedOffsets
 from etl.errors import TableUnreachable
 from etl.io.delta.log import Added, open_log, parse_added, parse_removed, read_commit_file
 from etl.io.delta.stores import options_of, public_cause, unreachable
-from etl.io.delta.table import open_table, rust_path
+from etl.io.delta.table_shape import open_table, rust_path
 from etl.model.columns import row_key
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import GAPS_KEPT, NOT_COUNTED, OffsetRange, RangeResult

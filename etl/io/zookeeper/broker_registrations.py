@@ -21,8 +21,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
-from etl.io.zookeeper.requests import ZooKeeper, payload_of_each
-from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.io.zookeeper.session_requests import ZooKeeper, payload_of_each
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.ledger.registrations import (
     CREATION_ID,
     PartitionState,

@@ -42,7 +42,7 @@ from etl.io.process import this_driver
 from etl.io.zookeeper.broker_registrations import unknown_registration
 from etl.io.zookeeper.ledger import Check
 from etl.io.zookeeper.owners import OUR_VERSION, GroupMembers, Owners
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
@@ -509,7 +509,9 @@ class Rebalance:
 
 
 class ZooKeeperMember:
-    """A `run.service_interfaces.Member`. Its process holds the driver lock. Raises as `ZooKeeper`, too."""
+    """A `run.service_interfaces.Member`. Its process holds the driver lock. Raises as `ZooKeeper`,
+    too.
+    """
 
     def __init__(
         self, zookeeper: ZooKeeper, group: str, pipeline: str, run_id: str, options: MemberOptions

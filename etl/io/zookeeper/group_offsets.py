@@ -33,7 +33,7 @@ from etl.errors import (
 )
 from etl.io.zookeeper.ledger import REQUEST_MAX_BYTES, Check, DriverLock, Part, Write, size_of
 from etl.io.zookeeper.owners import OUR_VERSION
-from etl.io.zookeeper.requests import (
+from etl.io.zookeeper.session_requests import (
     OPERATION_BYTES,
     Changes,
     Outcome,

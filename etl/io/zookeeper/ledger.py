@@ -35,7 +35,7 @@ from etl.errors import (
     ZooKeeperUnreachable,
 )
 from etl.io.process import is_dead, this_driver
-from etl.io.zookeeper.requests import NODE_MAX_BYTES, ZooKeeper
+from etl.io.zookeeper.session_requests import NODE_MAX_BYTES, ZooKeeper
 from etl.ledger import documents as ledger_documents
 from etl.ledger import plan_document, registrations, znode_paths
 from etl.ledger.znode_paths import CONSUMERS, GroupPaths, PipelinePaths

@@ -18,7 +18,7 @@ from etl.decide.reservations import ledger_without_released
 from etl.decide.run_requests import with_key
 from etl.errors import Owned
 from etl.io.zookeeper.ledger import PlanLedger, Write
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.documents import (
     parse_claim,
     parse_named_table,

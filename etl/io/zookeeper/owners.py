@@ -36,7 +36,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from etl.decide.partition_owners import owned_error
 from etl.errors import Owned, PermissionDenied, SettingsError, Unreachable, ZooKeeperUnreachable
 from etl.io.process import is_dead, this_driver
-from etl.io.zookeeper.requests import (
+from etl.io.zookeeper.session_requests import (
     OPERATION_BYTES,
     Changes,
     Outcome,

@@ -26,7 +26,7 @@ from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
 
 from etl.errors import PermissionDenied, ZooKeeperUnreachable
 from etl.io.zookeeper import login_and_acl
-from etl.io.zookeeper.requests import NO_ANSWER, ZooKeeper, children_of_each
+from etl.io.zookeeper.session_requests import NO_ANSWER, ZooKeeper, children_of_each
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.security import EVERYBODY, OPEN_ZOOKEEPER, Access
 from etl.model.snapshot import backfill_pipeline

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.messages import FetchTarget
+from etl.kafka.request_values import FetchTarget
 from etl.model.partitions import BrokerPartition
 from etl.settings.choices import FETCH_MAX_BYTES, split_address
 from tests.bench.whole.child import serve

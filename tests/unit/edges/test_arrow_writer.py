@@ -23,7 +23,7 @@ from etl.errors import EtlError, LedgersDisagree, NotOurTable, TableUnreachable
 from etl.io.delta import append as writers
 from etl.io.delta.append import ArrowWriter, Destination, EmptyCommit, Load, append
 from etl.io.delta.data_files import DataFiles
-from etl.io.delta.table_state import Outcome, Result, read_table
+from etl.io.delta.loaded_plans import Outcome, Result, read_table
 from etl.ledger import plan_document
 from etl.ledger.plan_document import parse_plan, results_of, with_id
 from etl.model.columns import arrow_schema

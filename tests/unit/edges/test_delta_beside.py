@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 
+from etl.io.delta.loaded_plans import loads_of_others
 from etl.io.delta.log import judge, parse_commit
-from etl.io.delta.table_state import loads_of_others
 from etl.ledger.plan_document import render_commit_metadata, with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange

@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from etl.io.delta.table_state import (
+from etl.io.delta.loaded_plans import (
     holds_commits,
     holds_rows_of,
     is_of_others_alone,

@@ -16,15 +16,15 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from etl.errors import FileLost, NotOurTable, PermissionDenied, SettingsError, TableUnreachable
+from etl.io.delta.loaded_plans import read_table
 from etl.io.delta.stores import is_conflict, is_obstacle, translate, unreachable
-from etl.io.delta.table import (
+from etl.io.delta.table_shape import (
     announce_first_write,
     check_writable,
     open_table,
     rust_path,
     spark_path,
 )
-from etl.io.delta.table_state import read_table
 from etl.model.columns import arrow_schema
 
 UNPRIVILEGED_UID = 65534

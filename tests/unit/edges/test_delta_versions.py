@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from etl.decide.table_changes import accepted_version
 from etl.errors import FileLost
+from etl.io.delta.loaded_plans import read_table
 from etl.io.delta.log import hash_of_commit, open_log
-from etl.io.delta.table_state import read_table
 from etl.model.snapshot import Acknowledgement, ForeignCommit, Table
 from tests.fakes.commits import OURS, commit, plan_of
 

@@ -14,7 +14,7 @@ import pytest
 
 from etl.errors import NoExclusiveCreate, TableUnreachable
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
-from etl.io.delta.table import PROBE_PREFIX, open_table
+from etl.io.delta.table_shape import PROBE_PREFIX, open_table
 
 Link = Callable[[Path, Path], object]
 

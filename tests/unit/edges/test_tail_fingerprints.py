@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerError, BrokerRefusal, Meaning
-from etl.io.brokers.offsets import read_tails
-from etl.kafka.messages import FetchTarget, ListedOffset
+from etl.io.brokers.partition_ends import read_tails
+from etl.kafka.request_values import FetchTarget, ListedOffset
 from etl.model.partitions import Broker, BrokerPartition, Leader
 
 LOG = BrokerPartition("clicks", 0, 1)

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 
 from etl.demo.story import click_messages
-from etl.kafka.messages import EntryLayout, FetchedPartition
+from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor

@@ -24,8 +24,9 @@ from kafka.protocol.consumer.metadata import (
 
 from etl.errors import CorruptData, SettingsError
 from etl.kafka import group_messages, kafka_python_messages
-from etl.kafka.kafka_requests import KafkaProtocol
-from etl.kafka.messages import (
+from etl.kafka.broker_type_interface import BrokerProtocol
+from etl.kafka.kafka_broker_type import KafkaProtocol
+from etl.kafka.request_values import (
     LEAVES,
     ConsumerHeartbeat,
     JoinRequest,
@@ -33,7 +34,6 @@ from etl.kafka.messages import (
     MembersResponse,
     Subscription,
 )
-from etl.kafka.protocol import BrokerProtocol
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition
 from tests.fuzz import seeds

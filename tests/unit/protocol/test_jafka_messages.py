@@ -20,10 +20,11 @@ from etl.errors import (
     PermissionDenied,
     SettingsError,
 )
-from etl.kafka import jafka_requests
+from etl.kafka import jafka_broker_type
+from etl.kafka.broker_type_interface import Request
 from etl.kafka.broker_types import BROKER_TYPES
-from etl.kafka.jafka_requests import Jafka, JafkaProtocol
-from etl.kafka.messages import (
+from etl.kafka.jafka_broker_type import Jafka, JafkaProtocol
+from etl.kafka.request_values import (
     EARLIEST,
     LATEST,
     EntryLayout,
@@ -33,7 +34,6 @@ from etl.kafka.messages import (
     ListedOffset,
     OffsetsCommit,
 )
-from etl.kafka.protocol import Request
 from etl.model.partitions import BrokerPartition, Isolation
 
 DEMO = BrokerPartition("demo", 0, 3)
@@ -165,7 +165,7 @@ def test_the_earliest_offset_is_the_start_of_the_oldest_segment() -> None:
 def test_a_topic_is_made_byte_for_byte() -> None:
     request = DIALECT.create_topic("t2", 3)
     assert request.frame(1) == bytes.fromhex("0000000b 0005 0002 7432 00000003 01")
-    assert jafka_requests.encode_create("t2", 3, enlarges=False) == bytes.fromhex(
+    assert jafka_broker_type.encode_create("t2", 3, enlarges=False) == bytes.fromhex(
         "0000000b 0005 0002 7432 00000003 00"
     )
     assert answer_of(request, "0000000a 0000 00000001 00000003") == 3
@@ -310,14 +310,14 @@ def test_a_fetch_of_no_bytes_proves_nothing() -> None:
 def test_each_error_code_has_its_meaning_and_whether_a_retry_may_help(
     code: int, kind: type[EtlError], is_retriable: bool
 ) -> None:
-    refusal = jafka_requests.error_of(code)
+    refusal = jafka_broker_type.error_of(code)
     assert refusal is not None and (refusal.code, refusal.is_retriable, refusal.kind) == (
         code,
         is_retriable,
         kind,
     )
     assert refusal.action and (refusal.meaning is Meaning.OUT_OF_RANGE) == (code == 1)
-    assert jafka_requests.error_of(0) is None
+    assert jafka_broker_type.error_of(0) is None
 
 
 def test_names_are_as_long_as_their_bytes() -> None:

@@ -13,8 +13,8 @@ from kafka.protocol.metadata import MetadataRequest
 
 from etl.errors import BrokerError, CorruptData, PermissionDenied, SettingsError
 from etl.kafka import fetch_messages, kafka_python_messages, versions
-from etl.kafka.messages import LATEST, FetchTarget, in_serving_order
 from etl.kafka.primitives import Reader
+from etl.kafka.request_values import LATEST, FetchTarget, in_serving_order
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition, Isolation
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import etl
 from etl.errors import CorruptData, RecordTooLarge
 from etl.model.plans import GAPS_KEPT
-from etl.records import arrow, batch_kernel
+from etl.records import arrow_buffers, batch_kernel
 from etl.records.batch_kernel import MAX_RECORD_HEADERS
 from tests.fakes.batches import (
     Batch,
@@ -335,7 +335,7 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
     start = data.draw(st.integers(start, until - 1))
     whole, cut = cursor_of(start, until), cursor_of(start, until)
     rows = rows_in(whole, encoded(batches))
-    with mock.patch.object(arrow, bound, limit):
+    with mock.patch.object(arrow_buffers, bound, limit):
         assert rows_in(cut, encoded(batches)) == rows
     assert cut.receipt == whole.receipt
 
@@ -352,7 +352,7 @@ def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(
             0, [Rec(delta, b"seven b", headers=((b"", None),) * 2) for delta in range(5)], Codec.LZ4
         )
     )
-    with mock.patch.object(arrow, bound, limit):
+    with mock.patch.object(arrow_buffers, bound, limit):
         arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
     assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
 
@@ -368,7 +368,7 @@ def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_
             for row in each.to_pylist()
         )
 
-    with mock.patch.object(arrow, "MOST_ROWS", 3):
+    with mock.patch.object(arrow_buffers, "MOST_ROWS", 3):
         both = list(zip(read(b"left"), read(b"right"), strict=True))
     assert both == [((offset, b"left"), (offset, b"right")) for offset in range(40)]
 
@@ -381,7 +381,7 @@ def test_keys_and_headers_of_an_arrow_batch_stay_what_they_are_while_what_follow
         Rec(delta, b"v", b"key-%d" % delta, ((b"name-%d" % delta, b"header-%d" % delta),))
         for delta in range(40)
     ]
-    with mock.patch.object(arrow, "MOST_ROWS", 3):
+    with mock.patch.object(arrow_buffers, "MOST_ROWS", 3):
         kept = list(cursor_of(0, 40).feed(answer(encode(Batch(0, given, Codec.LZ4)))))
     assert len(kept) == 14
     assert [row["key"] for one in kept for row in one.to_pylist()] == [

@@ -22,7 +22,7 @@ from kafka.protocol.metadata import MetadataResponse
 
 from etl.errors import CorruptData
 from etl.kafka import kafka_python_messages, many_partition_messages
-from etl.kafka.messages import EpochEndResponse, ListedOffset
+from etl.kafka.request_values import EpochEndResponse, ListedOffset
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition, Isolation
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from etl.model.plans import GAPS_KEPT
 from etl.reader.cursor import Cursor
-from etl.records import arrow, message_set_kernel
+from etl.records import arrow_buffers, message_set_kernel
 from etl.records.kernel_cache import MAX_HOLES, MOST_ROWS, kernel, read_only_view
 from etl.records.message_set_kernel import crc32
 from tests.fakes.batches import Codec, answer
@@ -83,8 +83,8 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
     whole, cut = cursor_of(start, until), cursor_of(start, until)
     rows = rows_in(whole, encoded_old(log))
     with (
-        mock.patch.object(arrow, bound, limit),
-        mock.patch.object(arrow, "GROUP_BYTES", group_bytes),
+        mock.patch.object(arrow_buffers, bound, limit),
+        mock.patch.object(arrow_buffers, "GROUP_BYTES", group_bytes),
     ):
         assert rows_in(cut, encoded_old(log)) == rows
     assert (cut.receipt, cut.missing) == (whole.receipt, whole.missing)
@@ -98,8 +98,8 @@ def test_however_physical_entries_are_cut_into_arrow_batches_the_rows_are_the_sa
 ) -> None:
     records = encode_physical(entries)
     with (
-        mock.patch.object(arrow, bound, limit),
-        mock.patch.object(arrow, "GROUP_BYTES", group_bytes),
+        mock.patch.object(arrow_buffers, bound, limit),
+        mock.patch.object(arrow_buffers, "GROUP_BYTES", group_bytes),
     ):
         rows = physical_rows_in(physical_cursor(9, 9 + len(records)), records)
     assert [(row["offset"], row["message_index"], row["value"]) for row in rows] == physical_rows(
@@ -116,7 +116,7 @@ def test_an_arrow_batch_is_full_by_rows_and_bytes(
 ) -> None:
     messages = [Msg(offset, b"seven b") for offset in range(5)]
     records = encode_logical([Wrapper(messages)] if wrapped else messages, 1)
-    with mock.patch.object(arrow, bound, limit):
+    with mock.patch.object(arrow_buffers, bound, limit):
         arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
     assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
 
@@ -131,7 +131,7 @@ def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_
         encode_logical([Wrapper([Msg(offset, b"left") for offset in range(40)], Codec.SNAPPY)], 1)
     )
     physical = encode_physical([Entry(inside=[Entry(inside=[Entry(b"right")] * 20)] * 2)])
-    with mock.patch.object(arrow, "MOST_ROWS", 3):
+    with mock.patch.object(arrow_buffers, "MOST_ROWS", 3):
         both = list(
             zip(
                 read(b"left", cursor_of(0, 40), logical),

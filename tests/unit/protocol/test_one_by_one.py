@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import CorruptData, MessageTooLarge, MisalignedOffset
-from etl.kafka.messages import EntryLayout, FetchedPartition
+from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 from tests.fakes.jafka import entry, old_entry, wrapped

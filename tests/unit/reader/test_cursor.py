@@ -20,7 +20,7 @@ from etl.errors import (
 from etl.model.partitions import Cleanup, Isolation
 from etl.model.plans import RangeResult
 from etl.reader.cursor import EMPTY_RESPONSES_THAT_PROVE, MISSING_MAX, Cursor
-from etl.records.arrow import GROUP_BYTES
+from etl.records.arrow_buffers import GROUP_BYTES
 from tests.fakes.batches import Batch, Rec, answer, control, encode
 from tests.fakes.logs import account_is_whole, cursor_of, encoded, logs, rows_in
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from etl.io.zookeeper.requests import ZooKeeper
-from etl.kafka.messages import ClusterMetadata, TopicMetadata
+from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.kafka.request_values import ClusterMetadata, TopicMetadata
 from etl.model.partitions import Broker
 from etl.run.discovery import Discovery
 from tests.builders import plain_settings

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from etl.errors import SettingsError
-from etl.io.delta import recover_results, table_state
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.delta import loaded_plans, recover_results
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import plan_document
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, RangeResult
@@ -121,9 +121,9 @@ def test_a_plan_that_was_left_is_probed_for_where_it_is_of_another_day(
     assert probed == places
 
 
-def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> table_state.Outcome:
+def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> loaded_plans.Outcome:
     metadata = CommitMetadata(4, "app", "u", 1, plan_id, run_id=run_id)
-    return table_state.Outcome(table_state.Result.APPLIED, metadata, Table("t", 4, 1, metadata))
+    return loaded_plans.Outcome(loaded_plans.Result.APPLIED, metadata, Table("t", 4, 1, metadata))
 
 
 def test_the_range_results_of_an_append_are_those_of_the_run_that_appended(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from etl.kafka.kafka_requests import KafkaProtocol
-from etl.kafka.messages import SupportedMembership
+from etl.kafka.kafka_broker_type import KafkaProtocol
+from etl.kafka.request_values import SupportedMembership
 from etl.model.partitions import GroupProtocol, OffsetsStorage
 from etl.run.live_services import session_of, unspoken
 from etl.settings.choices import OwnershipMode

@@ -12,13 +12,13 @@ import pytest
 
 from etl.errors import BrokerError, SettingsError
 from etl.io.brokers.group_offsets import MirrorWriter, commit_to_mirror_group
-from etl.kafka.messages import CommittedOffset
+from etl.kafka.request_values import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, TookOver
 from etl.model.snapshot import Ledger
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.run import before_and_after
+from etl.run import after_commit
 from tests.builders import plain_plan, plain_settings
 
 A, B = (BrokerPartition("clicks", partition) for partition in (0, 1))
@@ -114,13 +114,13 @@ def mirrored(
         yield group
 
     monkeypatch.setattr(
-        before_and_after, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger)
+        after_commit, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger)
     )
     monkeypatch.setattr(
-        before_and_after, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster)
+        after_commit, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster)
     )
     report = Report("run-1", "clicks", "group", "clicks", 0)
-    before_and_after.mirror(settings, None, report)  # type: ignore[arg-type]
+    after_commit.mirror(settings, None, report)  # type: ignore[arg-type]
     return report
 
 

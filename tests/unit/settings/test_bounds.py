@@ -6,8 +6,8 @@ import pytest
 
 from etl.errors import EtlError, NotReady, SettingsError
 from etl.model.plans import Bound, Request
-from etl.settings.run_request import parse_bound, request_of
 from etl.settings.sections import Settings
+from etl.settings.until_and_run_key import parse_bound, request_of
 from tests.builders import plain_settings
 
 NOW = 1_769_817_600_000

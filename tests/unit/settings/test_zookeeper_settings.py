@@ -18,7 +18,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.errors import SettingsError
 from etl.io.zookeeper.login_and_acl import CREATOR_WRITES
-from etl.io.zookeeper.requests import ZooKeeper
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.znode_paths import is_of_a_pipeline
 from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls
 from etl.reader.options import parse_options

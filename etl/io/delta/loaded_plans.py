@@ -35,7 +35,7 @@ from etl.io.delta.log import (
     walk_back,
 )
 from etl.io.delta.stores import options_of, public_cause, unreachable
-from etl.io.delta.table import (
+from etl.io.delta.table_shape import (
     id_of,
     open_table,
     reject_expiring_transaction_ids,

@@ -36,7 +36,7 @@ from etl.io.brokers.connection import IdleConnections
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.process import open_files
 from etl.kafka.broker_types import returns_uncommitted_records
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     EARLIEST,
     LATEST,
     ClusterMetadata,

@@ -2,9 +2,8 @@
 
 Lives here: metadata, offsets, fetches, committed offsets, and the messages of group members:
 classic protocol (0.9 to 4.x; the leader assigns) and consumer protocol (KIP-848, 4.0; the
-coordinator assigns).
-Not here: their encoding (etl/kafka/broker_types.py), and the decoding of the records field
-(etl/records).
+coordinator assigns). Not here: their encoding (kafka_python_messages.py,
+many_partition_messages.py), and the decoding of the records field (etl/records).
 
 Only the records field holds bytes. The protocol's -1 and "" for a missing value are None here.
 """

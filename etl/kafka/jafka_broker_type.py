@@ -41,7 +41,9 @@ from etl.errors import (
     PermissionDenied,
     SettingsError,
 )
-from etl.kafka.messages import (
+from etl.kafka.broker_type_interface import BrokerProtocol, BrokerType, Greeting, Reply, Request
+from etl.kafka.primitives import Reader, Writer
+from etl.kafka.request_values import (
     EARLIEST,
     LATEST,
     ClusterMetadata,
@@ -52,8 +54,6 @@ from etl.kafka.messages import (
     FetchTarget,
     ListedOffset,
 )
-from etl.kafka.primitives import Reader, Writer
-from etl.kafka.protocol import BrokerProtocol, BrokerType, Greeting, Reply, Request
 from etl.model.partitions import BrokerPartition, Isolation
 
 NONE = 0

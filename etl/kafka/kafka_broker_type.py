@@ -1,8 +1,8 @@
 """The requests of Kafka 0.8 to 4.x.
 
-Lives here: the handshake, and for each operation the request, its version and its parser.
-Not here: the bytes (kafka_python_messages.py, many_partition_messages.py, group_messages.py, fetch_messages.py) and the
-tables of versions and errors (versions.py).
+Lives here: the handshake, and for each operation the request, its version and its parser. Not here:
+the bytes (kafka_python_messages.py, many_partition_messages.py, group_messages.py,
+fetch_messages.py) and the tables of versions and errors (versions.py).
 
 Versions are those that the broker reported in the handshake, else those of its release. Brokers
 from 0.10 on answer ApiVersions (KIP-35). On that request, 0.8.2.2 closes the connection and 0.9.0.1
@@ -19,6 +19,14 @@ from typing import Any, TypeVar
 from etl.errors import BrokerRefusal, OtherRelease, SettingsError
 from etl.kafka import fetch_messages as produce
 from etl.kafka import group_messages, kafka_python_messages, many_partition_messages, versions
+from etl.kafka.broker_type_interface import (
+    BrokerProtocol,
+    BrokerType,
+    Greeting,
+    OlderBrokers,
+    Reply,
+    Request,
+)
 from etl.kafka.fetch_messages import (
     FIRST_WITH_A_LIMIT,
     FIRST_WITH_TOPIC_IDS,
@@ -27,7 +35,7 @@ from etl.kafka.fetch_messages import (
     names_all_by_id,
     parse_fetch,
 )
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     ClusterMetadata,
     CommittedOffsets,
     ConsumerHeartbeat,
@@ -46,7 +54,6 @@ from etl.kafka.messages import (
     SupportedMembership,
     Synced,
 )
-from etl.kafka.protocol import BrokerProtocol, BrokerType, Greeting, OlderBrokers, Reply, Request
 from etl.kafka.versions import Api, ApiVersions
 from etl.model.partitions import (
     INTERNAL_TOPICS,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etl.errors import CorruptData, RecordTooLarge
-from etl.kafka.messages import FetchedPartition
+from etl.kafka.request_values import FetchedPartition
 from etl.records import batch_kernel, codecs, message_set_kernel
 from etl.records.batch_kernel import MAX_RECORD_HEADERS
 from etl.records.entries import Selection, corrupt, misaligned, place_of

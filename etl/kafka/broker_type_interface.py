@@ -1,11 +1,11 @@
 """What must each broker type provide?
 
 A `BrokerType` is a broker type. It performs the handshake with a broker and returns a
-`BrokerProtocol`, which creates a `Request` for each question of etl/kafka/messages.py. A request
-holds its bytes and the parser of its response. All types send the size as an int32 first.
+`BrokerProtocol`, which creates a `Request` for each question of etl/kafka/request_values.py. A
+request holds its bytes and the parser of its response. All types send the size as an int32 first.
 
 Lives here: requests, broker protocols, handshakes and logins (SASL), for all broker types.
-Not here: the broker types (kafka_requests.py, jafka_requests.py), tokens of login mechanisms
+Not here: the broker types (kafka_broker_type.py, jafka_broker_type.py), tokens of login mechanisms
 (etl/io/brokers).
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from etl.errors import BrokerRefusal, OtherRelease, SettingsError
-from etl.kafka.messages import (
+from etl.kafka.request_values import (
     ClusterMetadata,
     CommittedOffsets,
     ConsumerHeartbeat,

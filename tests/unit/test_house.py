@@ -165,9 +165,7 @@ def test_the_installed_version_of_the_package_equals_its_own() -> None:
 def test_the_contracts_of_imports_name_every_generation() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
-    there = {
-        f"etl.kafka.{path.stem}" for path in (ROOT / "etl" / "kafka").glob("*_broker_type.py")
-    }
+    there = {f"etl.kafka.{path.stem}" for path in (ROOT / "etl" / "kafka").glob("*_broker_type.py")}
     apart, hidden = (
         settings["importlinter:contract:generations-apart"],
         settings["importlinter:contract:no-generation-above"],

@@ -61,6 +61,49 @@ def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(
     assert acknowledge(pipeline, "2").code == pipeline.door("verify").code == 0
 
 
+def test_an_earlier_table_that_is_put_back_lacks_a_plan_and_its_accepted_delete_is_not_reported(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.produce(20)
+    pipeline.ran()
+    DeltaTable(str(pipeline.table)).delete("offset = 0")
+    assert acknowledge(pipeline, "1").code == 0
+    pipeline.produce(20)
+    pipeline.ran()
+    pipeline.produce(20)
+    broken_off_before("fetch", pipeline)
+    earlier = pipeline.folder / "earlier"
+    pipeline.table.rename(earlier)
+    assert acknowledge(pipeline, "none").code == 0
+    assert pipeline.ran().outcomes == ["plan_superseded", "ingested"]
+    shutil.rmtree(pipeline.table)
+    earlier.rename(pipeline.table)
+    table_id = DeltaTable(str(pipeline.table)).metadata().id
+    texts = (
+        f"The table at this path has id {table_id}, plan 3 went to ",
+        "the rows of plan 3 (20), and what it lacks of the plans before, are then given up",
+        "etl backfills run CONF NAME -p TOPIC:PARTITION --from OFFSET --until OFFSET "
+        "--only-unloaded",
+    )
+    for words in (("run",), ("run", "--dry-run"), ("verify",)):
+        refused(pipeline.door(*words), 5, *texts)
+    compared = pipeline.door("offsets", "diff")
+    assert compared.code == 5
+    for text in texts:
+        assert text in compared.err, compared.err
+    before = DeltaTable(str(pipeline.table)).to_pyarrow_table().num_rows
+    accepted = acknowledge(pipeline, "2")
+    assert accepted.code == 0 and "the rows of plan 3 (20)" in accepted.out, accepted.err
+    assert pipeline.ran().outcomes == ["up_to_date"]
+    again = pipeline.door(
+        "backfills",
+        "run",
+        after=("again", "--from", "0", "--until", "60", "--only-unloaded", "--yes"),
+    )
+    assert again.code == 0, again.err
+    assert DeltaTable(str(pipeline.table)).to_pyarrow_table().num_rows == before + 20
+
+
 def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_left_can_be_superseded(
     pipeline: Pipeline,
 ) -> None:

@@ -636,14 +636,15 @@ def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known)
         return Cut(log, position, end_offset, is_known=False)
     # A leader under which no record was written leaves no trace in its successor's log: a lower
     # epoch proves a truncation only if the epoch of a record batch was requested.
-    is_another = known.ends_there and end.epoch < end.asked_epoch
-    if end.end_offset >= position and not is_another:
+    has_diverged = known.ends_there and end.epoch < end.asked_epoch
+    if end.end_offset >= position and not has_diverged:
         return None
+    # No record of a higher epoch is left: its first known offset bounds what remains.
+    gone_from = [start for epoch, start in known.lineage if epoch > end.epoch]
+    left = min([end.end_offset, position, *gone_from])
     read_until, is_whole = known.end_of(end.epoch) or (0, False)
     if is_whole:
-        left = min(end.end_offset, read_until)
-    else:
-        left = min(end.end_offset, position)
+        left = min(left, read_until)
     is_exact = is_whole or end.end_offset <= read_until or end.epoch == end.asked_epoch
     # In the leader's own epoch this is only the log's end: without an election, producers may have
     # written records since the truncation.

@@ -84,8 +84,8 @@ def test_a_leader_that_was_elected_cleanly_changes_nothing() -> None:
 def test_a_former_leader_with_a_longer_log_is_found_by_the_epoch_of_the_record_batch() -> None:
     plan, applied = read_to(150, leader=4, record=4)
     assert cuts(plan, seen(200, EpochEnd(4, 3, 160), applied, plan)) == [
-        Cut(A, 150, 150, is_known=False)
-    ]
+        Cut(A, 150, 0, is_known=False)
+    ], "all records read were of epoch 4, of which the leader has none"
 
 
 def test_two_logs_part_where_the_shorter_stretch_of_the_last_epoch_that_both_have_ends() -> None:
@@ -102,7 +102,14 @@ def test_where_two_logs_part_is_not_known_when_they_have_no_epoch_in_common_that
 ):
     plan, applied = read_in_epochs(120, (3, 0), (5, 60))
     assert cuts(plan, seen(200, EpochEnd(5, 4, 70), applied, plan)) == [
-        Cut(A, 120, 70, is_known=False)
+        Cut(A, 120, 60, is_known=False)
+    ]
+
+
+def test_records_of_an_epoch_that_the_leader_lacks_are_gone_from_their_first_known_offset() -> None:
+    plan, applied = read_in_epochs(100, (5, 80))
+    assert cuts(plan, seen(200, EpochEnd(5, 3, 200), applied, plan)) == [
+        Cut(A, 100, 80, is_known=False)
     ]
 
 

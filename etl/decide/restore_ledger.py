@@ -421,7 +421,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
             difference = Difference.MOVED
         elif len(compared) == 1:
             difference = Difference.NONE
-        elif planned == loaded or is_table_plan_unknown:
+        elif planned == loaded:
             difference = Difference.NOT_MOVED
         else:
             difference = by_plan

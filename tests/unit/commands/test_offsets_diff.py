@@ -387,6 +387,17 @@ def test_a_table_with_a_log_without_our_commit_has_no_offset_and_no_difference()
     assert rows_of(diff(outside)) == [(2, None, 4, None, "offset not moved")]
 
 
+def test_a_stored_plan_is_not_in_a_table_with_a_log_without_our_commit() -> None:
+    outside = with_a_stored_plan()
+    outside.forgotten_commits = True
+    found = diff(outside)
+    assert rows_of(found) == [
+        (0, 5, 7, None, "plan not appended"),
+        (2, 4, 5, None, "plan not appended"),
+    ]
+    assert next_runs(found) == {"executes the plan"} and found.refusal is None
+
+
 # -- where no broker answers
 # -------------------------------------------------------------------------------------------
 

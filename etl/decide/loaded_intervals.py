@@ -441,7 +441,9 @@ def subtract_intervals(
     stretch: tuple[int, int], holes: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Return the parts of [from, until) outside of these intervals, sorted, without empty ones."""
-    parts = [stretch]
+    parts = []
+    if stretch[0] < stretch[1]:
+        parts.append(stretch)
     for start, until in holes:
         remaining = []
         for low, high in parts:
@@ -688,7 +690,7 @@ def explain_missing(
     begins: Mapping[BrokerPartition, int],
     of_others: Mapping[BrokerPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
 ) -> ExplainedOffsets:
-    """Return the offsets between the first and last bound that are not loaded by a decision.
+    """Count the offsets between the first and last bound that by decision no run will load.
 
     `begins`: the pipeline's start in each partition. `of_others`: offsets that other members read.
     An offset with several reasons is counted once.

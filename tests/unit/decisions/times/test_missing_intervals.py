@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from etl.commands.lag import TableGaps
 from etl.decide.loaded_intervals import (
     ExplainedOffsets,
@@ -77,6 +79,20 @@ def test_abandoned_offsets_and_offsets_before_the_start_are_counted_apart_and_on
     assert explain_missing(BOUNDS, loaded, let_go, {A: 105, B: 6}, let_go) == ExplainedOffsets(
         0, 5 + 6, 5 + 10
     ), "what others read is not let go"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "let_go", "begins"),
+    [({}, {}, {A: 50}), ({}, {A: [(0, 40)]}, {}), ({A: [(100, 150)]}, {A: [(200, 240)]}, {A: 50})],
+)
+def test_a_start_or_abandoned_offsets_outside_of_the_bounds_explain_nothing(
+    loaded: dict[BrokerPartition, list[tuple[int, int]]],
+    let_go: dict[BrokerPartition, list[tuple[int, int]]],
+    begins: dict[BrokerPartition, int],
+) -> None:
+    assert explain_missing({A: [100, 200]}, loaded, let_go, begins, let_go) == ExplainedOffsets(
+        0, 0
+    )
 
 
 def intervals(

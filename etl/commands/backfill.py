@@ -33,6 +33,7 @@ from etl.io.zookeeper.ledger_side_documents import ReservationStore
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
+from etl.reader.options import SEE_SUPERSEDE
 from etl.report.describe import counted, describe_also_loaded, format_time
 from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_progress import Doing, Stopwatch
@@ -246,11 +247,11 @@ def _action_for_backfill(error: EtlError, name: str) -> str:
         # the first part applies to a backfill, too; the rest names `etl plans supersede`
         first_part = re.split(r"[;.] [Oo]r (?:give|replace)", error.action)[0]
         return f"{first_part}. Or delete the backfill with {command}"
-    names_pipeline_command = _SUPERSEDE in error.action or "topics accept-changes" in error.action
-    if not error.action or names_pipeline_command:
+    action = error.action.removesuffix(f". {SEE_SUPERSEDE}").removesuffix(f". {LOAD_GIVEN_UP}")
+    names_pipeline_command = _SUPERSEDE in action or "topics accept-changes" in action
+    if not action or names_pipeline_command:
         # those commands are for the pipeline, not for its backfill
         return f"Delete the backfill with {command}"
-    action = error.action.removesuffix(f". {LOAD_GIVEN_UP}")
     if "backfills delete" in action or "--only-unloaded" in action:
         return action
     return f"{action}. Or delete the backfill with {command}"

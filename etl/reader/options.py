@@ -422,6 +422,9 @@ def _unknown(name: str) -> SettingsError:
     )
 
 
+SEE_SUPERSEDE = "Or see `etl plans supersede --help`"
+
+
 def with_pipeline_advice(error: EtlError) -> EtlError:
     """Return the error, with the settings and commands of a pipeline that help in its action."""
     if isinstance(error, DataLoss):
@@ -429,7 +432,7 @@ def with_pipeline_advice(error: EtlError) -> EtlError:
     if isinstance(error, MessageTooLarge):
         return _add_advice(error, "Raise source.max_batch_bytes")
     if isinstance(error, RecordTooLarge):
-        return _add_advice(error, "Or see `etl plans supersede --help`")
+        return _add_advice(error, SEE_SUPERSEDE)
     if isinstance(error, TopicRecreated):
         command = accept_command([error.where["topic"]])
         advice = f"The next run reports the same, then continue with the new topic: {command}"

@@ -12,7 +12,7 @@ import pytest
 from etl.cli import main
 from etl.commands.backfill import BackfillPreview, pace_of, parse_backfill_request
 from etl.decide.reconcile import LOAD_GIVEN_UP
-from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, SettingsError
+from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, RecordTooLarge, SettingsError
 from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
@@ -23,6 +23,7 @@ from etl.model.snapshot import (
     is_same_pipeline,
     live_and_name,
 )
+from etl.reader.options import with_pipeline_advice
 from etl.report.run_progress import Doing, ReadSoFar, Verb
 from etl.report.run_report import progress_of_backfill
 from etl.run.backfill import estimate_backfill
@@ -238,6 +239,25 @@ def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check:
     with pytest.raises(type(error)), _suggest_backfill_commands("old", lambda: True):
         raise error
     assert error.action.startswith(check)
+
+
+def test_the_remedy_for_a_large_record_stays_in_the_action_of_a_backfill() -> None:
+    from etl.commands.backfill import _suggest_backfill_commands
+
+    checks = (
+        "Check its producer. max_record_bytes can be raised if Spark has ten times as much memory "
+        "for each core that reads"
+    )
+    error = with_pipeline_advice(
+        RecordTooLarge("A record has more than 9 bytes", action=checks, offset=7)
+    )
+    assert error.action == f"{checks}. Or see `etl plans supersede --help`"
+    with pytest.raises(RecordTooLarge), _suggest_backfill_commands("old", lambda: True):
+        raise error
+    assert error.action == (
+        f"{checks}. Or delete the backfill with `etl backfills delete CONF old --reason ...`: it "
+        "keeps what it loaded"
+    )
 
 
 def ran_by(did: list[str]) -> Any:

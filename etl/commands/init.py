@@ -21,7 +21,7 @@ from typing import Any
 
 from etl.decide.reconcile import reject_missing_topics, reject_null_partition_value
 from etl.decide.table_rules import unplanned_rows_error
-from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
+from etl.errors import EtlError, NeedsDecision, SettingsError, WrongChroot
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.delta.offsets_of_rows import unaccounted_rows
 from etl.io.delta.table_shape import open_table
@@ -394,7 +394,7 @@ def observe_servers(request: InitRequest) -> InitFindings:
         source = settings.source
         group = ConsumerGroup(zookeeper, settings.group.id, physical=source.is_physical)
         with (
-            _describe_missing_security(request, zookeeper),
+            _describe_missing_security(request, zookeeper, source.broker_type),
             Discovery(settings, zookeeper).open_cluster() as cluster,
         ):
             metadata = cluster.describe_when_known(None, wait_s=_METADATA_WAIT_S)
@@ -560,7 +560,9 @@ def _open_zookeeper(request: InitRequest, settings: Settings) -> Iterator[ZooKee
 
 
 @contextlib.contextmanager
-def _describe_missing_security(request: InitRequest, zookeeper: ZooKeeper) -> Iterator[None]:
+def _describe_missing_security(
+    request: InitRequest, zookeeper: ZooKeeper, broker_type: BrokerFamily
+) -> Iterator[None]:
     """Context manager: an error of missing security settings names the keys to add, no secrets."""
     try:
         yield
@@ -568,12 +570,15 @@ def _describe_missing_security(request: InitRequest, zookeeper: ZooKeeper) -> It
         key = str(error.where.get("key"))
         is_security = key.startswith(("source.security", "source.listener"))
         has_protocol = any(change.key == "source.security.protocol" for change in request.keys)
-        if has_protocol or not (is_security or isinstance(error, NotKafka)):
+        # Jafka has neither encryption nor logins.
+        if has_protocol or not is_security or broker_type is BrokerFamily.JAFKA:
             raise
         listeners = list[tuple[str, str]]()
         if not request.bootstrap:
-            for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values():
-                listeners += parse_endpoints(payload)
+            # `error` is the cause, also if the listeners cannot be read.
+            with contextlib.suppress(EtlError):
+                for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values():
+                    listeners += parse_endpoints(payload)
         action = f"{error.action}. Pass to `etl init`: {propose_broker_security(listeners)}"
         raise type(error)(error.message, action=action, **error.where) from error
 

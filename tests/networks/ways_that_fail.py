@@ -119,12 +119,12 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
     "no encryption": (
         lambda s: s.security("PLAINTEXT"),
         "SSL",
-        (NotKafka, "The port speaks TLS", None),
+        (NotKafka, "The port speaks TLS", "source.security.protocol"),
     ),
     "no encryption of a login": (
         lambda s: s.security("SASL_PLAINTEXT", "PLAIN"),
         "SASL_SSL",
-        (NotKafka, "The port speaks TLS.*SASL_SSL", None),
+        (NotKafka, "The port speaks TLS.*SASL_SSL", "source.security.protocol"),
     ),
     "encryption that the port does not speak": (
         lambda s: s.security("SSL"),

@@ -276,6 +276,7 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
     if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
         return NotKafka(
             "The port speaks TLS",
+            key="source.security.protocol",
             broker=address,
             action="Set source.security.protocol: SSL, or SASL_SSL where there is a login",
         )
@@ -296,7 +297,10 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
 def closed_on_first_request(address: str, why: str, action: str) -> NotKafka:
     """Return the error for a port that closes the connection on the first request, twice."""
     return NotKafka(
-        f"The connection was closed on the first request ({why})", broker=address, action=action
+        f"The connection was closed on the first request ({why})",
+        key="source.security.protocol",
+        broker=address,
+        action=action,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 
+from etl.commands import init
 from etl.commands.init import (
     InitFindings,
     InitRequest,
@@ -17,7 +18,9 @@ from etl.commands.init import (
     propose_broker_security,
     write_first_conf,
 )
-from etl.errors import SettingsError
+from etl.errors import EtlError, NotKafka, SettingsError
+from etl.io.brokers.connection import closed_on_first_request, not_kafka
+from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings, parse_change
 from tests.command_result import refused, run_etl
@@ -231,6 +234,44 @@ def test_a_key_that_init_does_not_take_is_rejected_before_any_request(
     result = run_etl("init", *words, "--set", word, "--json")
     refused(result, 2, message)
     assert "hunter2" not in result.err + result.out and list(tmp_path.iterdir()) == []
+
+
+PROPOSED = "Pass to `etl init`: --set source.security.protocol=SASL_SSL"
+
+
+@pytest.mark.parametrize(
+    ("error", "broker_type", "is_proposed"),
+    [
+        (not_kafka("b1:9092", b"\x15\x03\x03\0"), BrokerFamily.KAFKA, True),
+        (closed_on_first_request("b1:9092", "closed", "Check it"), BrokerFamily.KAFKA, True),
+        (closed_on_first_request("b1:9092", "closed", "Check it"), BrokerFamily.JAFKA, False),
+        (not_kafka("b1:9092", b"HTTP"), BrokerFamily.KAFKA, False),
+        (not_kafka("b1:9092", b"\0\0\0\2"), BrokerFamily.KAFKA, False),
+        (not_kafka("b1:9092", b"SSH-"), BrokerFamily.KAFKA, False),
+    ],
+)
+@pytest.mark.parametrize("are_listeners_readable", [True, False])
+def test_connection_security_is_proposed_only_if_its_lack_can_be_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+    are_listeners_readable: bool,
+    error: NotKafka,
+    broker_type: BrokerFamily,
+    is_proposed: bool,
+) -> None:
+    def registrations(zookeeper: Any, broker_type: BrokerFamily) -> dict[int, bytes]:
+        if not are_listeners_readable:
+            raise EtlError("The session with ZooKeeper expired", action="Check it")
+        return {}
+
+    monkeypatch.setattr(init, "read_registrations", registrations)
+    with (
+        pytest.raises(NotKafka) as raised,
+        init._describe_missing_security(REQUEST, cast(ZooKeeper, None), broker_type),
+    ):
+        raise error
+    assert (raised.value.message, raised.value.where) == (error.message, error.where)
+    assert (PROPOSED in raised.value.action) == is_proposed
+    assert raised.value.action.startswith(error.action)
 
 
 @pytest.mark.parametrize(

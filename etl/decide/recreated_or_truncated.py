@@ -473,7 +473,7 @@ class Cut:
         else:
             message = (
                 f"The log was truncated at offset {self.left_until} or below, "
-                f"and the pipeline was at {self.position}"
+                f"and records up to {self.position} were read or planned"
             )
         if not self.is_known:
             option = "--truncated-at OFFSET "

@@ -225,9 +225,10 @@ def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeader
         return
     ends = cluster.epoch_ends(elected, leaders=values_of(found.leaders, elected))
     for log, end in sorted(ends.items()):
-        until = task.planned[log].until_offset
-        if end.end_offset < until:
-            raise Cut(log, until, end.end_offset).error()
+        planned_end = task.planned[log].until_offset
+        if end.end_offset < planned_end:
+            is_known = end.epoch == end.asked_epoch
+            raise Cut(log, planned_end, end.end_offset, is_known).error()
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ def tail_lost(stage: Stage) -> CaseResult:
     result = stopped(
         pipeline.run(),
         5,
-        f"truncated at offset {ends[0]} or below, and the pipeline was at 120",
+        f"truncated at offset {ends[0]} or below, and records up to 120 were read",
         "and 3 more partitions",
         "--truncated-at OFFSET",
     )

@@ -269,6 +269,31 @@ def test_a_log_that_was_cut_and_written_anew_since_it_was_planned_is_noticed(
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 
+def test_the_truncation_offset_is_unknown_if_the_leader_lacks_the_planned_epoch(
+    broker: FakeBroker,
+) -> None:
+    planned = planned_in_a_lost_epoch(broker)
+    error = failure_of(reader_of(broker).read(planned))
+    assert "truncated at offset 20 or below, and records up to 30" in error.message
+    assert [word for word in PIPELINE_WORDS if word in str(error)] == []
+
+
+def planned_in_a_lost_epoch(broker: FakeBroker) -> InputPartition:
+    """A task of epoch 2, after a leader was elected that has none of its records."""
+    fill(broker, 0, batches=1)
+    log = broker.log("clicks", 0)
+    log.elect(2)
+    fill(broker, 0, batches=2)
+    [planned] = reader_of(broker).partitions()
+    log.batches[1:] = []
+    log.epoch_starts = {}
+    log.leader_epoch = 0
+    fill(broker, 0, batches=1)
+    log.elect(3)
+    fill(broker, 0, batches=2)
+    return planned
+
+
 def test_a_record_that_is_too_large_is_reported_with_the_names_of_the_options(
     broker: FakeBroker,
 ) -> None:

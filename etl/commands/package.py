@@ -9,6 +9,7 @@ Not here: where a worker finds compiled kernels (etl/records/kernel_cache.py).
 from __future__ import annotations
 
 import os
+import shlex
 import struct
 import sys
 import zipfile
@@ -160,23 +161,25 @@ class Package:
     def delta(self) -> str:
         """Return spark-submit's options for Delta's jars: local files, else Maven coordinates."""
         if self.jars:
-            return f"--jars {','.join(map(str, self.jars))}"
+            return f"--jars {shlex.quote(','.join(map(str, self.jars)))}"
         return f"--packages {DELTA_PACKAGE}"
 
     @property
     def command(self) -> str:
         """Return the spark-submit command, with placeholders for the master and the conf."""
-        job = f"{self.delta} {self.job} run CONF"
+        python = shlex.quote(sys.executable)
+        job = f"{self.delta} {shlex.quote(str(self.job))} run CONF"
         if self.environment is None:
             return (
-                f"PYSPARK_PYTHON={sys.executable} spark-submit --master MASTER "
-                f"--py-files {self.zip} {job}"
+                f"PYSPARK_PYTHON={python} spark-submit --master MASTER "
+                f"--py-files {shlex.quote(str(self.zip))} {job}"
             )
+        environment = shlex.quote(str(self.environment))
         # the driver's Python has pyspark, which the archive lacks in part
         return (
-            f"mkdir -p {UNPACKED} && tar -xzf {self.environment} -C {UNPACKED} && "
-            f"PYSPARK_DRIVER_PYTHON={sys.executable} PYSPARK_PYTHON=./{UNPACKED}/bin/python "
-            f"spark-submit --master MASTER --archives {self.environment}#{UNPACKED} {job}"
+            f"mkdir -p {UNPACKED} && tar -xzf {environment} -C {UNPACKED} && "
+            f"PYSPARK_DRIVER_PYTHON={python} PYSPARK_PYTHON=./{UNPACKED}/bin/python "
+            f"spark-submit --master MASTER --archives {environment}#{UNPACKED} {job}"
         )
 
     def as_json(self) -> dict[str, Any]:

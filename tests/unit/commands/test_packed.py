@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -157,6 +158,27 @@ def test_the_packed_file_is_named_as_the_executors_see_it() -> None:
         "--packages io.delta:delta-spark"
         in Package(Path("/d/p.zip"), Path("/d/etl_job.py"), 0, ()).command
     )
+
+
+@pytest.mark.parametrize("environment", [None, Path("/my d/env.tar.gz")])
+def test_the_command_quotes_paths_for_a_shell(
+    environment: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/my d/$python")
+    command = Package(
+        Path("/my d/p.zip"), Path("/my d/etl_job.py"), 0, (Path("/my d/a.jar"),), environment
+    ).command
+    words = shlex.split(command)
+    assert {"/my d/a.jar", "/my d/etl_job.py"} <= set(words)
+    if environment is None:
+        assert {"PYSPARK_PYTHON=/my d/$python", "/my d/p.zip"} <= set(words)
+    else:
+        assert {
+            "PYSPARK_DRIVER_PYTHON=/my d/$python",
+            "/my d/env.tar.gz",
+            "/my d/env.tar.gz#environment",
+        } <= set(words)
+    assert command.replace("'/my d/$python'", "").count("$") == 0
 
 
 def test_a_clone_next_to_its_environment_is_not_packed_as_one_and_the_error_has_an_action(

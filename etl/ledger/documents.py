@@ -67,7 +67,7 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
         if document["format"] > FORMAT:
             raise NeedsDecision(
                 f"The document has format {document['format']}, "
-                f"but this version reads formats up to {FORMAT}",
+                f"but this version reads only format {FORMAT}",
                 znode=path,
                 action="Check that the newest version of offset-range-etl runs everywhere",
             )
@@ -94,11 +94,16 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
 
 
 def _inflate(payload: bytes) -> bytes:
-    """Decompress up to `DOCUMENT_MAX_BYTES`. Raises ValueError for a larger document."""
+    """Decompress up to `DOCUMENT_MAX_BYTES`.
+
+    Raises ValueError for a larger or incomplete document, and for bytes after its end.
+    """
     inflating = zlib.decompressobj()
     text = inflating.decompress(payload, DOCUMENT_MAX_BYTES)
     if not inflating.eof:
         raise ValueError("the document is incomplete or far too large")
+    if inflating.unused_data:
+        raise ValueError("bytes follow the end of the document")
     return text
 
 

@@ -302,7 +302,8 @@ def test_a_tampered_plan_is_found(change: Callable[[dict[str, Any]], Any]) -> No
 
 @pytest.mark.parametrize("parse", PARSERS)
 def test_a_newer_format_is_refused_by_name(parse: Callable[..., Any]) -> None:
-    with pytest.raises(NeedsDecision, match=f"format {FORMAT + 1}") as caught:
+    message = f"has format {FORMAT + 1}, but this version reads only format {FORMAT} "
+    with pytest.raises(NeedsDecision, match=message) as caught:
         parse(payload_of({"format": FORMAT + 1, "whatever": "comes"}), path="/p")
     assert not isinstance(caught.value, LedgersDisagree)
 
@@ -376,6 +377,7 @@ def test_random_bytes_are_refused_by_name_and_never_otherwise(
         b"x",
         render_plan(plan_of(3))[:-1],
         render_plan(plan_of(3))[:9],
+        render_plan(plan_of(3)) + b"x",
         zlib.compress(b"[" * 100_000),
         zlib.compress(b"null"),
         zlib.compress(b'{"format":1e999}'),

@@ -439,15 +439,17 @@ def execute(
 def _load(
     services: Services, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
 ) -> tuple[Plan, CommitResult | None]:
-    """Fetch and append the plan's rows. If offsets are lost and policy allows it, those of a
-    replacement without them.
+    """Fetch and append the plan's rows in one commit.
+
+    Lost offsets that policy allows are left out by a replacement plan, which is loaded instead.
+    Returns the loaded plan and its result; None: the table has another plan of this number.
     """
     while True:
         try:
             with report.timed(Verb.FETCH):
                 report.plans[-1].writer = services.writer_of(plan, snapshot)
                 rows = services.fetch(plan, snapshot)
-            # tasks may have waited long for Spark
+            # Tasks may have waited long for Spark.
             _reject_recreated_topics(services, plan, snapshot)
             with report.timed(Verb.APPEND):
                 result = _append(services, plan, rows, snapshot, settings, report)
@@ -455,7 +457,10 @@ def _load(
                 _reject_recreated_topics(services, plan, snapshot, is_in_table=is_in_table)
                 return plan, result
         except CorruptData as damaged:
-            raise name_damaged_plan(damaged, plan) from damaged
+            named = name_damaged_plan(damaged, plan)
+            if named is damaged:
+                raise
+            raise named from damaged
         except DataLoss as lost:
             if plan.kind is PlanKind.REPLAY:
                 plan = given_up(services, plan, lost, report)

@@ -93,3 +93,16 @@ def test_a_run_names_its_stored_plan() -> None:
     assert refused.value.message == f"Corrupt data in the offsets of plan 2: {CRC}"
     assert f"CONF 2 --skip clicks:1-0:{start}-UNTIL --reason" in refused.value.action
     assert sorted(outside.plans) == [1, 2]
+
+
+def test_an_error_that_stays_is_not_its_own_cause() -> None:
+    outside = physical_outside_of(4, 2, 2)
+    damaged = CorruptData("A response is truncated", action="Check the network", **JAFKA.place)
+
+    def damage(step: str, when: When) -> None:
+        if (step, when) == ("append", When.BEFORE):
+            raise damaged
+
+    with pytest.raises(CorruptData) as raised:
+        run(outside, at=damage)
+    assert raised.value is damaged and damaged.__cause__ is None

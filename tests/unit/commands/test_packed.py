@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shlex
 import subprocess
 import sys
 import sysconfig

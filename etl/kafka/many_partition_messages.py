@@ -544,22 +544,24 @@ def parse_offset_fetch(
     `in_zookeeper`: version 0, which reports a partition without a committed offset as unknown.
     Raises CorruptData for another group or other partitions than requested.
     """
-    if question and [each.group_id for each in response.groups] not in ([], [question.group]):
+    answered_groups = [answered.group_id for answered in response.groups]
+    if question and answered_groups not in ([], [question.group]):
         raise CorruptData(
             "The response to OFFSET_FETCH has another group than requested",
             action="Check the broker's log",
         )
-    found = response.groups[0] if response.groups else response
-    names: dict[UUID, str] = {}
+    # From version 8 on a response has its topics in a list of groups.
+    group = response.groups[0] if response.groups else response
+    names_by_id: dict[UUID, str] = {}
     if question:
-        names = _names_of(question.topic_ids)
-    refusal = error_of(found.error_code)
+        names_by_id = _names_of(question.topic_ids)
+    refusal = error_of(group.error_code)
     offsets: dict[BrokerPartition, CommittedOffset] = {}
-    for topic in found.topics:
-        name = _name_of(topic, names)
-        for each in topic.partitions:
-            log = BrokerPartition(name, each.partition_index)
-            offsets[log] = _committed(each, in_zookeeper)
+    for topic in group.topics:
+        name = _name_of(topic, names_by_id)
+        for partition in topic.partitions:
+            log = BrokerPartition(name, partition.partition_index)
+            offsets[log] = _committed(partition, in_zookeeper)
     if question and refusal is None and offsets.keys() != set(question.logs):
         raise CorruptData(
             "The response to OFFSET_FETCH has other partitions than requested",

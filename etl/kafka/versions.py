@@ -64,7 +64,7 @@ class Api(Enum):
         return self.value[0]
 
 
-_NEVER_READS = frozenset(
+_NOT_SENT_BY_READERS = frozenset(
     {
         Api.PRODUCE,
         Api.JOIN_GROUP,
@@ -125,7 +125,7 @@ def unsupported_requests(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str,
     """
     unsupported = []
     for api in Api:
-        if api in _NEVER_READS or not is_supported(api, wanted):
+        if api in _NOT_SENT_BY_READERS or not is_supported(api, wanted):
             continue
         version = choose_version(api, wanted)
         oldest, newest = spoken.get(api.key, (0, -1))

@@ -233,7 +233,9 @@ class Messages:
         if self.needed_bytes:
             raise self._too_large()
 
-        # Each entry is decoded by itself, so that the records before a damaged entry are yielded.
+        # One header at a time, so that records before a damaged record batch or wrapper are
+        # yielded. Adjacent uncompressed messages share a header: those before a damaged one may be
+        # lacking.
         aborted = AbortedTransactions(self._fetched.aborted)
         for header in self._walk.batches:
             rows = self._rows(header, aborted)

@@ -110,6 +110,12 @@ ELSEWHERE: dict[str, Runs] = {
         "test_a_table_lost_for_good_is_created_as_the_message_advises_and_used_once_accepted",
         "table refresh-path --create-empty",
     ),
+    "etl backfills run CONF NAME -p TOPIC:PARTITION --from OFFSET --until OFFSET "
+    "--only-unloaded": Runs(
+        "tests/system/test_words.py",
+        "test_an_earlier_table_that_is_put_back_lacks_a_plan_and_its_accepted_delete_is_not_reported",
+        "backfills run",
+    ),
     "etl topics accept-changes CONF -p TOPIC:PARTITION --reason ...": _CUT,
     "etl topics accept-changes CONF -p PARTITION --reason ...": _CUT,
     "etl topics accept-changes CONF -p TOPIC --reason ...": Runs(

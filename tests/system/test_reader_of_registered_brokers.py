@@ -164,7 +164,7 @@ def test_missing_topics_and_partitions_are_reported(
     connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]
 ) -> None:
     with pytest.raises(TopicMissing, match="not there"):
-        tasks_of(connect, topics="clocks")
+        tasks_of(connect, subscribe="clocks")
     with pytest.raises(TopicMissing, match="2 partitions on broker 1"):
         tasks_of(connect, assign='{"clicks": ["1-2"]}')
     with pytest.raises(WrongChroot):

@@ -108,6 +108,7 @@ def test_the_same_load_from_new_york_and_from_tokyo_gives_the_same_rows(
     assert row["parsed"] == datetime(2026, 3, 2, 0, 30, tzinfo=UTC).timestamp()
 
 
+@pytest.mark.long
 def test_a_zone_of_sparks_own_file_holds_unless_the_conf_has_one(pipelines: list[Pipeline]) -> None:
     folder = pipelines[0].folder / "spark"
     folder.mkdir()

@@ -319,7 +319,7 @@ class _Story:
         repaired = self._etl("run", "commits the offsets of the killed run, and continues")
         nothing = self._etl("run", "finds no new records, and starts no Spark")
         proof = self._etl("verify", "compares every row of the table with the ledger")
-        offsets = self._etl("offsets", "", "show")
+        offsets = self._etl("offsets", "", "show")["partitions"]
         if not self._screen.quiet:
             show_offsets(offsets)
         self._end(proof)
@@ -341,7 +341,7 @@ class _Story:
         self._produced += count
         self._say(f"produced {count:,} JSON click events over {self._source.what}")
 
-    def _etl(self, name: str, summary: str, *words: str) -> Any:
+    def _etl(self, name: str, summary: str, *words: str) -> dict[str, Any]:
         """Run a command of `etl`; return its JSON document."""
         began = time.monotonic()
         command = [sys.executable, "-m", "etl", name, *words, str(self._conf), "--json"]
@@ -354,12 +354,11 @@ class _Story:
                 f"`etl {name}` ended with {ended.returncode}: {_last_lines(ended.stderr)}",
                 action=f"Check the files below {self._home}",
             )
-        document = json.loads(ended.stdout)
+        document: dict[str, Any] = json.loads(ended.stdout)
         if summary:
             self._say(f"[bold]etl {name}[/] {summary} ({time.monotonic() - began:.1f} s)")
-        if isinstance(document, dict):
-            for outcome in document.get("outcomes", ()):
-                self._screen.print(f"     {outcome['outcome']}: {outcome['message']}")
+        for outcome in document.get("outcomes", ()):
+            self._screen.print(f"     {outcome['outcome']}: {outcome['message']}")
         return document
 
     def _run_that_dies(self) -> int:

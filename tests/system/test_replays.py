@@ -162,6 +162,7 @@ def test_rows_are_made_in_another_table_and_the_pipelines_own_stays_as_it_is(
     )
 
 
+@pytest.mark.long
 def test_a_table_with_deletion_vectors_and_mapped_columns_is_replayed_and_recounted(
     marking: Pipeline,
     spark: SparkSession,

@@ -87,6 +87,7 @@ def pipelines(make_pipeline: Callable[..., Pipeline]) -> list[Pipeline]:
     return [first, second]
 
 
+@pytest.mark.long
 def test_the_same_load_from_new_york_and_from_tokyo_gives_the_same_rows(
     pipelines: list[Pipeline], spark: SparkSession
 ) -> None:

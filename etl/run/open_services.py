@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.ledger import PlanLedger
@@ -20,9 +19,6 @@ from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext
 from etl.run.spark_on_demand import Making, Placed, placed
 from etl.settings.sections import Settings
-
-if TYPE_CHECKING:
-    pass
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ class Writes:
     @property
     def passes_the_jvm(self) -> bool:
         """Whether rows do, and the commit."""
-        return "transform" in self.held
+        return self.held.get("transform") == TRANSFORM
 
 
 WRITES: Mapping[str, Writes] = {

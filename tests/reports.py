@@ -5,18 +5,26 @@ partitions, of one that was killed.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import etl
 from etl.errors import EtlError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import FirstRun, Ledger
-from etl.report.page import PastRun
+from etl.report.run_history import PastRun
 from etl.report.run_progress import Process, Verb
 from etl.report.run_report import Report
 from tests.builders import plain_plan, plain_settings, plain_snapshot
+
+STYLE_SHEET = (Path(etl.__file__).parent / "report" / "page.css").read_text()
+_COLORS = re.findall(r":root \{(.*?)\}", STYLE_SHEET, re.DOTALL)
+LIGHT, DARK = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", colors)) for colors in _COLORS)
+"""Colors of the page by name."""
 
 BEGAN_MS = 1_700_000_000_000
 LEADER = Leader(Broker(0, "h", 9092), 4)

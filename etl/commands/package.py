@@ -234,13 +234,11 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
             path=root.parent,
             action="Use that zip: it is what executors need",
         )
-    # .json: messages that kafka-python has no schema of; .jar: the log store for writers on S3
-    sources = [
-        *root.rglob("*.py"),
-        *root.rglob("*.json"),
-        *root.rglob("*.jar"),
-        root / "py.typed",
-    ]
+    # .json: messages that kafka-python has no schema of; .jar: the log store for writers on S3;
+    # .html, .css: the template of a run's page
+    sources = [root / "py.typed"]
+    for ending in ("py", "json", "jar", "html", "css"):
+        sources += root.rglob(f"*.{ending}")
     paths = {str(path.relative_to(root.parent)): path for path in sources}
     for path in kernels:
         paths[f"etl/records/__pycache__/{path.name}"] = path

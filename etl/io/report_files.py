@@ -24,8 +24,9 @@ from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.describe import format_time
 from etl.report.metrics import LAST_SUCCESS, PREFIX, format_labels, lineage_of, metrics_of
-from etl.report.page import PastRun, outdated, page_of, past_run, run_ids
+from etl.report.page import page_of
 from etl.report.plan_json import as_text
+from etl.report.run_history import PastRun, outdated, past_run, run_ids
 from etl.report.run_progress import Outcome, Process, Verb
 from etl.report.run_report import Report
 from etl.settings.load import Change, describe_overrides

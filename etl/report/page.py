@@ -1,729 +1,536 @@
 """What does the page of a run's report show?
 
-One HTML file without scripts, fonts or images from elsewhere, made from the report's JSON alone, so
-it can be made again for any report, also of a run that was killed. From top to bottom: the outcome
-and six figures, the last runs, the partitions (the worst first).
+One HTML file without scripts, fonts or images from elsewhere. It is made from the report's JSON
+alone, so it can be made again for any report, also of a run that was killed.
 
-The history reads only the heads of earlier reports, because a report may have ten thousand
-partitions; the lag is summed line by line in the form of `plan_json.as_text`.
+    page.html    what the page looks like: a jinja2 template with every title, label and unit
+    page.css     its style sheet, which the template includes
+    page.py      values that are computed from the report, and formats of numbers and times
+    charts.py    the bars of its charts
+
+Topics, errors and paths come from outside: the template escapes every value. Charts are SVG without
+text, stretched to the width of the page.
+
+Not here: figures of earlier runs (etl/report/run_history.py), files (etl/io/report_files.py).
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+from etl.report.charts import Chart, lag_chart, throughput_chart
 from etl.report.describe import aggregate_known, counted
-from etl.report.page_markup import (
-    SHEET,
-    UNKNOWN,
-    Column,
-    Html,
-    columns,
-    day_and_time,
-    joined,
-    moment,
-    number,
-    prose,
-    seconds,
-    short,
-    size,
-    tag,
-    time_by_verb,
-)
-from etl.report.run_progress import Outcome, State
+from etl.report.run_history import PastRun, run_of
+from etl.report.run_progress import Outcome, State, Verb, size_in_words, time_in_words
 
-MOST_PARTITIONS, MOST_TOPICS, MOST_UNFOLDED = 200, 50, 24
+if TYPE_CHECKING:
+    from jinja2 import Template
 
-
-@dataclass(slots=True)
-class LogRead:
-    """One partition, or a topic: what the run's plans read of it, and its lag. None: not known, or
-    nothing was read.
-    """
-
-    topic: str
-    key: str = ""
-    begin: int | None = None
-    until: int | None = None
-    rows: int | None = None
-    bytes: int | None = None
-    missing: int = 0
-    """Offsets that gave no row: transactions, compaction, losses."""
-    before: int | None = None
-    after: int | None = None
-    is_read: bool = field(default=False)
-
-    def add_range(self, document: Mapping[str, Any]) -> None:
-        """One range that a plan has of it."""
-        self.begin = document["from"] if self.begin is None else min(self.begin, document["from"])
-        self.until = document["until"] if self.until is None else max(self.until, document["until"])
-        if document.get("rows") is not None:
-            self.rows = _plus(self.rows, document.get("rows"))
-        else:
-            self.rows = self.rows
-        self.bytes = _plus(self.bytes, document.get("fetched_bytes"))
-        self.missing += document.get("missing_offsets") or 0
-        self.is_read = True
-
-    @property
-    def worst_first(self) -> tuple[Any, ...]:
-        """Return the sort key: unknown first, then lag, then missing offsets."""
-        return (
-            self.after is not None,
-            -(self.after or 0),
-            -self.missing,
-            -(self.before or 0),
-            -(self.rows or 0),
-            self.topic,
-            self.key,
-        )
-
-
-def logs_of(report: Mapping[str, Any]) -> list[LogRead]:
-    """The partitions of a report, worst first."""
-    found: dict[tuple[str, str], LogRead] = {}
-    for document in report["lag"]:
-        one = _of(found, document)
-        one.before, one.after = document["before"], document["after"]
-    for plan in plans_of(report):
-        for document in plan["ranges"]:
-            _of(found, document).add_range(document)
-    return sorted(found.values(), key=lambda one: one.worst_first)
-
-
-def plans_of(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The plans that the run executed, the newest last."""
-    return [*report["previous_plans"], *([report["plan"]] if report["plan"] else [])]
-
-
-def topics_of(logs: Iterable[LogRead]) -> list[LogRead]:
-    """Their sums by topic, worst first."""
-    found: dict[str, LogRead] = {}
-    for log in logs:
-        topic = found.setdefault(log.topic, LogRead(log.topic))
-        topic.begin = (topic.begin or 0) + 1  # how many partitions it has
-        topic.rows, topic.bytes = _plus(topic.rows, log.rows), _plus(topic.bytes, log.bytes)
-        topic.before, topic.after = _plus(topic.before, log.before), _plus(topic.after, log.after)
-        topic.missing += log.missing
-    return sorted(found.values(), key=lambda one: one.worst_first)
-
-
-def _of(found: dict[tuple[str, str], LogRead], document: Mapping[str, Any]) -> LogRead:
-    if "broker_id" in document:
-        key = f"{document['broker_id']}-{document['partition']}"
-    else:
-        key = str(document["partition"])
-    return found.setdefault((document["topic"], key), LogRead(document["topic"], key))
-
-
-def _plus(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else one + other
-
-
-def partitions(logs: Sequence[LogRead], unit: str) -> Html | None:
-    """The tables: topics, where there are several, and partitions."""
-    if not logs:
-        return None
-    topics, lag = topics_of(logs), number if unit != "bytes" else size
-    read = sum(log.is_read for log in logs)
-    if read:
-        summary = f"{number(read)} of {counted(len(logs), 'partition')} read"
-    else:
-        summary = f"{counted(len(logs), 'partition')}, nothing read"
-    inside = [_topics(topics, lag)] if topics[1:] else []
-    inside.append(
-        _fold(
-            "Partitions",
-            summary + ", the furthest behind first",
-            _partitions(logs, lag),
-            is_open=len(logs) <= MOST_UNFOLDED,
-        )
-    )
-    return tag("section", tag("h2", "What was read"), *inside)
-
-
-def _topics(topics: Sequence[LogRead], lag: Any) -> Html:
-    rows = (
-        tag(
-            "tr",
-            tag("th", one.topic, scope="row", title=one.topic),
-            *_cells(
-                number(one.begin),
-                number(one.rows),
-                size(one.bytes),
-                lag(one.before),
-                lag(one.after),
-            ),
-        )
-        for one in topics[:MOST_TOPICS]
-    )
-    names = ("Topic", "Partitions", "Records", "Fetched", "Lag before", "Lag after")
-    table = _scrolled_table(names, rows, "Topics", _more(topics[MOST_TOPICS:], "topic", lag))
-    return _fold("Topics", counted(len(topics), "topic"), table, is_open=True)
-
-
-def _partitions(logs: Sequence[LogRead], lag: Any) -> Html:
-    names = (
-        "Topic",
-        "Partition",
-        "From",
-        "Until",
-        "Records",
-        "Fetched",
-        "Without a row",
-        "Lag before",
-        "Lag after",
-    )
-    rows = (
-        tag(
-            "tr",
-            tag("th", one.topic, scope="row", title=one.topic),
-            *_cells(
-                one.key,
-                number(one.begin),
-                number(one.until),
-                number(one.rows),
-                size(one.bytes),
-                number(one.missing) if one.is_read else UNKNOWN,
-                lag(one.before),
-                lag(one.after),
-            ),
-        )
-        for one in logs[:MOST_PARTITIONS]
-    )
-    return _scrolled_table(
-        names, rows, "Partitions", _more(logs[MOST_PARTITIONS:], "partition", lag)
-    )
-
-
-def _cells(*texts: str) -> Iterable[Html]:
-    return (tag("td", text) for text in texts)
-
-
-def _more(left: Sequence[LogRead], noun: str, lag: Any) -> str | None:
-    if not left:
-        return None
-    rows, after = sum(one.rows or 0 for one in left), sum(one.after or 0 for one in left)
-    return (
-        f"and {counted(len(left), noun)} more, with {counted(rows, 'record')} in all and a lag of "
-        f"{lag(after)} after the run; "
-        "the report's JSON file has all of them"
-    )
-
-
-def _scrolled_table(
-    names: Sequence[str], rows: Iterable[Html], label: str, more: str | None
-) -> Html:
-    head = tag("tr", *(tag("th", name, scope="col") for name in names))
-    scroll = tag(
-        "div",
-        tag("table", tag("thead", head), tag("tbody", *rows)),
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_label=label,
-    )
-    return tag("div", scroll, tag("p", more, class_="notes") if more else None)
-
-
-def _fold(title: str, summary: str, inside: Html, *, is_open: bool) -> Html:
-    return tag("details", tag("summary", title, tag("span", summary)), inside, open=is_open)
-
-
-def standing(report: Mapping[str, Any]) -> tuple[str, str]:
-    """How the run stands: the tone of it (good, warn, bad), and in a word or three."""
-    outcomes = {one["outcome"] for one in report["outcomes"]}
-    if report["state"] == State.RUNNING.value:
-        return "warn", "Not ended"
-    if report["state"] == State.FAILED.value:
-        return "bad", "Failed"
-    if Outcome.RECORDS_LOST.value in outcomes:
-        return "warn", "Done, records lost"
-    is_loud = any(one.is_loud and one.value in outcomes for one in Outcome)
-    return ("warn", "Done, with warnings") if is_loud else ("good", "Done")
-
-
-def summarize_outcome(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str:
-    """Describe the result in a sentence or two."""
-    if report["state"] == State.RUNNING.value:
-        where = f" It is process {report['pid']} on {report['host']}." if report["host"] else ""
-        return (
-            f"This run has not come to its end: it is still at work, or it was killed. The "
-            f"next run finishes what it left.{where}"
-        )
-    loaded = (
-        f"{counted(report['records_read'], 'record')} loaded in {seconds(report['total_seconds'])}"
-    )
-    if report["state"] == State.FAILED.value:
-        if report["records_read"]:
-            return f"The run ended early. {loaded} before that."
-        return "The run ended early, and loaded nothing."
-    came = f"{loaded}." if report["records_read"] else "There was nothing new to load."
-    has_lost = any(one["outcome"] == Outcome.RECORDS_LOST.value for one in report["outcomes"])
-    lost = "Records were lost, as policy allows. " if has_lost else ""
-    return f"{came} {lost}{_left(logs)}".strip()
-
-
-def _left(logs: Sequence[LogRead]) -> str:
-    unknown, lagging = sum(log.after is None for log in logs), [log for log in logs if log.after]
-    if lagging:
-        return f"{counted(len(lagging), 'partition')} still had something to read when it ended."
-    if unknown:
-        return f"How far the table is behind {counted(unknown, 'partition')} is not known."
-    return "The table holds everything that could be read when the run began." if logs else ""
-
-
-def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Html:
-    """Records, bytes, throughput, time, lag, partitions."""
-    lag = size if unit == "bytes" else number
-    before, after = (
-        aggregate_known(sum, (log.before for log in logs)),
-        aggregate_known(sum, (log.after for log in logs)),
-    )
-    read = sum(log.is_read for log in logs)
-    if before is None:
-        was = "of what could be read"
-    else:
-        was = f"{lag(before)} before" + (", in offsets" if unit == "offsets" else "")
-    rows = (
-        ("Records", number(report["records_read"]), None),
-        ("Fetched", size(report["bytes"]) if read else UNKNOWN, "from the brokers"),
-        ("Throughput", number(report["records_per_second"]), "records/s of the whole run"),
-        ("Time", seconds(report["total_seconds"]), None),
-        ("Lag after the run", lag(after), was),
-        ("Partitions read", number(read), f"of {number(len(logs))}"),
-    )
-    return tag(
-        "dl",
-        *(
-            tag("div", tag("dt", name), tag("dd", value, tag("small", note) if note else None))
-            for name, value, note in rows
-        ),
-        class_="tiles",
-    )
-
-
-_PLAN, _LAG, _SAW = '\n  "plan": ', '\n  "lag": ', '\n  "snapshot": '
-_OF_A_LOG = re.compile(r'"before": (\d+|null),\s+"after": (\d+|null)\s*\}')
-
-
-@dataclass(frozen=True, slots=True)
-class PastRun:
-    """One run of the pipeline. None: not known; of one that was killed most is."""
-
-    run_id: str
-    state: str
-    started_at: str
-    exit_code: int | None = None
-    seconds: float | None = None
-    records_read: int = 0
-    bytes: int | None = None
-    records_per_second: int | None = None
-    lag_before: int | None = None
-    """Of partitions with a known lag."""
-    lag_after: int | None = None
-    outcomes: tuple[str, ...] = ()
-
-    @property
-    def has_failed(self) -> bool:
-        """True if it failed or never ended."""
-        return self.state != "done"
-
-
-def past_run(text: str) -> PastRun | None:
-    """The run of a report as its file has it; None for a text that is none of our reports."""
-    head, found, rest = text.partition(_PLAN)
-    try:
-        document = json.loads(head.rstrip().rstrip(",") + "}") if found else None
-        if document is None:
-            return None
-        return _run_of(document, _OF_A_LOG.findall(rest.partition(_LAG)[2].partition(_SAW)[0]))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def run_of(report: Mapping[str, Any]) -> PastRun:
-    """Return the same of a report's document. Raises KeyError for an invalid one."""
-    return _run_of(report, [(str(one["before"]), str(one["after"])) for one in report["lag"]])
-
-
-def _run_of(document: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> PastRun:
-    before, after = zip(*lags, strict=True) if lags else ((), ())
-    return PastRun(
-        document["run_id"],
-        document["state"],
-        document["started_at"],
-        document["exit_code"],
-        document["total_seconds"] or None,
-        document["records_read"] or 0,
-        document["bytes"],
-        document["records_per_second"],
-        _sum(before),
-        _sum(after),
-        tuple(one["outcome"] for one in document["outcomes"]),
-    )
-
-
-def _sum(texts: Iterable[str]) -> int | None:
-    return aggregate_known(sum, (int(one) if one.isdecimal() else None for one in texts))
-
+MOST_PARTITIONS = 200
+MOST_TOPICS = 50
+MOST_UNFOLDED = 24
+"""Above so many partitions their table is folded."""
+MOST_OUTCOMES = 100
 
 Link = Callable[[PastRun], str | None]
-"""Relative link to a run's page; None: unknown."""
-_HAPPENED = {"done": "Done", "failed": "Failed", "running": "Not ended"}
+"""Relative link to the page of a run; None: it has no page."""
 
-
-def history(runs: Sequence[PastRun], unit: str, link: Link) -> Html | None:
-    """Return the history, oldest first, ending with the page's own run; nothing if that is the only
-    one. `unit`: of the lag.
-    """
-    if len(runs) < 2:
-        return None
-    speed = [
-        _column(
-            run,
-            run.records_per_second,
-            f"{number(run.records_per_second)} records/s",
-            is_now=run is runs[-1],
-        )
-        for run in runs
-    ]
-    lag = [
-        _column(
-            run,
-            run.lag_after,
-            f"{number(run.lag_before)} {unit} before, {number(run.lag_after)} after",
-            behind=run.lag_before,
-            is_now=run is runs[-1],
-        )
-        for run in runs
-    ]
-    fastest = aggregate_known(max, (run.records_per_second for run in runs)) or 0
-    longest = aggregate_known(max, (run.lag_before for run in runs)) or 0
-    has_failed = any(run.has_failed for run in runs)
-    return tag(
-        "section",
-        tag("h2", f"The last {len(runs)} runs"),
-        tag(
-            "div",
-            _figure(
-                "Throughput, records per second",
-                fastest,
-                speed,
-                runs,
-                _keys(("now", "this run"), has_failed=has_failed),
-            ),
-            _figure(
-                f"Lag, in {unit}",
-                longest,
-                lag,
-                runs,
-                _keys(("", "before the run"), ("now", "after it"), has_failed=has_failed),
-            ),
-            class_="pair",
-        ),
-        tag(
-            "details",
-            tag("summary", "Run by run", tag("span", "newest first")),
-            _history_table(runs, unit, link),
-            style="margin-top:1rem",
-        ),
-    )
-
-
-def _column(
-    run: PastRun, value: int | None, values: str, *, behind: int | None = None, is_now: bool
-) -> Column:
-    label = (
-        f"{day_and_time(run.started_at)} UTC: {values}, "
-        f"{_HAPPENED.get(run.state, run.state).lower()}"
-    )
-    return Column(value, label, behind, is_now, run.has_failed)
-
-
-def _figure(
-    title: str, most: int, drawn: Sequence[Column], runs: Sequence[PastRun], keys: Html
-) -> Html:
-    ends = tag(
-        "div",
-        tag("span", day_and_time(runs[0].started_at)),
-        tag("span", day_and_time(runs[-1].started_at)),
-        class_="ends",
-    )
-    head = tag(
-        "div",
-        tag("h3", title),
-        tag("span", f"up to {short(most)}", class_="soft small"),
-        class_="head",
-    )
-    return tag(
-        "figure",
-        head,
-        columns(drawn, f"{title}, of the last {len(runs)} runs"),
-        ends,
-        tag("div", keys),
-        class_="card",
-    )
-
-
-def _keys(*kinds: tuple[str, str], has_failed: bool) -> Html:
-    shown = [*kinds, ("fail", "did not end well")] if has_failed else kinds
-    return joined(
-        tag("span", tag("i", class_=kind or None), label, class_="key") for kind, label in shown
-    )
-
-
-def _history_table(runs: Sequence[PastRun], unit: str, link: Link) -> Html:
-    names = ("Began (UTC)", "Came to", "Records", "Records/s", "Time", "Lag before", "Lag after")
-    head = tag(
-        "tr",
-        *(
-            tag("th", name, scope="col", class_="text" if name == "Came to" else None)
-            for name in names
-        ),
-    )
-    rows = (_row(run, None if run is runs[-1] else link(run)) for run in reversed(runs))
-    return tag(
-        "div",
-        tag("table", tag("thead", head), tag("tbody", *rows)),
-        class_="scroll",
-        tabindex=0,
-        role="region",
-        aria_label=f"The last runs, lag in {unit}",
-    )
-
-
-def _row(run: PastRun, to: str | None) -> Html:
-    began = day_and_time(run.started_at)
-    happened = _HAPPENED.get(run.state, run.state)
-    outcomes = ", ".join(dict.fromkeys(one for one in run.outcomes if one != "failed"))
-    if run.exit_code:
-        result = f"{happened}, exit {run.exit_code}"
-    else:
-        result = happened if run.has_failed else outcomes or happened
-    return tag(
-        "tr",
-        tag("th", tag("a", began, href=to) if to else began, scope="row"),
-        tag("td", result, class_="text cut" + (" bad" if run.has_failed else ""), title=result),
-        *(
-            tag("td", text)
-            for text in (
-                number(run.records_read),
-                number(run.records_per_second),
-                UNKNOWN if run.seconds is None else seconds(run.seconds),
-                number(run.lag_before),
-                number(run.lag_after),
-            )
-        ),
-    )
-
-
-MOST_SENTENCES = 100
-_LOUD = frozenset(outcome.value for outcome in Outcome if outcome.is_loud)
-_NOTHING_FROM_ELSEWHERE = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""A browser keeps the page from loading anything, and from running anything."""
+_INVALID_TEXT = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\u202a-\u202e\u2066-\u2069]"
+)
+"""Characters that are invalid in HTML or UTF-8, and those that change the text direction."""
 
 
 def page_of(
     report: Mapping[str, Any], before: Sequence[PastRun] = (), link: Link = lambda run: None
 ) -> str:
-    """Return the page of a report. `before`: earlier runs, oldest first. Raises KeyError or
-    TypeError for an invalid report.
+    """Return the page of a report as HTML. `before`: earlier runs, oldest first.
+
+    Raises KeyError, TypeError, AttributeError or ValueError for an invalid report.
     """
-    logs, runs = logs_of(report), [*before, run_of(report)]
-    unit = "bytes" if any("broker_id" in one for one in report["lag"]) else "offsets"
-    title = f"{report['pipeline']}: {standing(report)[1].lower()}"
-    body = tag(
-        "main",
-        _header(report, logs),
-        _error(report["error"]),
-        figures(report, logs, unit),
-        _said(report),
-        _time(report),
-        history(runs, unit, link),
-        partitions(logs, unit),
-        _footer(report),
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width,initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_NOTHING_FROM_ELSEWHERE),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", title),
-        tag("style", Html(SHEET)),
-    )
-    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', body), lang='en')}\n"
+    # Imported here and in _template: only a process that writes a page needs jinja2.
+    from jinja2 import UndefinedError
+
+    page = page_values(report, before, link)
+    try:
+        html = _template().render(report=report, page=page)
+    except UndefinedError as error:
+        raise KeyError(str(error)) from error
+    return _INVALID_TEXT.sub("\N{REPLACEMENT CHARACTER}", html)
 
 
-def _header(report: Mapping[str, Any], logs: Sequence[Any]) -> Html:
-    tone, state = standing(report)
-    when = joined(
-        (
-            "began ",
-            moment(report["started_at"]),
-            *((", ended ", moment(report["finished_at"])) if report["finished_at"] else ()),
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(__package__, ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    formats = (number, short_number, size, duration, percent, moment, day_and_time)
+    for function in (*formats, split_code, state_label):
+        environment.filters[function.__name__] = function
+    return environment.get_template("page.html")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The values that the template shows besides those of the report. None: unknown."""
+
+    status: Status
+    summary: str
+    lag_unit: str
+    """`offsets`, or `bytes` where offsets are byte positions."""
+    lag_before: int | None
+    lag_after: int | None
+    outcomes: Sequence[Mapping[str, Any]]
+    """Names and messages, warnings first; the error of the run is not repeated."""
+    outcomes_left: int
+    """How many more outcomes the report has."""
+    offsets_without_row: str
+    """Empty if every offset has a row."""
+    phases: Sequence[Phase]
+    history: History | None
+    """None: this is the first run."""
+    topics: Table
+    partitions: Table
+    partitions_read: int
+    are_partitions_folded: bool
+    versions: str
+
+
+def page_values(report: Mapping[str, Any], before: Sequence[PastRun], link: Link) -> Page:
+    """Return the values of a report's page. Arguments and errors: see `page_of`."""
+    rows = partition_rows(report)
+    outcomes = _outcomes(report)
+    has_byte_positions = any("broker_id" in partition for partition in report["lag"])
+    return Page(
+        status=_status(report),
+        summary=summarize_run(report, rows),
+        lag_unit="bytes" if has_byte_positions else "offsets",
+        lag_before=aggregate_known(sum, [row.lag_before for row in rows]),
+        lag_after=aggregate_known(sum, [row.lag_after for row in rows]),
+        outcomes=outcomes[:MOST_OUTCOMES],
+        outcomes_left=max(len(outcomes) - MOST_OUTCOMES, 0),
+        offsets_without_row=_describe_offsets_without_row(report),
+        phases=_phases(report),
+        history=_history([*before, run_of(report)], link),
+        topics=_table(topic_rows(rows), MOST_TOPICS),
+        partitions=_table(rows, MOST_PARTITIONS),
+        partitions_read=sum(row.is_read for row in rows),
+        are_partitions_folded=len(rows) > MOST_UNFOLDED,
+        versions=_versions(report),
+    )
+
+
+# -- the result of the run
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The result of the run in a word or three."""
+
+    tone: str
+    """CSS class: good, warn or bad."""
+    label: str
+
+
+def _status(report: Mapping[str, Any]) -> Status:
+    outcomes = {outcome["outcome"] for outcome in report["outcomes"]}
+    if report["state"] == State.RUNNING.value:
+        return Status("warn", "Not finished")
+    if report["state"] == State.FAILED.value:
+        return Status("bad", "Failed")
+    if Outcome.RECORDS_LOST.value in outcomes:
+        return Status("warn", "Done, records lost")
+    if outcomes & _WARNINGS:
+        return Status("warn", "Done, with warnings")
+    return Status("good", "Done")
+
+
+_WARNINGS = frozenset(outcome.value for outcome in Outcome if outcome.is_loud)
+
+
+def summarize_run(report: Mapping[str, Any], rows: Sequence[TableRow]) -> str:
+    """Describe the result of the run in up to three sentences. `rows`: its partitions."""
+    records = counted(report["records_read"], "record")
+    loaded = f"{records} loaded in {duration(report['total_seconds'])}."
+    if report["state"] == State.RUNNING.value:
+        process = ""
+        if report["host"]:
+            process = f" Its process is {report['pid']} on {report['host']}."
+        return (
+            "This run has not finished: it is still running, or it was killed. The next run "
+            f"finishes its stored plan.{process}"
         )
-    )
-    return tag(
-        "header",
-        tag(
-            "div",
-            tag("h1", report["pipeline"]),
-            tag("span", state, class_=f"pill {tone}"),
-            class_="top",
-        ),
-        tag("p", when, class_="soft small"),
-        tag("p", prose(summarize_outcome(report, logs)), class_="message"),
-    )
+    if report["state"] == State.FAILED.value:
+        if report["records_read"]:
+            return f"The run failed. Before that: {loaded}"
+        return "The run failed and loaded no records."
+    sentences = [loaded if report["records_read"] else "No new records."]
+    if any(one["outcome"] == Outcome.RECORDS_LOST.value for one in report["outcomes"]):
+        sentences.append("Records were lost, as the policy allows.")
+    sentences += _describe_lag(rows)
+    return " ".join(sentences)
 
 
-def _error(error: Mapping[str, Any] | None) -> Html | None:
-    """Return the run's error, its place, and what to check."""
-    if not error:
-        return None
-    places = [(name.replace("_", " "), str(value)) for name, value in error["where"].items()]
-    retry = "may help" if error["retriable"] else "does not help by itself"
-    return tag(
-        "section",
-        tag("h2", "What went wrong"),
-        tag("p", prose(error["message"]), class_="message"),
-        tag("p", tag("b", "What to do: "), prose(error["action"]), class_="action")
-        if error["action"]
-        else None,
-        _places(
-            (*places, ("exit code", f"{error['exit_code']} ({error['error']})"), ("a retry", retry))
-        ),
-        class_="error",
-    )
+def _describe_lag(rows: Sequence[TableRow]) -> list[str]:
+    lagging = sum(1 for row in rows if row.lag_after)
+    unknown = sum(row.lag_after is None for row in rows)
+    if lagging:
+        verb = "has" if lagging == 1 else "have"
+        return [f"{counted(lagging, 'partition')} still {verb} a lag."]
+    if unknown:
+        return [f"The lag of {counted(unknown, 'partition')} is unknown."]
+    if rows:
+        return ["All records that were readable when the run began are in the table."]
+    return []
 
 
-def _places(rows: Sequence[tuple[str, object]]) -> Html:
-    return tag(
-        "dl",
-        *(
-            (
-                tag("dt", name),
-                tag("dd", value if isinstance(value, Html) else prose(str(value), 1000)),
-            )
-            for name, value in rows
-        ),
-        class_="places",
-    )
+def _outcomes(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    outcomes = []
+    for one in report["outcomes"]:
+        is_error = one["outcome"] == Outcome.FAILED.value
+        if is_error and report["error"]:
+            continue
+        is_warning = one["outcome"] in _WARNINGS
+        outcomes.append({**one, "is_warning": is_warning})
+    return sorted(outcomes, key=lambda one: not one["is_warning"])
 
 
-def _said(report: Mapping[str, Any]) -> Html | None:
-    """Return the outcomes, loud ones first, and why offsets gave no row; the error is shown above."""
-    shown = [
-        one
-        for one in report["outcomes"]
-        if not (one["outcome"] == Outcome.FAILED.value and report["error"])
-    ]
-    shown.sort(key=lambda one: one["outcome"] not in _LOUD)
-    rows = [
-        _sentence(
-            one["outcome"].replace("_", " ").capitalize(),
-            one["message"],
-            is_loud=one["outcome"] in _LOUD,
-        )
-        for one in shown[:MOST_SENTENCES]
-    ]
-    gaps = _gaps(
-        [one for plan in plans_of(report) for one in plan["ranges"] if one.get("missing_offsets")]
-    )
-    if gaps:
-        rows.append(_sentence("Without a row", gaps))
-    if not rows:
-        return None
-    more = len(shown) - MOST_SENTENCES
-    return tag(
-        "section",
-        tag("h2", "What happened"),
-        tag("div", tag("ul", *rows, class_="said"), class_="card"),
-        tag(
-            "p",
-            f"and {counted(more, 'sentence')} more; the report's JSON file has all of them",
-            class_="notes",
-        )
-        if more > 0
-        else None,
-    )
+_WITHOUT_ROW = {
+    "control_records": "transaction markers",
+    "aborted_records": "records of aborted transactions",
+}
 
 
-def _sentence(name: str, text: str, *, is_loud: bool = False) -> Html:
-    return tag(
-        "li", tag("b", name, class_="warn" if is_loud else None), tag("span", prose(text, 1000))
-    )
-
-
-def _gaps(ranges: Sequence[Mapping[str, Any]]) -> str:
-    """Why offsets have no row, as far as their readers counted it."""
+def _describe_offsets_without_row(report: Mapping[str, Any]) -> str:
+    """Describe why offsets have no row, as far as it was counted; empty if all have one."""
+    ranges = []
+    for plan in _plans_of(report):
+        ranges += [one for one in plan["ranges"] if one.get("missing_offsets")]
     if not ranges:
         return ""
-    kinds = {
-        "control_records": "markers of transactions",
-        "aborted_records": "records of aborted transactions",
-    }
-    counts = {label: sum(one.get(key) or 0 for one in ranges) for key, label in kinds.items()}
     missing = sum(one["missing_offsets"] for one in ranges)
-    counts["compacted, or not explained"] = missing - sum(counts.values())
-    counted_kinds = ", ".join(
-        f"{number(count)} {label}" for label, count in counts.items() if count > 0
-    )
-    return (
-        f"{counted(missing, 'offset')} in {counted(len(ranges), 'range')} gave no row: "
-        f"{counted_kinds}"
-    )
+    counts = {}
+    for key, label in _WITHOUT_ROW.items():
+        counts[label] = sum(one.get(key) or 0 for one in ranges)
+    counts["compacted or unexplained"] = missing - sum(counts.values())
+    reasons = ", ".join(f"{number(count)} {label}" for label, count in counts.items() if count > 0)
+    return f"{counted(missing, 'offset')} in {counted(len(ranges), 'range')}: {reasons}"
 
 
-def _time(report: Mapping[str, Any]) -> Html | None:
+def _plans_of(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the plans that the run executed, the newest last."""
+    plans = list(report["previous_plans"])
+    if report["plan"]:
+        plans.append(report["plan"])
+    return plans
+
+
+def _versions(report: Mapping[str, Any]) -> str:
+    versions = []
+    for name, version in report["versions"].items():
+        if version:
+            versions.append(f"{name.replace('_', '-')} {version}")
+    return ", ".join(versions)
+
+
+# -- time by phase
+
+_PHASES = {
+    Verb.CONNECT.value: "Connect",
+    Verb.OBSERVE.value: "Observe brokers and table",
+    Verb.RECONCILE.value: "Reconcile",
+    Verb.PLAN.value: "Plan",
+    Verb.START_SPARK.value: "Start Spark",
+    Verb.FIRST_JOB.value: "First Spark job",
+    Verb.FETCH.value: "Fetch and write",
+    Verb.APPEND.value: "Commit to the table",
+    Verb.COMMIT.value: "Commit offsets",
+    Verb.COMPACT.value: "Compact small files",
+    Verb.CLOSE.value: "Stop Spark",
+}
+_LEAST_SECONDS = 0.0005
+_LEAST_PERCENT = 0.4
+"""The bar of a phase that is too short to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase that took time."""
+
+    name: str
+    seconds: float
+    percent: float
+    bar_width: float
+    """Percent."""
+
+
+def _phases(report: Mapping[str, Any]) -> list[Phase]:
     if not report["total_seconds"]:
+        return []
+    spent = {verb: s for verb, s in report["seconds"].items() if s >= _LEAST_SECONDS}
+    total = sum(spent.values())
+    phases = []
+    for verb, seconds in spent.items():
+        share = 100 * seconds / total
+        bar_width = round(max(share, _LEAST_PERCENT), 2)
+        phases.append(Phase(_PHASES.get(verb, verb), seconds, share, bar_width))
+    return phases
+
+
+# -- the last runs
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The last runs of the pipeline, this one included."""
+
+    throughput: Chart
+    lag: Chart
+    rows: Sequence[HistoryRow]
+    """The table of the runs, newest first."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a run failed or did not finish."""
+        return any(row.run.has_failed for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One run in the table of runs."""
+
+    run: PastRun
+    link: str | None
+    result: str
+
+
+def _history(runs: Sequence[PastRun], link: Link) -> History | None:
+    """Return the history; `runs`: oldest first, the last one is the page's own."""
+    if len(runs) < 2:
         return None
-    return tag(
-        "section",
-        tag("h2", "Where the time went"),
-        tag("div", time_by_verb(report["seconds"]), class_="card"),
-    )
+    this_run = runs[-1]
+    rows = []
+    for run in reversed(runs):
+        address = None if run is this_run else link(run)
+        rows.append(HistoryRow(run, address, _describe_result(run)))
+    return History(throughput_chart(runs), lag_chart(runs), rows)
 
 
-def _footer(report: Mapping[str, Any]) -> Html:
-    versions = ", ".join(
-        f"{name.replace('_', '-')} {version}"
-        for name, version in report["versions"].items()
-        if version
-    )
-    plan = report["plan"]
-    facts = [("run", report["run_id"]), ("group", report["group"]), ("table", report["table"])]
-    if report["table_version"] is not None:
-        facts.append(("table version", str(report["table_version"])))
-    if plan:
-        facts.append(("plan", f"{plan['number']} ({plan['kind']}), id {plan['id']}"))
-    process = f"{report['pid']} on {report['host']}" if report["host"] else ""
-    facts += [("conf", report["conf"] or ""), ("process", process), ("versions", versions)]
-    return tag("footer", _places([(name, value) for name, value in facts if value]))
+_STATES = {
+    State.DONE.value: "Done",
+    State.FAILED.value: "Failed",
+    State.RUNNING.value: "Not finished",
+}
 
 
-def run_ids(names: Iterable[str], ours_called: str) -> list[str]:
-    """The runs that have a report in the folder under the pipeline's name there
-    (`Settings.name_in_files`), oldest first.
+def state_label(state: str) -> str:
+    """Return the label of a run's state."""
+    return _STATES.get(state, state)
+
+
+def _describe_result(run: PastRun) -> str:
+    state = state_label(run.state)
+    if run.exit_code:
+        return f"{state}, exit {run.exit_code}"
+    if run.has_failed:
+        return state
+    outcomes = [outcome for outcome in run.outcomes if outcome != Outcome.FAILED.value]
+    return ", ".join(dict.fromkeys(outcomes)) or state
+
+
+# -- topics and partitions
+
+
+@dataclass(slots=True)
+class TableRow:
+    """What the plans of the run read of a partition or a topic, and the lag of it.
+
+    None: unknown, or nothing was read.
     """
-    ours = re.compile(re.escape(ours_called) + r"-(\d{8}T\d{6}-[0-9a-f]{6})\.json")
-    return sorted(found[1] for name in names if (found := ours.fullmatch(name)))
+
+    topic: str
+    partition: str = ""
+    """Empty: a topic."""
+    partitions: int = 0
+    """Number of partitions of a topic."""
+    from_offset: int | None = None
+    until_offset: int | None = None
+    records: int | None = None
+    fetched_bytes: int | None = None
+    missing: int = 0
+    """Offsets without a row: transactions, compaction, losses."""
+    lag_before: int | None = None
+    lag_after: int | None = None
+    is_read: bool = False
+
+    def add_range(self, planned: Mapping[str, Any]) -> None:
+        """Add a range that a plan read of the partition."""
+        self.from_offset = aggregate_known(min, (self.from_offset, planned["from"]))
+        self.until_offset = aggregate_known(max, (self.until_offset, planned["until"]))
+        self.records = _plus(self.records, planned.get("rows"))
+        self.fetched_bytes = _plus(self.fetched_bytes, planned.get("fetched_bytes"))
+        self.missing += planned.get("missing_offsets") or 0
+        self.is_read = True
+
+    def add_partition(self, row: TableRow) -> None:
+        """Add a partition to its topic."""
+        self.partitions += 1
+        self.records = _plus(self.records, row.records)
+        self.fetched_bytes = _plus(self.fetched_bytes, row.fetched_bytes)
+        self.missing += row.missing
+        self.lag_before = _plus(self.lag_before, row.lag_before)
+        self.lag_after = _plus(self.lag_after, row.lag_after)
+
+    @property
+    def sort_key(self) -> tuple[Any, ...]:
+        """Return the key that sorts by lag: unknown first, then the largest."""
+        return (
+            self.lag_after is not None,
+            -(self.lag_after or 0),
+            -self.missing,
+            -(self.lag_before or 0),
+            -(self.records or 0),
+            self.topic,
+            self.partition,
+        )
 
 
-def outdated(names: Iterable[str], ours_called: str, keep: int) -> list[str]:
-    """Return the files of this pipeline's oldest runs beyond the newest `keep`, with pages and
-    logs. Names begin with the start in UTC, so they sort by time.
+def _plus(one: int | None, other: int | None) -> int | None:
+    """Add two counts, of which an unknown one is left out."""
+    return aggregate_known(sum, (one, other))
+
+
+def partition_rows(report: Mapping[str, Any]) -> list[TableRow]:
+    """Return a row for each partition of a report, by lag."""
+    rows: dict[tuple[str, str], TableRow] = {}
+    for document in report["lag"]:
+        row = _row_of(document, rows)
+        row.lag_before = document["before"]
+        row.lag_after = document["after"]
+    for plan in _plans_of(report):
+        for planned in plan["ranges"]:
+            _row_of(planned, rows).add_range(planned)
+    return sorted(rows.values(), key=lambda row: row.sort_key)
+
+
+def _row_of(document: Mapping[str, Any], rows: dict[tuple[str, str], TableRow]) -> TableRow:
+    """Return the row of the document's partition; add a missing one."""
+    partition = str(document["partition"])
+    if "broker_id" in document:
+        partition = f"{document['broker_id']}-{partition}"
+    topic = document["topic"]
+    return rows.setdefault((topic, partition), TableRow(topic, partition))
+
+
+def topic_rows(partitions: Iterable[TableRow]) -> list[TableRow]:
+    """Return a row for each topic with the sums of its partitions, by lag."""
+    topics: dict[str, TableRow] = {}
+    for row in partitions:
+        topics.setdefault(row.topic, TableRow(row.topic)).add_partition(row)
+    return sorted(topics.values(), key=lambda row: row.sort_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The first rows of a table, and the sums of the others."""
+
+    rows: Sequence[TableRow]
+    others: int
+    records_of_others: int
+    lag_of_others: int
+
+    @property
+    def count(self) -> int:
+        """Return the number of all rows."""
+        return len(self.rows) + self.others
+
+
+def _table(rows: Sequence[TableRow], most: int) -> Table:
+    others = rows[most:]
+    records = sum(row.records or 0 for row in others)
+    lag = sum(row.lag_after or 0 for row in others)
+    return Table(rows[:most], len(others), records, lag)
+
+
+# -- formats: filters of the template
+
+UNKNOWN = "–"
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def number(value: float | None) -> str:
+    """1,234,567."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
+def short_number(value: float) -> str:
+    """Format a number in little space: 940, 1.2 k, 34 M."""
+    for unit in ("", " k", " M", " G"):
+        if value < 999.5:
+            digits = 1 if unit and value < 9.95 else 0
+            return f"{value:.{digits}f}{unit}"
+        value /= 1000
+    return f"{value:,.0f} T"
+
+
+def size(value: float | None) -> str:
+    """1.2 MB."""
+    return UNKNOWN if value is None else size_in_words(value)
+
+
+def duration(seconds: float | None) -> str:
+    """0.42 s, 4.2 s, 42 s, 2:05 min."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 0.01:
+        return "<0.01 s"
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    return time_in_words(seconds)
+
+
+def percent(value: float) -> str:
+    """27 %."""
+    return "<1 %" if value < 1 else f"{value:.0f} %"
+
+
+def moment(time: str) -> str:
+    """22 Nov 2026, 15:09:14 UTC; `time`: ISO 8601 in UTC."""
+    at = datetime.fromisoformat(time)
+    return f"{_day(at)} {at.year}, {at:%H:%M:%S} UTC"
+
+
+def day_and_time(time: str) -> str:
+    """22 Nov, 15:09; `time`: ISO 8601 in UTC."""
+    at = datetime.fromisoformat(time)
+    return f"{_day(at)}, {at:%H:%M}"
+
+
+def _day(at: datetime) -> str:
+    return f"{at.day} {_MONTHS[at.month - 1]}"  # strftime's month depends on the locale
+
+
+def split_code(text: str, most: int) -> list[str]:
+    """Split a message at its backticks: every second part is code.
+
+    The message is truncated after `most` characters, with a note.
     """
-    ours = re.compile(
-        re.escape(ours_called)
-        + r"-(\d{8}T\d{6}-[0-9a-f]{6})(?:-verify|-maintain|-into)?(\.json|\.html|\.spark\.log)"
-    )
-    runs = {name: (found[1], found[2]) for name in names if (found := ours.fullmatch(name))}
-    kept = sorted(run_id for run_id, kind in runs.values() if kind == ".json")[-keep:]
-    return sorted(name for name, (run_id, _) in runs.items() if kept and run_id < kept[0])
+    parts = re.split(r"`([^`\n]+)`", text[:most])
+    left = len(text) - most
+    if left > 0:
+        parts[-1] += f" ... and {left:,} more characters"
+    return parts

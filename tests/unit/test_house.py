@@ -32,6 +32,8 @@ HEAVY = (
     "pyarrow",
     "kafka",
     "kazoo",
+    "jinja2",
+    "prometheus_client",
 )
 BANNED = {
     "manager",

@@ -19,6 +19,7 @@ import etl
 from etl.commands.package import Package, compiled_kernels, write_zip
 from etl.records.kernel_cache import KERNELS
 from tests.command_result import run_etl
+from tests.reports import document_of, loaded
 
 ROOT = Path(etl.__file__).parents[1]
 
@@ -70,12 +71,34 @@ def test_the_zip_holds_the_package_and_of_each_kernel_what_numba_compiled(zipped
         names = set(opened.namelist())
     there = {
         str(path.relative_to(ROOT))
-        for ending in ("py", "json")
+        for ending in ("py", "json", "html", "css")
         for path in (ROOT / "etl").rglob(f"*.{ending}")
     }
-    assert {name for name in names if name.endswith((".py", ".json"))} == there
+    assert {name for name in names if name.endswith((".py", ".json", ".html", ".css"))} == there
     assert len([name for name in names if name.endswith(".nbi")]) == ours()
     assert len([name for name in names if name.endswith(".nbc")]) >= ours()
+
+
+def test_a_driver_that_has_only_the_zip_writes_the_page_of_a_run(
+    zipped: Path, tmp_path: Path
+) -> None:
+    document = tmp_path / "report.json"
+    document.write_text(json.dumps(document_of(loaded(2))))
+    program = (
+        "import json, sys; from etl.report import page; "
+        "print(page.__file__, page.page_of(json.load(open(sys.argv[1]))))"
+    )
+    paths = os.pathsep.join((str(zipped), sysconfig.get_path("purelib")))
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program, str(document)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(str(zipped))
+    assert "<h1>clicks</h1>" in done.stdout and "--paper: " in done.stdout
 
 
 def test_the_same_package_is_the_same_zip_to_the_byte(zipped: Path, tmp_path: Path) -> None:

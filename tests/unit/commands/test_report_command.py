@@ -86,7 +86,7 @@ def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path)
         "running",
         None,
     )
-    assert "it is still at work, or it was killed" in Path(result.document["path"]).read_text()
+    assert "it is still running, or it was killed" in Path(result.document["path"]).read_text()
 
 
 def test_without_a_display_no_browser_is_started_and_that_is_reported(

@@ -11,10 +11,9 @@ import pytest
 
 from etl.errors import CorruptData
 from etl.report.page import page_of
-from etl.report.page_markup import DARK, LIGHT
 from etl.report.run_report import Report
 from tests.browser import CHROMIUM, Browser, chromium
-from tests.reports import document_of, failed, loaded, new_report, past
+from tests.reports import DARK, LIGHT, document_of, failed, loaded, new_report, past
 
 pytestmark = [
     pytest.mark.long,
@@ -106,6 +105,23 @@ def test_the_page_runs_no_script_even_where_one_came_into_it(
     page = browser.show(file, 1280, "light")
     try:
         assert page.value("document.title") == "clicks: done" and len(page.complaints) >= 2
+    finally:
+        page.close()
+
+
+@pytest.mark.parametrize("count", [2, 4, 9, 10])
+def test_each_run_of_the_history_has_a_column_with_an_area(
+    browser: Browser, tmp_path: Path, count: int
+) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page_of(document_of(loaded(1)), RUNS[: count - 1]), encoding="utf-8")
+    page = browser.show(file, 1280, "light")
+    try:
+        areas = page.value(
+            "[...document.querySelectorAll('figure svg > g')].map(one => "
+            "one.getBoundingClientRect()).filter(one => one.width > 5 && one.height > 50).length"
+        )
+        assert areas == 2 * count
     finally:
         page.close()
 

@@ -30,8 +30,8 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import FirstRun, Ledger, PipelineState, Replay, Snapshot, UpToDate
 from etl.report.describe import describe_open, describe_uncounted, describe_who_skipped, format_time
-from etl.report.page import outdated
 from etl.report.plan_json import describe_plan
+from etl.report.run_history import outdated
 from etl.report.run_progress import Outcome, Process, Verb
 from etl.report.run_report import Report
 from tests.builders import plain_plan, plain_settings, plain_snapshot

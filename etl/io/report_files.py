@@ -13,7 +13,6 @@ import json
 import mmap
 import os
 import platform
-import re
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.describe import format_time
-from etl.report.metrics import LAST_SUCCESS, PREFIX, format_labels, lineage_of, metrics_of
+from etl.report.metrics import last_success_of, lineage_of, metrics_of
 from etl.report.page import page_of
 from etl.report.plan_json import as_text
 from etl.report.run_history import PastRun, outdated, past_run, run_ids
@@ -247,11 +246,7 @@ def _last_success_s(path: Path, report: Report) -> float | None:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
         return None
-    labels = format_labels((("pipeline", report.pipeline), ("group", report.group)))
-    found = re.search(
-        rf"^{re.escape(PREFIX + LAST_SUCCESS + labels)} (\d+(?:\.\d+)?)$", text, re.MULTILINE
-    )
-    return float(found[1]) if found else None
+    return last_success_of(text, report)
 
 
 def this_process(conf: str | None, changes: Sequence[Change] = ()) -> Process:

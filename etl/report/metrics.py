@@ -15,8 +15,9 @@ while brokers change.
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from etl.errors import Stopped
@@ -69,6 +70,8 @@ HELP: Mapping[str, str] = {
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]
 """The metric without its prefix, labels, value."""
+_DECIMALS = 3
+"""Times and durations are written in milliseconds."""
 
 
 def metrics_of(
@@ -87,34 +90,60 @@ def metrics_of(
     samples += _of_pauses(report.paused)
     samples += report.statistics.samples()
 
-    common: Labels = (("pipeline", report.pipeline), ("group", report.group))
-    by_name: dict[str, list[str]] = {}
-    for name, labels, value in samples:
-        line = f"{PREFIX}{name}{format_labels((*common, *labels))} {_number(value)}\n"
-        by_name.setdefault(name, []).append(line)
-    parts = []
-    for name, text in HELP.items():
-        if name in by_name:
-            parts.append(f"# HELP {PREFIX}{name} {text}\n# TYPE {PREFIX}{name} gauge\n")
-            parts += by_name[name]
-    return "".join(parts)
+    return _exposition(samples, _common_labels(report))
 
 
-def format_labels(labels: Labels) -> str:
-    """Format labels of a metric."""
-    pairs = [f'{name}="{_escape(value)}"' for name, value in labels]
-    return "{" + ",".join(pairs) + "}"
+def _exposition(samples: Iterable[Sample], common: Labels) -> str:
+    """Return samples in the text exposition format. `common`: labels of every sample."""
+    # Imported here: only a run that writes metrics needs it.
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector
+
+    families: dict[str, GaugeMetricFamily] = {}
+    for name, own_labels, value in samples:
+        labels = _valid_labels((*common, *own_labels))
+        if name not in families:
+            families[name] = GaugeMetricFamily(PREFIX + name, HELP[name], labels=list(labels))
+        families[name].add_metric(list(labels.values()), round(value, _DECIMALS))
+
+    # No Gauge objects: with PROMETHEUS_MULTIPROC_DIR they write files for another process.
+    class Families(Collector):
+        def collect(self) -> Iterator[GaugeMetricFamily]:
+            return (families[name] for name in HELP if name in families)
+
+    registry = CollectorRegistry()
+    registry.register(Families())
+    return generate_latest(registry).decode()
 
 
-def _escape(value: str) -> str:
-    value = value.encode("utf-8", "replace").decode()
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+def last_success_of(text: str, report: Report) -> float | None:
+    """Return the last success of the report's pipeline in a metrics file, in seconds since 1970.
+
+    None if the text has none, or is not a metrics file.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+
+    name = PREFIX + LAST_SUCCESS
+    lines = [line for line in text.split("\n") if line.startswith(name)]
+    labels = _valid_labels(_common_labels(report))
+    try:
+        for family in text_string_to_metric_families("\n".join(lines)):
+            for sample in family.samples:
+                if sample.labels == labels and math.isfinite(sample.value):
+                    return sample.value
+    except ValueError:
+        return None
+    return None
 
 
-def _number(value: float) -> str:
-    if isinstance(value, int):
-        return str(value)
-    return f"{value:.3f}"
+def _common_labels(report: Report) -> Labels:
+    return (("pipeline", report.pipeline), ("group", report.group))
+
+
+def _valid_labels(labels: Labels) -> dict[str, str]:
+    """Return names and values, with `?` for characters that UTF-8 cannot encode."""
+    return {name: value.encode("utf-8", "replace").decode() for name, value in labels}
 
 
 def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:

@@ -27,7 +27,7 @@ SETTINGS = plain_settings()
 def labelled_metrics(
     report: Report, per_partition: bool = False, last_success_s: float | None = None
 ) -> dict[str, dict[str, float]]:
-    """Metric -> what its labels are besides pipeline and group -> value."""
+    """Metric -> labels besides pipeline and group, the topic first -> value."""
     report.settings = report.settings or SETTINGS
     found: dict[str, dict[str, float]] = {}
     for sample in parsed(
@@ -37,8 +37,10 @@ def labelled_metrics(
     ):
         name, labels, value = sample
         assert (labels.pop("pipeline"), labels.pop("group")) == (report.pipeline, report.group)
-        assert " ".join(labels.values()) not in found.get(name, {}), "no series is there twice"
-        found.setdefault(name, {})[" ".join(labels.values())] = value
+        by_topic = sorted(labels, key=lambda label: label != "topic")
+        series = " ".join(labels[label] for label in by_topic)
+        assert series not in found.get(name, {}), "no series is there twice"
+        found.setdefault(name, {})[series] = value
     return found
 
 

@@ -69,7 +69,7 @@ def paused_under_a_sleeper(stage: Stage, *, verb: str) -> CaseResult:
         Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie,
     ):
         zombie.wait_until_paused()
-        pipeline.settings["group"] = {"lock_timeout_s": 60}
+        pipeline.settings["ledger"] = {"lock_timeout_s": 60}
         assert pause_or_resume(pipeline, "pause").code == 0
         after, second, woken = overtaken(zombie, pipeline)
     assert woken.code in (0, 4, 6), f"{summary_of(woken)}\n{woken.err}"

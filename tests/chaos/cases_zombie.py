@@ -82,7 +82,7 @@ def started_together(stage: Stage, *, times: int, fresh: bool) -> CaseResult:
     for number in range(times):
         if fresh:
             pipeline = stage.pipeline()
-        pipeline.settings["group"] = {"lock_timeout_s": 120 * (number % 2)}
+        pipeline.settings["ledger"] = {"lock_timeout_s": 120 * (number % 2)}
         prepare(pipeline, loaded=not fresh and not number)
         with stage.writing(pipeline), Driver(pipeline) as one, Driver(pipeline) as other:
             codes = sorted(driver.wait().code for driver in (one, other))

@@ -78,7 +78,8 @@ def test_a_moved_offset_stops_a_run_or_is_followed_and_is_restored_from_the_tabl
         )
     assert offsets(kept) == {**all_at(40), 2: 3}, "none of the plan's was moved over it"
     assert kept.door("ledger", "restore", after=["--reason", "seen", "--yes"]).code == 0
-    kept.settings = {**kept.settings, "source": {"on_offset_changed": "follow"}}
+    group = {**kept.settings["group"], "on_offset_changed": "follow"}
+    kept.settings = {**kept.settings, "group": group}
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(60)
 
 

@@ -356,7 +356,7 @@ class Model:
             return None  # it is unknown where runs begin before the first of them
         return carried._replace(start=missing[0], until=missing[0] + 1)
 
-    def _missing(self, s: State, name: str, where: Committed) -> list[int]:
+    def _missing(self, s: State, name: str, where: _Where) -> list[int]:
         """The offsets that a backfill has to load; none once its document is deleted."""
         if name not in s.ledger.backfills:
             return []
@@ -452,7 +452,16 @@ class Model:
     ) -> bool:
         """True if commands, one after the other, leave nothing to do and everything loaded once."""
         s = State(ledger, table, log_start, END, incarnation)
-        quiet = Budget(*[9] * 4, *[0] * (len(Budget._fields) - 5), 1000)
+        quiet = Budget(
+            runs=9,
+            backfills=9,
+            replays=9,
+            operators=9,
+            crashes=0,
+            expiries=0,
+            retention=0,
+            ids=1000,
+        )
         names = sorted(ledger.backfills)
         backfills = [Driver(Kind.BACKFILL, name) for name in names]
         commands = [_RUN, *backfills, _OPERATOR, _RUN, *backfills, _RUN]

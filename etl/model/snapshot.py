@@ -120,7 +120,8 @@ class Reservations:
     """Reservations of a pipeline's backfills, and the reservation lock read before them."""
 
     fence: int | None = None
-    """Version of the lock's znode; None: it does not exist, nothing was reserved yet."""
+    """Version of the lock's znode; None: it does not exist. Nothing was reserved yet, or somebody
+    deleted the znodes of the live pipeline and left those of its backfills."""
     backfills: tuple[Claimed, ...] = ()
     """By name."""
 

@@ -60,9 +60,7 @@ def store_uid(out: Outside, uid: str) -> None:
 def read_claims(out: Outside) -> Reservations:
     """The reservation lock, then the reservations of backfills."""
     claimed = [read_claim(one) for _, one in sorted(out.backfills.items())]
-    if out.fence is not None:
-        return Reservations(out.fence, tuple(one for one in claimed if one))
-    return Reservations()
+    return Reservations(out.fence, tuple(one for one in claimed if one))
 
 
 def read_claim(out: Outside) -> Claimed | None:

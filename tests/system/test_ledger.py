@@ -620,6 +620,20 @@ def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
     assert unloaded_by_backfill(ledger) == {"old": {}}
 
 
+def test_backfills_are_known_after_the_znodes_of_their_pipeline_were_deleted(
+    ledger: PlanLedger, zookeeper: ZooKeeper
+) -> None:
+    reservations = ReservationStore(zookeeper, "g", "clicks")
+    ledger.store_plan(plan_of(1))
+    claim = Reservation("old", {LOG: ((0, 8),)}, {}, "from 0 until 8", 5)
+    reservations.begin(claim, backfill_plan(1, 8), None)
+    zookeeper.client.delete(ROOT, recursive=True)
+    found = reservations.read()
+    assert (found.fence, list(found)) == (None, [claim]), (
+        "another backfill of these offsets would load the rows a second time"
+    )
+
+
 def test_an_operators_decision_applies_to_backfills_for_their_own_plans(
     ledger: PlanLedger,
 ) -> None:

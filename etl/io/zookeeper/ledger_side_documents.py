@@ -33,7 +33,6 @@ from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, RunKeyRecord
 from etl.model.snapshot import (
-    NO_CLAIMS,
     Claimed,
     ForeignCommit,
     LoadedIntervals,
@@ -216,10 +215,12 @@ class ReservationStore:
         """Return all reservations and the version of the reservation lock, which is read first.
 
         A follower that lags returns old versions of both, and writes over old versions fail.
+        Reservations outlive a lock that somebody deleted with the live pipeline's znodes.
         """
         found = self._zookeeper.read(self._lock)
-        if found is None:
-            return NO_CLAIMS
+        lock_version = None
+        if found:
+            lock_version = found[1]
         prefix = backfill_pipeline(self._live, "")
         reservations = []
         for name in sorted(self._zookeeper.children(GroupPaths(self._group).pipelines) or ()):
@@ -228,7 +229,7 @@ class ReservationStore:
             claimed = self.read_one(name.removeprefix(prefix))
             if claimed:
                 reservations.append(claimed)
-        return Reservations(found[1], tuple(reservations))
+        return Reservations(lock_version, tuple(reservations))
 
     def read_one(self, name: str) -> Claimed | None:
         """Return one reservation; None if there is no backfill of that name."""

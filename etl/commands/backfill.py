@@ -38,7 +38,14 @@ from etl.report.describe import counted, describe_also_loaded, format_time
 from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_progress import Doing, Stopwatch
 from etl.report.run_report import Report, loaded_before, progress_of_backfill
-from etl.run.backfill import Beginning, abandon, backfill, estimate_backfill, left_of
+from etl.run.backfill import (
+    Beginning,
+    abandon,
+    backfill,
+    estimate_backfill,
+    left_of,
+    reject_other_request,
+)
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, RunContext, Services
@@ -91,6 +98,8 @@ class BackfillPreview:
     beginning: Beginning
     table: str
     plan_bytes: int | None
+    plan_records: int | None = None
+    """The limit of offsets per plan; None: there is none."""
 
     @property
     def estimated_bytes(self) -> int:
@@ -105,9 +114,12 @@ class BackfillPreview:
     @property
     def plans(self) -> int:
         """Return the approximate number of plans."""
-        if not self.plan_bytes:
-            return 1
-        return max(1, math.ceil(self.estimated_bytes / self.plan_bytes))
+        plans = 1
+        if self.plan_bytes:
+            plans = max(plans, math.ceil(self.estimated_bytes / self.plan_bytes))
+        if self.plan_records:
+            plans = max(plans, math.ceil(self.beginning.claim.offsets / self.plan_records))
+        return plans
 
     @property
     def summary(self) -> str:
@@ -155,16 +167,21 @@ def preview_backfill(
 ) -> BackfillPreview | None:
     """Return what the backfill would load; nothing is stored. None: it was started already.
 
-    Raises the errors of `etl.run.backfill`.
+    Raises the errors of `etl.run.backfill`, as the command that loads does.
     """
     own = settings_of_backfill(settings, name)
     watch = Stopwatch()
     opened = open_services(settings, run_context, phases=watch)
     with run_context.progress(watch.doing), opened as live:
-        if live.claims.store.read_one(name):
+        started = live.claims.store.read_one(name)
+        if started:
+            reject_other_request(started.claim, request)
             return None
         beginning = estimate_backfill(live, settings, own, request)
-        return BackfillPreview(beginning, settings.table.path, own.limits.max_bytes_per_plan)
+        limits = own.limits
+        return BackfillPreview(
+            beginning, settings.table.path, limits.max_bytes_per_plan, limits.max_records_per_plan
+        )
 
 
 def run_backfill(

@@ -210,9 +210,7 @@ def backfill(
     if found:
         claim = found.claim
     if claim:
-        if request:
-            reject_other_bounds(claim, request.asked)
-        reject_abandoned_backfill(claim)
+        reject_other_request(claim, request)
         _reject_closed_backfill(claim, services)
         if not left_of(claim, services.stored_plans()):
             seen = services.observe_ledgers()
@@ -389,6 +387,16 @@ def left_of(
     if is_recorded:
         return claim.left_from(newest.positions)
     return claim.left_from(starts_of(newest))
+
+
+def reject_other_request(claim: Reservation, request: BackfillRequest | None) -> None:
+    """Reject a request that cannot continue this backfill: it was given up, or it has other bounds.
+
+    `request` is None to continue it by its name. Raises SettingsError.
+    """
+    reject_abandoned_backfill(claim)
+    if request:
+        reject_other_bounds(claim, request.asked)
 
 
 def reject_abandoned_backfill(claim: Reservation) -> None:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from etl.cli import main
-from etl.commands.backfill import BackfillPreview, pace_of, parse_backfill_request
+from etl.commands.backfill import (
+    BackfillPreview,
+    pace_of,
+    parse_backfill_request,
+    preview_backfill,
+)
 from etl.decide.reconcile import LOAD_GIVEN_UP
 from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, RecordTooLarge, SettingsError
 from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import (
+    Claimed,
     Pause,
     Reservation,
+    ReservationState,
     backfill_pipeline,
     is_same_pipeline,
     live_and_name,
@@ -100,6 +109,48 @@ def test_a_dry_run_reports_the_offsets_and_the_number_of_plans() -> None:
             {"topic": "clicks", "partition": 1, "from": 0, "until": 3},
         ],
     }
+
+
+def test_the_number_of_plans_goes_by_both_limits() -> None:
+    by_bytes = preview()
+    assert replace(by_bytes, plan_records=2).plans == 3
+    assert replace(by_bytes, plan_records=1).plans == 6, "six offsets, one in each plan"
+    assert replace(by_bytes, plan_bytes=None).plans == 1
+
+
+@pytest.mark.parametrize(
+    ("claim", "bounds", "message", "action"),
+    [
+        (CLAIM, ("0", "31"), "Backfill old was begun from 0 until 30, and this", "to continue"),
+        (
+            replace(CLAIM, state=ReservationState.GIVEN_UP, reason="not needed"),
+            ("0", "30"),
+            "Backfill old was given up: not needed",
+            "Use another name to load",
+        ),
+        (
+            replace(CLAIM, state=ReservationState.GIVEN_UP, reason="not needed"),
+            ("0", "31"),
+            "Backfill old was given up: not needed",
+            "Use another name to load",
+        ),
+    ],
+)
+def test_a_preview_is_refused_where_the_backfill_would_be(
+    claim: Reservation,
+    bounds: tuple[str, str],
+    message: str,
+    action: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from etl.commands import backfill
+
+    store = SimpleNamespace(read_one=lambda _: Claimed(claim, 0))
+    live = SimpleNamespace(claims=SimpleNamespace(store=store))
+    monkeypatch.setattr(backfill, "open_services", lambda *_, **__: nullcontext(live))
+    with pytest.raises(SettingsError, match=message) as refused:
+        preview_backfill(LATEST, "old", parse_backfill_request(*bounds, ()))
+    assert action in refused.value.action
 
 
 @pytest.mark.parametrize(

@@ -266,9 +266,8 @@ def set_acl(settings: Settings, *, dry_run: bool = False) -> DecisionResult:
                         znode=path,
                         action="Run this command again when it has ended",
                     )
-            changed = len(paths)
-            if not dry_run:
-                changed = apply_acls(services.zookeeper, paths)
+            kept = [path for path in paths if path != own_driver]
+            changed = apply_acls(services.zookeeper, kept, dry_run=dry_run)
     writers = "everybody"
     if access.acl is not Acl.OPEN:
         writers = f"{describe_identity(access)}, alone"

@@ -62,14 +62,33 @@ def test_acls_are_set_by_whom_they_name_alone(
     PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(1))
     kept = kept_by(zookeeper, "g", "p")
     with ZooKeeper(connect, access=etl) as ours:
-        assert apply_acls(ours, [*kept, "/consumers/g/etl/p/gone"]) == len(kept)
+        named = [*kept, "/consumers/g/etl/p/gone"]
+        assert apply_acls(ours, named, dry_run=True) == len(kept)
+        assert set(writers_of(zookeeper, kept).values()) == OPEN
+        assert apply_acls(ours, named) == len(kept)
     assert set(writers_of(zookeeper, kept).values()).isdisjoint(OPEN)
     with pytest.raises(PermissionDenied, match="for other logins") as refused:
         apply_acls(zookeeper, kept)
     assert refused.value.where["znode"] == kept[0]
+    with pytest.raises(PermissionDenied, match="for other logins"):
+        apply_acls(zookeeper, kept, dry_run=True)
     with ZooKeeper(connect, access=Access(auth=etl.auth)) as ours:
         assert apply_acls(ours, kept) == len(kept)
     assert set(writers_of(zookeeper, kept).values()) == OPEN
+
+
+def test_a_dry_run_counts_the_znodes_that_the_command_changes(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
+    PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(1))
+    settings = plain_settings(
+        group="g",
+        pipeline="p",
+        zookeeper={"connect": connect},
+        source={"bootstrap_servers": ["127.0.0.1:1"]},
+    )
+    shown = set_acl(settings, dry_run=True)
+    assert shown.summary == set_acl(settings).summary, "the driver's own znode is not counted"
 
 
 def test_no_acl_is_set_while_a_backfill_is_at_work(connect: str, zookeeper: ZooKeeper) -> None:

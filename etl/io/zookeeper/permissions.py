@@ -31,6 +31,10 @@ from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.security import EVERYBODY, OPEN_ZOOKEEPER, Access
 from etl.model.snapshot import backfill_pipeline
 
+_ANY_VERSION = -1
+_NO_VERSION = 2**31 - 2
+"""A version that no znode reaches."""
+
 
 def kept_by(zookeeper: ZooKeeper, group: str, pipeline: str) -> list[str]:
     """Return the paths of all znodes of a pipeline and its backfills, parents first.
@@ -75,19 +79,27 @@ def writers_of(zookeeper: ZooKeeper, paths: Sequence[str]) -> dict[str, frozense
     return writers
 
 
-def apply_acls(zookeeper: ZooKeeper, paths: Sequence[str]) -> int:
+def apply_acls(zookeeper: ZooKeeper, paths: Sequence[str], *, dry_run: bool = False) -> int:
     """Set the ACL of each znode to that of a new one; return the number of znodes set.
+
+    dry_run   set none, and return how many would be set: servers check permissions before the
+              impossible version that is sent
 
     Raises PermissionDenied for the first that cannot be changed; others may be set by then.
     """
     client = zookeeper.client
-    requests = [(path, client.set_acls_async(path, client.acl_of(path))) for path in paths]
+    version = _NO_VERSION if dry_run else _ANY_VERSION
+    requests = []
+    for path in paths:
+        requests.append((path, client.set_acls_async(path, client.acl_of(path), version)))
     applied = 0
     for path, pending in requests:
         try:
             zookeeper.guarded(pending.get, path)
         except NoNodeError:
             continue
+        except BadVersionError:
+            pass  # a dry run: it may be set
         applied += 1
     return applied
 
@@ -101,10 +113,6 @@ def _acls(pending: Any) -> list[ACL] | None:
 
 def _identity(acl: ACL) -> str:
     return EVERYBODY if acl.id == ANYONE_ID_UNSAFE else f"{acl.id.scheme}:{acl.id.id}"
-
-
-_NO_VERSION = 2**31 - 2
-"""A version that no znode reaches."""
 
 
 @dataclass(frozen=True, slots=True)

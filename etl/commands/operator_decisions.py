@@ -68,7 +68,7 @@ from etl.model.partitions import (
     parse_interval,
     parse_named,
 )
-from etl.model.plans import CommitResult, Loss, LossReason, Plan, RangeResult
+from etl.model.plans import CommitResult, CommitState, Loss, LossReason, Plan, RangeResult
 from etl.model.snapshot import (
     Acknowledgement,
     FirstRun,
@@ -458,7 +458,7 @@ def supersede(
                 action="Check with `etl plans list CONF`",
             )
         _reject_finished(number, where_we_stand(snapshot, settings), snapshot.table)
-        if newest.handed_over is False or is_handed_over:
+        if newest.commit.state.is_unsettled or is_handed_over:
             return _settle_commit(
                 services,
                 newest,
@@ -521,7 +521,7 @@ def _settle_commit(
             action="Run `etl run CONF`, which follows it; leave --assume-offsets-committed out",
             key="--assume-offsets-committed",
         )
-    marked = replace(plan, handed_over=True)
+    marked = replace(plan, commit=plan.commit.in_state(CommitState.DONE))
     if not dry_run:
         write_mark(services.ledger, marked)
     sentence = (

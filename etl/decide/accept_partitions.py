@@ -65,7 +65,7 @@ from etl.model.partitions import (
     is_named,
     topics_of,
 )
-from etl.model.plans import Loss, LossReason, Plan, PlanKind, TookOver, Vanished
+from etl.model.plans import Loss, LossReason, Plan, PlanKind, PlannedCommit, TookOver, Vanished
 from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
@@ -677,7 +677,7 @@ def _reset(
         tails=_tails(newest, accepted, snapshot),
         log_topic_ids=topic_ids_to_record(newest, decided, positions, topic_ids),
         cluster_id=snapshot.cluster_id,
-        offsets_in=snapshot.offsets_in,
+        commit=PlannedCommit(storage=snapshot.offsets_in),
         time_zone=newest.time_zone,
         rows_before=newest.rows_before,
     )

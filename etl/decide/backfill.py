@@ -103,8 +103,7 @@ def first_backfill_plan(
         pending_offsets={},
         ranges=(),
         log_starts={},
-        share=None,
-        handed_over=None,
+        commit=live.commit.without_member,
         read_by_others=(),
     )
     if snapshot.table:

@@ -47,7 +47,7 @@ from etl.model.partitions import (
     select_keys,
     topics_of,
 )
-from etl.model.plans import CommitResult, Loss, Plan, PlanKind, TookOver, Vanished
+from etl.model.plans import CommitResult, Loss, Plan, PlanKind, PlannedCommit, TookOver, Vanished
 from etl.model.snapshot import (
     FirstRun,
     OtherPipeline,
@@ -399,7 +399,7 @@ def plan_inheritance(
         record_epochs=batch_epochs,
         incarnations=incarnations,
         cluster_id=snapshot.cluster_id,
-        offsets_in=snapshot.offsets_in,
+        commit=PlannedCommit(storage=snapshot.offsets_in),
         time_zone=time_zone,
         rows_before=inherited_rows(last, other.plan, snapshot),
     )

@@ -81,7 +81,7 @@ from etl.model.partitions import (
     Membership,
     OffsetsStorage,
 )
-from etl.model.plans import Plan, PlanKind, ReadByOthers
+from etl.model.plans import CommitState, Plan, PlanKind, ReadByOthers
 from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
 from etl.settings.choices import CommitWhen, OwnershipMode
 from etl.settings.sections import Settings
@@ -96,7 +96,14 @@ def is_member(settings: Settings) -> bool:
 
 def is_left_committed(ledger: Ledger) -> bool:
     """True if the newest plan's offsets are committed and its result is not recorded."""
-    return ledger.newest is not None and bool(ledger.newest.handed_over) and ledger.applied is None
+    return _newest_state(ledger) is CommitState.DONE and ledger.applied is None
+
+
+def _newest_state(ledger: Ledger) -> CommitState | None:
+    """Return what became of the newest plan's commit; None without a plan."""
+    if ledger.newest is None:
+        return None
+    return ledger.newest.commit.state
 
 
 def commits_after_append(settings: Settings) -> bool:
@@ -108,9 +115,8 @@ def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
     """True if any run executes the newest plan, member or not, and its result is not recorded."""
     if is_left_committed(ledger):
         return True
-    plan = ledger.newest
-    is_unrecorded = plan is not None and plan.is_of_member and ledger.applied is None
-    return is_unrecorded and commits_after_append(settings)
+    is_of_member = _newest_state(ledger) is CommitState.AFTER_APPEND_AS_MEMBER
+    return is_of_member and ledger.applied is None and commits_after_append(settings)
 
 
 def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
@@ -130,11 +136,12 @@ def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerParti
 
 def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     """True if a stored plan outside the table is replaced, as it is never committed."""
-    if not is_member(settings) or plan.handed_over or plan.kind not in _BY_MEMBERS:
+    state = plan.commit.state
+    if not is_member(settings) or state is CommitState.DONE or plan.kind not in _BY_MEMBERS:
         return False
-    if plan.is_of_member and commits_after_append(settings):
+    if state is CommitState.AFTER_APPEND_AS_MEMBER and commits_after_append(settings):
         return False
-    return snapshot.share is not None or plan.handed_over is False
+    return snapshot.share is not None or state.is_unsettled
 
 
 def with_assignment(
@@ -148,12 +155,15 @@ def with_assignment(
     share = snapshot.share
     if not is_member(settings) or share is None:
         return plan
-    handed_over = None
-    if is_command or not commits_after_append(settings):
-        # In ZooKeeper plan and offsets are stored in one step, or not at all.
-        handed_over = share.membership is Membership.ZOOKEEPER
+    if not is_command and commits_after_append(settings):
+        state = CommitState.AFTER_APPEND_AS_MEMBER
+    elif share.membership is Membership.ZOOKEEPER:
+        # Plan and offsets are stored in one step, or not at all.
+        state = CommitState.DONE
+    else:
+        state = CommitState.IN_DOUBT
     assignment = replace(share, logs=share.logs & plan.positions.keys())
-    return replace(plan, share=assignment, handed_over=handed_over)
+    return replace(plan, commit=replace(plan.commit, state=state, member=assignment))
 
 
 def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
@@ -221,10 +231,10 @@ def state_after_plan(
     moved_back = dict[BrokerPartition, Committed]()
     passed = dict[BrokerPartition, Committed]()
     moved_by_plan = set(plan.offsets_to_commit)
-    if plan.is_of_member:
+    if plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER:
         moved_by_plan.update(plan.offsets_to_move)
-    moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
-    moves_low_offsets = moves_behind and storage in (None, plan.offsets_in)
+    moves_later = is_rebuilt or (plan.moves_offsets and not plan.commit.state.is_before_read)
+    moves_low_offsets = moves_behind and storage in (None, plan.commit.storage)
 
     for log in sorted(plan.positions.keys() & set(owned)):
         found = committed.get(log, NOTHING_COMMITTED)
@@ -302,7 +312,7 @@ def plan_before(plan: Plan) -> Plan:
         positions=starts,
         seen=seen,
         ranges=(),
-        handed_over=None,
+        commit=plan.commit.after_append,
         vanished=(),
         read_by_others=(),
     )
@@ -314,22 +324,22 @@ def reject_replacing(plan: Plan) -> None:
     That run would consider the ranges read by other members. Raises NeedsDecision.
     """
     number = plan.number
-    if plan.handed_over is False:
+    if plan.commit.state.is_unsettled:
         message = f"Plan {number} is stored, and its offset commit is in doubt"
         action = "Run `etl run CONF`, which settles the commit; then run this command again"
-        if plan.is_void:
+        if plan.commit.state is CommitState.REJECTED:
             message = f"Plan {number} is stored, and its offset commit was rejected"
             action = (
                 "Run `etl run CONF`: the next run that owns a partition replaces the plan; "
                 "then run this command again"
             )
         raise NeedsDecision(message, action=action)
-    if plan.is_executed_as_it_is:
+    if plan.commit.state.is_binding:
         message = (
             f"The offsets of plan {number} are committed, and the plan is not in the table: "
             "no other member reads its ranges"
         )
-        if not plan.handed_over:
+        if plan.commit.state is not CommitState.DONE:
             message = (
                 f"Plan {number} is stored by a member of the group and is not in the table: "
                 "other members may have read offsets after its ranges"
@@ -379,7 +389,7 @@ class CommitOutcome(Enum):
 
 def is_left_open(ledger: Ledger) -> bool:
     """True if the newest plan's commit was begun and its result is not recorded."""
-    return ledger.newest is not None and ledger.newest.is_open and ledger.applied is None
+    return _newest_state(ledger) is CommitState.IN_DOUBT and ledger.applied is None
 
 
 def commit_outcome(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> CommitOutcome:
@@ -393,7 +403,7 @@ def commit_outcome(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -
         if has_uncommitted:
             return CommitOutcome.IN_PART
         return CommitOutcome.TAKEN
-    if has_uncommitted or plan.is_void:
+    if has_uncommitted or plan.commit.state is CommitState.REJECTED:
         return CommitOutcome.NOT_TAKEN
     offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
     if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
@@ -405,11 +415,11 @@ def with_commit_settled(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with its newest plan marked as committed if its commit succeeded."""
     ledger = snapshot.ledger
     plan = ledger.newest
-    if plan is None or plan.handed_over is not False or ledger.applied:
+    if plan is None or not plan.commit.state.is_unsettled or ledger.applied:
         return snapshot
     if commit_outcome(plan, snapshot.committed) is not CommitOutcome.TAKEN:
         return snapshot
-    settled = replace(plan, handed_over=True, is_void=False)
+    settled = replace(plan, commit=plan.commit.in_state(CommitState.DONE))
     return replace(snapshot, ledger=replace(ledger, newest=settled))
 
 
@@ -419,7 +429,7 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
     Raises SettingsError for runs that are not members any more or keep offsets elsewhere,
     NeedsDecision if the result is unknown.
     """
-    if plan.handed_over is not False:
+    if not plan.commit.state.is_unsettled:
         return
     number = plan.number
     if not is_member(settings):
@@ -432,7 +442,7 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
             "finishes the plan. Change the key after that"
         )
         raise SettingsError(message, key="group.mode", action=action)
-    if plan.is_open:
+    if plan.commit.state is CommitState.IN_DOUBT:
         reject_other_offsets_storage(plan, snapshot.offsets_in)
 
     found = commit_outcome(plan, snapshot.committed)
@@ -495,9 +505,10 @@ def plan_without_uncommitted(
         if loss.log not in logs or loss.until_offset <= previous.positions[loss.log]:
             losses.append(loss)
     still_read_by_others = [read for read in plan.read_by_others if read.log not in logs]
-    assignment = plan.share
-    if assignment:
-        assignment = replace(assignment, logs=assignment.logs - set(logs))
+    commit = plan.commit.in_state(CommitState.DONE)
+    if commit.member:
+        owned = commit.member.logs - set(logs)
+        commit = replace(commit, member=replace(commit.member, logs=owned))
     return replace(
         plan,
         kind=kind,
@@ -508,9 +519,7 @@ def plan_without_uncommitted(
         positions=positions,
         losses=tuple(losses),
         read_by_others=tuple(still_read_by_others),
-        share=assignment,
-        handed_over=True,
-        is_void=False,
+        commit=commit,
         id="",
     )
 
@@ -541,7 +550,9 @@ def duplicate_reads(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice
     Empty unless a member made the plan and commits after the append.
     """
     plan = snapshot.ledger.newest
-    if plan is None or not plan.is_of_member or isinstance(state, RebuildFromTable):
+    if plan is None or isinstance(state, RebuildFromTable):
+        return ()
+    if plan.commit.state is not CommitState.AFTER_APPEND_AS_MEMBER:
         return ()
     is_in_table = isinstance(state, UpToDate)
     is_recorded = snapshot.ledger.applied is not None
@@ -567,7 +578,7 @@ def duplicate_reads_after_commit(
     plan: Plan, moved: Collection[BrokerPartition]
 ) -> tuple[ReadTwice, ...]:
     """Return what others read, or will, of a plan in the table with offsets committed for `moved`."""
-    if not plan.is_of_member:
+    if plan.commit.state is not CommitState.AFTER_APPEND_AS_MEMBER:
         return ()
     starts = _starts_for_others(plan)
     duplicates = []

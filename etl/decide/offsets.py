@@ -54,7 +54,7 @@ from etl.model.partitions import (
     Committed,
     OffsetsStorage,
 )
-from etl.model.plans import Plan, PlanKind
+from etl.model.plans import CommitState, Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
 from etl.settings.choices import OnOffsetChanged, StartAt
 from etl.settings.sections import Settings
@@ -258,13 +258,13 @@ def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed
     # other went back, and the next commit would undo that.
     moved = []
     if (
-        plan.offsets_in is not OffsetsStorage.KAFKA
+        plan.commit.storage is not OffsetsStorage.KAFKA
         and found.in_zookeeper.offset != position
         and found.in_zookeeper != seen.in_zookeeper
     ):
         moved.append(found.in_zookeeper)
     after_plan = Committed(position, None, plan.word)
-    if plan.offsets_in is not OffsetsStorage.ZOOKEEPER and is_anothers(
+    if plan.commit.storage is not OffsetsStorage.ZOOKEEPER and is_anothers(
         found.in_kafka, seen.in_kafka, after_plan
     ):
         moved.append(found.in_kafka)
@@ -306,7 +306,7 @@ def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
     """True if an offset that this plan saw in Kafka has expired there."""
     # Brokers drop the offsets of a group without members. In ZooKeeper no offset expires, so a
     # missing one there was set back.
-    is_in_kafka = plan.moves_offsets and plan.offsets_in is not OffsetsStorage.ZOOKEEPER
+    is_in_kafka = plan.moves_offsets and plan.commit.storage is not OffsetsStorage.ZOOKEEPER
     return (
         is_in_kafka and found.in_kafka.offset is None and plan.seen[log].in_kafka.offset is not None
     )
@@ -316,7 +316,7 @@ def dropped_from(
     plan: Plan, committed: Mapping[BrokerPartition, Committed]
 ) -> tuple[BrokerPartition, ...]:
     """Return the partitions with an offset that has expired in Kafka."""
-    if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+    if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return ()
     dropped = []
     for log in plan.positions:
@@ -331,15 +331,15 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
     A place without an offset gets the plan's. An offset that exists there is another client's:
     above the plan's, policy decides; below it, the run stops.
     """
-    if plan.offsets_in is storage:
+    if plan.commit.storage is storage:
         return plan
     seen = {}
     for log, before in plan.seen.items():
         in_zookeeper = NOTHING_COMMITTED
-        if plan.offsets_in is not OffsetsStorage.KAFKA:
+        if plan.commit.storage is not OffsetsStorage.KAFKA:
             in_zookeeper = before.in_zookeeper
         in_kafka = NOTHING_COMMITTED
-        if plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
+        if plan.commit.storage is not OffsetsStorage.ZOOKEEPER:
             in_kafka = before.in_kafka
         if storage is OffsetsStorage.ZOOKEEPER:
             seen[log] = in_zookeeper
@@ -347,7 +347,7 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
             seen[log] = in_kafka
         else:
             seen[log] = both(in_zookeeper, in_kafka)
-    return replace(plan, seen=seen, offsets_in=storage)
+    return replace(plan, seen=seen, commit=replace(plan.commit, storage=storage))
 
 
 def off_position(found: Committed, position: int) -> int | None:
@@ -362,7 +362,8 @@ def off_position(found: Committed, position: int) -> int | None:
 def in_zookeeper_alone(plan: Plan) -> Plan:
     """Return a plan that commits in both places, reduced to its commits in ZooKeeper."""
     seen = {log: found.in_zookeeper for log, found in plan.seen.items()}
-    return replace(plan, seen=seen, offsets_in=OffsetsStorage.ZOOKEEPER)
+    commit = replace(plan.commit, storage=OffsetsStorage.ZOOKEEPER)
+    return replace(plan, seen=seen, commit=commit)
 
 
 def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
@@ -370,13 +371,13 @@ def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
 
     Raises SettingsError.
     """
-    if plan.moves_offsets and plan.offsets_in is not storage:
+    if plan.moves_offsets and plan.commit.storage is not storage:
         message = (
             f"Plan {plan.number} is stored and not in the table, and was made for offsets in "
-            f"{plan.offsets_in.value}; group.offsets_storage is {storage.value} now"
+            f"{plan.commit.storage.value}; group.offsets_storage is {storage.value} now"
         )
         action = (
-            f"Set group.offsets_storage: {plan.offsets_in.value}, with which `etl run CONF` "
+            f"Set group.offsets_storage: {plan.commit.storage.value}, with which `etl run CONF` "
             "finishes the plan. Then change the key"
         )
         raise SettingsError(message, key="group.offsets_storage", action=action)
@@ -508,8 +509,8 @@ def moved_offset(
     more = ""
     if len(moved) > 1:
         more = f" (and {len(moved) - 1} more)"
-    if storage and plan.offsets_in is not storage:
-        before = plan.offsets_in.value
+    if storage and plan.commit.storage is not storage:
+        before = plan.commit.storage.value
         message = (
             f"group.offsets_storage is {storage.value} now, and was {before} when plan "
             f"{plan.number} was made: the group's offset there is {found}, ours is {ours}{more}"
@@ -540,7 +541,7 @@ def moved_offset(
         action += ", or allow it with group.on_offset_changed: follow"
     else:
         action += ": to follow it would load rows twice"
-    if found is None and plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
+    if found is None and plan.commit.storage is not OffsetsStorage.ZOOKEEPER:
         action += (
             ". A topic that is deleted takes its offsets in Kafka with it. If the topic was "
             f"recreated, run {accept_command([log.topic])}"
@@ -615,7 +616,7 @@ def _seen_by(plan: Plan, log: BrokerPartition) -> tuple[int | None, ...]:
 
     Nothing for a member's plan, which moves only the partitions of its assignment.
     """
-    if plan.handed_over is not None:
+    if plan.commit.state.is_before_read:
         return ()
     return (plan.seen[log].offset,)
 
@@ -707,7 +708,7 @@ def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> 
 
     A member's plan commits its assignment at its own offsets, no further.
     """
-    is_of_member = plan.handed_over is not None or plan.is_of_member
+    is_of_member = plan.commit.state is not CommitState.AFTER_APPEND
     return is_of_member and found.offset is not None and found.offset > plan.positions[log]
 
 

@@ -60,7 +60,7 @@ from etl.model.partitions import (
     render_log,
     select_keys,
 )
-from etl.model.plans import Plan, ReadByOthers
+from etl.model.plans import CommitState, Plan, ReadByOthers
 from etl.model.snapshot import Ledger, OtherPipeline, PipelineState, Replay, Snapshot, UpToDate
 from etl.settings.choices import OnActiveMembers, OnOwned
 from etl.settings.sections import GroupSettings, Settings
@@ -222,7 +222,7 @@ def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
     A committed plan is executed whichever member owns its partitions now; a member replaces an
     uncommitted one. Raises Owned.
     """
-    if plan.handed_over or snapshot.share:
+    if plan.commit.state is CommitState.DONE or snapshot.share:
         return
     owners = select_keys(snapshot.owners, plan.read_partitions)
     if owners:
@@ -349,9 +349,9 @@ def command_plan(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     partitions, also when it replaces a plan that saw others. Else it is unchanged.
     """
     found = with_assignment(plan, snapshot, settings, is_command=True)
-    if found.share is None or not found.handed_over:
+    if found.commit.member is None or found.commit.state is not CommitState.DONE:
         return found
-    now = snapshot.committed_of(found.share.logs)
+    now = snapshot.committed_of(found.commit.member.logs)
     return replace(found, seen={**found.seen, **now})
 
 
@@ -398,16 +398,16 @@ def reject_retiring_unfinished(
 def _may_be_committed(
     plan: Plan, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
 ) -> bool:
-    if plan.handed_over is None:
+    if not plan.commit.state.is_before_read:
         return False
-    if not plan.is_void:
+    if plan.commit.state is not CommitState.REJECTED:
         return True
     return commit_outcome(plan, committed(plan)) is not CommitOutcome.NOT_TAKEN
 
 
 def _unfinished(plan: Plan, name: str, table_state: str) -> NeedsDecision:
     verb = "may be"
-    if plan.handed_over or plan.is_void:
+    if plan.commit.state in (CommitState.DONE, CommitState.REJECTED):
         verb = "are"
     message = (
         f"The offsets of plan {plan.number} of {name} {verb} committed, and {table_state}: "

@@ -49,7 +49,7 @@ from etl.decide.tasks import (
 )
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
 from etl.model.partitions import BrokerPartition, Isolation, Lineage
-from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, PlannedCommit, TookOver
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.choices import OnDataLoss, OnNoLeader
 from etl.settings.sections import LimitsSettings, Settings, TransformSettings
@@ -339,7 +339,7 @@ def plan_from(
         record_epochs=_record_epochs(last, known, readings, snapshot, number),
         incarnations=incarnations,
         cluster_id=snapshot.cluster_id,
-        offsets_in=snapshot.offsets_in,
+        commit=PlannedCommit(storage=snapshot.offsets_in),
         time_zone=snapshot.time_zone,
         rows_before=before,
         run_key=asking.run_key,

@@ -40,7 +40,15 @@ from etl.decide.run_requests import request_of_replacement
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
 from etl.model.partitions import BrokerPartition, select_keys, uncounted
-from etl.model.plans import LOST_WITH_LOG, Loss, LossReason, OffsetRange, Plan, PlanKind
+from etl.model.plans import (
+    LOST_WITH_LOG,
+    CommitState,
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    PlanKind,
+)
 from etl.model.snapshot import Ledger, Replay, Snapshot, Supersede
 from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
@@ -76,7 +84,7 @@ def replacement_plan(
         )
     if is_never_committed(state.plan, snapshot, settings):
         return _anew(state, snapshot, settings, now_ms=now_ms)
-    if state.plan.is_executed_as_it_is:
+    if state.plan.commit.state.is_binding:
         return committed_replacement_plan(state, snapshot, settings, now_ms=now_ms)
     old = state.plan
     among = losses_to_read_again(old)
@@ -437,9 +445,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         losses=tuple(losses),
         key_ends=key_ends,
         stood={},
-        share=None,
-        handed_over=None,
-        is_void=False,
+        commit=stored.commit.without_member,
         closes=True,
     )
 
@@ -490,7 +496,7 @@ def replay_or_supersede(
     _reject_gone_topics(plan, snapshot)
     reject_other_incarnation(snapshot, starts_of(plan))
     reject_stored_plan_of_recreated_topic(plan, snapshot)
-    if plan.is_executed_as_it_is:
+    if plan.commit.state.is_binding:
         reject_recreated_or_truncated(plan, _of_ranges(plan, snapshot))
     else:
         reject_recreated_or_truncated(plan, snapshot)
@@ -574,8 +580,8 @@ def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
     """
     if (
         plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL)
-        or plan.is_executed_as_it_is
-        or plan.handed_over is False
+        or plan.commit.state.is_binding
+        or plan.commit.state.is_unsettled
     ):
         return
     _reject_gone_topics(plan, snapshot)
@@ -613,8 +619,8 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
     if not logs:
         return
     log = min(logs)
-    if plan.is_executed_as_it_is:
-        if plan.handed_over:
+    if plan.commit.state.is_binding:
+        if plan.commit.state is CommitState.DONE:
             state = "whose offsets are committed, is not in the table and reads it"
             reason = "No other member of the group reads these offsets any more"
         else:

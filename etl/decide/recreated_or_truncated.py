@@ -41,7 +41,7 @@ from etl.model.partitions import (
     select_keys,
     topics_of,
 )
-from etl.model.plans import CommitResult, Plan
+from etl.model.plans import CommitResult, CommitState, Plan
 from etl.model.snapshot import Snapshot
 
 TAIL_BYTES = 1024
@@ -346,7 +346,7 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
 
     It must be in the table before the new topic can be accepted. Raises NeedsDecision.
     """
-    if not plan.is_executed_as_it_is:
+    if not plan.commit.state.is_binding:
         return
     recreated = sorted(plan.read_topics.intersection(recreated_topics(plan, snapshot)))
     if not recreated:
@@ -354,7 +354,7 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
     topic = recreated[0]
     known_id, topic_id = compared_ids(topic, plan, snapshot) or ("", "")
     reason = "a member of the group stored"
-    if plan.handed_over:
+    if plan.commit.state is CommitState.DONE:
         reason = "was committed to the group"
     message = (
         f"The topic was deleted and recreated: its id is {topic_id}, "

@@ -33,7 +33,7 @@ from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named, is_named, select_keys
-from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind, ReadByOthers
+from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind, PlannedCommit, ReadByOthers
 from etl.model.snapshot import LoadedIntervals, Snapshot, UpToDate
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -396,9 +396,7 @@ def plan_replay(
         vanished=(),
         took_over=None,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
-        offsets_in=snapshot.offsets_in,
-        share=None,
-        handed_over=None,
+        commit=PlannedCommit(storage=snapshot.offsets_in),
         read_by_others=(),
         time_zone=snapshot.time_zone,
     )

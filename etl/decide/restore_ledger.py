@@ -86,7 +86,7 @@ from etl.model.partitions import (
     quoted_log,
     render_log,
 )
-from etl.model.plans import Plan
+from etl.model.plans import CommitState, Plan
 from etl.model.snapshot import (
     FirstRun,
     Ledger,
@@ -212,8 +212,9 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
     observed = {}
     for log in plan.positions:
         observed[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
+    commit = replace(plan.commit, storage=snapshot.offsets_in)
     return Repair(
-        replace(plan, seen=observed, offsets_in=snapshot.offsets_in),
+        replace(plan, seen=observed, commit=commit),
         tuple(differing_offsets(plan, snapshot)),
         adopts=plan,
         knew=snapshot.ledger.newest,
@@ -523,9 +524,9 @@ def _followed_after_append(
     """
     committed = snapshot.committed
     ends = ends_of(snapshot)
-    if plan.handed_over is None or not is_member(settings):
+    if not plan.commit.state.is_before_read or not is_member(settings):
         return up_to_date(plan, committed, settings.group.on_offset_changed, ends).followed
-    if plan.handed_over:
+    if plan.commit.state is CommitState.DONE:
         # For its errors only: a member continues at the offsets of its assignment.
         state_after_plan(plan, committed, committed.keys(), ends)
     return {}
@@ -550,7 +551,7 @@ def _is_read_by_members(sources: PartitionSources, expected_run: ExpectedRun) ->
         return sources.log in state.passed
     if not isinstance(state, Replay | Supersede):
         return False
-    if not state.plan.handed_over or expected_run.refusal is not None:
+    if state.plan.commit.state is not CommitState.DONE or expected_run.refusal is not None:
         return False
     committed = sources.committed or 0
     return committed > state.plan.positions.get(sources.log, 0)

@@ -59,7 +59,15 @@ from etl.model.partitions import (
     render_log,
     select_keys,
 )
-from etl.model.plans import LOST_WITH_LOG, NO_BOUNDS, Loss, LossReason, Plan, PlanKind
+from etl.model.plans import (
+    LOST_WITH_LOG,
+    NO_BOUNDS,
+    Loss,
+    LossReason,
+    Plan,
+    PlanKind,
+    PlannedCommit,
+)
 from etl.model.snapshot import (
     FirstRun,
     Pause,
@@ -426,9 +434,7 @@ def plan_set(
         leader_epochs=leader_epochs_to_record(old, snapshot, set_now),
         tails=tails,
         cluster_id=snapshot.cluster_id,
-        offsets_in=snapshot.offsets_in,
-        share=None,
-        handed_over=None,
+        commit=PlannedCommit(storage=snapshot.offsets_in),
         closes=False,
         read_by_others=metadata_named_by_command(stands.state),
     )

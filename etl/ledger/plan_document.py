@@ -56,12 +56,14 @@ from etl.model.partitions import (
 from etl.model.plans import (
     NO_BOUNDS,
     CommitResult,
+    CommitState,
     HeldRows,
     Loss,
     LossReason,
     OffsetRange,
     Plan,
     PlanKind,
+    PlannedCommit,
     RangeResult,
     ReadByOthers,
     RowsBefore,
@@ -145,8 +147,8 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "creation_ids": dict(plan.creation_ids) or None,
         "generations": _generations_content(plan, brokers),
         "closes": plan.closes or None,
-        "handed_over": plan.handed_over,
-        "void": plan.is_void or None,
+        "handed_over": plan.commit.state.is_committed,
+        "void": plan.commit.state is CommitState.REJECTED or None,
         "time_zone": plan.time_zone,
         **_inheritance_content(plan),
         **_partitions_content(plan, index),
@@ -155,8 +157,8 @@ def content_of(plan: Plan) -> dict[str, Any]:
     }
     if plan.pending_starts:
         rare["pending_starts"] = _pending_content(plan)
-    if plan.share:
-        rare["share"] = _assignment_content(plan.share, index)
+    if plan.commit.member:
+        rare["share"] = _assignment_content(plan.commit.member, index)
     if plan.rows_before:
         rare["rows_before"] = _rows_before_content(plan.rows_before)
     for name, value in rare.items():
@@ -303,7 +305,7 @@ def _key_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, 
 
 def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
     """Return where the committed offsets are, and their metadata; nothing for ZooKeeper only."""
-    if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+    if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return {}
     seen = [plan.seen[log] for log in logs]
     metadata = sorted({committed.word for committed in seen if committed.word is not None})
@@ -318,7 +320,7 @@ def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, A
         if committed.apart:
             apart.append([i, *committed.apart])
     return {
-        "offsets_in": plan.offsets_in.value,
+        "offsets_in": plan.commit.storage.value,
         "words": metadata,
         "word": metadata_indexes,
         "apart": apart or None,
@@ -383,14 +385,28 @@ def plan_of(document: dict[str, Any]) -> Plan:
         key_ends=_key_ends(document, logs, positions),
         stood=_parse_known(document.get("stood", ()), logs),
         closes=bool(document.get("closes")),
-        offsets_in=OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER)),
-        share=_assignment(document.get("share"), logs),
-        handed_over=document.get("handed_over"),
-        is_void=bool(document.get("void")),
+        commit=_planned_commit(document, logs),
         read_by_others=tuple(read_by_others),
         time_zone=document.get("time_zone"),
         rows_before=_rows_before(document.get("rows_before")),
     )
+
+
+def _planned_commit(document: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> PlannedCommit:
+    member = _assignment(document.get("share"), logs)
+    is_committed = document.get("handed_over")
+    if is_committed:
+        state = CommitState.DONE
+    elif document.get("void"):
+        state = CommitState.REJECTED
+    elif is_committed is False:
+        state = CommitState.IN_DOUBT
+    elif member:
+        state = CommitState.AFTER_APPEND_AS_MEMBER
+    else:
+        state = CommitState.AFTER_APPEND
+    storage = OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER))
+    return PlannedCommit(state, storage, member)
 
 
 def _parse_known(

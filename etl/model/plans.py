@@ -10,7 +10,7 @@ no commit names yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -248,6 +248,82 @@ class RowsBefore:
     """In order; empty: the table had rows, and none of topics that were planned since."""
 
 
+class CommitState(Enum):
+    """What became of a plan's offset commit.
+
+    ======================  ========================================================================
+    AFTER_APPEND            the commit follows the append (replay, backfill: nothing to move)
+    AFTER_APPEND_AS_MEMBER  the same, of the partitions that the member then still owns
+    IN_DOUBT                stored by a member that commits before it reads; the commit may have
+                            been sent
+    DONE                    the group has the offsets: no other member reads the plan's ranges
+    REJECTED                the group rejected the commit: another plan replaces it
+    ======================  ========================================================================
+
+    A plan whose commit precedes the read begins as IN_DOUBT; in ZooKeeper, where one transaction
+    stores plan and offsets, as DONE. The answer makes it DONE or REJECTED. Offsets with the plan's
+    metadata make it DONE later, also if it was rejected; no commit makes it REJECTED.
+    """
+
+    AFTER_APPEND = "after append"
+    AFTER_APPEND_AS_MEMBER = "after append as member"
+    IN_DOUBT = "in doubt"
+    DONE = "done"
+    REJECTED = "rejected"
+
+    @property
+    def is_before_read(self) -> bool:
+        """True if the offsets are committed when the plan is stored, before it is read."""
+        return self in (CommitState.IN_DOUBT, CommitState.DONE, CommitState.REJECTED)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """True if the offsets should be committed, and the ledger does not say that they are."""
+        return self in (CommitState.IN_DOUBT, CommitState.REJECTED)
+
+    @property
+    def is_committed(self) -> bool | None:
+        """As stored plans have it: None where the commit follows the append."""
+        if self.is_before_read:
+            return self is CommitState.DONE
+        return None
+
+    @property
+    def is_binding(self) -> bool:
+        """True if only a plan that leaves out offsets without records may replace the plan."""
+        return self in (CommitState.DONE, CommitState.AFTER_APPEND_AS_MEMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommit:
+    """How the offsets of a plan are committed: when, where, and by which member."""
+
+    state: CommitState = CommitState.AFTER_APPEND
+    storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER
+    """Where the group's offsets were read, and are committed."""
+    member: MemberAssignment | None = None
+    """The member that made the plan, with the partitions of the plan that it owned; None: the run
+    was no member of the group.
+    """
+
+    @property
+    def without_member(self) -> PlannedCommit:
+        """The commit of a plan whose maker is no member."""
+        return PlannedCommit(storage=self.storage)
+
+    @property
+    def after_append(self) -> PlannedCommit:
+        """The same, after the append."""
+        state = CommitState.AFTER_APPEND
+        if self.member:
+            state = CommitState.AFTER_APPEND_AS_MEMBER
+        return replace(self, state=state)
+
+    def in_state(self, state: CommitState) -> PlannedCommit:
+        """The same in another state."""
+        return replace(self, state=state)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that one Delta commit will hold, decided and stored before the first fetch.
@@ -345,20 +421,12 @@ class Plan:
     """
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: number of rows of each partition in its ranges when it was planned."""
-    offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
-    """Where the group's offsets were read, and are committed."""
+    commit: PlannedCommit = PlannedCommit()
+    """How its offsets are committed. Its state is no part of its id."""
     closes: bool = False
     """True if it reads nothing and takes its number from a driver that may still execute another
     plan: of a retired or inherited pipeline, or of an abandoned backfill.
     """
-    share: MemberAssignment | None = None
-    """The partitions of `positions` that the run owned; None: it was no group member."""
-    handed_over: bool | None = None
-    """Whether the offsets were committed with the plan: then its ranges are its own, whatever
-    happens to the membership. None: they are committed after the append.
-    """
-    is_void: bool = False
-    """True if its separate offset commit was rejected; another plan replaces it."""
     read_by_others: tuple[ReadByOthers, ...] = ()
     """Offsets that other members read between the last plan's positions and this one's."""
     time_zone: str | None = None
@@ -404,30 +472,20 @@ class Plan:
         Their position differs from the committed offset that the plan saw; of a group member, only
         those of its assignment.
         """
-        if not self.moves_offsets or self.handed_over is not None:
+        if not self.moves_offsets or self.commit.state.is_before_read:
             return ()
-        if self.share:
-            return self._uncommitted(self.share.logs)
+        if self.commit.member:
+            return self._uncommitted(self.commit.member.logs)
         return self._uncommitted(self.positions)
-
-    @property
-    def is_of_member(self) -> bool:
-        """True if a group member made it that commits after the append."""
-        return self.share is not None and self.handed_over is None
-
-    @property
-    def is_executed_as_it_is(self) -> bool:
-        """True if only a plan that leaves out offsets without records may replace it."""
-        return bool(self.handed_over) or self.is_of_member
 
     @property
     def offsets_to_commit(self) -> tuple[BrokerPartition, ...]:
         """Return the partitions to commit when the plan is stored, sorted: those that the run
         owned, with a position that differs from the committed offset that the plan saw.
         """
-        if self.share is None or self.handed_over is None:
+        if self.commit.member is None or not self.commit.state.is_before_read:
             return ()
-        return self._uncommitted(self.share.logs)
+        return self._uncommitted(self.commit.member.logs)
 
     def _uncommitted(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
         uncommitted = []
@@ -437,18 +495,13 @@ class Plan:
         return tuple(sorted(uncommitted))
 
     @property
-    def is_open(self) -> bool:
-        """True if its commit is in doubt: begun, result not recorded."""
-        return self.handed_over is False and not self.is_void
-
-    @property
     def word(self) -> str:
         """Return the commit metadata of its offsets in Kafka (`Committed.word`)."""
         return f"{self.number}:{self.id}"
 
     def moved(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan committed: one write after the seen one."""
-        return self.seen[log].moved(self.positions[log], self.word, self.offsets_in)
+        return self.seen[log].moved(self.positions[log], self.word, self.commit.storage)
 
     def left(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan, whether or not the plan had to move it."""

@@ -39,6 +39,7 @@ from etl.model.partitions import Broker, BrokerPartition, in_order, parse_partit
 from etl.model.plans import (
     Bound,
     CommitResult,
+    CommitState,
     Loss,
     OffsetRange,
     Plan,
@@ -613,7 +614,7 @@ def _describe_rows_before(before: RowsBefore) -> dict[str, Any]:
 
 
 def _describe_assignment(plan: Plan) -> dict[str, Any]:
-    assignment = plan.share
+    assignment = plan.commit.member
     if assignment is None:
         return {}
     read_by_others = []
@@ -631,8 +632,8 @@ def _describe_assignment(plan: Plan) -> dict[str, Any]:
             "generation": assignment.generation,
             "partitions": [log.place for log in sorted(assignment.logs)],
         },
-        "handed_over": plan.handed_over,
-        "is_void": plan.is_void,
+        "handed_over": plan.commit.state.is_committed,
+        "is_void": plan.commit.state is CommitState.REJECTED,
         "read_by_others": read_by_others,
     }
 

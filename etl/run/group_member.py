@@ -19,7 +19,7 @@ from etl.decide.member_offsets import duplicate_reads_after_commit, is_left_open
 from etl.decide.next_step import Action, NextStep
 from etl.errors import Owned
 from etl.model.partitions import MemberAssignment, Membership, RejectedCommit
-from etl.model.plans import CommitResult, Plan
+from etl.model.plans import CommitResult, CommitState, Plan
 from etl.model.snapshot import Snapshot
 from etl.report.describe import describe_read_by_others
 from etl.report.run_progress import Outcome, Verb
@@ -135,7 +135,7 @@ class Joining:
         if step.action not in (Action.STORE, Action.SUPERSEDE):
             return
         self._is_over = True
-        self._has_committed = not step.plan.is_of_member
+        self._has_committed = step.plan.commit.state is not CommitState.AFTER_APPEND_AS_MEMBER
         if self._settings.group.join.leave_after is LeaveAfter.COMMIT and step.is_last:
             self._member.leave()
         else:
@@ -170,11 +170,11 @@ def commit(services: Services, plan: Plan, result: CommitResult, report: Report)
     The commit of a member may be rejected. Its result is stored after it, because a plan with a
     stored result is done.
     """
-    if not plan.is_of_member:
+    if plan.commit.state is not CommitState.AFTER_APPEND_AS_MEMBER:
         services.record(plan, result)
     committed = services.commit(plan)
     report.committed(plan, duplicate_reads_after_commit(plan, committed.keys()))
-    if plan.is_of_member:
+    if plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER:
         services.record(plan, result)
 
 
@@ -190,7 +190,7 @@ def _has_plan_to_execute(services: Services, settings: Settings) -> bool:
     is_in_doubt = is_left_open(ledger)
     if plan is None or not (is_in_doubt or is_left_to_execute(ledger, settings)):
         return False
-    share = plan.share
+    share = plan.commit.member
     if share and share.membership is Membership.COORDINATOR:
         if is_in_doubt or share.instance_id is None:
             services.fence(plan)

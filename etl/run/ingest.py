@@ -31,7 +31,7 @@ from etl.decide.table_storage import describe_time_zones, in_time_zone
 from etl.errors import CorruptData, DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import RejectedCommit, parse_intervals
-from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind
+from etl.model.plans import CommitResult, CommitState, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import (
     Acknowledgement,
     ForeignCommit,
@@ -351,14 +351,14 @@ def _store(services: Services, step: NextStep, report: Report) -> Plan | Rejecte
 
 def _is_committed_now(step: NextStep, plan: Plan) -> bool:
     """True if this run committed the plan's offsets before the read."""
-    if not plan.handed_over or step.plan is None:
+    if plan.commit.state is not CommitState.DONE or step.plan is None:
         return False
-    if not step.plan.handed_over:
+    if step.plan.commit.state is not CommitState.DONE:
         return True
     # In ZooKeeper offsets are committed with the stored plan.
     newest = step.snapshot.ledger.newest
     if step.action is Action.SUPERSEDE:
-        return newest is None or not newest.handed_over
+        return newest is None or newest.commit.state is not CommitState.DONE
     return step.action is Action.STORE
 
 

@@ -57,7 +57,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
 )
-from etl.model.plans import CommitResult, Plan, Request, RunKeyRecord
+from etl.model.plans import CommitResult, CommitState, Plan, Request, RunKeyRecord
 from etl.model.snapshot import (
     NO_CLAIMS,
     Claimed,
@@ -325,39 +325,41 @@ class MembershipVerbs:
 
     def fence(self, plan: Plan) -> None:
         """See `Services`."""
-        if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
+        planner = plan.commit.member
+        if planner is None or planner.membership is not Membership.COORDINATOR:
             return
-        if plan.is_open:
+        if plan.commit.state is CommitState.IN_DOUBT:
             reject_other_offsets_storage(plan, self.offsets.storage)
         member = self._coordinated or coordinated_member(self.settings, self._discovery)
         with self._discovery.open_cluster() as cluster:
-            found = self._found_out(plan, cluster) if plan.is_open else None
-            if found is not CommitOutcome.TAKEN or plan.share.instance_id is None:
-                member.end(plan.share)
+            found = None
+            if plan.commit.state is CommitState.IN_DOUBT:
+                found = self._found_out(plan, cluster)
+            if found is not CommitOutcome.TAKEN or planner.instance_id is None:
+                member.end(planner)
             if found is not None and found is not CommitOutcome.TAKEN:
                 # Its commit may have arrived meanwhile. Look now, before others commit.
                 found = self._found_out(plan, cluster)
         if found is CommitOutcome.TAKEN:
-            write_mark(self.ledger, replace(plan, handed_over=True))
+            write_mark(self.ledger, _marked(plan, CommitState.DONE))
         elif found is CommitOutcome.NOT_TAKEN:
-            write_mark(self.ledger, replace(plan, is_void=True))
+            write_mark(self.ledger, _marked(plan, CommitState.REJECTED))
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """See `Services`. A commit without an answer may still arrive, so its membership
         ends then.
         """
-        if (
-            plan.share is None
-            or plan.handed_over is None
-            or plan.share.membership is not Membership.COORDINATOR
-        ):
+        planner = plan.commit.member
+        if planner is None or planner.membership is not Membership.COORDINATOR:
             return plan
-        if plan.is_open:
+        if not plan.commit.state.is_before_read:
+            return plan
+        if plan.commit.state is CommitState.IN_DOUBT:
             void = self.offsets.hand_over(plan, unsure=self.end_coordinated)
             if void:
-                write_mark(self.ledger, replace(plan, is_void=True))
+                write_mark(self.ledger, _marked(plan, CommitState.REJECTED))
                 return void
-            plan = replace(plan, handed_over=True)
+            plan = _marked(plan, CommitState.DONE)
         write_mark(self.ledger, plan)
         return plan
 
@@ -397,6 +399,10 @@ class MembershipVerbs:
         )
 
 
+def _marked(plan: Plan, state: CommitState) -> Plan:
+    return replace(plan, commit=plan.commit.in_state(state))
+
+
 class PlanStore(MembershipVerbs):
     """Services that store plans. See `Services`."""
 
@@ -427,7 +433,7 @@ class PlanStore(MembershipVerbs):
             )
             self.claims.stored(plan)
 
-        return self._written(plan, write, is_handed_over=bool(plan.handed_over))
+        return self._written(plan, write, is_handed_over=plan.commit.state is CommitState.DONE)
 
     def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
         """See `Services`."""
@@ -437,7 +443,8 @@ class PlanStore(MembershipVerbs):
                 f"Plan {plan.number} does not exist", action="Check with `etl plans list CONF`"
             )
         self.reject_unwritable(plan)
-        commit_succeeded = ledger.newest is not None and bool(ledger.newest.handed_over)
+        was_done = ledger.newest is not None and ledger.newest.commit.state is CommitState.DONE
+        commits_now = plan.commit.state is CommitState.DONE and not was_done
 
         def write(parts: Sequence[Part]) -> None:
             self.ledger.supersede_plan(
@@ -448,21 +455,19 @@ class PlanStore(MembershipVerbs):
             )
             self.claims.stored(plan)
 
-        return self._written(
-            plan, write, is_handed_over=bool(plan.handed_over) and not commit_succeeded
-        )
+        return self._written(plan, write, is_handed_over=commits_now)
 
     def _written(
         self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool
     ) -> RejectedCommit | None:
         """Store the plan. `is_handed_over`: its offsets are committed in the same transaction."""
         hand_over = HandOver(self.zookeeper, self.settings.group.id, self._lock)
-        if is_handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+        if is_handed_over and plan.commit.storage is OffsetsStorage.ZOOKEEPER:
             checks: Sequence[Check] = ()
             if self._registered:
                 checks = self._registered.owner_checks(plan.offsets_to_commit)
             return hand_over.store(plan, checks, write)
-        if plan.is_open or is_handed_over:
+        if plan.commit.state is CommitState.IN_DOUBT or is_handed_over:
             return hand_over.store_under_lock(plan, write)
         write(())
         return None
@@ -661,7 +666,8 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """See `Services`. Raises Owned if another driver of this pipeline stored a later
         plan.
         """
-        if plan.is_of_member and (logs is None or self.is_member):
+        is_of_member = plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER
+        if is_of_member and (logs is None or self.is_member):
             return self.offsets.commit_of_member(
                 plan,
                 logs,

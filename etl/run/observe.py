@@ -58,7 +58,7 @@ from etl.model.partitions import (
     Retention,
     Tail,
 )
-from etl.model.plans import Plan, Request
+from etl.model.plans import CommitState, Plan, Request
 from etl.model.snapshot import (
     NO_CLAIMS,
     Claimed,
@@ -165,7 +165,7 @@ class GroupOffsets:
         """Commit the plan's positions of `logs` (by default all that change); return the offsets
         then. `share`: the member's assignment in Kafka; None: no member.
         """
-        if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+        if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
             return self.group.commit(plan, logs)
         if logs is None:
             logs = plan.offsets_to_move
@@ -176,7 +176,7 @@ class GroupOffsets:
         after = {log: plan.moved(log).in_kafka for log in wanted}
         with self._discovery.open_cluster() as cluster:
             moved = self._kept.move(cluster, before, after, share())
-        if plan.offsets_in is OffsetsStorage.DUAL:
+        if plan.commit.storage is OffsetsStorage.DUAL:
             in_zookeeper = self.group.committed(moved)
             uncommitted = []
             for log in moved:
@@ -204,7 +204,7 @@ class GroupOffsets:
         wanted = sorted(to_commit)
         if not wanted:
             return {}
-        if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+        if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
             return self._owned.move(plan, wanted)
         with self._discovery.open_cluster() as cluster:
             if logs is None:
@@ -236,10 +236,12 @@ class GroupOffsets:
         or go; the plan's stays valid for what it was assigned.
         """
         while self._fenced.hand_over(cluster, plan, unsure=unsure):
-            now = unbroken(plan.share) if plan.share else None
-            if plan.share is None or now is None or now.generation == plan.share.generation:
+            planner = plan.commit.member
+            now = unbroken(planner) if planner else None
+            if planner is None or now is None or now.generation == planner.generation:
                 return False
-            plan = replace(plan, share=replace(plan.share, generation=now.generation))
+            renewed = replace(planner, generation=now.generation)
+            plan = replace(plan, commit=replace(plan.commit, member=renewed))
         return True
 
     def _reject_too_old(self, cluster: Cluster) -> None:
@@ -256,10 +258,10 @@ class GroupOffsets:
 
 def _with_commit_done(plan: Plan, logs: Collection[BrokerPartition]) -> Plan:
     """Return a member's plan as one whose offsets of these partitions are committed with it."""
-    share = plan.share
-    if share:
-        share = replace(share, logs=frozenset(logs))
-    return replace(plan, share=share, handed_over=False)
+    commit = plan.commit.in_state(CommitState.IN_DOUBT)
+    if commit.member:
+        commit = replace(commit, member=replace(commit.member, logs=frozenset(logs)))
+    return replace(plan, commit=commit)
 
 
 _SNAPSHOTS_MAX = 3

@@ -184,7 +184,7 @@ class Services(Protocol):
     ) -> Mapping[BrokerPartition, Committed]:
         """Commit the plan's offsets by compare-and-set; return the offsets that changed.
 
-        `logs`: commit these partitions only. For a member's plan (`Plan.is_of_member`) only
+        `logs`: commit these partitions only. For a member's plan (AFTER_APPEND_AS_MEMBER) only
         partitions that its membership, or today's, still owns are committed.
         """
 

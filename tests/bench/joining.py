@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from etl.commands.run import run
-from etl.model.plans import Plan
+from etl.model.plans import CommitState, Plan
 from etl.run.service_interfaces import Member, Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import ZooKeeper
@@ -100,7 +100,7 @@ def one_run(conf: Path, profile: str | None) -> dict[str, float]:
         profiler.disable()
         profiler.dump_stats(profile)
     world = worlds[-1]
-    assert world.plan is not None and world.plan.handed_over
+    assert world.plan is not None and world.plan.commit.state is CommitState.DONE
     found = world.seconds
     return {
         "join_s": found["join"],

@@ -21,12 +21,14 @@ from etl.model.plans import (
     Bound,
     Bounds,
     CommitResult,
+    CommitState,
     HeldRows,
     Loss,
     LossReason,
     OffsetRange,
     Plan,
     PlanKind,
+    PlannedCommit,
     RangeResult,
     ReadByOthers,
     RowsBefore,
@@ -100,6 +102,12 @@ def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
     ]
 
 
+def commit_states(member: MemberAssignment | None) -> st.SearchStrategy[CommitState]:
+    """Those that a plan of this member, or of none, can have."""
+    impossible = CommitState.AFTER_APPEND if member else CommitState.AFTER_APPEND_AS_MEMBER
+    return st.sampled_from([state for state in CommitState if state is not impossible])
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     logs = sorted(set(one_dialect(draw(st.lists(LOGS, max_size=6)))))
@@ -115,6 +123,18 @@ def plans(draw: st.DrawFn) -> Plan:
             LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2
         )
     )
+    member = draw(
+        st.none()
+        | st.builds(
+            MemberAssignment,
+            st.text(max_size=5),
+            st.sampled_from(Membership),
+            st.text(max_size=5),
+            EPOCHS,
+            st.just(frozenset(logs[1:])),
+            NAMES,
+        )
+    )
     return with_id(
         Plan(
             number=draw(st.integers(1)),
@@ -126,7 +146,6 @@ def plans(draw: st.DrawFn) -> Plan:
             shape=draw(st.text(max_size=8)),
             ranges=tuple(ranges),
             positions=positions,
-            offsets_in=storage,
             seen={log: draw(committed) for log in logs},
             table_id=draw(NAMES),
             topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
@@ -171,19 +190,7 @@ def plans(draw: st.DrawFn) -> Plan:
                 **{log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
                 **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs)),
             },
-            share=draw(
-                st.none()
-                | st.builds(
-                    MemberAssignment,
-                    st.text(max_size=5),
-                    st.sampled_from(Membership),
-                    st.text(max_size=5),
-                    EPOCHS,
-                    st.just(frozenset(logs[1:])),
-                    NAMES,
-                )
-            ),
-            handed_over=draw(st.none() | st.booleans()),
+            commit=PlannedCommit(draw(commit_states(member)), storage, member),
             read_by_others=tuple(
                 ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]
             ),

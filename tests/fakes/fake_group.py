@@ -17,7 +17,7 @@ from etl.model.partitions import (
     MemberAssignment,
     RejectedCommit,
 )
-from etl.model.plans import Plan
+from etl.model.plans import CommitState, Plan
 
 if TYPE_CHECKING:
     from tests.fakes.outside import Outside
@@ -51,8 +51,8 @@ class FakeGroup:
 
 def commit_fenced(out: Outside, plan: Plan) -> RejectedCommit | None:
     """One commit with the word of the plan, all of it or nothing."""
-    assert plan.share
-    if out.group.fences(plan.share):
+    assert plan.commit.member
+    if out.group.fences(plan.commit.member):
         return RejectedCommit("the coordinator does not take us for its member any more")
     out.kept.update({log: (plan.positions[log], plan.word) for log in plan.offsets_to_commit})
     return None
@@ -62,8 +62,8 @@ def commit_of_member(
     out: Outside, plan: Plan, logs: Sequence[BrokerPartition]
 ) -> list[BrokerPartition]:
     """The same after an append, by the membership of the plan: return the committed partitions."""
-    assert plan.share
-    if out.group.fences(plan.share):
+    assert plan.commit.member
+    if out.group.fences(plan.commit.member):
         return []
     out.kept.update({log: (plan.positions[log], plan.word) for log in logs})
     return list(logs)
@@ -83,16 +83,15 @@ def commit_as_owner(
 def mark(out: Outside, plan: Plan) -> None:
     """As `ledger_side_documents.write_mark`."""
     there = plan_document.parse_plan(out.plans[plan.number], path="plans")
-    is_same = (there.handed_over, there.is_void) == (plan.handed_over, plan.is_void)
-    if there.id != plan.id or not (
-        there.is_open or is_same or (there.is_void and plan.handed_over)
-    ):
+    before, after = there.commit.state, plan.commit.state
+    is_late = before is CommitState.REJECTED and after is CommitState.DONE
+    if there.id != plan.id or not (before is CommitState.IN_DOUBT or before is after or is_late):
         raise Owned("another driver changed the plan")
-    if there.handed_over is False:
+    if before.is_unsettled:
         out.plans[plan.number] = plan_document.render_plan(plan)
         out.plan_versions[plan.number] = out.plan_versions.get(plan.number, 0) + 1
 
 
 def void(plan: Plan) -> Plan:
     """Return the plan with a rejected offset commit."""
-    return replace(plan, is_void=True)
+    return replace(plan, commit=plan.commit.in_state(CommitState.REJECTED))

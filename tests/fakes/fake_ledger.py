@@ -21,7 +21,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
 )
-from etl.model.plans import CommitResult, Plan, RunKeyRecord
+from etl.model.plans import CommitResult, CommitState, Plan, RunKeyRecord
 from etl.model.snapshot import Claimed, Ledger, LoadedIntervals, Reservation, Reservations
 from tests.fakes.fake_table import receipt_of
 from tests.fakes.outside import BackfillOutside, FakeCommit, Outside
@@ -139,7 +139,8 @@ def hand_over(
     """
     is_there = plan.number in out.plans and not plan.supersedes
     logs: tuple[BrokerPartition, ...] = ()
-    if plan.handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+    is_in_zookeeper = plan.commit.storage is OffsetsStorage.ZOOKEEPER
+    if plan.commit.state is CommitState.DONE and is_in_zookeeper:
         logs = plan.offsets_to_commit
     for log in () if is_there else logs:
         if out.owners.get(log) != name:

@@ -33,7 +33,15 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
 )
-from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult, Request, RunKeyRecord
+from etl.model.plans import (
+    CommitResult,
+    CommitState,
+    OffsetRange,
+    Plan,
+    RangeResult,
+    Request,
+    RunKeyRecord,
+)
 from etl.model.snapshot import (
     NO_CLAIMS,
     Claimed,
@@ -54,6 +62,10 @@ from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, BackfillOutside, Outside, leader_of
 
 _processes = itertools.count(1)
+
+
+def _done(plan: Plan) -> Plan:
+    return replace(plan, commit=plan.commit.in_state(CommitState.DONE))
 
 
 class Crash(BaseException):
@@ -294,7 +306,7 @@ class FakeWorld:
         def write() -> None:
             fake_ledger.replace_plan(self.outside, plan, ledger.newest_version, self.claims)
 
-        if not (ledger.newest and ledger.newest.handed_over):
+        if not (ledger.newest and ledger.newest.commit.state is CommitState.DONE):
             return self._handed_over("supersede", plan, write)
         self._do("supersede", write)
         return None
@@ -309,32 +321,34 @@ class FakeWorld:
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """See World."""
-        if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
+        planner = plan.commit.member
+        if planner is None or planner.membership is not Membership.COORDINATOR:
             return plan
-        if plan.is_open:
+        if plan.commit.state is CommitState.IN_DOUBT:
             refused: RejectedCommit | None = self._do(
                 "hand over", lambda: fake_group.commit_fenced(self.outside, plan)
             )
             if refused:
                 self._do("write void", lambda: fake_group.mark(self.outside, fake_group.void(plan)))
                 return refused
-            plan = replace(plan, handed_over=True)
+            plan = _done(plan)
         self._do("mark", lambda: fake_group.mark(self.outside, plan))
         return plan
 
     def fence(self, plan: Plan) -> None:
         """See World."""
-        assert plan.share
-        if plan.is_open:
+        assert plan.commit.member
+        is_in_doubt = plan.commit.state is CommitState.IN_DOUBT
+        if is_in_doubt:
             reject_other_offsets_storage(plan, self.outside.offsets_in)
-        member_id = plan.share.member_id
+        member_id = plan.commit.member.member_id
         self._do("fence", lambda: self.outside.group.end(member_id))
         found = (
-            commit_outcome(plan, self.outside.committed()) if plan.is_open else CommitOutcome.UNTOLD
+            commit_outcome(plan, self.outside.committed()) if is_in_doubt else CommitOutcome.UNTOLD
         )
         if found in (CommitOutcome.TAKEN, CommitOutcome.NOT_TAKEN):
             if found is CommitOutcome.TAKEN:
-                known = replace(plan, handed_over=True)
+                known = _done(plan)
             else:
                 known = fake_group.void(plan)
             self._do("write resolved commits", lambda: fake_group.mark(self.outside, known))
@@ -440,16 +454,17 @@ class FakeWorld:
     ) -> Mapping[BrokerPartition, Committed]:
         """See World; a few logs to a request, each request all or nothing."""
         wanted, moved = sorted(plan.offsets_to_move if logs is None else logs), {}
-        if plan.is_of_member and (logs is None or self._is_member):
+        is_of_member = plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER
+        if is_of_member and (logs is None or self._is_member):
             return self._commit_as_member(plan, wanted, is_own=logs is None)
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start : start + self._logs_per_request]
-            if plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
+            if plan.commit.storage is not OffsetsStorage.ZOOKEEPER:
                 self._do(
                     f"commit from {start}",
                     partial(fake_ledger.commit_in_kafka, self.outside, plan, some),
                 )
-                if plan.offsets_in is OffsetsStorage.DUAL:
+                if plan.commit.storage is OffsetsStorage.DUAL:
                     self._do(
                         "commit in ZooKeeper",
                         partial(fake_ledger.commit_in_zookeeper, self.outside, plan, some),
@@ -475,7 +490,7 @@ class FakeWorld:
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start : start + self._logs_per_request]
             commit: Callable[[], list[BrokerPartition]]
-            if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+            if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
                 commit = partial(fake_ledger.commit_owned, self.outside, plan, some, self._is_ours)
             elif is_own:
                 commit = partial(fake_group.commit_of_member, self.outside, plan, some)

@@ -30,7 +30,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
 )
-from etl.model.plans import OffsetRange, Plan
+from etl.model.plans import CommitState, OffsetRange, Plan, PlannedCommit
 from etl.run.live_services import PlanStore
 from tests.builders import plain_plan, plain_settings
 
@@ -76,8 +76,7 @@ class Driver:
             plain_plan(
                 ranges=tuple(OffsetRange(log, start, start + 10) for log, start in starts.items()),
                 seen=seen,
-                share=share,
-                handed_over=True,
+                commit=PlannedCommit(CommitState.DONE, member=share),
                 positions={log: start + 10 for log, start in starts.items()},
             )
         )
@@ -128,7 +127,8 @@ def test_after_an_offset_commit_the_commit_of_its_plan_moves_nothing(driver: Dri
 def test_what_a_plan_handed_over_in_kafka_moves_no_offset_here(driver: Driver) -> None:
     """A person cut it down to the part that was taken."""
     share = MemberAssignment("m-1", Membership.COORDINATOR, "range", 1, frozenset(LOGS))
-    plan = with_id(replace(driver.plan(), offsets_in=OffsetsStorage.KAFKA, share=share))
+    commit = PlannedCommit(CommitState.DONE, OffsetsStorage.KAFKA, share)
+    plan = with_id(replace(driver.plan(), commit=commit))
     store = PlanStore()
     store.settings, store.zookeeper, store.ledger, store._lock = (
         SETTINGS,
@@ -148,8 +148,10 @@ def test_what_a_plan_handed_over_in_kafka_moves_no_offset_here(driver: Driver) -
 def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_taken_all_the_same(
     driver: Driver,
 ) -> None:
-    stored = with_id(replace(driver.plan(), handed_over=False))
-    void, handed_over = replace(stored, is_void=True), replace(stored, handed_over=True)
+    plan = driver.plan()
+    stored = with_id(replace(plan, commit=plan.commit.in_state(CommitState.IN_DOUBT)))
+    void = replace(stored, commit=plan.commit.in_state(CommitState.REJECTED))
+    handed_over = replace(stored, commit=plan.commit.in_state(CommitState.DONE))
     driver.ledger.store_plan(stored)
     for known in (void, void, handed_over, handed_over):
         write_mark(driver.ledger, known)
@@ -231,7 +233,8 @@ def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_l
 
 
 def after_the_append(driver: Driver, logs: list[BrokerPartition] = LOGS) -> Plan:
-    return with_id(replace(driver.plan(logs), handed_over=None))
+    plan = driver.plan(logs)
+    return with_id(replace(plan, commit=plan.commit.after_append))
 
 
 def move(driver: Driver, plan: Plan) -> dict[BrokerPartition, Committed]:

@@ -27,7 +27,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
 )
-from etl.model.plans import Plan, PlanKind
+from etl.model.plans import CommitState, Plan, PlanKind, PlannedCommit
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
 from tests.fakes.coordinator import LEAVE, FakeCoordinator
 
@@ -51,9 +51,7 @@ def plan_of(*logs: BrokerPartition) -> Plan:
             ranges=(),
             positions=positions,
             seen=dict.fromkeys(logs, SEEN),
-            offsets_in=OffsetsStorage.KAFKA,
-            share=share,
-            handed_over=False,
+            commit=PlannedCommit(CommitState.IN_DOUBT, OffsetsStorage.KAFKA, share),
         )
     )
 

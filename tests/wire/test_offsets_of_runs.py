@@ -21,6 +21,7 @@ from etl.model.partitions import (
     Membership,
     OffsetsStorage,
 )
+from etl.model.plans import CommitState, PlannedCommit
 from etl.run.observe import GroupOffsets
 from tests.builders import plain_plan, plain_settings
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker
@@ -42,7 +43,9 @@ def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
     with FakeBroker() as broker:
         offsets = offsets_on(broker, "kafka")
         assert offsets.committed([LOG]) == {}
-        plan = with_id(plain_plan(positions={LOG: 42}, offsets_in=OffsetsStorage.KAFKA))
+        plan = with_id(
+            plain_plan(positions={LOG: 42}, commit=PlannedCommit(storage=OffsetsStorage.KAFKA))
+        )
         assert (
             offsets.commit(plan)
             == offsets.committed([LOG])
@@ -69,9 +72,9 @@ def test_after_an_append_only_the_plans_membership_commits_with_its_present_epoc
             return None if epoch is None else replace(share, generation=epoch)
 
         share = MemberAssignment("m-1", Membership.COORDINATOR, BY_COORDINATOR, 3, frozenset({LOG}))
-        plan = with_id(
-            plain_plan(positions={LOG: 42}, offsets_in=OffsetsStorage.KAFKA, share=share)
-        )
+        state = CommitState.AFTER_APPEND_AS_MEMBER
+        commit = PlannedCommit(state, OffsetsStorage.KAFKA, share)
+        plan = with_id(plain_plan(positions={LOG: 42}, commit=commit))
         moved = offsets_on(broker, "kafka").commit_of_member(
             plan, None, share=lambda: None, unbroken=unbroken, unsure=lambda: None
         )

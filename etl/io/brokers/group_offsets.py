@@ -295,7 +295,7 @@ class FencedOffsetCommit:
         partitions than a batch holds, and other errors of the coordinator.
         """
         logs = plan.offsets_to_commit
-        assignment = plan.share
+        assignment = plan.commit.member
         if not logs or assignment is None:
             return None
         self._reject_too_many(plan, logs)

@@ -31,7 +31,7 @@ from etl.ledger.documents import (
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import Plan, RunKeyRecord
+from etl.model.plans import CommitState, Plan, RunKeyRecord
 from etl.model.snapshot import (
     Claimed,
     ForeignCommit,
@@ -284,7 +284,7 @@ def write_mark(ledger: PlanLedger, plan: Plan) -> None:
         stored = parse_plan(payload, path=path)
         if stored.id != plan.id or not _may_change(stored, plan):
             break
-        if _commit_result(stored) == _commit_result(plan):
+        if stored.commit.state is plan.commit.state:
             return
         if ledger.documents.replace(path, render_plan(plan), version=version):
             return
@@ -300,15 +300,11 @@ def _may_change(stored: Plan, plan: Plan) -> bool:
 
     A success stays; a rejection may become a success.
     """
-    return (
-        stored.is_open
-        or _commit_result(stored) == _commit_result(plan)
-        or bool(stored.is_void and plan.handed_over)
-    )
-
-
-def _commit_result(plan: Plan) -> tuple[bool | None, bool]:
-    return plan.handed_over, plan.is_void
+    before = stored.commit.state
+    after = plan.commit.state
+    if before is CommitState.REJECTED and after is CommitState.DONE:
+        return True
+    return before is CommitState.IN_DOUBT or before is after
 
 
 def read_named_table(ledger: PlanLedger) -> NamedTable | None:

@@ -16,10 +16,12 @@ from etl.ledger.plan_document import parse_plan, plan_id, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed, MemberAssignment, Membership
 from etl.model.plans import (
     CommitResult,
+    CommitState,
     Loss,
     LossReason,
     OffsetRange,
     Plan,
+    PlannedCommit,
     RangeResult,
     ReadByOthers,
 )
@@ -112,9 +114,10 @@ def test_holes_of_two_lives_of_a_log_stay_apart() -> None:
 
 
 def test_a_plan_is_the_same_before_and_after_its_hand_over_and_another_one_without() -> None:
-    plan = with_id(plain_plan(positions={A: 9}, share=SHARE, handed_over=False))
-    done = replace(plan, handed_over=True)
-    assert plan_id(done) == plan.id != plan_id(replace(plan, handed_over=None))
+    commit = PlannedCommit(CommitState.IN_DOUBT, member=SHARE)
+    plan = with_id(plain_plan(positions={A: 9}, commit=commit))
+    done = replace(plan, commit=commit.in_state(CommitState.DONE))
+    assert plan_id(done) == plan.id != plan_id(replace(plan, commit=commit.after_append))
     assert [parse_plan(render_plan(one), path="") for one in (plan, done)] == [plan, done]
 
 
@@ -122,9 +125,11 @@ def test_a_handed_over_plan_moves_the_offsets_of_its_share_when_it_is_stored_and
     None
 ):
     plan = plain_plan(
-        positions={A: 9, B: 7}, seen={A: Committed(4, 1), B: Committed(3, 1)}, share=SHARE
+        positions={A: 9, B: 7},
+        seen={A: Committed(4, 1), B: Committed(3, 1)},
+        commit=PlannedCommit(CommitState.AFTER_APPEND_AS_MEMBER, member=SHARE),
     )
     assert (plan.offsets_to_commit, plan.offsets_to_move) == ((), (A,))
-    for reported in (False, True):
-        handed = replace(plan, handed_over=reported)
+    for state in (CommitState.IN_DOUBT, CommitState.DONE):
+        handed = replace(plan, commit=plan.commit.in_state(state))
         assert (handed.offsets_to_commit, handed.offsets_to_move) == ((A,), ())

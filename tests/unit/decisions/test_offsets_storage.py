@@ -21,7 +21,7 @@ from etl.decide.offsets import (
 from etl.errors import OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
-from etl.model.plans import Plan
+from etl.model.plans import Plan, PlannedCommit
 from etl.settings.choices import OnOffsetChanged
 from tests.builders import plain_plan
 
@@ -37,7 +37,7 @@ def plan_at(storage: OffsetsStorage, seen: Committed, position: int = 800) -> Pl
             ranges=(),
             positions={LOG: position},
             seen={LOG: seen},
-            offsets_in=storage,
+            commit=PlannedCommit(storage=storage),
         )
     )
 
@@ -233,7 +233,7 @@ def test_a_new_storage_gets_the_offsets_unless_another_client_committed_there(
         DUAL: both(in_zookeeper(500), in_kafka(500)),
     }[was]
     plan = as_if_stored_in(now, plan_at(was, seen))
-    assert plan.offsets_in is now
+    assert plan.commit.storage is now
     there = {
         ZOOKEEPER: in_zookeeper(800, 4),
         KAFKA: NOTHING_COMMITTED,

@@ -13,7 +13,7 @@ import pytest
 from etl.decide.next_step import Action, plan_superseding, steps_ahead
 from etl.errors import BrokerUnreachable, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, OffsetsStorage
-from etl.model.plans import Loss, LossReason, ReadByOthers
+from etl.model.plans import CommitState, Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
@@ -129,7 +129,7 @@ def test_offsets_are_committed_after_the_append_by_the_membership_of_the_plan(
         "leave",
     ]
     plan = outside.newest_plan()
-    assert plan is not None and plan.is_of_member and plan.share
+    assert plan is not None and plan.commit.member
 
 
 @both_places
@@ -347,7 +347,7 @@ def test_what_a_preview_foresees_is_what_a_run_does_with_a_plan_that_is_left(
     assert (left.action, own.action) == (Action.REPLAY, Action.STORE)
     assert (
         own.plan
-        and own.plan.is_of_member
+        and own.plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER
         and [(r.from_offset, r.until_offset) for r in own.plan.ranges] == [(5, 7), (3, 5)]
     )
 
@@ -393,7 +393,7 @@ def test_a_command_hands_its_plan_over_as_it_is_stored_and_the_next_run_executes
     run(outside, [A, B])
     grow(outside, 2, 2)
     plan = set_to(outside, member_of(ZOOKEEPER), share=[A, B], b=4)
-    assert plan and plan.handed_over and offset_of(outside, B) == 4
+    assert plan and plan.commit.state is CommitState.DONE and offset_of(outside, B) == 4
     run(outside, [A, B])
     assert [offset_of(outside, log) for log in (A, B)] == [7, 5] and len(
         outside.rows()

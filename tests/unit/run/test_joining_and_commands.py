@@ -37,7 +37,7 @@ from etl.model.partitions import (
     Membership,
     OffsetsStorage,
 )
-from etl.model.plans import Loss, LossReason, ReadByOthers
+from etl.model.plans import CommitState, Loss, LossReason, PlannedCommit, ReadByOthers
 from etl.model.snapshot import Ledger, Supersede, UpToDate
 from etl.report.run_progress import Outcome
 from etl.run.backfill import Beginning, estimate_backfill
@@ -123,8 +123,8 @@ def test_a_set_offset_moves_with_the_plan_and_those_of_others_stay_and_are_named
     before = outside.offsets[A]
     grow(outside, 1, 1)
     plan = set_to(outside, SETTINGS, share=[A, B], b=8)
-    assert plan and (plan.handed_over, plan.offsets_to_move, plan.offsets_to_commit) == (
-        True,
+    assert plan and (plan.commit.state, plan.offsets_to_move, plan.offsets_to_commit) == (
+        CommitState.DONE,
         (),
         (B,),
     )
@@ -221,7 +221,9 @@ def test_a_log_accepted_as_another_moves_its_offset_with_the_plan_only_if_it_is_
     with pytest.raises(Owned, match="assigned to no known member of the group"):
         accept(outside, "clicks", settings=SETTINGS, share=[B])
     plan = accept(outside, "clicks", settings=SETTINGS, share=[A, B])
-    assert plan.handed_over and [outside.offsets[log][0] for log in (A, B)] == [0, 0]
+    assert plan.commit.state is CommitState.DONE and [
+        outside.offsets[log][0] for log in (A, B)
+    ] == [0, 0]
     run(outside, [A, B])
     run(outside, [A, B])
     assert [outside.offsets[log][0] for log in (A, B)] == [4, 2] and len(
@@ -267,7 +269,8 @@ def test_a_replay_moves_no_offset_of_others() -> None:
         reason="r",
         now_ms=1,
     )
-    assert (plan.handed_over, plan.offsets_to_move, plan.read_by_others) == (None, (), ())
+    commit = plan.commit.state
+    assert (commit, plan.offsets_to_move, plan.read_by_others) == (CommitState.AFTER_APPEND, (), ())
 
 
 def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on() -> None:
@@ -513,14 +516,15 @@ def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were
 def test_a_pipeline_with_a_possibly_committed_plan_outside_the_table_is_not_inherited() -> None:
     other = old_pipeline()
     assert other.plan
-    left = replace(other.plan, number=other.number + 1, handed_over=False)
-    for handed_over in (left, replace(left, handed_over=True)):
+    commit = PlannedCommit(CommitState.IN_DOUBT)
+    left = replace(other.plan, number=other.number + 1, commit=commit)
+    for handed_over in (left, replace(left, commit=PlannedCommit(CommitState.DONE))):
         with pytest.raises(NeedsDecision, match="no other member reads its ranges"):
             reject_unfinished_predecessor(other, handed_over, {})
     for is_none in (
         None,
-        replace(left, is_void=True),
-        replace(left, handed_over=None),
+        replace(left, commit=PlannedCommit(CommitState.REJECTED)),
+        replace(left, commit=PlannedCommit()),
         replace(left, number=other.number),
     ):
         reject_unfinished_predecessor(other, is_none, {})
@@ -534,10 +538,7 @@ def test_a_pipeline_with_a_void_plan_and_its_commit_metadata_is_not_inherited_ei
     void = replace(
         other.plan,
         number=other.number + 1,
-        handed_over=False,
-        is_void=True,
-        share=share,
-        offsets_in=OffsetsStorage.KAFKA,
+        commit=PlannedCommit(CommitState.REJECTED, OffsetsStorage.KAFKA, share),
     )
     seen = {A: Committed(void.positions[A], None, void.word)}
     with pytest.raises(
@@ -557,20 +558,20 @@ def test_a_pipeline_with_a_void_plan_and_its_commit_metadata_is_not_inherited_ei
 
 
 @pytest.mark.parametrize(
-    ("is_void", "why"),
+    ("state", "why"),
     [
-        (True, "its offset commit was rejected"),
-        (False, "its offset commit is in doubt. .* which settles the commit"),
+        (CommitState.REJECTED, "its offset commit was rejected"),
+        (CommitState.IN_DOUBT, "its offset commit is in doubt. .* which settles the commit"),
     ],
 )
 def test_a_command_reports_the_known_state_of_a_stored_plans_commit(
-    is_void: bool, why: str
+    state: CommitState, why: str
 ) -> None:
     outside = handed_over_and_left()
     plan = outside.newest_plan()
     assert plan
     with pytest.raises(NeedsDecision, match=why):
-        reject_replacing(replace(plan, handed_over=False, is_void=is_void))
+        reject_replacing(replace(plan, commit=plan.commit.in_state(state)))
 
 
 def test_a_log_truncated_below_others_reads_is_not_read_by_both_at_any_group_offset() -> None:

@@ -22,7 +22,7 @@ from etl.decide.restore_ledger import find_lost_part
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, OffsetsStorage
-from etl.model.plans import ReadByOthers
+from etl.model.plans import CommitState, ReadByOthers
 from etl.model.snapshot import Table
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
@@ -108,8 +108,8 @@ def test_offsets_move_by_one_commit_after_the_plan_and_before_the_first_fetch() 
 
     def look() -> None:
         plan = outside.newest_plan()
-        assert plan is not None and plan.handed_over and plan.share
-        seen.append((dict(outside.kept), f"{plan.number}:{plan.id}", plan.share.generation))
+        assert plan is not None and plan.commit.state is CommitState.DONE and plan.commit.member
+        seen.append((dict(outside.kept), f"{plan.number}:{plan.id}", plan.commit.member.generation))
 
     report = run(outside, LOGS, at=once("fetch", BEFORE, look))
     kept, word, generation = seen[0]
@@ -119,7 +119,11 @@ def test_offsets_move_by_one_commit_after_the_plan_and_before_the_first_fetch() 
         3,
         set(),
     )
-    assert report.plan is not None and report.plan.handed_over and len(outside.rows()) == 12
+    assert (
+        report.plan is not None
+        and report.plan.commit.state is CommitState.DONE
+        and len(outside.rows()) == 12
+    )
 
 
 @pytest.mark.parametrize("theirs", [A, B])
@@ -235,7 +239,8 @@ def test_a_void_plan_with_its_commit_metadata_was_committed() -> None:
     assert late is not None
 
     def lands() -> None:
-        assert (found := outside.newest_plan()) is not None and found.is_void
+        assert (found := outside.newest_plan()) is not None
+        assert found.commit.state is CommitState.REJECTED
         outside.kept.update(
             {log: (late.positions[log], late.word) for log in late.offsets_to_commit}
         )
@@ -243,7 +248,7 @@ def test_a_void_plan_with_its_commit_metadata_was_committed() -> None:
     report = run(outside, [A, B], at=once("write resolved commits", AFTER, lands))
     assert outcomes(report)[0] is Outcome.PLAN_RESUMED and len(outside.rows()) == 16
     newest = outside.newest_plan()
-    assert newest is not None and newest.handed_over and not newest.is_void
+    assert newest is not None and newest.commit.state is CommitState.DONE
     reject_broken(outside, others)
 
 
@@ -290,7 +295,7 @@ def test_a_rejected_commit_is_void_and_the_next_plan_has_the_partitions_owned_th
             voids.append(outside.newest_plan())
 
     report = run(outside, [A, B], [B], at=watching)
-    assert [plan.is_void for plan in voids if plan] == [True]
+    assert [plan.commit.state for plan in voids if plan] == [CommitState.REJECTED]
     assert outcomes(report) == [
         Outcome.REBALANCED,
         Outcome.PLAN_SUPERSEDED,
@@ -455,7 +460,7 @@ def test_offsets_of_a_former_storage_are_not_reported_as_moved() -> None:
         match="group.offsets_storage is kafka now, and was zookeeper when plan 1 was made",
     ) as elsewhere:
         state_after_plan(
-            replace(plan, offsets_in=OffsetsStorage.ZOOKEEPER),
+            replace(plan, commit=replace(plan.commit, storage=OffsetsStorage.ZOOKEEPER)),
             {},
             [A, B],
             {},
@@ -507,11 +512,8 @@ def test_the_document_of_a_plan_contains_the_state_of_its_commit_and_its_id_does
     )
     (stored,), marked = left_behind_by, outside.newest_plan()
     assert stored is not None and marked is not None
-    assert (stored.is_open, marked.is_open, replace(stored, handed_over=True)) == (
-        True,
-        False,
-        marked,
-    )
+    assert stored.commit.state is CommitState.IN_DOUBT
+    assert replace(stored, commit=stored.commit.in_state(CommitState.DONE)) == marked
 
 
 @pytest.mark.parametrize("instance_id", [None, "static"])

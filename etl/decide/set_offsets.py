@@ -48,6 +48,7 @@ from etl.decide.recreated_or_truncated import (
     tails_to_record,
 )
 from etl.decide.replay import backfill_command, replay_command
+from etl.decide.reservations import intersect_intervals
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.partitions import (
@@ -284,13 +285,19 @@ def reject_loaded(
         for one in reservations:
             if one.incarnation_of(move.log) == incarnation:
                 held += [(one.name, part) for part in one.stretches.get(move.log, ())]
-        parts = loaded.get(move.log, ())
+        parts: Sequence[tuple[int, int]] | None = loaded.get(move.log, ())
+        free_from = loaded_until
         if loaded_until is None:
-            action = _load_otherwise(move, move.from_offset, None, held, incarnation)
-        else:
-            action = _load_otherwise(move, loaded_until, parts, held, incarnation)
-        if loaded_until is not None and loaded_until < move.from_offset:
-            action += f". From {loaded_until} on nothing was loaded: --to {loaded_until}"
+            reserved_until = _reserved_until(move, [part for _, part in held], count)
+            free_from = reserved_until
+            if reserved_until is None:
+                parts = None
+        until = move.from_offset
+        if loaded_until is not None:
+            until = loaded_until
+        action = _load_otherwise(move, until, parts, held, incarnation)
+        if free_from is not None and free_from < move.from_offset:
+            action += f". From {free_from} on nothing was loaded: --to {free_from}"
         raise NeedsDecision(message, **move.log.place, offset=move.to_offset, action=action)
 
 
@@ -348,6 +355,18 @@ def _load_otherwise(
         )
     sentences[-1] += f"; the position stays at {move.from_offset}"
     return ". ".join(sentences)
+
+
+def _reserved_until(move: Move, reserved: Sequence[tuple[int, int]], rows: int) -> int | None:
+    """Return the end of the offsets of backfills among those that would be read again.
+
+    None if they are fewer than the rows: then rows of other offsets are there, too.
+    """
+    interval = [(move.to_offset, move.from_offset)]
+    parts = intersect_intervals(interval, reserved)
+    if sum(until - start for start, until in parts) < rows:
+        return None
+    return max((until for _, until in parts), default=None)
 
 
 def _loaded_until(move: Move, loaded: Iterable[tuple[int, int]]) -> int | None:

@@ -158,6 +158,22 @@ def test_offsets_of_a_backfill_are_for_no_replay(loaded: list[tuple[int, int]]) 
     )
 
 
+def test_rows_of_a_backfill_alone_leave_the_offsets_after_them_free() -> None:
+    old = Reservation("old", {A: ((0, 50),)}, {}, "from 0 until 50 of clicks:0", 0)
+    with pytest.raises(NeedsDecision, match="holds 20 rows of these offsets") as refused:
+        reject_loaded((Move(A, 100, 30),), {}, {A: 20}, (old,))
+    assert refused.value.action == (
+        "Offsets 50 to 100 were never loaded, and a backfill loads them: `etl backfills run CONF "
+        "NAME -p clicks:0 --from 50 --until 100`. Backfill old has loaded offsets 30 to 50, or "
+        "will load them; the position stays at 100. From 50 on nothing was loaded: --to 50"
+    )
+    with pytest.raises(NeedsDecision) as refused:
+        reject_loaded((Move(A, 100, 30),), {}, {A: 21}, (old,))
+    assert "Only a replay reads such offsets (clicks:0:50-100) again" in refused.value.action, (
+        "one row more than the backfill has offsets there"
+    )
+
+
 @pytest.mark.parametrize(("to", "what"), [(31, "which has 2 to 30"), (1, "which has 2 to 30")])
 def test_an_offset_that_the_log_does_not_have_is_refused(to: int, what: str) -> None:
     outside = loaded()

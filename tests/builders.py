@@ -7,12 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartition, PartitionOffsets
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerFamily,
+    BrokerPartition,
+    ClusterIdentity,
+    PartitionOffsets,
+)
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Ledger, Snapshot
 from etl.settings.load import parse_settings
 from etl.settings.secrets import Section
 from etl.settings.sections import Settings
+
+
+def kafka_named(name: str, id: str | None = None) -> ClusterIdentity:
+    """A cluster of Kafka."""
+    return ClusterIdentity(BrokerFamily.KAFKA, name, id)
 
 
 def plain_plan(number: int = 1, **changes: Any) -> Plan:
@@ -24,8 +35,7 @@ def plain_plan(number: int = 1, **changes: Any) -> Plan:
         uid="u",
         kind=PlanKind.INGEST,
         created_at_ms=1,
-        dialect=BrokerFamily.KAFKA,
-        cluster="c",
+        cluster=kafka_named("c"),
         shape="s",
         ranges=(),
         positions={},
@@ -37,7 +47,7 @@ def plain_plan(number: int = 1, **changes: Any) -> Plan:
 def plain_snapshot(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: Any) -> Snapshot:
     """These logs, and nothing else anywhere."""
     found = Snapshot(
-        cluster="c",
+        cluster=kafka_named("c"),
         extents={log: PartitionOffsets(*extent) for log, extent in extents.items()},
         leaders={},
         leaderless=frozenset(),

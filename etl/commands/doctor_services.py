@@ -374,11 +374,11 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
     ) as client:
         metadata = client.describe_when_known(None, wait_s=_METADATA_WAIT_S)
         findings.metadata = discovery.with_known(client, metadata, topics_to_find)
-    cluster_name = discovery.name_of(findings.metadata, newest)
-    if cluster_name.cluster_id:
-        description = f"{cluster_name.name} (name in the conf), id {cluster_name.cluster_id}"
+    identity = discovery.identity_of(findings.metadata, newest)
+    if identity.id:
+        description = f"{identity.name} (name in the conf), id {identity.id}"
     else:
-        description = f"id {cluster_name.name}"
+        description = f"id {identity.name}"
     brokers = len(findings.metadata.brokers)
     yield ok(name, f"{description}; brokers: {brokers}, topics: {len(findings.metadata.topics)}")
 

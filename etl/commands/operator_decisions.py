@@ -763,7 +763,7 @@ def _last_plan_in_table(settings: Settings, found: NamedTable, ledger: Ledger) -
     if table is None or ledger.newest is None:
         return None
     return table.transaction_version(
-        app_id_of(ledger.newest.cluster, settings.group.id, settings.pipeline)
+        app_id_of(ledger.newest.cluster.name, settings.group.id, settings.pipeline)
     )
 
 

@@ -136,9 +136,9 @@ def _reject_other_brokers(
     Raises SettingsError or NeedsDecision. Under another cluster name, only equal topic ids prove
     that the cluster is the same.
     """
-    if plan.dialect is not settings.source.broker_type:
+    if plan.cluster.family is not settings.source.broker_type:
         raise SettingsError(
-            f"The {name_of(app_id)} has loaded from {plan.dialect.value} brokers: their offsets "
+            f"The {name_of(app_id)} has loaded from {plan.cluster.family.value} brokers: their offsets "
             "and row keys are different",
             key="--predecessor",
             action="Check the pipeline's name, and source.broker_type. Brokers of another type "
@@ -155,11 +155,11 @@ def _reject_other_brokers(
             "Set another table.path: offsets of one cluster have no meaning on another, and their "
             "rows could not be distinguished"
         )
-        if not plan.cluster_id:
-            action += f"; {name_put_back(plan.cluster)}"
+        if not plan.cluster.id:
+            action += f"; {name_put_back(plan.cluster.name)}"
         raise NeedsDecision(
-            f"The rows of this topic in the table are of cluster {plan.cluster}, and this one is "
-            f"{snapshot.cluster}",
+            f"The rows of this topic in the table are of cluster {plan.cluster.name}, and this one is "
+            f"{snapshot.cluster.name}",
             topic=topic,
             action=action,
         )
@@ -296,7 +296,7 @@ def plan_inheritance(
     other = predecessor.other
     own = _own_progress(state, snapshot, other)
     last = own.last
-    own_app_id = app_id_of(snapshot.cluster, settings.group.id, settings.pipeline)
+    own_app_id = app_id_of(snapshot.cluster.name, settings.group.id, settings.pipeline)
     own_incarnations: Mapping[BrokerPartition, int] = {}
     if last:
         own_incarnations = last.incarnations
@@ -372,7 +372,6 @@ def plan_inheritance(
         uid=uid,
         kind=PlanKind.TAKE_OVER,
         created_at_ms=now_ms,
-        dialect=settings.source.broker_type,
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=(),
@@ -398,7 +397,6 @@ def plan_inheritance(
         leader_epochs=leader_epochs,
         record_epochs=batch_epochs,
         incarnations=incarnations,
-        cluster_id=snapshot.cluster_id,
         commit=PlannedCommit(storage=snapshot.offsets_in),
         time_zone=time_zone,
         rows_before=inherited_rows(last, other.plan, snapshot),

@@ -129,9 +129,9 @@ def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
     Raises SettingsError.
     """
     broker_type = settings.source.broker_type
-    if plan is not None and plan.dialect is not broker_type:
+    if plan is not None and plan.cluster.family is not broker_type:
         message = (
-            f"This pipeline has loaded from {plan.dialect.value} brokers, "
+            f"This pipeline has loaded from {plan.cluster.family.value} brokers, "
             f"but source.broker_type is {broker_type.value}: offsets of one mean nothing on the "
             "other, and rows of both have different keys"
         )

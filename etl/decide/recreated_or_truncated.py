@@ -31,7 +31,9 @@ from dataclasses import dataclass
 from etl.errors import NeedsDecision, PartitionTruncated, SettingsError, TopicRecreated
 from etl.ledger.registrations import CREATION_ID
 from etl.model.partitions import (
+    BrokerFamily,
     BrokerPartition,
+    ClusterIdentity,
     Lineage,
     PartitionOffsets,
     Tail,
@@ -658,24 +660,14 @@ _CHECK_CLUSTER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterName:
-    """A cluster's name, and its id in addition."""
-
-    name: str
-    cluster_id: str | None = None
-    """The id that the brokers report, or reported for the newest plan; None if it is the name, or
-    was never reported.
-    """
-
-
-def cluster_name(
+def cluster_identity(
     newest: Plan | None,
     reported: str | None,
     assumed: str | None,
     is_in_table: Callable[[str], bool],
-) -> ClusterName:
-    """Return the name of a pipeline's cluster.
+    family: BrokerFamily,
+) -> ClusterIdentity:
+    """Return name and id of a pipeline's cluster.
 
     `reported`: the id that brokers report; `assumed`: the conf's name of the cluster.
     `is_in_table`: whether the table has commits under a name; called if the ledger has no plan and
@@ -683,24 +675,26 @@ def cluster_name(
     than the newest plan's.
     """
     if newest is not None:
-        return _as_planned(newest, reported, assumed)
+        return _as_planned(newest, reported, assumed, family)
     if reported is None:
         action = "Set source.assume_cluster_id to a name of the cluster"
-        return ClusterName(_assumed_name(assumed, action))
+        return ClusterIdentity(family, _assumed_name(assumed, action))
     if assumed and assumed != reported and is_in_table(assumed) and not is_in_table(reported):
-        return ClusterName(assumed, reported)
-    return ClusterName(reported)
+        return ClusterIdentity(family, assumed, reported)
+    return ClusterIdentity(family, reported)
 
 
 def is_same_cluster(plan: Plan, snapshot: Snapshot, assumed: str | None) -> bool:
     """True if a plan of any pipeline is of the observed cluster: by ids if known, else by names."""
-    if plan.cluster == snapshot.cluster:
-        if plan.cluster_id is None or snapshot.cluster_id is None:
+    planned = plan.cluster
+    observed = snapshot.cluster
+    if planned.name == observed.name:
+        if planned.id is None or observed.id is None:
             return True
-        return plan.cluster_id == snapshot.cluster_id
-    if plan.cluster_id is not None:
-        return plan.cluster_id in (snapshot.cluster, snapshot.cluster_id)
-    return plan.cluster in (snapshot.cluster_id, assumed)
+        return planned.id == observed.id
+    if planned.id is not None:
+        return planned.id in (observed.name, observed.id)
+    return planned.name in (observed.id, assumed)
 
 
 def name_put_back(cluster: str) -> str:
@@ -711,9 +705,11 @@ def name_put_back(cluster: str) -> str:
     )
 
 
-def _as_planned(newest: Plan, reported: str | None, assumed: str | None) -> ClusterName:
-    name = newest.cluster
-    known_id = newest.cluster_id
+def _as_planned(
+    newest: Plan, reported: str | None, assumed: str | None, family: BrokerFamily
+) -> ClusterIdentity:
+    name = newest.cluster.name
+    known_id = newest.cluster.id
     if reported is None:
         action = (
             f"Set `source.assume_cluster_id: {name}` in the conf, the name under which the "
@@ -721,7 +717,7 @@ def _as_planned(newest: Plan, reported: str | None, assumed: str | None) -> Clus
         )
         assumed = _assumed_name(assumed, action)
     if name == reported:
-        return ClusterName(name)
+        return ClusterIdentity(family, name)
     if name != assumed:
         message = (
             f"The newest plan is of cluster {name}, "
@@ -737,7 +733,7 @@ def _as_planned(newest: Plan, reported: str | None, assumed: str | None) -> Clus
         raise NeedsDecision(message, key="source.assume_cluster_id", action=_CHECK_CLUSTER)
     # Brokers that are upgraded begin to report an id one after the other: plans keep the name and
     # record the id too, which reveals brokers of another cluster under the same name.
-    return ClusterName(name, reported or known_id)
+    return ClusterIdentity(family, name, reported or known_id)
 
 
 def _assumed_name(assumed: str | None, action: str) -> str:

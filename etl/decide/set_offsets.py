@@ -452,7 +452,7 @@ def plan_set(
         log_starts=log_starts,
         leader_epochs=leader_epochs_to_record(old, snapshot, set_now),
         tails=tails,
-        cluster_id=snapshot.cluster_id,
+        cluster=replace(old.cluster, id=snapshot.cluster.id),
         commit=PlannedCommit(storage=snapshot.offsets_in),
         closes=False,
         read_by_others=metadata_named_by_command(stands.state),

@@ -45,6 +45,7 @@ from etl.model.partitions import (
     Broker,
     BrokerFamily,
     BrokerPartition,
+    ClusterIdentity,
     Committed,
     Leader,
     MemberAssignment,
@@ -122,8 +123,8 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "uid": plan.uid,
         "kind": _KIND_TEXTS[plan.kind],
         "created_at_ms": plan.created_at_ms,
-        "dialect": plan.dialect.value,
-        "cluster": plan.cluster,
+        "dialect": plan.cluster.family.value,
+        "cluster": plan.cluster.name,
         "shape": plan.shape,
         "table_id": plan.table_id,
         "topic_ids": dict(plan.topic_ids),
@@ -143,7 +144,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
     }
     rare = {
         "table_version": plan.table_version,
-        "cluster_id": plan.cluster_id,
+        "cluster_id": plan.cluster.id,
         "creation_ids": dict(plan.creation_ids) or None,
         "generations": _generations_content(plan, brokers),
         "closes": plan.closes or None,
@@ -351,8 +352,9 @@ def plan_of(document: dict[str, Any]) -> Plan:
         uid=document["uid"],
         kind=_KINDS[document["kind"]],
         created_at_ms=document["created_at_ms"],
-        dialect=BrokerFamily(document["dialect"]),
-        cluster=document["cluster"],
+        cluster=ClusterIdentity(
+            BrokerFamily(document["dialect"]), document["cluster"], document.get("cluster_id")
+        ),
         shape=document["shape"],
         table_id=document["table_id"],
         topic_ids=document["topic_ids"],
@@ -380,7 +382,6 @@ def plan_of(document: dict[str, Any]) -> Plan:
         tails=_tails(document, logs, positions),
         log_topic_ids=_parse_known(document.get("log_topic_ids", ()), logs),
         creation_ids=document.get("creation_ids", {}),
-        cluster_id=document.get("cluster_id"),
         bounds=parse_bounds(document.get("bounds")),
         key_ends=_key_ends(document, logs, positions),
         stood=_parse_known(document.get("stood", ()), logs),

@@ -518,6 +518,19 @@ class GroupProtocol(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterIdentity:
+    """Which cluster offsets are of."""
+
+    family: BrokerFamily
+    name: str
+    """Kafka's cluster id, or the conf's name for the cluster where brokers have none."""
+    id: str | None = None
+    """The id that the brokers report, or reported for the newest plan; None if it is the name, or
+    was never reported (`etl.decide.recreated_or_truncated`).
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class MemberAssignment:
     """The partitions that a group member owns after a rebalance."""
 

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from etl.model.partitions import (
-    BrokerFamily,
     BrokerPartition,
+    ClusterIdentity,
     Committed,
     Leader,
     Lineage,
@@ -337,9 +337,7 @@ class Plan:
     """Random id of the pipeline, made with its first plan."""
     kind: PlanKind
     created_at_ms: int
-    dialect: BrokerFamily
-    cluster: str
-    """Kafka's cluster id, or the conf's name for the cluster where brokers have none."""
+    cluster: ClusterIdentity
     shape: str
     """Hash of the settings that shape rows: isolation, transform, partitioning."""
     ranges: tuple[OffsetRange, ...]
@@ -414,10 +412,6 @@ class Plan:
     key_ends: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
     """With a run key: partitions that the plan does not read up to the key's bound, and the bound.
     A cap ended it earlier, or the partition was unreadable; None: never readable, bound unknown.
-    """
-    cluster_id: str | None = None
-    """Cluster id that the brokers report, in addition to the conf's name. The name was needed when
-    they reported none (`decide.recreated_or_truncated`).
     """
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: number of rows of each partition in its ranges when it was planned."""

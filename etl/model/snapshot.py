@@ -15,6 +15,7 @@ from enum import Enum
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
+    ClusterIdentity,
     Committed,
     EpochEnd,
     Leader,
@@ -400,7 +401,7 @@ class Ledger:
 class Snapshot:
     """What brokers, ledger and table held at the start of a run. Decisions use nothing else."""
 
-    cluster: str
+    cluster: ClusterIdentity
     extents: Mapping[BrokerPartition, PartitionOffsets]
     leaders: Mapping[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
@@ -446,8 +447,6 @@ class Snapshot:
     """Ids of the topics' znodes, also if brokers report topic ids (`Plan.creation_ids`)."""
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
     """Where `committed` was read."""
-    cluster_id: str | None = None
-    """The id of a cluster that goes by the conf's name (`etl.decide.recreated_or_truncated`)."""
     asked: ResolvedRequest | None = None
     """None: nothing in addition to the conf."""
     claims: Reservations = NO_CLAIMS

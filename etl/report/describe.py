@@ -152,11 +152,12 @@ def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
 
     Until then the conf names the cluster. `newest`: the plan before.
     """
-    if plan.cluster_id is None or newest is None or newest.cluster_id == plan.cluster_id:
+    cluster = plan.cluster
+    if cluster.id is None or newest is None or newest.cluster.id == cluster.id:
         return None
     return (
-        f"Brokers report the cluster id {plan.cluster_id} now. The pipeline keeps the name "
-        f"{plan.cluster}; keep source.assume_cluster_id in the conf"
+        f"Brokers report the cluster id {cluster.id} now. The pipeline keeps the name "
+        f"{cluster.name}; keep source.assume_cluster_id in the conf"
     )
 
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from etl.decide.recreated_or_truncated import ClusterName, cluster_name
+from etl.decide.recreated_or_truncated import cluster_identity
 from etl.decide.table_changes import app_id_of
 from etl.errors import BrokerUnreachable, Meaning
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
@@ -38,7 +38,7 @@ from etl.io.zookeeper.ledger_side_documents import read_pauses
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.broker_types import release_name
 from etl.kafka.request_values import ClusterMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition
+from etl.model.partitions import Broker, BrokerPartition, ClusterIdentity
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause
 from etl.settings.choices import split_address
@@ -245,8 +245,8 @@ class Discovery:
             PlanLedger(self._zookeeper, self._settings.group.id, self._settings.pipeline)
         )
 
-    def name_of(self, metadata: ClusterMetadata, newest: Plan | None) -> ClusterName:
-        """Return the cluster's name by the ledger's newest plan; raises as `cluster_name`, and
+    def identity_of(self, metadata: ClusterMetadata, newest: Plan | None) -> ClusterIdentity:
+        """Return name and id of the cluster by the ledger's newest plan; raises as `cluster_identity`, and
         NotOurTable or TableUnreachable if the table is read.
         """
         reported = metadata.cluster_id
@@ -255,7 +255,8 @@ class Discovery:
         if not reported and has_brokers:
             reported = read_cluster_id(self._zookeeper)
         assumed = self._settings.source.assume_cluster_id
-        return cluster_name(newest, reported, assumed, self._is_in_table)
+        family = self._settings.source.broker_type
+        return cluster_identity(newest, reported, assumed, self._is_in_table, family)
 
     def _is_in_table(self, cluster: str) -> bool:
         from etl.io.delta.loaded_plans import holds_commits

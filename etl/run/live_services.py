@@ -538,7 +538,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return self._saw(self._observer.observe_ledgers())
 
     def _saw(self, seen: ObservedState) -> Snapshot:
-        self._cluster_name = seen.snapshot.cluster
+        self._cluster_name = seen.snapshot.cluster.name
         self._seen_ledger = seen.snapshot.ledger
         self._pipelines_version = seen.pipelines_version
         self.claims.saw(seen)
@@ -697,7 +697,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         name.
         """
         if ledger.newest:
-            self._cluster_name = ledger.newest.cluster
+            self._cluster_name = ledger.newest.cluster.name
         return observe_table(self.settings, self.app_id, ledger)
 
     def spark(self) -> SparkSession:

@@ -23,7 +23,7 @@ from etl.decide.reconcile import (
     reject_null_partition_value,
     reject_other_broker_type,
 )
-from etl.decide.recreated_or_truncated import ClusterName, end_places, epochs_to_ask, known_places
+from etl.decide.recreated_or_truncated import end_places, epochs_to_ask, known_places
 from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.decide.set_offsets import paused_logs
@@ -331,9 +331,9 @@ class Observer:
         newest = ledger.newest
         is_live = self._backfill is None
         if newest:
-            called = ClusterName(newest.cluster, newest.cluster_id)
+            called = newest.cluster
         else:
-            called = self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
+            called = self._discovery.identity_of(ClusterMetadata(None, {}, {}), None)
         logs: set[BrokerPartition] = set()
         if is_live:
             logs |= self._group.logs_with_offsets(admits)
@@ -361,8 +361,7 @@ class Observer:
             other_pipelines = self._ledger.other_pipelines()
         return ObservedState(
             Snapshot(
-                cluster=called.name,
-                cluster_id=called.cluster_id,
+                cluster=called,
                 extents={},
                 leaders={},
                 leaderless=frozenset(read),
@@ -438,7 +437,7 @@ class Observer:
                 read=read,
             )
             reject_null_partition_value(self._settings, metadata.topics)
-            called = self._discovery.name_of(metadata, ledger.newest)
+            called = self._discovery.identity_of(metadata, ledger.newest)
             logs = []
             for topic in metadata.topics.values():
                 for partition in topic.partitions:
@@ -503,8 +502,7 @@ class Observer:
                 live_consumers = (*self._group.live_consumers(), *live_in_kafka)
             creation_ids = self._discovery.creation_ids(metadata)
             snapshot = Snapshot(
-                cluster=called.name,
-                cluster_id=called.cluster_id,
+                cluster=called,
                 extents=found.extents,
                 leaders=found.leaders,
                 leaderless=found.leaderless,

@@ -43,7 +43,7 @@ def close_stored_plan(services: LiveServices, reason: str) -> Plan | None:
         stored = ledger.newest
         if stored is None or opened is None or stored.table_id != id_of(opened):
             return None
-        app_id = app_id_of(stored.cluster, settings.group.id, settings.pipeline)
+        app_id = app_id_of(stored.cluster.name, settings.group.id, settings.pipeline)
         in_table = opened.transaction_version(app_id) or 0
         if in_table == stored.number and ledger.applied is None:
             _adopt_plan_of_table(services, stored, app_id)

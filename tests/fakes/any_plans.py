@@ -9,6 +9,7 @@ from etl.model.partitions import (
     Broker,
     BrokerFamily,
     BrokerPartition,
+    ClusterIdentity,
     Committed,
     Leader,
     MemberAssignment,
@@ -102,6 +103,14 @@ def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
     ]
 
 
+CLUSTERS = st.builds(
+    ClusterIdentity,
+    st.sampled_from(BrokerFamily),
+    st.text(max_size=8),
+    st.none() | st.text(max_size=8),
+)
+
+
 def commit_states(member: MemberAssignment | None) -> st.SearchStrategy[CommitState]:
     """Those that a plan of this member, or of none, can have."""
     impossible = CommitState.AFTER_APPEND if member else CommitState.AFTER_APPEND_AS_MEMBER
@@ -141,8 +150,7 @@ def plans(draw: st.DrawFn) -> Plan:
             uid=draw(st.text(max_size=8)),
             kind=draw(st.sampled_from(PlanKind)),
             created_at_ms=draw(st.integers(0)),
-            dialect=draw(st.sampled_from(BrokerFamily)),
-            cluster=draw(st.text(max_size=8)),
+            cluster=draw(CLUSTERS),
             shape=draw(st.text(max_size=8)),
             ranges=tuple(ranges),
             positions=positions,

@@ -21,13 +21,19 @@ from etl.decide.member_offsets import CommitOutcome, commit_outcome
 from etl.decide.offsets import reject_other_offsets_storage, starts_of, timestamps_to_look_up
 from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.reconcile import plan_in_force
-from etl.decide.recreated_or_truncated import cluster_name, end_places, epochs_to_ask, known_places
+from etl.decide.recreated_or_truncated import (
+    cluster_identity,
+    end_places,
+    epochs_to_ask,
+    known_places,
+)
 from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.errors import Owned
 from etl.ledger import registrations
 from etl.model.partitions import (
     BrokerPartition,
+    ClusterIdentity,
     Committed,
     Membership,
     OffsetsStorage,
@@ -136,8 +142,7 @@ class FakeWorld:
         out, ledger = self.outside, self._ledger()
         logs = frozenset(ledger.newest.positions if ledger.newest else ())
         return Snapshot(
-            cluster=CLUSTER,
-            cluster_id=None,
+            cluster=ClusterIdentity(self._settings.source.broker_type, CLUSTER),
             extents={},
             leaders={},
             leaderless=logs,
@@ -188,15 +193,15 @@ class FakeWorld:
         )
         doubted = unverified_offsets(in_force, table, out.committed(), extents, named)
         places = (end_places(extents), known_places(in_force, extents))
-        called = cluster_name(
+        called = cluster_identity(
             ledger.newest,
             out.reported_id,
             self._settings.source.assume_cluster_id or CLUSTER,
             lambda name: name == CLUSTER and bool(out.table),
+            self._settings.source.broker_type,
         )
         return Snapshot(
-            cluster=called.name,
-            cluster_id=called.cluster_id,
+            cluster=called,
             extents=extents,
             looked_at={
                 one.log: tuple(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
 from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, PlanKind, Request
 from etl.model.snapshot import ForeignCommit, Table
 from etl.run.service_interfaces import Services
@@ -77,7 +77,6 @@ def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: A
         uid=seen.ledger.uid or "uid1",
         kind=PlanKind.INGEST,
         created_at_ms=world.now_ms(),
-        dialect=BrokerFamily.KAFKA,
         cluster=seen.cluster,
         shape="shape",
         positions=positions,

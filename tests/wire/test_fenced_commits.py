@@ -18,7 +18,6 @@ from etl.io.brokers.member_state import MemberTerms
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     BY_COORDINATOR,
-    BrokerFamily,
     BrokerPartition,
     Committed,
     GroupProtocol,
@@ -28,6 +27,7 @@ from etl.model.partitions import (
     RejectedCommit,
 )
 from etl.model.plans import CommitState, Plan, PlanKind, PlannedCommit
+from tests.builders import kafka_named
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
 from tests.fakes.coordinator import LEAVE, FakeCoordinator
 
@@ -45,8 +45,7 @@ def plan_of(*logs: BrokerPartition) -> Plan:
             uid="u",
             kind=PlanKind.INGEST,
             created_at_ms=0,
-            dialect=BrokerFamily.KAFKA,
-            cluster="c",
+            cluster=kafka_named("c"),
             shape="s",
             ranges=(),
             positions=positions,

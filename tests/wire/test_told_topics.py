@@ -19,7 +19,7 @@ from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
 from etl.run.discovery import Discovery, describe_registered_topics, with_denied_topics
 from etl.settings.source import TopicFilter
-from tests.builders import plain_plan, plain_settings
+from tests.builders import kafka_named, plain_plan, plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import METADATA, FakeBroker
 
@@ -169,7 +169,9 @@ def test_doctor_meets_a_topic_that_is_kept_from_us_where_a_run_would(
     monkeypatch.setattr(
         doctor_services,
         "_newest_plan",
-        lambda findings: plain_plan(cluster="of-the-test", positions=dict.fromkeys(LOGS, 1)),
+        lambda findings: plain_plan(
+            cluster=kafka_named("of-the-test"), positions=dict.fromkeys(LOGS, 1)
+        ),
     )
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, _zookeeper=zookeeper)

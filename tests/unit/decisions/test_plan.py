@@ -61,7 +61,7 @@ def test_the_first_plan_reads_from_the_first_record_and_records_every_observatio
             {A: (3, 10), B: (0, 5)}, topic_ids={"clicks": "id-1"}, table=Table("t1", 0, None)
         )
     )
-    assert (plan.number, plan.uid, plan.kind, plan.created_at_ms, plan.cluster) == (
+    assert (plan.number, plan.uid, plan.kind, plan.created_at_ms, plan.cluster.name) == (
         1,
         "u",
         PlanKind.INGEST,

@@ -43,6 +43,7 @@ from etl.model.partitions import (
     Broker,
     BrokerFamily,
     BrokerPartition,
+    ClusterIdentity,
     Committed,
     Leader,
     OffsetsStorage,
@@ -61,7 +62,7 @@ from etl.model.plans import (
     Vanished,
 )
 from etl.model.snapshot import CommitMetadata, Interval, LoadedIntervals
-from tests.builders import plain_plan
+from tests.builders import kafka_named, plain_plan
 from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
 APP_ID = "offset-range-etl/cluster/group/clicks"
@@ -176,8 +177,7 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
             uid="feedbeef",
             kind=PlanKind.INGEST,
             created_at_ms=1_700_000_000_000,
-            dialect=BrokerFamily.KAFKA,
-            cluster="c1",
+            cluster=kafka_named("c1"),
             shape="s1",
             ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),),
             positions={LOG: 9},
@@ -239,7 +239,8 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
         {"uid": "other"},
         {"kind": PlanKind.START},
         {"created_at_ms": 1},
-        {"cluster": "d"},
+        {"cluster": kafka_named("d")},
+        {"cluster": kafka_named("c1", "d")},
         {"shape": "r"},
         {"table_id": None},
         {"topic_ids": {"clicks": "x"}},
@@ -257,7 +258,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
         {"seen": {LOG: Committed(10_000_000_000, 7)}},
         {"seen": {LOG: Committed()}},
         {"commit": PlannedCommit(storage=OffsetsStorage.KAFKA)},
-        {"dialect": BrokerFamily.JAFKA},
+        {"cluster": ClusterIdentity(BrokerFamily.JAFKA, "c1")},
         {"leader_epochs": {LOG: 3}},
         {"record_epochs": {LOG: ((3, 5),)}},
         {"incarnations": {LOG: 1}},

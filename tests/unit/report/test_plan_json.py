@@ -51,7 +51,17 @@ from etl.report.plan_json import (
 from etl.settings.load import parse_settings, settings_of_backfill
 from etl.settings.sections import Settings
 from tests.builders import plain_snapshot
-from tests.fakes.any_plans import APPLIED, COMMITTED, KEPT, LOGS, NAMES, OFFSETS, TOPICS, plans
+from tests.fakes.any_plans import (
+    APPLIED,
+    CLUSTERS,
+    COMMITTED,
+    KEPT,
+    LOGS,
+    NAMES,
+    OFFSETS,
+    TOPICS,
+    plans,
+)
 
 SMALL = st.integers(0, 9)
 WORDS = st.text(max_size=6)
@@ -131,7 +141,7 @@ CLAIMS = st.builds(
 )
 SNAPSHOTS = st.builds(
     Snapshot,
-    cluster=WORDS,
+    cluster=CLUSTERS,
     extents=EXTENTS,
     leaders=by_log(LEADERS),
     leaderless=st.frozensets(LOGS, max_size=3),

@@ -10,12 +10,13 @@ import pytest
 
 from etl.commands.plans import preview_of
 from etl.decide.inherit_pipeline import predecessor_of
-from etl.decide.recreated_or_truncated import ClusterName, cluster_name
+from etl.decide.recreated_or_truncated import cluster_identity
 from etl.errors import NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
+from etl.model.partitions import BrokerFamily, ClusterIdentity
 from etl.model.plans import Plan
 from etl.report.run_progress import Outcome
-from tests.builders import plain_plan, with_keys
+from tests.builders import kafka_named, plain_plan, with_keys
 from tests.fakes.outside import CLUSTER, Outside
 from tests.fakes.stories import SETTINGS, crash_at, grow, outcomes, outside_of, run
 from tests.fakes.takeovers import ENDED, loaded_by_another, old_pipeline, snapshot_of
@@ -29,27 +30,29 @@ def called(
     reported: str | None = None,
     configured: str | None = None,
     in_table: tuple[str, ...] = (),
-) -> ClusterName:
-    return cluster_name(newest, reported, configured, lambda name: name in in_table)
+) -> ClusterIdentity:
+    return cluster_identity(
+        newest, reported, configured, lambda name: name in in_table, BrokerFamily.KAFKA
+    )
 
 
 def plan_of(cluster: str, cluster_id: str | None = None) -> Plan:
-    return plain_plan(2, cluster=cluster, cluster_id=cluster_id)
+    return plain_plan(2, cluster=kafka_named(cluster, cluster_id))
 
 
 @pytest.mark.parametrize("text", [None, "old"])
 def test_the_first_run_on_brokers_with_an_id_takes_the_id(text: str | None) -> None:
-    assert called(reported=ID, configured=text) == ClusterName(ID)
+    assert called(reported=ID, configured=text) == kafka_named(ID)
 
 
 @pytest.mark.parametrize("text", [None, "old"])
 def test_a_pipeline_that_began_under_the_id_continues_under_it(text: str | None) -> None:
-    assert called(plan_of(ID), reported=ID, configured=text) == ClusterName(ID)
+    assert called(plan_of(ID), reported=ID, configured=text) == kafka_named(ID)
 
 
 def test_brokers_without_an_id_have_the_name_of_the_conf() -> None:
     assert (
-        called(configured="old") == called(plan_of("old"), configured="old") == ClusterName("old")
+        called(configured="old") == called(plan_of("old"), configured="old") == kafka_named("old")
     )
     with pytest.raises(SettingsError, match="The brokers report no cluster id") as caught:
         called()
@@ -57,14 +60,14 @@ def test_brokers_without_an_id_have_the_name_of_the_conf() -> None:
 
 
 def test_a_pipeline_keeps_its_name_after_its_brokers_begin_to_report_an_id() -> None:
-    assert called(plan_of("old"), reported=ID, configured="old") == ClusterName("old", ID)
+    assert called(plan_of("old"), reported=ID, configured="old") == kafka_named("old", ID)
 
 
 def test_during_a_rolling_upgrade_it_is_the_same_cluster_whichever_broker_answers() -> None:
     assert (
         called(plan_of("old", ID), reported=None, configured="old")
         == called(plan_of("old", ID), reported=ID, configured="old")
-        == ClusterName("old", ID)
+        == kafka_named("old", ID)
     )
 
 
@@ -86,7 +89,7 @@ def test_with_brokers_without_an_id_the_error_contains_the_id_of_the_pipelines_b
     assert (
         called(plan_of(ID), configured=ID)
         == called(plan_of(ID), reported=ID, configured=ID)
-        == ClusterName(ID)
+        == kafka_named(ID)
     )
 
 
@@ -111,11 +114,11 @@ def test_once_a_plan_knows_the_id_brokers_of_another_one_are_refused_under_the_s
 def test_where_the_ledger_is_lost_the_name_under_which_the_table_has_our_commits_is_the_name() -> (
     None
 ):
-    assert called(reported=ID, configured="old", in_table=("old",)) == ClusterName("old", ID)
+    assert called(reported=ID, configured="old", in_table=("old",)) == kafka_named("old", ID)
     assert (
         called(reported=ID, configured="old", in_table=("old", ID))
         == called(reported=ID, configured="old", in_table=(ID,))
-        == ClusterName(ID)
+        == kafka_named(ID)
     )
 
 
@@ -137,7 +140,7 @@ def test_the_runs_after_an_upgrade_continue_and_one_of_them_reports_it() -> None
     assert f"Brokers report the cluster id {ID} now" in report.outcomes[0][1]
     assert f"keeps the name {CLUSTER}" in report.outcomes[0][1]
     assert outcomes(run(upgraded(outside))) == [Outcome.INGESTED]
-    assert [(plan.cluster, plan.cluster_id) for plan in map(plan_in(outside), (1, 2, 3))] == [
+    assert [(plan.cluster.name, plan.cluster.id) for plan in map(plan_in(outside), (1, 2, 3))] == [
         (CLUSTER, None),
         (CLUSTER, ID),
         (CLUSTER, ID),
@@ -183,20 +186,25 @@ def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_i
     """Both are the same cluster: the conf still gives the name, or the old pipeline's plan knows
     the id.
     """
-    snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), cluster=ID)
-    assert predecessor_of(old_pipeline(cluster=CLUSTER), {}, snapshot, SETTINGS).positions == ENDED
+    snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), cluster=kafka_named(ID))
+    assert (
+        predecessor_of(old_pipeline(cluster=kafka_named(CLUSTER)), {}, snapshot, SETTINGS).positions
+        == ENDED
+    )
     unnamed = with_keys(SETTINGS, source={"assume_cluster_id": None})
     assert (
         predecessor_of(
-            old_pipeline(cluster=CLUSTER, cluster_id=ID), {}, snapshot, unnamed
+            old_pipeline(cluster=kafka_named(CLUSTER, ID)), {}, snapshot, unnamed
         ).positions
         == ENDED
     )
     with pytest.raises(NeedsDecision, match="`source.assume_cluster_id: cluster-1`"):
-        predecessor_of(old_pipeline(cluster=CLUSTER), {}, replace(snapshot, topic_ids={}), unnamed)
+        predecessor_of(
+            old_pipeline(cluster=kafka_named(CLUSTER)), {}, replace(snapshot, topic_ids={}), unnamed
+        )
     with pytest.raises(NeedsDecision, match="another table.path"):
         predecessor_of(
-            old_pipeline(cluster=CLUSTER, cluster_id=OTHER_ID),
+            old_pipeline(cluster=kafka_named(CLUSTER, OTHER_ID)),
             {},
             replace(snapshot, topic_ids={}),
             SETTINGS,

@@ -20,13 +20,13 @@ from etl.errors import (
     SettingsError,
 )
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, Vanished
 from etl.model.snapshot import OtherPipeline, Table
 from etl.report.describe import describe_uncounted
 from etl.report.run_progress import Outcome
 from etl.settings.sections import Settings
-from tests.builders import plain_plan
+from tests.builders import kafka_named, plain_plan
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.planning import NOW_MS, A, snapshot_of
@@ -262,7 +262,7 @@ def test_where_only_the_table_knows_the_pipeline_another_family_of_brokers_is_re
 
 
 def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
-    plan = with_id(plain_plan(1, positions={A: 5}, dialect=BrokerFamily.KAFKA))
+    plan = with_id(plain_plan(1, positions={A: 5}, cluster=kafka_named("c")))
     with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
         predecessor_of(
             OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan),

@@ -41,6 +41,23 @@ def plain_plan(number: int = 1, **changes: Any) -> Plan:
         positions={},
         seen={log: NOTHING_COMMITTED for log in changes.get("positions", ())},
     )
+    return changed(plan, **changes)
+
+
+SHORT_NAMES = {
+    "table_id": ("table", "id"),
+    "table_version": ("table", "version"),
+    "table_transaction_version": ("table", "transaction_version"),
+}
+"""Keywords of `changed` for fields of a value inside a plan."""
+
+
+def changed(plan: Plan, **changes: Any) -> Plan:
+    """Return the plan with these fields, also by their short names."""
+    for name in changes.keys() & SHORT_NAMES.keys():
+        attribute, inner = SHORT_NAMES[name]
+        before = changes.get(attribute, getattr(plan, attribute))
+        changes[attribute] = replace(before, **{inner: changes.pop(name)})
     return replace(plan, **changes)
 
 

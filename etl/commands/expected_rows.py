@@ -107,7 +107,7 @@ def loaded_plans(
 
     Raises LedgersDisagree if the table holds another plan of the same number.
     """
-    versions = {plan.number: plan.table_transaction_version for plan, _ in ledgers.kept}
+    versions = {plan.number: plan.table.transaction_version for plan, _ in ledgers.kept}
     led = ancestry(versions, table.transaction_version or 0)
     found = []
     for plan, recorded in ledgers.kept:

@@ -216,7 +216,7 @@ def _inherit(
             services.ledger,
             intervals,
             predecessor.positions,
-            table_id=plan.table_id or "",
+            table_id=plan.table.id or "",
             known=known,
             lives=predecessor.incarnations,
         )

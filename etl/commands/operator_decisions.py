@@ -264,8 +264,8 @@ def _describe_abandoned_plans(
     table_id = table.id if table else None
     is_done = is_recorded(ledger, plan)
     is_waiting = not is_done and (version_in_table, table_id) == (
-        plan.table_transaction_version,
-        plan.table_id,
+        plan.table.transaction_version,
+        plan.table.id,
     )
     if version_in_table >= plan.number or is_waiting:
         return ""
@@ -278,7 +278,7 @@ def _describe_abandoned_plans(
             )
         return f"; {abandoned} are not loaded again, and the next plan continues after them"
     text = ""
-    had_a_table = plan.table_id is not None and plan.number > 1
+    had_a_table = plan.table.id is not None and plan.number > 1
     if had_a_table:
         text += f"; rows of plans before plan {plan.number} that it lacks are not loaded again"
     if not table:
@@ -393,7 +393,7 @@ def accepted_with_backfills(
             table is None
             or current is None
             or plan is None
-            or plan.table_id != current.id
+            or plan.table.id != current.id
             or is_of_another_era(ledger, current)
         ):
             continue
@@ -749,7 +749,7 @@ def refresh_path(
         "message": sentence,
         "now": as_json(found),
         "before": as_json(before) if before else None,
-        "table_of_newest_plan": ledger.newest.table_id if ledger.newest else None,
+        "table_of_newest_plan": ledger.newest.table.id if ledger.newest else None,
     }
     return DecisionResult(sentence, document)
 
@@ -784,10 +784,10 @@ def describe_location(
     newest = ledger.newest
     if newest is None:
         return sentence
-    if newest.table_id not in (None, found.table_id):
+    if newest.table.id not in (None, found.table_id):
         return (
             f"{sentence}. It is another table ({found.table_id}) than that of plan "
-            f"{newest.number} ({newest.table_id}): the next run stops until `etl table "
+            f"{newest.number} ({newest.table.id}): the next run stops until `etl table "
             "accept-changes CONF VERSION --reason ...` accepts it. Rows of earlier plans that it "
             "lacks are then not loaded again"
         )

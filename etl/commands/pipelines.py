@@ -208,7 +208,7 @@ def _describe_pipeline(
     if found.applied:
         own_table_id = found.applied.table_id
     elif plan:
-        own_table_id = plan.table_id
+        own_table_id = plan.table.id
     is_table_of_conf = own_table_id is not None and own_table_id == table_id
     backfills = []
     for backfill in backfills_of_pipeline(ledger):

@@ -337,7 +337,7 @@ def _from_rows(
         services.ledger,
         None,
         predecessor.positions,
-        table_id=plan.table_id or "",
+        table_id=plan.table.id or "",
         known=known,
         lives=predecessor.incarnations,
     )

@@ -65,7 +65,15 @@ from etl.model.partitions import (
     is_named,
     topics_of,
 )
-from etl.model.plans import Loss, LossReason, Plan, PlanKind, PlannedCommit, TookOver, Vanished
+from etl.model.plans import (
+    Loss,
+    LossReason,
+    Plan,
+    PlanKind,
+    PlannedCommit,
+    TookOver,
+    Vanished,
+)
 from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
@@ -656,8 +664,7 @@ def _reset(
         ranges=(),
         positions=positions,
         seen=seen,
-        table_id=table.id,
-        table_transaction_version=table.transaction_version,
+        table=table,
         topic_ids=topic_ids,
         creation_ids=creations_to_record(topic_ids, creations),
         previous=inherited.previous,
@@ -671,7 +678,6 @@ def _reset(
         incarnations=incarnations,
         took_over=inherited.took_over,
         heir_of=newest.heir_of,
-        table_version=table.version,
         vanished=_gone(records_left, inherited.loaded_until, newest, inherited.vanished),
         tails=_tails(newest, accepted, snapshot),
         log_topic_ids=topic_ids_to_record(newest, decided, positions, topic_ids),

@@ -35,6 +35,7 @@ from etl.decide.plan import divide_caps, reading_of, shape_of_rows
 from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or_truncated
 from etl.decide.replay import Bound, OffsetsOfTimes, ReplayRequest
 from etl.decide.reservations import Stretches, reject_other_incarnation
+from etl.decide.table_changes import table_to_record
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import (
     BrokerUnreachable,
@@ -177,7 +178,7 @@ def closing_plan(
         id="",
         closes=True,
     )
-    plan = _with_table(plan, snapshot)
+    plan = replace(plan, table=table_to_record(snapshot.table))
     if is_stored:
         return replace(plan, supersedes=last.id, positions=starts_of(last))
     return replace(
@@ -186,19 +187,6 @@ def closing_plan(
         number=last.number + 1,
         previous=last.id,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
-    )
-
-
-def _with_table(plan: Plan, snapshot: Snapshot) -> Plan:
-    """Return the plan with the version of the observed table."""
-    table = snapshot.table
-    if table is None:
-        return replace(plan, table_id=None, table_transaction_version=0, table_version=None)
-    return replace(
-        plan,
-        table_id=table.id,
-        table_transaction_version=table.transaction_version or 0,
-        table_version=table.version,
     )
 
 
@@ -269,7 +257,7 @@ def _plan_after(
         log_starts=log_starts,
         topic_ids={**last.topic_ids, **select_keys(snapshot.topic_ids, last.topic_ids)},
     )
-    return _with_table(plan, snapshot)
+    return replace(plan, table=table_to_record(snapshot.table))
 
 
 def _readable(

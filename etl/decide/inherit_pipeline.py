@@ -47,7 +47,15 @@ from etl.model.partitions import (
     select_keys,
     topics_of,
 )
-from etl.model.plans import CommitResult, Loss, Plan, PlanKind, PlannedCommit, TookOver, Vanished
+from etl.model.plans import (
+    CommitResult,
+    Loss,
+    Plan,
+    PlanKind,
+    PlannedCommit,
+    TookOver,
+    Vanished,
+)
 from etl.model.snapshot import (
     FirstRun,
     OtherPipeline,
@@ -377,8 +385,7 @@ def plan_inheritance(
         ranges=(),
         positions=positions,
         seen=seen,
-        table_id=table.id,
-        table_transaction_version=table.transaction_version,
+        table=table,
         topic_ids=topic_ids,
         creation_ids=creation_ids,
         log_topic_ids=log_topic_ids,
@@ -388,7 +395,6 @@ def plan_inheritance(
         reason=reason,
         took_over=TookOver(other.app_id, other.number),
         heir_of=_all_predecessors(last, other, own_app_id),
-        table_version=table.version,
         losses=losses,
         vanished=vanished,
         pending_starts=starts,

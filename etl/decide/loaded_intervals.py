@@ -298,7 +298,7 @@ def fold(
         )
 
     is_same_table = coverage.table_id in (None, applied.table_id)
-    if not is_same_table or held_through > plan.table_transaction_version:
+    if not is_same_table or held_through > plan.table.transaction_version:
         # The table no longer holds the intervals so far.
         coverage = replace(
             coverage,
@@ -352,7 +352,7 @@ def fold_all(
     """
     if transaction_version is None:
         transaction_version = max((plan.number for plan, _ in recorded), default=coverage.through)
-    versions = {plan.number: plan.table_transaction_version for plan, _ in recorded}
+    versions = {plan.number: plan.table.transaction_version for plan, _ in recorded}
     led = ancestry(versions, transaction_version)
     if _held_through(coverage) > led.before:
         given_up = _together(coverage.given_up, coverage.intervals)

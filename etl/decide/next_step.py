@@ -364,7 +364,7 @@ def _snapshot_after_plan(plan: Plan, snapshot: Snapshot) -> Snapshot:
 
     before = snapshot.table
     if before is None:
-        before = Table(id=plan.table_id or "", version=-1, transaction_version=None)
+        before = Table(id=plan.table.id or "", version=-1, transaction_version=None)
     table = replace(
         before,
         version=before.version + 1,

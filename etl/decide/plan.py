@@ -49,7 +49,15 @@ from etl.decide.tasks import (
 )
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
 from etl.model.partitions import BrokerPartition, Isolation, Lineage
-from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, PlannedCommit, TookOver
+from etl.model.plans import (
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    PlannedCommit,
+    TookOver,
+)
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.choices import OnDataLoss, OnNoLeader
 from etl.settings.sections import LimitsSettings, Settings, TransformSettings
@@ -322,9 +330,7 @@ def plan_from(
         ranges=ranges,
         positions=positions,
         seen=snapshot.committed_of(positions),
-        table_id=table.id,
-        table_transaction_version=table.transaction_version,
-        table_version=table.version,
+        table=table,
         heir_of=heir_of,
         topic_ids=topic_ids,
         creation_ids=creation_ids,

@@ -48,6 +48,7 @@ from etl.model.plans import (
     OffsetRange,
     Plan,
     PlanKind,
+    TableExpectation,
 )
 from etl.model.snapshot import Ledger, Replay, Snapshot, Supersede
 from etl.settings.choices import OnNoLeader
@@ -241,9 +242,7 @@ def committed_replacement_plan(
         supersedes=old.id,
         reason=state.reason,
         losses=(*old.losses, *by_operator, *expired),
-        table_id=table.id,
-        table_transaction_version=table.transaction_version,
-        table_version=table.version,
+        table=table,
         time_zone=snapshot.time_zone,
         id="",
     )
@@ -467,9 +466,7 @@ def next_closing_plan(
         supersedes=None,
         record_epochs={},
         seen=seen,
-        table_id=table_id,
-        table_version=table_version,
-        table_transaction_version=number,
+        table=TableExpectation(id=table_id, version=table_version, transaction_version=number),
     )
 
 

@@ -342,7 +342,7 @@ def _last_known_in_table(ledger: Ledger) -> int:
         return 0
     if is_recorded(ledger, plan):
         return plan.number
-    return plan.table_transaction_version or 0
+    return plan.table.transaction_version or 0
 
 
 def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
@@ -374,7 +374,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     if in_table == number:
         return UpToDate(plan, plan.positions)
     # Not number - 1: the two differ after an operator accepted a table without these commits.
-    if in_table == plan.table_transaction_version:
+    if in_table == plan.table.transaction_version:
         return Replay(plan)
     message = two_stories(number, in_table)
     if table is None:
@@ -524,7 +524,7 @@ def _restore_from(newest: Plan | None, in_table: int, table: Table) -> RebuildFr
     plan = parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
     identity = (plan.number, plan.id, plan.uid)
     is_of_commit = identity == (metadata.number, metadata.plan_id, metadata.uid)
-    if not is_of_commit or plan.table_id not in (None, table.id):
+    if not is_of_commit or plan.table.id not in (None, table.id):
         version = metadata.delta_version
         message = f"Commit {version} of the table carries a plan that was not made for it"
         action = _accept_table(table, plan)
@@ -552,7 +552,7 @@ def _state_once_accepted(
     acknowledgement = ledger.acknowledged
     if in_table == plan.number or is_recorded(ledger, plan):
         return UpToDate(plan, plan.positions)
-    if in_table == plan.table_transaction_version and plan.table_id == _id(table):
+    if in_table == plan.table.transaction_version and plan.table.id == _id(table):
         return Replay(plan)
     if table is None or (acknowledgement and acknowledgement.lacks_plan):
         if table is None:
@@ -621,7 +621,7 @@ def _reject_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_ta
     result = ledger.applied
     if result and result.number != plan.number:
         result = None
-    recorded_id = plan.table_id
+    recorded_id = plan.table.id
     if result:
         recorded_id = result.table_id
     if table and recorded_id and table.id != recorded_id:
@@ -637,8 +637,8 @@ def _reject_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_ta
             f"Plan {plan.number} was in the table as version {result.delta_version}, now {present}"
         )
         raise LedgersDisagree(message, table_version=version, action=action)
-    if in_table == plan.table_transaction_version and _id(table) != plan.table_id:
-        if plan.table_id:
+    if in_table == plan.table.transaction_version and _id(table) != plan.table.id:
+        if plan.table.id:
             message = f"Plan {plan.number} was made for a table, now there is none"
         else:
             message = (

@@ -30,10 +30,18 @@ from etl.decide.loaded_intervals import first_gap
 from etl.decide.partition_owners import owned_error
 from etl.decide.plan import shape_of_rows
 from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or_truncated
+from etl.decide.table_changes import table_to_record
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named, is_named, select_keys
-from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind, PlannedCommit, ReadByOthers
+from etl.model.plans import (
+    NO_BOUNDS,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    PlannedCommit,
+    ReadByOthers,
+)
 from etl.model.snapshot import LoadedIntervals, Snapshot, UpToDate
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -382,9 +390,7 @@ def plan_replay(
         shape=shape_of_rows(settings),
         ranges=ranges,
         seen=seen,
-        table_id=table.id,
-        table_transaction_version=table.transaction_version or 0,
-        table_version=table.version,
+        table=table_to_record(table),
         previous=last.id,
         supersedes=None,
         reason=reason,

@@ -97,7 +97,7 @@ def reject_reserved(plan: Plan, last: Plan | None, claims: Reservations) -> None
     Raises NeedsDecision.
     """
     for log, start in sorted(newly_reserved(plan, last).items()):
-        for claim in claims.of(plan.table_id):
+        for claim in claims.of(plan.table.id):
             reserved = _reserved_against(plan, claim, log, last)
             overlapping = [part for part in reserved if start < part[1]]
             if not overlapping:
@@ -187,7 +187,7 @@ def reserved_by_pipeline(
             if plan.number == newest.number - 1:
                 previous = plan
         ends = _ends_before(newest, previous)
-    versions = {plan.number: plan.table_transaction_version for plan, _ in stored}
+    versions = {plan.number: plan.table.transaction_version for plan, _ in stored}
     in_table = ancestry(versions, transaction_version).numbers
     unrecorded = []
     for plan, is_recorded in stored:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 from etl.errors import LedgersDisagree
 from etl.model.partitions import topics_of
-from etl.model.plans import CommitResult, Plan, PlanKind
+from etl.model.plans import CommitResult, Plan, PlanKind, TableExpectation
 from etl.model.snapshot import (
     Acknowledgement,
     FirstRun,
@@ -35,22 +34,11 @@ from etl.model.snapshot import (
 from etl.settings.choices import OnRowsRemoved
 
 
-class RecordedTable(NamedTuple):
-    """The table's state that a plan or an operator's decision records."""
-
-    id: str | None
-    """None: there is no table."""
-    version: int | None
-    """The newest version; None without a table."""
-    transaction_version: int
-    """Number of the pipeline's newest plan in the table; 0 if it has none."""
-
-
-def table_to_record(table: Table | None) -> RecordedTable:
-    """Return the state of the table, or of a missing one, to record."""
+def table_to_record(table: Table | None) -> TableExpectation:
+    """Return the state of the table, or of a missing one, that a plan or a decision records."""
     if table is None:
-        return RecordedTable(None, None, 0)
-    return RecordedTable(table.id, table.version, table.transaction_version or 0)
+        return TableExpectation()
+    return TableExpectation(table.id, table.version, table.transaction_version or 0)
 
 
 def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
@@ -90,7 +78,7 @@ def accepted_with_backfills(live: Ledger, name: str) -> Acknowledgement | None:
             return None
         if acknowledged.plan_id not in (None, newest.id):
             return None
-        if acknowledged.was_recorded is False and newest.table_id is None:
+        if acknowledged.was_recorded is False and newest.table.id is None:
             return None
     return acknowledged.of_backfill(name)
 
@@ -148,7 +136,7 @@ def is_told(ledger: Ledger, table: Table | None) -> bool:
     in_table = table.transaction_version or 0
     if in_table == plan.number or is_recorded(ledger, plan):
         return True
-    return in_table == plan.table_transaction_version and plan.table_id == table.id
+    return in_table == plan.table.transaction_version and plan.table.id == table.id
 
 
 def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
@@ -158,7 +146,7 @@ def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
     False for a plan that accepts other partitions, since its replacement would not record that.
     """
     plan = ledger.newest
-    if plan is None or plan.table_id is not None or plan.table_transaction_version:
+    if plan is None or plan.table.id is not None or plan.table.transaction_version:
         return False
     if plan.kind not in (PlanKind.INGEST, PlanKind.START):
         return False
@@ -183,9 +171,9 @@ def known_in_table(ledger: Ledger, table: Table) -> int:
         if applied.table_id != table.id:
             return 0
         return plan.number
-    if plan.table_id != table.id:
+    if plan.table.id != table.id:
         return 0
-    return plan.table_transaction_version or 0
+    return plan.table.transaction_version or 0
 
 
 def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) -> bool:

@@ -248,6 +248,20 @@ class RowsBefore:
     """In order; empty: the table had rows, and none of topics that were planned since."""
 
 
+@dataclass(frozen=True, slots=True)
+class TableExpectation:
+    """The table when a plan was made."""
+
+    id: str | None = None
+    """The Delta table's id; None: there was no table."""
+    version: int | None = None
+    """Its Delta version; None: there was no table, or the plan is from before this was kept."""
+    transaction_version: int = 0
+    """The number of the pipeline's newest plan in it: while it is still that, the plan was not
+    appended. 0: none.
+    """
+
+
 class CommitState(Enum):
     """What became of a plan's offset commit.
 
@@ -347,8 +361,7 @@ class Plan:
     """
     seen: Mapping[BrokerPartition, Committed]
     """The group's offsets when the plan was made: the expected side of the compare-and-set."""
-    table_id: str | None = None
-    """The Delta table's id before the append; None when there was no table."""
+    table: TableExpectation = TableExpectation()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     creation_ids: Mapping[str, str] = field(default_factory=dict)
     """Ids of the topics' znodes, in addition to their own ids
@@ -363,10 +376,6 @@ class Plan:
     id: str = ""
     losses: tuple[Loss, ...] = ()
     """Offsets that this plan gives up, by policy or by an operator's decision."""
-    table_transaction_version: int = 0
-    """The table's transaction version when the plan was made: while it is still that, the plan was
-    not appended.
-    """
     log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Log start offsets when the plan was made: the difference between plans is the rate of
     a partition's expiry.
@@ -394,10 +403,6 @@ class Plan:
     took_over: TookOver | None = None
     heir_of: tuple[TookOver, ...] = ()
     """All predecessors of this pipeline, also those of predecessors, with the newest plan of each.
-    """
-    table_version: int | None = None
-    """The table's Delta version when the plan was made; None: there was no table, or it is from
-    before this was kept.
     """
     tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
     """Tail fingerprints of Jafka partitions: bytes before their ends when this plan or an earlier

@@ -504,7 +504,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "left_of_run_key": left_of_run_key,
         "cluster": plan.cluster.name,
         "cluster_id": plan.cluster.id,
-        "table_id": plan.table_id,
+        "table_id": plan.table.id,
         "took_over": took_over,
         "previous": plan.previous,
         "supersedes": plan.supersedes,

@@ -534,7 +534,7 @@ def _continued_in_older_copy(services: Services, coverage: LoadedIntervals) -> b
     if coverage.given_up:
         return True
     for plan, _ in services.stored_plans():
-        if plan.table_transaction_version < plan.number - 1:
+        if plan.table.transaction_version < plan.number - 1:
             return True
     return False
 
@@ -553,7 +553,7 @@ def _can_never_be_there(services: Services, snapshot: Snapshot, own: Settings) -
     Raises NeedsDecision for a table that no operator accepted.
     """
     stored = snapshot.ledger.newest
-    if stored and (snapshot.table is None or snapshot.table.id != stored.table_id):
+    if stored and (snapshot.table is None or snapshot.table.id != stored.table.id):
         _reject_unaccepted_table(snapshot, own)
         return True
     return _is_shut_out(services, snapshot)

@@ -336,7 +336,7 @@ def writer_of(plan: Plan, settings: Settings) -> Chosen:
 def check_rows(plan: Plan, settings: Settings) -> None:
     """Check what prevents the plan's rows from being written, without Spark. Raises as `writer_of`."""
     writer_of(plan, settings)
-    if plan.ranges or plan.table_id is None:
+    if plan.ranges or plan.table.id is None:
         fitting_arrow_transform(settings)
 
 

@@ -41,7 +41,7 @@ def close_stored_plan(services: LiveServices, reason: str) -> Plan | None:
         ledger = services.read_ledger()
         opened = open_table(path)
         stored = ledger.newest
-        if stored is None or opened is None or stored.table_id != id_of(opened):
+        if stored is None or opened is None or stored.table.id != id_of(opened):
             return None
         app_id = app_id_of(stored.cluster.name, settings.group.id, settings.pipeline)
         in_table = opened.transaction_version(app_id) or 0

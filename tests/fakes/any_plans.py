@@ -33,6 +33,7 @@ from etl.model.plans import (
     RangeResult,
     ReadByOthers,
     RowsBefore,
+    TableExpectation,
     Vanished,
 )
 
@@ -155,7 +156,7 @@ def plans(draw: st.DrawFn) -> Plan:
             ranges=tuple(ranges),
             positions=positions,
             seen={log: draw(committed) for log in logs},
-            table_id=draw(NAMES),
+            table=TableExpectation(id=draw(NAMES), transaction_version=draw(st.integers(0, 9))),
             topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
             previous=draw(NAMES),
             supersedes=draw(NAMES),
@@ -173,7 +174,6 @@ def plans(draw: st.DrawFn) -> Plan:
                 )
                 for log in logs[:1]
             ),
-            table_transaction_version=draw(st.integers(0, 9)),
             log_starts={log: draw(OFFSETS) for log in logs[1:]},
             leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]},
             record_epochs={log: draw(LINEAGES) for log in logs[1:]},

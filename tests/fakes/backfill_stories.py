@@ -89,7 +89,7 @@ def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:
     decisions = {
         name: _acknowledged(one, settings)
         for name, one in outside.backfills.items()
-        if (newest := one.newest_plan()) and newest.table_id == outside.table_id
+        if (newest := one.newest_plan()) and newest.table.id == outside.table_id
     }
     outside.acknowledged = replace(_acknowledged(outside, settings), beside=decisions)
 

@@ -58,11 +58,11 @@ def open_table(out: Outside, plan: Plan) -> Table | None:
     held = table.transaction_version if table else None
     if (
         table is None
-        or table.id == plan.table_id
-        or (held is not None and (held >= plan.number or plan.table_id is None))
+        or table.id == plan.table.id
+        or (held is not None and (held >= plan.number or plan.table.id is None))
     ):
         return table
-    if plan.table_id is None:
+    if plan.table.id is None:
         raise TableAppeared(f"plan {plan.number} was made when there was no table")
     raise LedgersDisagree(f"plan {plan.number} was made for another table")
 

@@ -11,7 +11,7 @@ from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Acknowledgement, CommitMetadata, Ledger, Table
-from tests.builders import plain_plan
+from tests.builders import changed, plain_plan
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 UID, APP_ID, PLACE = "feedbeef", "app", "/warehouse/clicks"
@@ -29,7 +29,7 @@ def plan_of(number: int, **changes: Any) -> Plan:
         table_id="t1" if number > 1 else None,
         table_transaction_version=number - 1,
     )
-    return with_id(replace(plan, **changes))
+    return with_id(changed(plan, **changes))
 
 
 def ledger_of(number: int | None, *, applied: bool = True, **changes: Any) -> Ledger:

@@ -5,7 +5,6 @@ plan before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.sections import Settings
-from tests.builders import plain_plan, plain_settings, plain_snapshot
+from tests.builders import changed, plain_plan, plain_settings, plain_snapshot
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER = BrokerPartition("other", 0)
@@ -61,7 +60,7 @@ def snapshot_of(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: A
 
 def last_plan(positions: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
     plan = plain_plan(4, positions=dict(positions))
-    return with_id(replace(plan, **changes))
+    return with_id(changed(plan, **changes))
 
 
 def onward(positions: Mapping[BrokerPartition, int], **changes: Any) -> UpToDate:

@@ -10,7 +10,15 @@ from typing import Any, Protocol
 
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
-from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, PlanKind, Request
+from etl.model.plans import (
+    CommitResult,
+    Loss,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    Request,
+    TableExpectation,
+)
 from etl.model.snapshot import ForeignCommit, Table
 from etl.run.service_interfaces import Services
 
@@ -86,9 +94,11 @@ def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: A
             if starts[log] < until[log]
         ),
         seen={log: seen.committed.get(log, NOTHING_COMMITTED) for log in positions},
-        table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None,
+        table=TableExpectation(
+            id=table.id if table else None,
+            transaction_version=(table.transaction_version or 0) if table else 0,
+            version=table.version if table else None,
+        ),
         previous=newest.id if newest else None,
         topic_ids=seen.topic_ids,
     )

@@ -599,7 +599,7 @@ def choose_writer(
     """
     if plan.ranges:
         return _writer_of_rows(plan, settings, look, columns)
-    if plan.table_id is None:
+    if plan.table.id is None:
         needs_spark = settings.transform.dataframe is not None
     else:
         needs_spark = _needs_spark(look())
@@ -624,7 +624,7 @@ def _writer_of_rows(
         return Chosen(by_spark, "table.writer is spark")
     if plan.kind is PlanKind.REPLAY:
         return Chosen(by_spark, "only Spark can replace the rows of a replay")
-    obstacle = error_of_arrow_writer(settings, look, columns, is_new=plan.table_id is None)
+    obstacle = error_of_arrow_writer(settings, look, columns, is_new=plan.table.id is None)
     if obstacle is None:
         made = None
         if settings.transform.record_batch:
@@ -708,7 +708,7 @@ def _decide(failure: Exception | None, plan: Plan, to: Destination) -> Outcome:
     )
     if outcome.result is not Result.NOT_APPLIED:
         return outcome
-    if plan.table_id is None and outcome.table and outcome.table.transaction_version is None:
+    if plan.table.id is None and outcome.table and outcome.table.transaction_version is None:
         raise another_table(plan, outcome.table.id, to.path) from public_cause(failure, to.path)
     if failure is None:
         return outcome

@@ -417,8 +417,8 @@ def _state_of(
     # A first plan has no recorded commit to start from: of two pipelines that begin together only
     # the earlier one would see the other. So the search starts at the table version of the plan.
     made_at = None
-    if plan and known is None and plan.table_id == table_id:
-        made_at = plan.table_version
+    if plan and known is None and plan.table.id == table_id:
+        made_at = plan.table.version
     newest: dict[str, int | None] = {}
     if plan and plan.took_over:
         newest = {other: table.transaction_version(other) for other in plan.taken}
@@ -557,7 +557,7 @@ def read_back(
     table = read_table(
         path, app_id, known=known, is_ours=is_ours, plan=plan, acknowledgement=acknowledgement
     )
-    if table and plan.table_id and table.id != plan.table_id:
+    if table and plan.table.id and table.id != plan.table.id:
         raise another_table(plan, table.id, path)
     if (
         table is None
@@ -583,10 +583,10 @@ def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
     one is gone: a writer would create a new one.
     """
     if table is None:
-        if plan.table_id is None:
+        if plan.table.id is None:
             return False
         message = (
-            f"Plan {plan.number} was made for the table with id {plan.table_id}, "
+            f"Plan {plan.number} was made for the table with id {plan.table.id}, "
             "and there is no table any more"
         )
         action = (
@@ -597,7 +597,7 @@ def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
     if in_table is not None and in_table >= plan.number:
         return True
     found = id_of(table)
-    if found != plan.table_id and (plan.table_id is not None or in_table is None):
+    if found != plan.table.id and (plan.table.id is not None or in_table is None):
         raise another_table(plan, found, table.table_uri)
     return False
 
@@ -605,14 +605,14 @@ def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
 def another_table(plan: Plan, found: str, path: str) -> LedgersDisagree:
     """Return the error for another table at the path than the plan was made for."""
     action = "Check who replaced the table, and which of the two is right"
-    if plan.table_id is None:
+    if plan.table.id is None:
         message = (
             f"Plan {plan.number} was made when there was no table; "
             f"now the path has a table with id {found}"
         )
         return TableAppeared(message, path=path, action=action)
     message = (
-        f"Plan {plan.number} was made for the table with id {plan.table_id}; "
+        f"Plan {plan.number} was made for the table with id {plan.table.id}; "
         f"now the path has a table with id {found}"
     )
     return LedgersDisagree(message, path=path, action=action)

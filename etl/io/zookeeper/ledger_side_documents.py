@@ -179,7 +179,7 @@ def _is_given_up(ledger: PlanLedger, number: int) -> bool:
     for later in ledger.plan_numbers():
         plan = ledger.read_plan(later) if later >= number else None
         if plan:
-            versions[plan.number] = plan.table_transaction_version
+            versions[plan.number] = plan.table.transaction_version
     return number not in ancestry(versions, max(versions)).numbers
 
 

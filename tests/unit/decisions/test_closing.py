@@ -11,7 +11,7 @@ from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, TookOver
 from etl.model.snapshot import OtherPipeline
-from tests.builders import plain_plan
+from tests.builders import changed, plain_plan
 
 LOG = BrokerPartition("clicks", 0)
 
@@ -24,10 +24,9 @@ def stored(**changes: object) -> Plan:
         positions={LOG: 200},
         seen={LOG: Committed(100, version=3)},
         previous="1" * 32,
-        table_id="table",
-        table_transaction_version=1,
+        table=replace(plain_plan(2).table, id="table", transaction_version=1),
     )
-    return with_id(replace(plan, **changes))  # type: ignore[arg-type]
+    return with_id(changed(plan, **changes))
 
 
 def test_a_closing_plan_reads_nothing_and_keeps_the_positions_before_the_stored_one() -> None:
@@ -79,7 +78,7 @@ def test_the_number_after_the_tables_newest_plan_is_closed() -> None:
         None,
         {LOG: 200},
     )
-    assert (closing.table_transaction_version, closing.table_version, closing.seen) == (
+    assert (closing.table.transaction_version, closing.table.version, closing.seen) == (
         2,
         9,
         {LOG: last.left(LOG)},

@@ -315,7 +315,7 @@ def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
     first = plan_of(1, (A, 0, 5))
     lost = plan_of(2, (A, 5, 9))
     third, result = plan_of(3, (A, 9, 12))
-    third = replace(third, table_transaction_version=1)
+    third = replace(third, table=replace(third.table, transaction_version=1))
     found = fold(LoadedIntervals(), *first)
     found = fold(found, *lost, is_given_up=True)
     assert found == LoadedIntervals(
@@ -390,7 +390,7 @@ def test_if_the_abandoned_part_of_the_intervals_is_unknown_all_of_them_are_aband
     if change == "another table":
         applied = replace(applied, table_id="t2")
     else:
-        plan = replace(plan, table_transaction_version=1)
+        plan = replace(plan, table=replace(plan.table, transaction_version=1))
     found = fold(fold(fold(LoadedIntervals(), *first), *second), plan, applied)
     assert (found.intervals, found.given_up) == (
         {A: (Interval(9, 12, 2),)},

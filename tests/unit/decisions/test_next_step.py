@@ -389,8 +389,7 @@ def content(plan: Plan) -> Any:
         uid="",
         previous=None,
         supersedes=None,
-        table_id=None,
-        table_version=None,
+        table=replace(plan.table, id=None, version=None),
         record_epochs={},
     )
 

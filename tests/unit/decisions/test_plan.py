@@ -72,7 +72,7 @@ def test_the_first_plan_reads_from_the_first_record_and_records_every_observatio
     assert plan.ranges[0].leader == Leader(BROKER, 4)
     assert plan.positions == {A: 10, B: 5}
     assert plan.seen == {A: Committed(), B: Committed()}
-    assert (plan.table_id, plan.topic_ids, plan.previous, plan.losses, plan.moves_offsets) == (
+    assert (plan.table.id, plan.topic_ids, plan.previous, plan.losses, plan.moves_offsets) == (
         "t1",
         {"clicks": "id-1"},
         None,
@@ -780,9 +780,9 @@ def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_u
 
 def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was_made() -> None:
     plan = planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, 3)), onward({A: 4}))
-    assert (plan.table_transaction_version, plan.log_starts) == (3, {A: 2})
+    assert (plan.table.transaction_version, plan.log_starts) == (3, {A: 2})
     assert (
-        planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table_transaction_version == 0
+        planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table.transaction_version == 0
     )
 
 

@@ -21,7 +21,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Ledger
-from tests.builders import plain_plan, plain_snapshot
+from tests.builders import changed, plain_plan, plain_snapshot
 
 LOG = BrokerPartition("clicks", 0)
 HERE = plain_snapshot({LOG: (0, 100)}, time_zone="Asia/Tokyo")
@@ -31,7 +31,7 @@ def plan_in(zone: str | None, number: int, start: int, until: int, **changes: ob
     plan = plain_plan(
         number, ranges=(OffsetRange(LOG, start, until),), positions={LOG: until}, time_zone=zone
     )
-    return with_id(replace(plan, **changes))  # type: ignore[arg-type]
+    return with_id(changed(plan, **changes))
 
 
 def test_the_conf_comes_first_then_what_spark_was_configured_with_then_utc() -> None:

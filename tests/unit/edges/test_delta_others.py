@@ -5,7 +5,6 @@ the commits.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from etl.io.delta.loaded_plans import (
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import TookOver
 from etl.model.snapshot import ForeignCommit, OtherPipeline, Table
+from tests.builders import changed
 from tests.fakes.commits import NEW, OLD, OURS, ROWS, commit, plan_of
 
 
@@ -145,7 +145,7 @@ def test_the_owner_of_rows_is_unknown_if_the_tables_log_does_not_reach_its_first
 def loads(
     path: Path, known: int | None = None, took_over: TookOver | None = None, **plan: Any
 ) -> tuple[ForeignCommit, ...]:
-    newest = replace(plan_of(2, took_over=took_over), **plan) if took_over or plan else None
+    newest = changed(plan_of(2, took_over=took_over), **plan) if took_over or plan else None
     found = read_table(
         str(path), OURS, known=known, is_ours=lambda topic: topic == "clicks", plan=newest
     )

@@ -59,10 +59,11 @@ from etl.model.plans import (
     PlannedCommit,
     RangeResult,
     RowsBefore,
+    TableExpectation,
     Vanished,
 )
 from etl.model.snapshot import CommitMetadata, Interval, LoadedIntervals
-from tests.builders import kafka_named, plain_plan
+from tests.builders import changed, kafka_named, plain_plan
 from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
 APP_ID = "offset-range-etl/cluster/group/clicks"
@@ -76,7 +77,7 @@ INTERVALS = st.lists(
 
 
 def plan_of(partitions: int, **changes: Any) -> Plan:
-    return with_id(replace(plan_without_id(partitions), **changes))
+    return with_id(changed(plan_without_id(partitions), **changes))
 
 
 def plan_without_id(partitions: int) -> Plan:
@@ -182,7 +183,7 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
             ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),),
             positions={LOG: 9},
             seen={LOG: Committed(5, 1)},
-            table_id="t1",
+            table=TableExpectation(id="t1"),
         )
     )
     assert plan_id(plan) == "2f53e8c4c8efd9279aa29033bcfd7de0"

@@ -624,7 +624,13 @@ def test_offsets_loaded_into_another_table_are_not_reserved(is_whole: bool) -> N
         "another"  # recreated and accepted: it has the rows that the pipeline has loaded since
     )
     again = with_id(
-        replace(plan, number=plan.number + 1, previous=plan.id, table_id="another", ranges=())
+        replace(
+            plan,
+            number=plan.number + 1,
+            previous=plan.id,
+            table=replace(plan.table, id="another"),
+            ranges=(),
+        )
     )
     outside.table = [FakeCommit(again, ())]
     outside.plans[again.number] = render_plan(again)

@@ -72,7 +72,7 @@ def test_the_accepted_absence_of_a_former_table_does_not_cover_that_of_a_backfil
     with pytest.raises(Crash):
         filled(outside, backfill_request(0, 3), crash_at("begin", When.AFTER))
     plan, before = outside.backfill("old").newest_plan(), outside.backfill("old").claim
-    assert plan and plan.table_id == "another"
+    assert plan and plan.table.id == "another"
     there, outside.table = outside.table, None
     with pytest.raises(NeedsDecision, match="No table exists at this path") as refused:
         given_up(outside)

@@ -43,7 +43,7 @@ class Arriving(FakeWorld):
         """As a writer looks at the table that it appends to."""
         if not self.outside.table:
             self.found = self.arrives
-            if plan.table_id is None:
+            if plan.table.id is None:
                 raise TableAppeared("at this path there is a table by now")
         return super().append(plan, rows)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import NeedsDecision, Owned
+from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Claimed, Ledger, Reservation, ReservationState
 from etl.run.service_interfaces import Services
@@ -28,7 +29,9 @@ def first_plan(world: Services, stage: Stage, uid: str = "uid2") -> Plan:
         "previous": None,
         "moves_offsets": False,
     }
-    return plan_for(world, {stage.logs[0]: 0}, ranges=(), positions={stage.logs[0]: 0}, **changes)
+    logs = {stage.logs[0]: 0}
+    plan = plan_for(world, logs, ranges=(), positions=logs, **changes)
+    return with_id(replace(plan, table=replace(plan.table, transaction_version=0)))
 
 
 class BackfillContract:

@@ -67,9 +67,10 @@ def filled(
     settings: Settings = CAPPED,
     report: Report | None = None,
     run_id: str = "run-1",
+    reads_first: bool = False,
 ) -> Reservation | None:
     own = settings_of_backfill(settings, name)
-    world = FakeWorld(outside.backfill(name), own, at, run_id=run_id)
+    world = FakeWorld(outside.backfill(name), own, at, run_id=run_id, reads_first=reads_first)
     return backfill(
         world, FakeWorld(outside, settings, at), own, settings, report or new_report(), what
     )

@@ -4,10 +4,10 @@ that lost a race too, and what became of it is read back."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from etl.decide.loaded_intervals import Span, spans_of
-from etl.decide.recreated_or_truncated import Cut
+from etl.decide.recreated_or_truncated import Cut, is_creation_id
 from etl.decide.reservations import merge_intervals
 from etl.errors import (
     ExpiredOffsets,
@@ -15,6 +15,7 @@ from etl.errors import (
     MissingOffsets,
     TableAppeared,
     TableUnreachable,
+    TopicRecreated,
 )
 from etl.ledger import plan_document
 from etl.model.partitions import BrokerPartition, render_intervals
@@ -51,20 +52,20 @@ def _stamp(commit: FakeCommit, version: int, app_id: str) -> CommitMetadata:
 
 
 def open_table(out: Outside, plan: Plan) -> Table | None:
-    """The table that a writer will commit to. Raises where it is another than the plan was made
-    for, and lacks the plan's number.
+    """The table that a writer will commit to. Raises where it lacks the plan's number, and is
+    another than the plan was made for, or an older copy of it.
     """
     table = read_table(out)
     held = table.transaction_version if table else None
-    if (
-        table is None
-        or table.id == plan.table.id
-        or (held is not None and (held >= plan.number or plan.table.id is None))
-    ):
+    if table is None or (held is not None and held >= plan.number):
         return table
-    if plan.table.id is None:
-        raise TableAppeared(f"plan {plan.number} was made when there was no table")
-    raise LedgersDisagree(f"plan {plan.number} was made for another table")
+    if table.id != plan.table.id and (plan.table.id is not None or held is None):
+        if plan.table.id is None:
+            raise TableAppeared(f"plan {plan.number} was made when there was no table")
+        raise LedgersDisagree(f"plan {plan.number} was made for another table")
+    if (held or 0) < plan.table.transaction_version:
+        raise LedgersDisagree(f"the table lacks plans before plan {plan.number}")
+    return table
 
 
 def reject_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
@@ -83,23 +84,26 @@ def reject_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
         raise MissingOffsets("offsets are missing from inside the partition", missing=missing)
 
 
-def write(
-    out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: Table | None, run_id: str
-) -> bool:
-    """Whether this wrote the rows: not where the writer skips the number, or lost to another one
-    under the same app id.
+@dataclass(frozen=True)
+class ReadRows:
+    """The rows of a plan's ranges, as its tasks read them."""
+
+    rows: tuple[Row, ...]
+    lives: tuple[int, ...]
+    epochs: tuple[tuple[tuple[int, int], ...], ...]
+
+
+def read_rows(out: Outside, plan: Plan, ranges: Sequence[OffsetRange]) -> ReadRows:
+    """Read the ranges, and check at the end what each task checks then. Raises ExpiredOffsets,
+    MissingOffsets, TopicRecreated, PartitionTruncated.
     """
-    held = (opened.transaction_version or 0) if opened else 0
-    if held >= plan.number or out.transaction_version() != held:
-        return False
+    _reject_recreated(out, plan)
     for r in ranges:
         end = None
         if r.log in plan.leader_epochs:
             end = out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log])
         if end and end.end_offset < r.until_offset:
-            raise Cut(
-                r.log, r.until_offset, end.end_offset
-            ).error()  # as each task does once it has read all
+            raise Cut(r.log, r.until_offset, end.end_offset).error()
         tail = plan.tails.get(r.log)
         if (
             tail
@@ -109,7 +113,8 @@ def write(
         ):
             raise Cut(
                 r.log, r.until_offset, tail.until_offset - 1, is_known=False, holds_others=True
-            ).error()  # the same
+            ).error()
+    reject_lost(out, ranges)
     read = tuple(
         (r.log, place)
         for r in ranges
@@ -117,11 +122,41 @@ def write(
     )
     lives = tuple(out.logs[log].incarnation_of(offset_of(place)) for log, place in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
+    return ReadRows(read, lives, epochs)
+
+
+def write(
+    out: Outside,
+    plan: Plan,
+    ranges: Sequence[OffsetRange],
+    *,
+    opened: Table | None,
+    run_id: str,
+    read: ReadRows | None = None,
+) -> bool:
+    """Whether this wrote the rows: not where the writer skips the number, or lost to another one
+    under the same app id. `read`: its rows; None: they are read now.
+    """
+    held = (opened.transaction_version or 0) if opened else 0
+    if held >= plan.number or out.transaction_version() != held:
+        return False
+    found = read or read_rows(out, plan, ranges)
     before = out.table or []
     if plan.kind is PlanKind.REPLAY:
         before = [_without(commit, plan) for commit in before]
-    out.table = [*before, FakeCommit(plan, read, run_id, out.app_id, lives, epochs)]
+    out.table = [
+        *before,
+        FakeCommit(plan, found.rows, run_id, out.app_id, found.lives, found.epochs),
+    ]
     return True
+
+
+def _reject_recreated(out: Outside, plan: Plan) -> None:
+    """As each task does once it has read all, if brokers report topic ids."""
+    for topic in sorted(plan.read_topics):
+        planned, now = plan.topic_ids.get(topic), out.topic_ids.get(topic)
+        if planned and now and planned != now and not is_creation_id(planned):
+            raise TopicRecreated("the topic was recreated while it was read", topic=topic)
 
 
 def _without(commit: FakeCommit, plan: Plan) -> FakeCommit:

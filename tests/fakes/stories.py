@@ -25,10 +25,11 @@ from etl.decide.partition_owners import (
 from etl.decide.reconcile import where_we_stand
 from etl.decide.reservations import reject_restart_of_reserved_partition
 from etl.decide.set_offsets import intervals_to_look_up, moves_to, plan_set, reject_loaded, standing
+from etl.errors import NeedsDecision
 from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan
-from etl.model.snapshot import Replay, ReservationState, Snapshot, UpToDate
+from etl.model.snapshot import Replay, ReservationState, Snapshot, Supersede, UpToDate
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.backfill import left_of
@@ -250,7 +251,10 @@ def _accept(
 ) -> Plan:
     state = where_we_stand(snapshot, settings)
     reject_unrecorded_commit(state, snapshot, settings)
-    assert isinstance(state, (UpToDate, Replay))
+    if isinstance(state, Supersede):
+        state = Replay(state.plan)
+    if not isinstance(state, (UpToDate, Replay)):
+        raise NeedsDecision("there is no plan yet, or only the table has it", action="etl run CONF")
     repair = repair_of(state, snapshot)
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)

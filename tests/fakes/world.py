@@ -90,7 +90,11 @@ def _nothing(step: str, when: When) -> None:
 
 
 class FakeWorld:
-    """One driver's view of `outside`; a `World` for `ingest`."""
+    """One driver's view of `outside`; a `World` for `ingest`.
+
+    `reads_first`: rows are read in a step before the append, as tasks do, so that the partitions
+    may change in between.
+    """
 
     def __init__(
         self,
@@ -102,7 +106,9 @@ class FakeWorld:
         run_id: str = "run-1",
         request: Request | None = None,
         member: Callable[[FakeWorld], Member] | None = None,
+        reads_first: bool = False,
     ) -> None:
+        self._reads_first = reads_first
         self._member, self._is_member = member, False
         self._request = request
         self._run_id = run_id
@@ -431,9 +437,14 @@ class FakeWorld:
         """See World."""
         opened = self._do("open table", lambda: fake_table.open_table(self.outside, plan))
         fake_table.reject_lost(self.outside, rows)
+        read: fake_table.ReadRows | None = None
+        if self._reads_first:
+            read = self._do("read", lambda: fake_table.read_rows(self.outside, plan, rows))
         is_ours = self._do(
             "append",
-            lambda: fake_table.write(self.outside, plan, rows, opened=opened, run_id=self._run_id),
+            lambda: fake_table.write(
+                self.outside, plan, rows, opened=opened, run_id=self._run_id, read=read
+            ),
         )
         applied = fake_table.read_back(self.outside, plan)
         return fake_table.as_read(

@@ -579,8 +579,8 @@ def read_back(
 def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
     """Return True if the table contains this plan number already.
 
-    Raises LedgersDisagree for another table than the plan was made for, TableUnreachable if that
-    one is gone: a writer would create a new one.
+    Raises LedgersDisagree for another table than the plan was made for, or an older copy of it that
+    lacks earlier plans; TableUnreachable if it is gone: a writer would create a new one.
     """
     if table is None:
         if plan.table.id is None:
@@ -599,6 +599,16 @@ def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
     found = id_of(table)
     if found != plan.table.id and (plan.table.id is not None or in_table is None):
         raise another_table(plan, found, table.table_uri)
+    # Appended to an older copy, the plan would hide that the copy lacks the plans before it.
+    if (in_table or 0) < plan.table.transaction_version:
+        raise LedgersDisagree(
+            f"The table had plan {plan.table.transaction_version} when plan {plan.number} was "
+            f"made; now its newest plan is {in_table or 'none'}, as in an older copy",
+            path=table.table_uri,
+            table_version=table.version(),
+            action="Check whether an older copy of the table was put back. Nothing was written, "
+            "and the next run names what the table lacks",
+        )
     return False
 
 

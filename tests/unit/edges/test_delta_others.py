@@ -5,6 +5,7 @@ the commits.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pyarrow
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from etl.errors import LedgersDisagree
 from etl.io.delta.loaded_plans import (
+    holds,
     holds_commits,
     holds_rows_of,
     is_of_others_alone,
@@ -22,7 +25,7 @@ from etl.io.delta.loaded_plans import (
     with_others,
 )
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import TookOver
+from etl.model.plans import TableExpectation, TookOver
 from etl.model.snapshot import ForeignCommit, OtherPipeline, Table
 from tests.builders import changed
 from tests.fakes.commits import NEW, OLD, OURS, ROWS, commit, plan_of
@@ -56,6 +59,16 @@ def test_a_table_has_the_names_under_which_a_pipeline_committed(table: Path) -> 
         "also where clean-up took the commit itself"
     )
     assert not holds_commits(str(table / "none"), OURS)
+
+
+def test_a_plan_is_not_appended_to_an_older_copy_of_its_table(table: Path) -> None:
+    current = DeltaTable(str(table))
+    expected = TableExpectation(str(current.metadata().id), transaction_version=1)
+    plan = replace(plan_of(3), table=expected)
+    assert not holds(plan, current, OURS)
+    newer = replace(plan, table=replace(expected, transaction_version=2))
+    with pytest.raises(LedgersDisagree, match="had plan 2 when plan 3 was made; now .* plan is 1"):
+        holds(newer, current, OURS)
 
 
 def test_no_table_has_no_other_pipelines(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Which records must be in the table, by what happened outside of the product?
+
+A record is (partition, life of the partition, offset): after a truncation or a recreation another
+record has the same offset. The oracle reads the fake partitions, the rows of the fake table and the
+committed offsets. Of the product's own documents it reads the positions of the newest plan alone,
+where an operator gives up what is below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from etl.model.partitions import BrokerPartition
+from tests.fakes.fake_log import offset_of
+from tests.fakes.outside import Outside
+
+Record = tuple[BrokerPartition, int, int]
+
+
+class RecordOracle:
+    """The records of the partitions of `outside`, and which of them may be missing."""
+
+    def __init__(self, outside: Outside) -> None:
+        self._outside = outside
+        self.excused: set[Record] = set()
+        """Records that may be missing: an operator or another client passed them over."""
+        self.unsettled: set[BrokerPartition] = set()
+        """Partitions of which something changed that no complete run has observed."""
+        self.cut_at: dict[BrokerPartition, int] = {}
+        """Of truncated ones among them: the offset from which on the records are others."""
+
+    # -- what happens outside
+
+    def truncated(self, log: BrokerPartition, at: int) -> None:
+        """From this offset on the partition has lost its records."""
+        self.unsettled.add(log)
+        self.cut_at[log] = min(at, self.cut_at.get(log, at))
+
+    def changed(self, logs: Collection[BrokerPartition]) -> None:
+        """Something else about these partitions changed."""
+        self.unsettled.update(logs)
+
+    def observed(self, logs: Collection[BrokerPartition]) -> None:
+        """A run came to its end, and has compared these partitions with what it knew."""
+        self.unsettled.difference_update(logs)
+        for log in logs:
+            self.cut_at.pop(log, None)
+
+    def excuse_all(self) -> None:
+        """All present records may be missing."""
+        self.excused |= self.held()
+
+    def excuse_below(self, log: BrokerPartition, offset: int) -> None:
+        """The present records below the offset may be missing."""
+        self.excused |= {one for one in self.held() if one[0] == log and one[2] < offset}
+
+    def excuse_given_up(self, positions: Mapping[BrokerPartition, int]) -> None:
+        """An operator accepted a table: what it lacks below the positions is not loaded again."""
+        for log, position in positions.items():
+            if log in self._outside.logs:
+                self.excuse_below(log, position)
+
+    # -- what must hold
+
+    def held(self) -> set[Record]:
+        """The records that the brokers have."""
+        found: set[Record] = set()
+        for log, one in self._outside.logs.items():
+            for place in one.held(one.log_start, one.end):
+                offset = offset_of(place)
+                found.add((log, one.incarnation_of(offset), offset))
+        return found
+
+    def loaded(self) -> set[Record]:
+        """The records that the table has."""
+        return {(log, life, offset_of(place)) for log, life, place in self._outside.records()}
+
+    def missing(self) -> list[Record]:
+        """The records that the brokers have, the table lacks, and that may not be missing."""
+        return sorted(self.held() - self.loaded() - self.excused)
+
+    def reject_doubled(self) -> None:
+        """No record is in the table twice, and no two rows have one key."""
+        doubled = [one for one, times in self._outside.records().items() if times > 1]
+        assert not doubled, f"records are in the table twice: {doubled}"
+        alike = [key for key, times in self._outside.keys().items() if times > 1]
+        assert not alike, f"rows have the same key: {alike}"
+
+    def reject_passed_over(self) -> None:
+        """No committed offset is ahead of a record that is missing."""
+        committed = self._outside.committed()
+        passed = []
+        for log, life, offset in self.missing():
+            until = committed[log].offset if log in committed else None
+            if log not in self.unsettled and until is not None and offset < until:
+                passed.append((log, life, offset))
+        assert not passed, f"committed offsets are ahead of missing records: {passed}"
+
+    def reject_missing(self, *, below: Mapping[BrokerPartition, int] | None = None) -> None:
+        """Nothing is missing; `below`: only below these offsets is everything required."""
+        missing = []
+        for log, life, offset in self.missing():
+            if below is None or offset < below.get(log, 0):
+                missing.append((log, life, offset))
+        assert not missing, f"records are missing after a complete run: {missing}"

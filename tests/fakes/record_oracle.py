@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerPartition
+from etl.model.plans import Loss
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 
@@ -23,7 +25,13 @@ class RecordOracle:
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
         self.excused: set[Record] = set()
-        """Records that may be missing: an operator or another client passed them over."""
+        """Records that may be missing: from before the pipeline began, or of a table given up."""
+        self.passed_over: set[Record] = set()
+        """Records that may be missing if a plan states it: an operator or another client passed
+        them over.
+        """
+        self.expired: set[Record] = set()
+        """Records that retention deleted before they were loaded. Plans must state them, too."""
         self.unsettled: set[BrokerPartition] = set()
         """Partitions of which something changed that no complete run has observed."""
         self.cut_at: dict[BrokerPartition, int] = {}
@@ -34,11 +42,20 @@ class RecordOracle:
     def truncated(self, log: BrokerPartition, at: int) -> None:
         """From this offset on the partition has lost its records."""
         self.unsettled.add(log)
+        self.expired = {one for one in self.expired if one[0] != log}
         self.cut_at[log] = min(at, self.cut_at.get(log, at))
 
     def changed(self, logs: Collection[BrokerPartition]) -> None:
         """Something else about these partitions changed."""
         self.unsettled.update(logs)
+
+    def expires(self, log: BrokerPartition, until: int) -> None:
+        """Retention deletes the records below the offset; of a partition that the pipeline knows,
+        what is not loaded yet is lost.
+        """
+        newest = self._outside.newest_plan()
+        if newest and log in newest.positions and log not in self.unsettled:
+            self.expired |= {one for one in self.missing() if one[0] == log and one[2] < until}
 
     def observed(self, logs: Collection[BrokerPartition]) -> None:
         """A run came to its end, and has compared these partitions with what it knew."""
@@ -47,18 +64,26 @@ class RecordOracle:
             self.cut_at.pop(log, None)
 
     def excuse_all(self) -> None:
-        """All present records may be missing."""
+        """The pipeline may begin after all present records."""
         self.excused |= self.held()
 
     def excuse_below(self, log: BrokerPartition, offset: int) -> None:
-        """The present records below the offset may be missing."""
-        self.excused |= {one for one in self.held() if one[0] == log and one[2] < offset}
+        """The pipeline may begin at the offset."""
+        self.excused |= self._between(log, 0, offset)
 
     def excuse_given_up(self, positions: Mapping[BrokerPartition, int]) -> None:
         """An operator accepted a table: what it lacks below the positions is not loaded again."""
         for log, position in positions.items():
             if log in self._outside.logs:
                 self.excuse_below(log, position)
+
+    def pass_over(self, log: BrokerPartition, start: int, until: int) -> None:
+        """An operator or another client may pass over the present records from start to until."""
+        self.passed_over |= self._between(log, start, until)
+
+    def _between(self, log: BrokerPartition, start: int, until: int) -> set[Record]:
+        known = self.held() | self.expired
+        return {one for one in known if one[0] == log and start <= one[2] < until}
 
     # -- what must hold
 
@@ -77,7 +102,7 @@ class RecordOracle:
 
     def missing(self) -> list[Record]:
         """The records that the brokers have, the table lacks, and that may not be missing."""
-        return sorted(self.held() - self.loaded() - self.excused)
+        return sorted(self.held() - self.loaded() - self.excused - self.passed_over)
 
     def reject_doubled(self) -> None:
         """No record is in the table twice, and no two rows have one key."""
@@ -103,3 +128,25 @@ class RecordOracle:
             if below is None or offset < below.get(log, 0):
                 missing.append((log, life, offset))
         assert not missing, f"records are missing after a complete run: {missing}"
+
+    def reject_unstated(self) -> None:
+        """What was passed over or has expired is in the table, or a plan states that it is lost."""
+        stated = set()
+        for loss in self._losses():
+            stated |= {(loss.log, at) for at in range(loss.from_offset, loss.until_offset)}
+        held = self.held()
+        absent = (self.passed_over & held) | self.expired
+        unstated = []
+        for log, life, offset in sorted(absent - self.loaded() - self.excused):
+            if (log, offset) not in stated:
+                unstated.append((log, life, offset))
+        assert not unstated, f"no plan states that these records are lost: {unstated}"
+
+    def _losses(self) -> list[Loss]:
+        """The losses of the losses table, of stored plans, and of plans in the table."""
+        found = [loss for _, loss in self._outside.losses]
+        for payload in self._outside.plans.values():
+            found += parse_plan(payload, path="plans").losses
+        for commit in self._outside.table or ():
+            found += commit.plan.losses
+        return found

@@ -254,7 +254,9 @@ def _accept(
     if isinstance(state, Supersede):
         state = Replay(state.plan)
     if not isinstance(state, (UpToDate, Replay)):
-        raise NeedsDecision("there is no plan yet, or only the table has it", action="etl run CONF")
+        raise NeedsDecision(
+            "there is no plan yet, or only the table has it", action="Run `etl run CONF`"
+        )
     repair = repair_of(state, snapshot)
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)

@@ -1,0 +1,575 @@
+"""Random histories of one pipeline: everything that may happen to it, and what must hold.
+
+The machine drives the real `ingest`, `backfill`, `replay` and the decisions of operator commands
+over the fake services. Partitions grow, are truncated, recreated and cut off by retention; drivers
+crash, lose their session or sleep at any moment while others work; other clients commit offsets;
+operators set and skip offsets, pause, backfill and replay; older copies of ZooKeeper and of the
+table are put back.
+
+After each rule no record is in the table twice, and no committed offset is ahead of a missing
+record. A run without an error has loaded everything. An error may stop a run if there is a reason
+for it. In the end, with the commands that errors advise, a run comes to
+`up to date`; then nothing is missing but what was passed over or has expired, and plans state it.
+
+Not among the rules: group members, Jafka, run keys, `etl pipelines inherit`, and drivers that work
+while a copy of ZooKeeper is put back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import note
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from etl.commands.restore_ledger import restore_from_commits
+from etl.decide.backfill import BackfillRequest
+from etl.decide.next_step import plan_superseding
+from etl.decide.partition_owners import leave_to_owners
+from etl.decide.reconcile import where_we_stand
+from etl.decide.replay import ReplayRequest
+from etl.decide.restore_ledger import Lost, find_lost_part
+from etl.decide.set_offsets import pausing, resuming
+from etl.errors import BadOffset, DataLoss, EtlError, NeedsDecision, OffsetMoved
+from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
+from etl.model.plans import Loss, LossReason
+from etl.model.snapshot import Replay, Supersede
+from etl.report.run_progress import Outcome
+from etl.run.ingest import ingest
+from etl.run.replay import replay
+from etl.settings.choices import OnOffsetChanged, StartAt
+from etl.settings.sections import Settings
+from tests.fakes.backfill_stories import accept_table, backfill_request, filled, given_up
+from tests.fakes.fake_ledger import read_claim
+from tests.fakes.fake_log import FakeLog
+from tests.fakes.outside import FakeCommit, Outside
+from tests.fakes.record_oracle import RecordOracle
+from tests.fakes.sleeping_driver import At, Driver, Fate
+from tests.fakes.stories import accept, new_report, outcomes, set_to, settings_of
+from tests.fakes.world import FakeWorld
+from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
+
+LOGS = (BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("clicks-2", 0))
+TOPICS = ("clicks", "clicks-2")
+SLEEPERS_MAX = 2
+COMMANDS_MAX = 3
+"""Commands that an error may need one after the other."""
+REPAIRS_MAX = 25
+"""Runs and commands until the pipeline must be up to date."""
+
+logs = st.sampled_from(LOGS)
+counts = st.integers(1, 4)
+offsets = st.integers(0, 12)
+moments = st.integers(0, 28)
+interrupted = st.tuples(st.sampled_from((Fate.CRASH, Fate.FAIL, Fate.SLEEP)), moments)
+fates = st.one_of(st.just((Fate.NOTHING, 0)), interrupted)
+backfills = st.sampled_from(("old", "older"))
+Moment = tuple[Fate, int]
+END: Moment = (Fate.NOTHING, 0)
+
+
+def has_plan(machine: Pipeline) -> bool:
+    """True if ZooKeeper has a plan."""
+    return bool(machine.outside.plans)
+
+
+def has_stored_plan(machine: Pipeline) -> bool:
+    """True if the newest plan is not in the table."""
+    newest = machine.outside.newest_plan()
+    return newest is not None and newest.number > machine.outside.transaction_version()
+
+
+class Pipeline(RuleBasedStateMachine):
+    """One pipeline, and everything that happens to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside = Outside({log: FakeLog(end=4) for log in LOGS})
+        self.outside.topic_ids = {topic: f"{topic}-id-1" for topic in TOPICS}
+        self.oracle = RecordOracle(self.outside)
+        self.settings = settings_of()
+        self.logs_per_request = 2
+        self.sleepers: list[Driver] = []
+        self.numbers = itertools.count(1)
+        self.followed: dict[BrokerPartition, int] = {}
+        """Offsets of other clients that runs may continue from."""
+        self.error: EtlError | None = None
+        """The last error of a command that nothing happened to."""
+        self.is_troubled = False
+        """Whether something happened that may stop a run."""
+        self.copies = [znodes_of(self.outside)]
+        self.tables: list[list[FakeCommit]] = []
+
+    @initialize(
+        on_data_loss=st.sampled_from(("fail", "skip")),
+        on_offset_changed=st.sampled_from(("fail", "follow")),
+        starts=st.sampled_from(("earliest", "latest")),
+        cap=st.sampled_from((None, 4)),
+        logs_per_request=st.sampled_from((1, 2)),
+    )
+    def begin(
+        self,
+        on_data_loss: str,
+        on_offset_changed: str,
+        starts: str,
+        cap: int | None,
+        logs_per_request: int,
+    ) -> None:
+        """A conf."""
+        self.settings = settings_of(
+            on_data_loss=on_data_loss,
+            on_offset_changed=on_offset_changed,
+            starting_offsets=starts,
+            limits={"max_records_per_plan": cap},
+        )
+        self.logs_per_request = logs_per_request
+
+    # -- partitions
+
+    @rule(log=logs, count=counts, hole=st.booleans())
+    def grow(self, log: BrokerPartition, count: int, hole: bool) -> None:
+        """Records are produced; the first offset may be a marker without a record."""
+        found = self.outside.logs[log]
+        if hole:
+            found.missing.add(found.end)
+        found.grow(count)
+
+    @rule(log=logs, count=counts, again=st.integers(0, 6))
+    def truncate(self, log: BrokerPartition, count: int, again: int) -> None:
+        """Another leader lacks the last records, and takes new ones."""
+        found = self.outside.logs[log]
+        at = max(found.log_start, found.end - count)
+        if at == found.end:
+            return
+        found.cut(at)
+        found.grow(again)
+        self.oracle.truncated(log, at)
+        self.is_troubled = True
+
+    @rule(topic=st.sampled_from(TOPICS), count=counts)
+    def recreate(self, topic: str, count: int) -> None:
+        """The topic is deleted and made again."""
+        for log in LOGS:
+            if log.topic == topic:
+                self.outside.logs[log] = self.outside.logs[log].recreated()
+                self.outside.logs[log].grow(count)
+                self.oracle.truncated(log, 0)
+        self.outside.topic_ids[topic] = f"{topic}-id-{next(self.numbers) + 1}"
+        self.is_troubled = True
+
+    @rule(log=logs, count=counts)
+    def expire(self, log: BrokerPartition, count: int) -> None:
+        """Retention deletes the first records."""
+        found = self.outside.logs[log]
+        start = min(found.end, found.log_start + count)
+        self.oracle.expires(log, start)
+        found.log_start = start
+        self.is_troubled = True
+
+    # -- drivers
+
+    @rule()
+    def run(self) -> None:
+        """`etl run`, which nothing disturbs."""
+        self._run()
+
+    @rule(log=logs, count=counts)
+    def grow_and_run(self, log: BrokerPartition, count: int) -> None:
+        """The same, with new records."""
+        self.outside.logs[log].grow(count)
+        self._run()
+
+    @rule(log=logs, count=counts, fate=interrupted)
+    def grow_and_interrupt(self, log: BrokerPartition, count: int, fate: Moment) -> None:
+        """A run with new records to which something happens."""
+        self.outside.logs[log].grow(count)
+        self._run(fate)
+
+    @precondition(lambda self: self.sleepers)
+    @rule(place=st.integers(0, SLEEPERS_MAX - 1), fate=fates)
+    def wake(self, place: int, fate: Moment) -> None:
+        """A driver that slept goes on."""
+        self._go_on(self.sleepers[place % len(self.sleepers)], fate)
+
+    def _run(self, fate: Moment = END) -> list[Outcome]:
+        """One run; what it reported."""
+        report = new_report()
+        run_id = f"run-{next(self.numbers)}"
+        per_request = self.logs_per_request
+        now = self.settings
+
+        def work(at: At) -> None:
+            world = FakeWorld(
+                self.outside,
+                now,
+                at,
+                logs_per_request=per_request,
+                run_id=run_id,
+                reads_first=True,
+            )
+            ingest(world, now, report)
+
+        driver = self._drive(run_id, work, fate)
+        if driver.is_over and not driver.is_disturbed:
+            assert driver.error is None or self.is_troubled, f"without a reason: {driver.error}"
+            self.error = driver.error
+            if driver.error is None:
+                self._reject_incomplete(outcomes(report))
+        return outcomes(report)
+
+    def _reject_incomplete(self, reported: list[Outcome]) -> None:
+        """Check what a run without an error promises: that nothing is missing."""
+        committed = {log: found.offset or 0 for log, found in self.outside.committed().items()}
+        paused = {one.log for one in self.outside.pauses}
+        read = [log for log in LOGS if log not in paused]
+        below = {log: committed.get(log, 0) for log in LOGS}
+        if Outcome.LIMIT_REACHED not in reported:
+            for log in read:
+                below[log] = self.outside.logs[log].end
+        for log in self.oracle.unsettled.difference(read):
+            below[log] = 0
+        self.oracle.reject_missing(below=below)
+        self.oracle.observed(read)
+        for log in read:
+            self.followed.pop(log, None)
+        if not paused and Outcome.LIMIT_REACHED not in reported:
+            self.is_troubled = False
+
+    def _drive(self, name: str, work: Callable[[At], None], fate: Moment) -> Driver:
+        """A command begins; what became of it."""
+        if fate[0] is Fate.SLEEP and len(self.sleepers) == SLEEPERS_MAX:
+            fate = (Fate.CRASH, fate[1])
+        driver = Driver(name, work)
+        self.sleepers.append(driver)
+        self._go_on(driver, fate)
+        return driver
+
+    def _go_on(self, driver: Driver, fate: Moment) -> None:
+        self._expect_starts()
+        driver.go_on(*fate)
+        note(f"  {driver.name} is at: {driver.place}; {driver.error or ''}")
+        if not driver.is_over:
+            self.outside.owners.clear()
+            return
+        self.sleepers.remove(driver)
+
+    def _kill_sleepers(self) -> None:
+        for driver in self.sleepers:
+            driver.go_on(Fate.CRASH)
+        self.sleepers.clear()
+
+    def _expect_starts(self) -> None:
+        """The conf, and offsets that other clients committed, decide where partitions start."""
+        newest = self.outside.newest_plan()
+        known = newest.positions if newest else {}
+        starts_at_latest = self.settings.source.starting_offsets is StartAt.LATEST
+        if newest is None and starts_at_latest and not self.outside.commits():
+            self.oracle.excuse_all()
+        for log, found in self.outside.committed().items():
+            if log not in known:
+                self.oracle.excuse_below(log, found.offset or 0)
+        for log, offset in self.followed.items():
+            self.oracle.pass_over(log, 0, offset)
+        # A start that was decided while the partition was paused stays, also after a truncation.
+        plans = [commit.plan for _, commit in self.outside.commits()[-1:]]
+        if newest:
+            plans.append(newest)
+        for plan in plans:
+            for log, offset in plan.pending_offsets.items():
+                self.oracle.excuse_below(log, offset)
+
+    # -- other clients, operators, and servers
+
+    @rule(log=logs, back=st.integers(0, 6))
+    def another_client_commits(self, log: BrokerPartition, back: int) -> None:
+        """Another member or tool of the group commits an offset."""
+        offset = max(0, self.outside.logs[log].end - back)
+        self.outside.move_offset(log, offset)
+        follows = self.settings.group.on_offset_changed is OnOffsetChanged.FOLLOW
+        newest = self.outside.newest_plan()
+        if newest is None or log not in newest.positions:
+            self.oracle.excuse_below(log, offset)
+        elif follows:
+            self.followed[log] = offset
+        self._trouble(log)
+
+    @precondition(has_plan)
+    @rule(log=logs, back=st.integers(0, 6), fate=fates)
+    def set_offsets(self, log: BrokerPartition, back: int, fate: Moment) -> None:
+        """`etl offsets set`."""
+        found = self.outside.logs[log]
+        to = max(found.log_start, found.end - back)
+        targets: dict[str, Any] = {"abc"[LOGS.index(log)]: to}
+        passed_over = set(self.oracle.passed_over)
+        self.oracle.pass_over(log, 0, to)
+
+        def work(at: At) -> None:
+            set_to(self.outside, self.settings, at, **targets)
+
+        driver = self._drive("set offsets", work, fate)
+        if driver.is_over and driver.error and not driver.is_disturbed:
+            self.oracle.passed_over = passed_over
+
+    @rule(log=logs)
+    def pause(self, log: BrokerPartition) -> None:
+        """`etl topics pause`."""
+        named, now = [Named(log.topic, log)], self.outside.now_ms
+        self.outside.pauses = pausing(
+            self.outside.pauses, named, LOGS, reason="seen", by="kim@host", now_ms=now
+        ).pauses
+
+    @precondition(lambda self: self.outside.pauses)
+    @rule()
+    def resume(self) -> None:
+        """`etl topics resume`."""
+        named = [Named(one.topic, one.log) for one in self.outside.pauses[:1]]
+        self.outside.pauses = resuming(self.outside.pauses, named, LOGS).pauses
+
+    @precondition(has_stored_plan)
+    @rule(skip=st.one_of(st.none(), st.tuples(st.integers(0, 2), counts)), fate=fates)
+    def supersede(self, skip: tuple[int, int] | None, fate: Moment) -> None:
+        """`etl plans supersede`, with the first offsets of one of its ranges left out or not."""
+        skips: tuple[Loss, ...] = ()
+        passed_over = set(self.oracle.passed_over)
+        stored = self.outside.newest_plan()
+        if skip and stored and stored.ranges:
+            place, count = skip
+            r = stored.ranges[place % len(stored.ranges)]
+            until = min(r.until_offset, r.from_offset + count)
+            skips = (Loss(r.log, r.from_offset, until, LossReason.SKIPPED),)
+            self.oracle.pass_over(r.log, r.from_offset, until)
+        settings = self.settings
+
+        def work(at: At) -> None:
+            world = FakeWorld(self.outside, settings, at)
+            snapshot = leave_to_owners(world.observe(), settings)
+            state = where_we_stand(snapshot, settings)
+            newest = snapshot.ledger.newest
+            if newest is None or not isinstance(state, (Replay, Supersede)):
+                raise NeedsDecision("there is nothing to supersede")
+            plan = plan_superseding(
+                Supersede(newest, "seen", skips), snapshot, settings, now_ms=world.now_ms()
+            )
+            world.supersede(plan, snapshot.ledger)
+
+        driver = self._drive("supersede", work, fate)
+        if driver.is_over and driver.error and not driver.is_disturbed:
+            self.oracle.passed_over = passed_over
+
+    @precondition(has_plan)
+    @rule(
+        log=logs,
+        start=offsets,
+        count=counts,
+        only_missing=st.booleans(),
+        name=backfills,
+        fate=fates,
+    )
+    def backfill(
+        self,
+        log: BrokerPartition,
+        start: int,
+        count: int,
+        only_missing: bool,
+        name: str,
+        fate: Moment,
+    ) -> None:
+        """`etl backfills run` of an interval; of one that has begun: the rest."""
+        found = self.outside.logs[log]
+        start = min(start, max(found.end - 1, 0))
+        until = max(start + 1, min(start + count, found.end))
+        request = backfill_request(start, until, render_log(log), only_missing=only_missing)
+        has_begun = read_claim(self.outside.backfill(name)) is not None
+        self._backfill(name, None if has_begun else request, fate)
+
+    def _backfill(self, name: str, request: BackfillRequest | None, fate: Moment) -> Driver:
+        run_id = f"run-{next(self.numbers)}"
+        settings = self.settings
+
+        def work(at: At) -> None:
+            filled(
+                self.outside,
+                request,
+                at,
+                name=name,
+                settings=settings,
+                run_id=run_id,
+                reads_first=True,
+            )
+
+        return self._drive(f"backfill {name}", work, fate)
+
+    @precondition(lambda self: self.outside.backfills)
+    @rule(name=backfills, fate=fates)
+    def give_up_backfill(self, name: str, fate: Moment) -> None:
+        """`etl backfills delete`."""
+        if name in self.outside.backfills:
+            self._give_up(name, fate)
+
+    def _give_up(self, name: str, fate: Moment) -> Driver:
+        settings = self.settings
+
+        def work(at: At) -> None:
+            given_up(self.outside, at, name=name, settings=settings)
+
+        return self._drive(f"delete backfill {name}", work, fate)
+
+    @precondition(has_plan)
+    @rule(log=logs, start=offsets, count=counts, only_retained=st.booleans(), fate=fates)
+    def replay(
+        self, log: BrokerPartition, start: int, count: int, only_retained: bool, fate: Moment
+    ) -> None:
+        """`etl replay`."""
+        newest = self.outside.newest_plan()
+        position = newest.positions.get(log, 0) if newest else 0
+        start = min(start, max(position - 1, 0))
+        count = min(count, position - start) or 1
+        request = ReplayRequest(
+            (parse_named(render_log(log)),), start, start + count, only_retained
+        )
+        run_id = f"run-{next(self.numbers)}"
+        settings = self.settings
+
+        def work(at: At) -> None:
+            world = FakeWorld(self.outside, settings, at, run_id=run_id, reads_first=True)
+            replay(world, settings, new_report(), request, "seen")
+
+        self._drive("replay", work, fate)
+
+    @rule()
+    def copy_zookeeper(self) -> None:
+        """A backup."""
+        self.copies.append(znodes_of(self.outside))
+
+    @rule(place=st.integers(0, 3))
+    def restore_zookeeper(self, place: int) -> None:
+        """An older copy of ZooKeeper, or an empty one, takes its place; all runs are ended first, as
+        docs/RUNNING.md demands.
+        """
+        self.copies = self.copies[: place + 1]
+        self._kill_sleepers()
+        restore_znodes(self.outside, self.copies[-1])
+        self._trouble(*LOGS)
+
+    @rule()
+    def copy_table(self) -> None:
+        """A backup."""
+        self.tables.append(list(self.outside.table or ()))
+
+    @precondition(lambda self: self.tables)
+    @rule(place=st.integers(0, 3))
+    def restore_table(self, place: int) -> None:
+        """An older copy of the table takes its place."""
+        self.tables = self.tables[: place + 1]
+        if self.outside.table is not None:
+            self.outside.table = list(self.tables[-1])
+        self._trouble(*LOGS)
+
+    @precondition(lambda self: self.error)
+    @rule()
+    def follow_advice(self) -> None:
+        """An operator does what the last error advised, if it still helps."""
+        error, self.error = self.error, None
+        try:
+            if error:
+                self._decide(error)
+        except EtlError:
+            pass
+
+    def _trouble(self, *changed: BrokerPartition) -> None:
+        self.oracle.changed(changed)
+        self.is_troubled = True
+
+    # -- what must hold
+
+    @invariant()
+    def nothing_is_doubled_or_passed_over(self) -> None:
+        self.oracle.reject_doubled()
+        self.oracle.reject_passed_over()
+
+    def teardown(self) -> None:
+        """Sleeping drivers are gone. With what errors advise, the pipeline is up to date."""
+        self._kill_sleepers()
+        self.outside.owners.clear()
+        self.outside.pauses = ()
+        for _ in range(REPAIRS_MAX):
+            self.error = None
+            reported = self._run()
+            if self.error is not None:
+                self._repair(self.error)
+            elif reported == [Outcome.UP_TO_DATE]:
+                break
+            self.nothing_is_doubled_or_passed_over()
+        else:
+            raise AssertionError(f"the pipeline does not come to an end: {self.error}")
+        self.oracle.reject_missing()
+        self.oracle.reject_unstated()
+
+    def _repair(self, error: EtlError, *, depth: int = 0) -> None:
+        """Do what the error advises; and first what the advised command's own error advises."""
+        try:
+            self._decide(error)
+        except EtlError as refusal:
+            if depth == COMMANDS_MAX:
+                raise
+            self._repair(refusal, depth=depth + 1)
+
+    def _decide(self, error: EtlError) -> None:
+        to_delete = re.search(r"etl backfills delete CONF (\S+)", error.action)
+        named = re.search(r"etl topics accept-changes CONF -p (\S+?)[,;]? ", error.action)
+        if isinstance(error, DataLoss):
+            self.settings = _skipping(self.settings)
+        elif to_delete:
+            given_up(self.outside, name=to_delete[1], settings=self.settings)
+        elif named:
+            self._accept(named[1])
+        elif isinstance(error, BadOffset):
+            log = BrokerPartition(error.where["topic"], error.where["partition"])
+            self.outside.offsets.pop(log, None)
+        elif "etl table accept-changes CONF" in error.action:
+            newest = self.outside.newest_plan()
+            if newest is None:
+                raise NeedsDecision("there is no plan yet", action="Run `etl run CONF`")
+            self.oracle.excuse_given_up(newest.positions)
+            accept_table(self.outside, settings=self.settings)
+        elif "etl ledger restore CONF" in error.action:
+            restore_ledger(self.outside, self.settings)
+        elif error.retriable or isinstance(error, OffsetMoved) or "etl run CONF" in error.action:
+            self._run()
+        else:
+            raise AssertionError(f"no advice in: {error}")
+
+    def _accept(self, name: str) -> None:
+        """`etl topics accept-changes`, with the offset that brokers do not report."""
+        try:
+            accept(self.outside, name, settings=self.settings)
+        except EtlError as error:
+            log, newest = parse_named(name).log, self.outside.newest_plan()
+            if "--truncated-at" not in error.action or log is None or newest is None:
+                raise
+            at = min(self.oracle.cut_at[log], newest.positions[log])
+            accept(self.outside, name, at_offset=at, settings=self.settings)
+
+
+def restore_ledger(outside: Outside, settings: Settings) -> None:
+    """What `etl ledger restore` does, as long as the table's log has the plans."""
+    world = FakeWorld(outside, settings)
+    snapshot = leave_to_owners(world.observe(), settings)
+    lost, _ = find_lost_part(snapshot, settings)
+    if lost in (Lost.LEDGER, Lost.OFFSETS):
+        restore_from_commits(world, snapshot, settings, "seen", "run-of-operator")
+
+
+def _skipping(settings: Settings) -> Settings:
+    source = settings.source.model_copy(update={"on_data_loss": "skip"})
+    return settings.model_copy(update={"source": source})

@@ -14,7 +14,7 @@ from etl.model.partitions import (
     ClusterIdentity,
     PartitionOffsets,
 )
-from etl.model.plans import Plan, PlanKind
+from etl.model.plans import Plan, PlanKind, PlanOrigin
 from etl.model.snapshot import Ledger, Snapshot
 from etl.settings.load import parse_settings
 from etl.settings.secrets import Section
@@ -32,9 +32,8 @@ def plain_plan(number: int = 1, **changes: Any) -> Plan:
     """
     plan = Plan(
         number=number,
-        uid="u",
+        origin=PlanOrigin(pipeline_id="u", created_at_ms=1),
         kind=PlanKind.INGEST,
-        created_at_ms=1,
         cluster=kafka_named("c"),
         shape="s",
         ranges=(),
@@ -45,6 +44,11 @@ def plain_plan(number: int = 1, **changes: Any) -> Plan:
 
 
 SHORT_NAMES = {
+    "uid": ("origin", "pipeline_id"),
+    "created_at_ms": ("origin", "created_at_ms"),
+    "previous": ("origin", "previous"),
+    "supersedes": ("origin", "supersedes"),
+    "reason": ("origin", "reason"),
     "table_id": ("table", "id"),
     "table_version": ("table", "version"),
     "table_transaction_version": ("table", "transaction_version"),

@@ -363,11 +363,11 @@ def _plan_json(plan: Plan, record: CommitResult | None) -> dict[str, Any]:
     return {
         "number": plan.number,
         "id": plan.id,
-        "made_at": format_time(plan.created_at_ms),
+        "made_at": format_time(plan.origin.created_at_ms),
         "offsets": sum(r.size for r in plan.ranges),
         "rows": rows,
         "table_version": table_version,
-        "reason": plan.reason,
+        "reason": plan.origin.reason,
     }
 
 
@@ -411,7 +411,7 @@ def pace_of(claim: Reservation, plans: Sequence[Plan]) -> float | None:
     last = plans[-_PACE_PLANS:]
     if len(last) < 2:
         return None
-    elapsed_ms = last[-1].created_at_ms - last[0].created_at_ms
+    elapsed_ms = last[-1].origin.created_at_ms - last[0].origin.created_at_ms
     if elapsed_ms <= 0:
         return None
     offsets = loaded_before(claim, last[-1]) - loaded_before(claim, last[0])

@@ -570,7 +570,7 @@ def _describe(
     sentences = [
         f"Plan {plan.number} inherits from {name_of(other.app_id)}, after its plan "
         f"{other.number}, in {len(predecessor.positions):,} partitions. The next run executes it "
-        f"first: {plan.reason}"
+        f"first: {plan.origin.reason}"
     ]
     if topics_left:
         sentences.append(

@@ -878,8 +878,8 @@ def describe_stored_plan(plan: Plan, reason: str) -> list[str]:
     sentences = [
         f"Plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}"
     ]
-    if plan.supersedes:
-        sentences.append(f"It replaces {plan.supersedes}, which was not in the table")
+    if plan.origin.supersedes:
+        sentences.append(f"It replaces {plan.origin.supersedes}, which was not in the table")
     return sentences
 
 

@@ -61,7 +61,7 @@ def _describe_in_list(plan: Plan, applied: CommitResult | None) -> dict[str, Any
         "number": plan.number,
         "id": plan.id,
         "kind": plan.kind.value,
-        "created_at": format_time(plan.created_at_ms),
+        "created_at": format_time(plan.origin.created_at_ms),
         "run_key": plan.run_key,
         "bounds": plan.bounds.said or None,
         "ranges": len(plan.ranges),

@@ -71,6 +71,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlanOrigin,
     TookOver,
     Vanished,
 )
@@ -597,7 +598,7 @@ def _inherited_by_replacement(newest: Plan) -> _Inherited:
         newest,
         starts_of(newest),
         number=newest.number,
-        previous=newest.previous,
+        previous=newest.origin.previous,
         supersedes=newest.id,
         took_over=newest.took_over,
         vanished=newest.vanished,
@@ -656,9 +657,14 @@ def _reset(
         incarnations[log] = newest.incarnations.get(log, 0) + 1
     return Plan(
         number=inherited.number,
-        uid=newest.uid,
+        origin=PlanOrigin(
+            pipeline_id=newest.origin.pipeline_id,
+            created_at_ms=now_ms,
+            previous=inherited.previous,
+            supersedes=inherited.supersedes,
+            reason=request.reason,
+        ),
         kind=PlanKind.RESET,
-        created_at_ms=now_ms,
         cluster=replace(newest.cluster, id=snapshot.cluster.id),
         shape=shape_of_rows(settings),
         ranges=(),
@@ -667,9 +673,6 @@ def _reset(
         table=table,
         topic_ids=topic_ids,
         creation_ids=creations_to_record(topic_ids, creations),
-        previous=inherited.previous,
-        supersedes=inherited.supersedes,
-        reason=request.reason,
         pending_starts=pending_starts,
         pending_offsets=pending_offsets,
         log_starts=log_starts,

@@ -86,7 +86,7 @@ def first_backfill_plan(
     before_first = replace(
         live,
         number=0,
-        uid=uid,
+        origin=replace(live.origin, pipeline_id=uid),
         kind=PlanKind.BACKFILL,
         id="",
         positions=starts,
@@ -111,7 +111,7 @@ def first_backfill_plan(
         # The version of the pipeline: the backfill has not committed yet.
         snapshot = replace(snapshot, table=replace(snapshot.table, transaction_version=None))
     plan = _plan_after(before_first, starts, claim, snapshot, settings, now_ms=now_ms)
-    return replace(plan, previous=None)
+    return replace(plan, origin=replace(plan.origin, previous=None))
 
 
 def next_backfill_plan(
@@ -153,9 +153,9 @@ def backfill_replacement_plan(
     return replace(
         plan,
         number=old.number,
-        previous=old.previous,
-        supersedes=old.id,
-        reason=state.reason,
+        origin=replace(
+            plan.origin, previous=old.origin.previous, supersedes=old.id, reason=state.reason
+        ),
         losses=(*losses_before, *plan.losses),
         record_epochs=old.record_epochs,
     )
@@ -172,20 +172,20 @@ def closing_plan(
     plan = replace(
         last,
         ranges=(),
-        created_at_ms=now_ms,
-        reason=reason,
+        origin=replace(last.origin, created_at_ms=now_ms, reason=reason),
         losses=(),
         id="",
         closes=True,
     )
     plan = replace(plan, table=table_to_record(snapshot.table))
     if is_stored:
-        return replace(plan, supersedes=last.id, positions=starts_of(last))
+        return replace(
+            plan, origin=replace(plan.origin, supersedes=last.id), positions=starts_of(last)
+        )
     return replace(
         plan,
-        supersedes=None,
+        origin=replace(plan.origin, supersedes=None, previous=last.id),
         number=last.number + 1,
-        previous=last.id,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
     )
 
@@ -236,15 +236,14 @@ def _plan_after(
         last,
         number=last.number + 1,
         kind=PlanKind.BACKFILL,
-        created_at_ms=now_ms,
+        origin=replace(
+            last.origin, created_at_ms=now_ms, previous=last.id, supersedes=None, reason=None
+        ),
         shape=shape_of_rows(settings),
         ranges=ranges,
         positions={**positions, **passed, **stops},
         seen=dict.fromkeys(last.positions, NOTHING_COMMITTED),
         moves_offsets=False,
-        previous=last.id,
-        supersedes=None,
-        reason=None,
         run_key=None,
         bounds=NO_BOUNDS,
         time_zone=snapshot.time_zone,

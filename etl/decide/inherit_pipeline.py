@@ -53,6 +53,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlanOrigin,
     TookOver,
     Vanished,
 )
@@ -337,7 +338,7 @@ def plan_inheritance(
     vanished: tuple[Vanished, ...] = ()
     if last and isinstance(state, (Replay, Supersede)):
         reject_replacing(last)
-        previous = last.previous
+        previous = last.origin.previous
         supersedes = last.id
         losses = last.losses
         vanished = last.vanished
@@ -377,9 +378,14 @@ def plan_inheritance(
         time_zone = newest_known.time_zone
     return Plan(
         number=own.number,
-        uid=uid,
+        origin=PlanOrigin(
+            pipeline_id=uid,
+            created_at_ms=now_ms,
+            previous=previous,
+            supersedes=supersedes,
+            reason=reason,
+        ),
         kind=PlanKind.TAKE_OVER,
-        created_at_ms=now_ms,
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=(),
@@ -390,9 +396,6 @@ def plan_inheritance(
         creation_ids=creation_ids,
         log_topic_ids=log_topic_ids,
         tails=tails,
-        previous=previous,
-        supersedes=supersedes,
-        reason=reason,
         took_over=TookOver(other.app_id, other.number),
         heir_of=_all_predecessors(last, other, own_app_id),
         losses=losses,

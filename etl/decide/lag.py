@@ -252,9 +252,9 @@ def _movement(
     if last is None:
         return None
     before = last.log_starts.get(log)
-    if before is None or log_start <= before or now_ms <= last.created_at_ms:
+    if before is None or log_start <= before or now_ms <= last.origin.created_at_ms:
         return None
-    return log_start - before, (now_ms - last.created_at_ms) / 1000
+    return log_start - before, (now_ms - last.origin.created_at_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -512,10 +512,8 @@ def plan_without_uncommitted(
     return replace(
         plan,
         kind=kind,
-        created_at_ms=now_ms,
+        origin=replace(plan.origin, created_at_ms=now_ms, supersedes=plan.id, reason=reason),
         ranges=tuple(ranges),
-        supersedes=plan.id,
-        reason=reason,
         positions=positions,
         losses=tuple(losses),
         read_by_others=tuple(still_read_by_others),

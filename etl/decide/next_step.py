@@ -246,7 +246,9 @@ def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
         committed[log] = repair.plan.left(log)
     ledger = snapshot.ledger
     if repair.adopts:
-        ledger = replace(ledger, uid=repair.adopts.uid, newest=repair.adopts, applied=None)
+        ledger = replace(
+            ledger, uid=repair.adopts.origin.pipeline_id, newest=repair.adopts, applied=None
+        )
     return replace(snapshot, committed=committed, ledger=ledger)
 
 
@@ -374,5 +376,5 @@ def _snapshot_after_plan(plan: Plan, snapshot: Snapshot) -> Snapshot:
     )
     uncounted = (NOT_COUNTED,) * len(plan.ranges)
     applied = CommitResult(plan.number, plan.id, table.version, table.id, uncounted)
-    ledger = replace(snapshot.ledger, uid=plan.uid, newest=plan, applied=applied)
+    ledger = replace(snapshot.ledger, uid=plan.origin.pipeline_id, newest=plan, applied=applied)
     return replace(snapshot, committed=committed, ledger=ledger, table=table)

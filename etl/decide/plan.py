@@ -56,6 +56,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlanOrigin,
     TookOver,
 )
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
@@ -252,7 +253,7 @@ def _following_last(plan: Plan, state: UpToDate) -> Plan:
     return replace(
         plan,
         losses=(*moved, *plan.losses),
-        previous=state.last.id,
+        origin=replace(plan.origin, previous=state.last.id),
         read_by_others=read_by_others(state.last, state.passed),
     )
 
@@ -322,9 +323,8 @@ def plan_from(
     log_starts = {log: snapshot.extents[log].log_start_offset for log in readings}
     return Plan(
         number=number,
-        uid=uid,
+        origin=PlanOrigin(pipeline_id=uid, created_at_ms=now_ms),
         kind=kind,
-        created_at_ms=now_ms,
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=ranges,

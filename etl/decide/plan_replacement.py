@@ -109,7 +109,7 @@ def replacement_plan(
         snapshot,
         settings,
         number=old.number,
-        uid=old.uid,
+        uid=old.origin.pipeline_id,
         now_ms=now_ms,
         beyond=skips,
         asking=request_of_replacement(old),
@@ -124,9 +124,9 @@ def replacement_plan(
         plan,
         ranges=tuple(ranges_left),
         seen={**plan.seen, **old.seen},
-        previous=old.previous,
-        supersedes=old.id,
-        reason=state.reason,
+        origin=replace(
+            plan.origin, previous=old.origin.previous, supersedes=old.id, reason=state.reason
+        ),
         losses=(*losses, *lost),
         vanished=old.vanished,
         took_over=old.took_over,
@@ -237,10 +237,8 @@ def committed_replacement_plan(
         old,
         ranges=tuple(ranges),
         kind=_kind_of(old, ranges),
-        created_at_ms=now_ms,
+        origin=replace(old.origin, created_at_ms=now_ms, supersedes=old.id, reason=state.reason),
         shape=shape_of_rows(settings),
-        supersedes=old.id,
-        reason=state.reason,
         losses=(*old.losses, *by_operator, *expired),
         table=table,
         time_zone=snapshot.time_zone,
@@ -280,7 +278,7 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
         snapshot,
         settings,
         number=old.number,
-        uid=old.uid,
+        uid=old.origin.pipeline_id,
         now_ms=now_ms,
         asking=request_of_replacement(old),
     )
@@ -288,9 +286,12 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
     kept = [loss for loss in old.losses if loss not in among]
     return replace(
         with_assignment(plan, snapshot, settings),
-        previous=old.previous,
-        supersedes=old.id,
-        reason=state.reason,
+        origin=replace(
+            plan.origin,
+            previous=old.origin.previous,
+            supersedes=old.id,
+            reason=state.reason,
+        ),
         losses=(*kept, *plan.losses),
         vanished=old.vanished,
         took_over=old.took_over,
@@ -329,9 +330,12 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
         plan,
         ranges=ranges,
         kind=_kind_of(plan, ranges),
-        created_at_ms=now_ms,
-        supersedes=plan.id,
-        reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}",
+        origin=replace(
+            plan.origin,
+            created_at_ms=now_ms,
+            supersedes=plan.id,
+            reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}",
+        ),
         losses=(*plan.losses, *missing),
         id="",
     )
@@ -414,7 +418,11 @@ def needs_closing(stored: Plan) -> bool:
     """Return True if a driver may still append under this plan's number: the plan reads, inherits,
     or superseded one.
     """
-    return bool(stored.ranges) or stored.kind is PlanKind.TAKE_OVER or stored.supersedes is not None
+    return (
+        bool(stored.ranges)
+        or stored.kind is PlanKind.TAKE_OVER
+        or stored.origin.supersedes is not None
+    )
 
 
 def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
@@ -435,11 +443,9 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
     return replace(
         stored,
         kind=PlanKind.SET,
-        created_at_ms=now_ms,
+        origin=replace(stored.origin, created_at_ms=now_ms, supersedes=stored.id, reason=reason),
         ranges=(),
         positions=starts_of(stored),
-        supersedes=stored.id,
-        reason=reason,
         id="",
         losses=tuple(losses),
         key_ends=key_ends,
@@ -459,11 +465,11 @@ def next_closing_plan(
     """
     empty = replace(last, kind=PlanKind.SET, ranges=(), took_over=None, losses=(), vanished=())
     seen = {log: last.left(log) for log in last.positions}
+    closing = closing_plan_of(empty, reason, now_ms=now_ms)
     return replace(
-        closing_plan_of(empty, reason, now_ms=now_ms),
+        closing,
         number=number + 1,
-        previous=last.id,
-        supersedes=None,
+        origin=replace(closing.origin, previous=last.id, supersedes=None),
         record_epochs={},
         seen=seen,
         table=TableExpectation(id=table_id, version=table_version, transaction_version=number),

@@ -522,7 +522,7 @@ def _restore_from(newest: Plan | None, in_table: int, table: Table) -> RebuildFr
         action = _without_document(newest)
         raise LedgersDisagree(message, table_version=table.version, action=action)
     plan = parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
-    identity = (plan.number, plan.id, plan.uid)
+    identity = (plan.number, plan.id, plan.origin.pipeline_id)
     is_of_commit = identity == (metadata.number, metadata.plan_id, metadata.uid)
     if not is_of_commit or plan.table.id not in (None, table.id):
         version = metadata.delta_version

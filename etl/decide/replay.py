@@ -386,14 +386,13 @@ def plan_replay(
         last,
         number=last.number + 1,
         kind=PlanKind.REPLAY,
-        created_at_ms=now_ms,
+        origin=replace(
+            last.origin, created_at_ms=now_ms, previous=last.id, supersedes=None, reason=reason
+        ),
         shape=shape_of_rows(settings),
         ranges=ranges,
         seen=seen,
         table=table_to_record(table),
-        previous=last.id,
-        supersedes=None,
-        reason=reason,
         run_key=None,
         bounds=NO_BOUNDS,
         key_ends={},
@@ -418,8 +417,8 @@ def give_up_replay(plan: Plan, why: str, *, now_ms: int) -> Plan:
         kind=PlanKind.START,
         ranges=(),
         stood={},
-        created_at_ms=now_ms,
-        supersedes=plan.id,
-        reason=f"{GIVEN_UP}: {why}",
+        origin=replace(
+            plan.origin, created_at_ms=now_ms, supersedes=plan.id, reason=f"{GIVEN_UP}: {why}"
+        ),
         id="",
     )

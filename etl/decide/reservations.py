@@ -295,8 +295,8 @@ def _ends_before(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int
     Its replacement may begin there, so the pipeline's reservation does. If the plan is a
     replacement itself, an unknown plan, such as a replay, may still be appended: raises Owned.
     """
-    is_replacement = stored.kind in _SETS_OFFSETS or stored.supersedes
-    if is_replacement or before is None or before.id != stored.previous:
+    is_replacement = stored.kind in _SETS_OFFSETS or stored.origin.supersedes
+    if is_replacement or before is None or before.id != stored.origin.previous:
         raise Owned(
             f"Plan {stored.number} of the pipeline is stored and not in the table",
             action="Run `etl run CONF`, which executes it. Then run this command again",

@@ -158,7 +158,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         raise NeedsDecision(message, action=run_first)
     if stored.kind is not PlanKind.SET:
         return Standing(Replay(stored), starts_of(stored))
-    if base is None or base.id != stored.previous:
+    if base is None or base.id != stored.origin.previous:
         message = (
             f"Plan {stored.number} is stored and sets positions, and the positions before it are "
             "unknown"
@@ -414,8 +414,7 @@ def plan_set(
             old,
             number=old.number + 1,
             seen=seen,
-            previous=old.id,
-            supersedes=None,
+            origin=replace(old.origin, previous=old.id, supersedes=None),
             record_epochs=drop_keys(record_epochs(old, snapshot.ledger.applied), moved),
             vanished=(),
             took_over=None,
@@ -424,7 +423,7 @@ def plan_set(
         plan = replace(
             old,
             seen={**seen, **old.seen},
-            supersedes=old.id,
+            origin=replace(old.origin, supersedes=old.id),
             record_epochs=drop_keys(old.record_epochs, set_now),
         )
 
@@ -438,12 +437,11 @@ def plan_set(
     return replace(
         plan,
         kind=PlanKind.SET,
-        created_at_ms=now_ms,
+        origin=replace(plan.origin, created_at_ms=now_ms, reason=reason),
         shape=shape_of_rows(settings),
         ranges=(),
         positions=positions,
         table=table,
-        reason=reason,
         id="",
         **_request_of(stands),
         losses=tuple(_losses(stands, moves, snapshot)),

@@ -251,7 +251,7 @@ def is_probe_due(stored: Plan | None, now_ms: int) -> bool:
 
     A plan is stored only after a successful probe.
     """
-    return stored is None or stored.created_at_ms // _DAY_MS != now_ms // _DAY_MS
+    return stored is None or stored.origin.created_at_ms // _DAY_MS != now_ms // _DAY_MS
 
 
 def delta_rs_options(path: str, store: StoreSettings) -> EngineOptions:

@@ -249,6 +249,21 @@ class RowsBefore:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanOrigin:
+    """Where a plan comes from."""
+
+    pipeline_id: str
+    """Random id of the pipeline, made with its first plan."""
+    created_at_ms: int
+    previous: str | None = None
+    """Id of the plan before it; None: it is the first."""
+    supersedes: str | None = None
+    """Id of the plan that it replaces under its number."""
+    reason: str | None = None
+    """Why it replaces that plan, or what an operator said."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableExpectation:
     """The table when a plan was made."""
 
@@ -347,10 +362,8 @@ class Plan:
     """
 
     number: int
-    uid: str
-    """Random id of the pipeline, made with its first plan."""
     kind: PlanKind
-    created_at_ms: int
+    origin: PlanOrigin
     cluster: ClusterIdentity
     shape: str
     """Hash of the settings that shape rows: isolation, transform, partitioning."""
@@ -367,9 +380,6 @@ class Plan:
     """Ids of the topics' znodes, in addition to their own ids
     (`etl.decide.recreated_or_truncated.compared_ids`).
     """
-    previous: str | None = None
-    supersedes: str | None = None
-    reason: str | None = None
     moves_offsets: bool = True
     run_key: str | None = None
     """Idempotency key: what it names is loaded once."""

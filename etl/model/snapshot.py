@@ -217,7 +217,7 @@ class OtherPipeline:
         """
         if self.plan is None:
             return None
-        if self.plan.closes and self.plan.previous is None and not self.plan.heir_of:
+        if self.plan.closes and self.plan.origin.previous is None and not self.plan.heir_of:
             return frozenset()
         return self.plan.topics
 

@@ -178,13 +178,16 @@ class SnapshotPair:
 
 def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
     """Describe what a plan without ranges did: an outcome with its sentence each."""
-    decision = f"Plan {plan.number}, by an operator's decision: {plan.reason}"
+    decision = f"Plan {plan.number}, by an operator's decision: {plan.origin.reason}"
     if plan.kind is PlanKind.RESET:
         yield Outcome.TOPIC_CHANGES_ACCEPTED, decision
         for sentence in describe_vanished(plan.vanished):
             yield Outcome.TOPIC_CHANGES_ACCEPTED, sentence
     elif plan.kind is PlanKind.BACKFILL and not plan.losses:
-        yield Outcome.OFFSETS_STORED, f"Plan {plan.number} closes the backfill: {plan.reason}"
+        yield (
+            Outcome.OFFSETS_STORED,
+            f"Plan {plan.number} closes the backfill: {plan.origin.reason}",
+        )
     elif plan.kind is PlanKind.SET:
         yield Outcome.OFFSETS_SET, decision
     elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:

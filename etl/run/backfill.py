@@ -421,7 +421,7 @@ def _reject_closed_backfill(claim: Reservation, services: Services) -> None:
     newest = services.read_ledger().newest
     if newest and newest.closes:
         reject_abandoned_backfill(
-            replace(claim, state=ReservationState.CLOSING, reason=newest.reason)
+            replace(claim, state=ReservationState.CLOSING, reason=newest.origin.reason)
         )
 
 
@@ -455,7 +455,7 @@ def abandon(services: Services, own: Settings, report: Report, reason: str) -> R
         if newest is None:
             raise Owned("The backfill has no plan", action="Run this command again")
         if newest.closes and claim.state is ReservationState.OPEN:  # in an older copy of ZooKeeper
-            claim = replace(claim, state=ReservationState.CLOSING, reason=newest.reason)
+            claim = replace(claim, state=ReservationState.CLOSING, reason=newest.origin.reason)
         if is_stored and claim.state is not ReservationState.OPEN and not newest.ranges:
             plan = newest
         elif _may_load(claim, newest, snapshot, is_stored=is_stored):

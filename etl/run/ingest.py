@@ -366,7 +366,7 @@ def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
     if step.action is Action.SUPERSEDE:
         report.add(
             Outcome.PLAN_SUPERSEDED,
-            f"Plan {plan.number} ({plan.supersedes}) was replaced: {plan.reason}",
+            f"Plan {plan.number} ({plan.origin.supersedes}) was replaced: {plan.origin.reason}",
         )
     elif step.action is Action.REPLAY and not _is_new(plan):
         paused = describe_paused_but_executed(plan, step.snapshot.pauses)
@@ -382,9 +382,9 @@ def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
 
 def _describe_stored(plan: Plan) -> str:
     """Return the stored plan and its origin: an earlier run, or the plan that it replaced."""
-    if plan.supersedes is None:
+    if plan.origin.supersedes is None:
         return f"Plan {plan.number} of an earlier run"
-    return f"Plan {plan.number} ({plan.id}), which replaced {plan.supersedes},"
+    return f"Plan {plan.number} ({plan.id}), which replaced {plan.origin.supersedes},"
 
 
 def _is_new(plan: Plan) -> bool:
@@ -551,7 +551,7 @@ def _replace(services: Services, plan: Plan, replacement: Plan, report: Report) 
     services.supersede(replacement, ledger)
     report.add(
         Outcome.PLAN_SUPERSEDED,
-        f"Plan {plan.number} ({plan.id}) was replaced: {replacement.reason}",
+        f"Plan {plan.number} ({plan.id}) was replaced: {replacement.origin.reason}",
     )
     report.planned(replacement)
     return replacement

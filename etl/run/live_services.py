@@ -184,7 +184,7 @@ class BackfillVerbs:
         if own is None:
             raise Owned("The backfill was not observed", action="Run the command again")
         also = [self.claims.store.write_of(claim, own.version)]
-        if plan.supersedes and ledger.newest_version is not None:
+        if plan.origin.supersedes and ledger.newest_version is not None:
             self.ledger.supersede_plan(plan, ledger.newest_version, also=also)
         else:
             self.ledger.store_plan(plan, also=also)

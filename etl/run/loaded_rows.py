@@ -243,7 +243,7 @@ def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: st
     `plan` is that of the pipeline's newest commit. After a crash in between, the ledger is only
     behind.
     """
-    ledger.store_uid(plan.uid)
+    ledger.store_uid(plan.origin.pipeline_id)
     unknown = []
     for metadata in commits_of_ours(settings.table.path, app_id):
         known = ledger.read_plan(metadata.number)

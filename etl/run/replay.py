@@ -83,7 +83,7 @@ def replay(
             continue
         if done.kind is not PlanKind.REPLAY:
             raise NeedsDecision(
-                f"Plan {plan.number} was not executed: {done.reason}",
+                f"Plan {plan.number} was not executed: {done.origin.reason}",
                 action="Check the interval, and which offsets the partition still has",
             )
         return done

@@ -32,7 +32,7 @@ def read_ledger(out: Outside) -> Ledger:
     if newest is None:
         return Ledger(out.uid)
     known = _record_of(out, newest.number, newest.id) or _record_of(
-        out, newest.number - 1, newest.previous
+        out, newest.number - 1, newest.origin.previous
     )
     return Ledger(
         out.uid,
@@ -137,7 +137,7 @@ def hand_over(
     """Plan and offsets in one transaction; why nothing of it is done. A plan that is not handed
     over is written alone.
     """
-    is_there = plan.number in out.plans and not plan.supersedes
+    is_there = plan.number in out.plans and not plan.origin.supersedes
     logs: tuple[BrokerPartition, ...] = ()
     is_in_zookeeper = plan.commit.storage is OffsetsStorage.ZOOKEEPER
     if plan.commit.state is CommitState.DONE and is_in_zookeeper:
@@ -156,7 +156,7 @@ def hand_over(
 
 
 def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> None:
-    store_uid(out, plan.uid)
+    store_uid(out, plan.origin.pipeline_id)
     if plan.number in out.plans:
         if not _is_stored(out, plan.number, plan.id):
             raise Owned("another driver stored this number")

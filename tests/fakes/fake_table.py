@@ -43,7 +43,7 @@ def _stamp(commit: FakeCommit, version: int, app_id: str) -> CommitMetadata:
     return CommitMetadata(
         version,
         app_id,
-        plan.uid,
+        plan.origin.pipeline_id,
         plan.number,
         plan.id,
         document=plan_document.render_plan(plan),

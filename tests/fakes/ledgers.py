@@ -44,7 +44,9 @@ def table_of(bit: int | None, **changes: Any) -> Table:
 
 
 def stamp_of(plan: Plan) -> CommitMetadata:
-    return CommitMetadata(7, APP_ID, plan.uid, plan.number, plan.id, document=render_plan(plan))
+    return CommitMetadata(
+        7, APP_ID, plan.origin.pipeline_id, plan.number, plan.id, document=render_plan(plan)
+    )
 
 
 def acknowledgement_of(number: int, **changes: Any) -> Acknowledgement:

@@ -69,7 +69,7 @@ class FakeCommit:
 
     @property
     def uid(self) -> str:
-        return self.plan.uid
+        return self.plan.origin.pipeline_id
 
 
 @dataclass

@@ -367,7 +367,7 @@ class FakeWorld:
     def adopt(self, plan: Plan) -> Ledger:
         """See World; oldest first, so that after a crash the ledger is at most older."""
         self._record_losses(plan)
-        self._do("store uid", lambda: fake_ledger.store_uid(self.outside, plan.uid))
+        self._do("store uid", lambda: fake_ledger.store_uid(self.outside, plan.origin.pipeline_id))
         for version, commit in fake_ledger.commits_to_adopt(self.outside):
             self._do(
                 f"adopt {commit.number}",
@@ -550,7 +550,7 @@ class FakeWorld:
                 claim,
                 plan,
                 version,
-                stored=ledger.newest_version if plan.supersedes else None,
+                stored=ledger.newest_version if plan.origin.supersedes else None,
             ),
         )
         self.claims.own = Claimed(claim, version + 1)

@@ -5,7 +5,6 @@ actions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 from etl.ledger.plan_document import with_id
@@ -16,11 +15,13 @@ from etl.model.plans import (
     OffsetRange,
     Plan,
     PlanKind,
+    PlanOrigin,
     Request,
     TableExpectation,
 )
 from etl.model.snapshot import ForeignCommit, Table
 from etl.run.service_interfaces import Services
+from tests.builders import changed
 
 GROUP_OWNER = "host-1-0"
 """The suffix of another consumer's id after the group's name."""
@@ -82,9 +83,12 @@ def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: A
     starts = {log: newest.positions.get(log, 0) if newest else 0 for log in until}
     plan = Plan(
         number=newest.number + 1 if newest else 1,
-        uid=seen.ledger.uid or "uid1",
+        origin=PlanOrigin(
+            pipeline_id=seen.ledger.uid or "uid1",
+            created_at_ms=world.now_ms(),
+            previous=newest.id if newest else None,
+        ),
         kind=PlanKind.INGEST,
-        created_at_ms=world.now_ms(),
         cluster=seen.cluster,
         shape="shape",
         positions=positions,
@@ -99,15 +103,14 @@ def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: A
             transaction_version=(table.transaction_version or 0) if table else 0,
             version=table.version if table else None,
         ),
-        previous=newest.id if newest else None,
         topic_ids=seen.topic_ids,
     )
-    return with_id(replace(plan, **changes))
+    return with_id(changed(plan, **changes))
 
 
 def another(plan: Plan, **changes: Any) -> Plan:
     """Another plan of the same number."""
-    return with_id(replace(plan, **{"supersedes": plan.id, "reason": "it is tried", **changes}))
+    return with_id(changed(plan, **{"supersedes": plan.id, "reason": "it is tried", **changes}))
 
 
 def append(world: Services, plan: Plan) -> tuple[CommitResult | None, Table | None]:

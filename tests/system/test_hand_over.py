@@ -207,7 +207,10 @@ def test_of_two_plans_of_one_number_the_second_is_refused_and_is_not_called_void
     plan = driver.plan()
     with pytest.raises(Owned, match="stored or changed plan 1"):
         driver.store(
-            plan, meanwhile=lambda: driver.ledger.store_plan(with_id(plain_plan(uid=plan.uid)))
+            plan,
+            meanwhile=lambda: driver.ledger.store_plan(
+                with_id(plain_plan(uid=plan.origin.pipeline_id))
+            ),
         )
     assert offsets(driver) == [None] * 3
 

@@ -33,7 +33,7 @@ from etl.model.snapshot import (
     Retirement,
 )
 from etl.testkit import cluster as embedded
-from tests.builders import plain_plan
+from tests.builders import changed, plain_plan
 
 LOG = BrokerPartition("clicks", 0)
 ROOT = "/consumers/g/etl/clicks"
@@ -54,7 +54,7 @@ def plan_of(number: int, **changes: Any) -> Plan:
         table_id="t",
         table_transaction_version=number - 1,
     )
-    return with_id(replace(plan, **changes))
+    return with_id(changed(plan, **changes))
 
 
 def applied_of(plan: Plan, rows: int = 9) -> CommitResult:

@@ -26,7 +26,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
 )
-from etl.model.plans import CommitState, Plan, PlanKind, PlannedCommit
+from etl.model.plans import CommitState, Plan, PlanKind, PlannedCommit, PlanOrigin
 from tests.builders import kafka_named
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
 from tests.fakes.coordinator import LEAVE, FakeCoordinator
@@ -42,9 +42,8 @@ def plan_of(*logs: BrokerPartition) -> Plan:
     return with_id(
         Plan(
             number=2,
-            uid="u",
+            origin=PlanOrigin(pipeline_id="u", created_at_ms=0),
             kind=PlanKind.INGEST,
-            created_at_ms=0,
             cluster=kafka_named("c"),
             shape="s",
             ranges=(),

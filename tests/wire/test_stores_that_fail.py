@@ -236,4 +236,7 @@ def test_losses_are_written_down_once(place: Place, fault: str) -> None:
     place.way.rules(Rule("PUT", "_delta_log/0", 2, fault))
     for _ in range(2):
         record_losses(plan, app_id=APP, path=place.path)
-    assert place.way.kept == [2] and read_losses(place.path, uid=plan.uid) == plan.losses
+    assert (
+        place.way.kept == [2]
+        and read_losses(place.path, uid=plan.origin.pipeline_id) == plan.losses
+    )

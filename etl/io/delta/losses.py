@@ -171,7 +171,7 @@ def _append(plan: Plan, app_id: str, path: str) -> None:
     metadata = {
         "app": "offset-range-etl losses",
         "app_id": app_id,
-        "uid": plan.uid,
+        "uid": plan.origin.pipeline_id,
         "number": plan.number,
         "plan_id": plan.id,
     }
@@ -197,7 +197,7 @@ def _rows(plan: Plan, app_id: str, now_ms: int) -> pyarrow.Table:
     for loss in plan.losses:
         row = {
             "app_id": app_id,
-            "pipeline_id": plan.uid,
+            "pipeline_id": plan.origin.pipeline_id,
             "topic": loss.log.topic,
             "partition": loss.log.partition,
             "broker_id": loss.log.broker_id,
@@ -267,7 +267,7 @@ def _holds(table: DeltaTable, plan: Plan, app_id: str) -> bool:
 
 
 def _transaction_id(plan: Plan, app_id: str) -> str:
-    return f"{app_id}/losses/{plan.uid}"
+    return f"{app_id}/losses/{plan.origin.pipeline_id}"
 
 
 def _write_errors() -> tuple[type[Exception], ...]:

@@ -399,7 +399,7 @@ class PlanLedger:
 
     def _read_previous_result(self, plan: Plan) -> CommitResult | None:
         found = self.read_applied(plan.number - 1)
-        return found if found and plan.previous in (None, found.plan_id) else None
+        return found if found and plan.origin.previous in (None, found.plan_id) else None
 
     def read_loaded_intervals(self) -> LoadedIntervals:
         """Return the loaded intervals of pruned plans."""
@@ -453,7 +453,7 @@ class PlanLedger:
         head = self.documents.head(plan_document.render_plan(plan), also=also)
         self.zookeeper.ensure(self.paths.root)
         request = self.zookeeper.client.transaction()
-        self._add_uid(request, plan.uid)
+        self._add_uid(request, plan.origin.pipeline_id)
         self._add_others(request, plan, pipelines_version, also)
         if self.zookeeper.children(self.paths.plans) is None:
             request.create(self.paths.plans, b"")

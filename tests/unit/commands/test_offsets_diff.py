@@ -210,7 +210,14 @@ def test_a_lost_ledger_is_compared_by_the_table_alone() -> None:
 def test_another_plan_of_the_same_number_is_reported_without_a_different_offset() -> None:
     outside = loaded()
     outside.plans[1] = render_plan(
-        with_id(replace(parse_plan(outside.plans[1], path=""), reason="superseded too late"))
+        with_id(
+            replace(
+                parse_plan(outside.plans[1], path=""),
+                origin=replace(
+                    parse_plan(outside.plans[1], path="").origin, reason="superseded too late"
+                ),
+            )
+        )
     )
     found = diff(outside)
     assert found.document["rows"] == [] and found.refusal is None

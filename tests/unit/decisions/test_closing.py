@@ -23,7 +23,7 @@ def stored(**changes: object) -> Plan:
         ranges=(OffsetRange(LOG, 100, 200),),
         positions={LOG: 200},
         seen={LOG: Committed(100, version=3)},
-        previous="1" * 32,
+        origin=replace(plain_plan(2).origin, previous="1" * 32),
         table=replace(plain_plan(2).table, id="table", transaction_version=1),
     )
     return with_id(changed(plan, **changes))
@@ -37,7 +37,11 @@ def test_a_closing_plan_reads_nothing_and_keeps_the_positions_before_the_stored_
         (),
         {LOG: 100},
     )
-    assert closing.supersedes == stored().id and closing.previous == "1" * 32 and closing.closes
+    assert (
+        closing.origin.supersedes == stored().id
+        and closing.origin.previous == "1" * 32
+        and closing.closes
+    )
     assert closing.offsets_to_move == ()
     assert parse_plan(render_plan(closing), path="here") == closing
 
@@ -72,7 +76,12 @@ def test_the_number_after_the_tables_newest_plan_is_closed() -> None:
     closing = next_closing_plan(
         last, "taken over", table_id="table", table_version=9, number=2, now_ms=5
     )
-    assert (closing.number, closing.previous, closing.supersedes, closing.positions) == (
+    assert (
+        closing.number,
+        closing.origin.previous,
+        closing.origin.supersedes,
+        closing.positions,
+    ) == (
         3,
         last.id,
         None,

@@ -133,7 +133,9 @@ def restored_copy() -> Outside:
     plan = outside.newest_plan()
     assert plan
     outside.plans[1] = render_plan(
-        with_id(replace(plan, created_at_ms=7, reason="it was put back"))
+        with_id(
+            replace(plan, origin=replace(plan.origin, created_at_ms=7, reason="it was put back"))
+        )
     )
     outside.applied.clear()
     return outside
@@ -174,7 +176,13 @@ def with_other_pipeline(outside: Outside, topic: str) -> Outside:
     assert plan
     log = BrokerPartition(topic, 0)
     other = with_id(
-        replace(plan, uid="theirs", ranges=(), positions={log: 5}, seen={log: plan.seen[A]})
+        replace(
+            plan,
+            origin=replace(plan.origin, pipeline_id="theirs"),
+            ranges=(),
+            positions={log: 5},
+            seen={log: plan.seen[A]},
+        )
     )
     outside.others = (OtherPipeline("offset-range-etl/cluster-1/group/other", 1, 1, other),)
     outside.table = outside.table or []
@@ -384,11 +392,10 @@ def content(plan: Plan) -> Any:
     """Without creation time, uid, table version and values that only the read knows."""
     return replace(
         plan,
-        created_at_ms=0,
+        origin=replace(
+            plan.origin, created_at_ms=0, pipeline_id="", previous=None, supersedes=None
+        ),
         id="",
-        uid="",
-        previous=None,
-        supersedes=None,
         table=replace(plan.table, id=None, version=None),
         record_epochs={},
     )
@@ -413,7 +420,7 @@ def test_a_run_does_the_step_that_plan_shows(case: Callable[[], Situation]) -> N
 
 
 def _undated(plan: Plan) -> Plan:
-    return replace(plan, created_at_ms=0, id="")
+    return replace(plan, origin=replace(plan.origin, created_at_ms=0), id="")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -61,7 +61,13 @@ def test_the_first_plan_reads_from_the_first_record_and_records_every_observatio
             {A: (3, 10), B: (0, 5)}, topic_ids={"clicks": "id-1"}, table=Table("t1", 0, None)
         )
     )
-    assert (plan.number, plan.uid, plan.kind, plan.created_at_ms, plan.cluster.name) == (
+    assert (
+        plan.number,
+        plan.origin.pipeline_id,
+        plan.kind,
+        plan.origin.created_at_ms,
+        plan.cluster.name,
+    ) == (
         1,
         "u",
         PlanKind.INGEST,
@@ -72,7 +78,13 @@ def test_the_first_plan_reads_from_the_first_record_and_records_every_observatio
     assert plan.ranges[0].leader == Leader(BROKER, 4)
     assert plan.positions == {A: 10, B: 5}
     assert plan.seen == {A: Committed(), B: Committed()}
-    assert (plan.table.id, plan.topic_ids, plan.previous, plan.losses, plan.moves_offsets) == (
+    assert (
+        plan.table.id,
+        plan.topic_ids,
+        plan.origin.previous,
+        plan.losses,
+        plan.moves_offsets,
+    ) == (
         "t1",
         {"clicks": "id-1"},
         None,
@@ -87,7 +99,7 @@ def test_the_next_plan_starts_at_the_end_of_the_last_one_and_names_it() -> None:
         snapshot_of({A: (3, 10), B: (0, 5)}, committed={A: Committed(7, 2), B: Committed(5, 0)}),
         state,
     )
-    assert (plan.number, plan.previous) == (5, state.last.id)
+    assert (plan.number, plan.origin.previous) == (5, state.last.id)
     assert offsets_of(plan) == {A: [(7, 10)]}
     assert plan.positions == {A: 10, B: 5}
     assert plan.seen == {A: Committed(7, 2), B: Committed(5, 0)}
@@ -551,7 +563,13 @@ def test_a_plan_starts_where_its_first_range_of_a_log_does_and_elsewhere_at_its_
 def test_a_plan_in_the_place_of_another_reads_from_its_start_to_the_ends_of_now() -> None:
     plan = instead_of(snapshot_of({A: (0, 30), B: (0, 6)}, committed={A: Committed(99, 9)}))
     assert offsets_of(plan) == {A: [(3, 30)], B: [(0, 6)]}
-    assert (plan.number, plan.uid, plan.supersedes, plan.reason, plan.previous) == (
+    assert (
+        plan.number,
+        plan.origin.pipeline_id,
+        plan.origin.supersedes,
+        plan.origin.reason,
+        plan.origin.previous,
+    ) == (
         4,
         "u",
         STORED.id,

@@ -218,7 +218,9 @@ def test_a_stored_plan_gives_its_number_to_the_position_and_the_rest_of_it_is_re
         run(outside, at=crash_at("store plan", When.AFTER))
     old = outside.newest_plan()
     plan = set_to(outside, a=20)
-    assert old and plan and (plan.number, plan.supersedes, plan.positions[B]) == (2, old.id, 3)
+    assert (
+        old and plan and (plan.number, plan.origin.supersedes, plan.positions[B]) == (2, old.id, 3)
+    )
     run(outside)
     assert rows_of(outside) == [*range(15), *range(20, 25)] and rows_of(outside, B) == list(
         range(9)

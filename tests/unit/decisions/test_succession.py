@@ -90,7 +90,7 @@ def inherited_plan(outside: Outside) -> Plan:
 
 def ruled(outside: Outside) -> Outside:
     plan = inherited_plan(outside)
-    outside.uid, outside.plans = plan.uid, {plan.number: render_plan(plan)}
+    outside.uid, outside.plans = plan.origin.pipeline_id, {plan.number: render_plan(plan)}
     return outside
 
 
@@ -385,7 +385,12 @@ def test_a_plan_stored_for_another_table_has_loaded_nothing_into_one_of_another_
     plan = plan_inheritance(
         taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"
     )
-    assert (plan.number, plan.positions[LOGS[0]], plan.positions[LOGS[1]], plan.supersedes) == (
+    assert (
+        plan.number,
+        plan.positions[LOGS[0]],
+        plan.positions[LOGS[1]],
+        plan.origin.supersedes,
+    ) == (
         1,
         2,
         0,
@@ -610,7 +615,7 @@ def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_of
         now_ms=1,
         reason="repeated",
     )
-    assert (plan.number, plan.supersedes, plan.positions) == (2, stored.id, last.positions)
+    assert (plan.number, plan.origin.supersedes, plan.positions) == (2, stored.id, last.positions)
     assert plan.heir_of == ()
 
 

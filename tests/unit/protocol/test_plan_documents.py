@@ -57,6 +57,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlanOrigin,
     RangeResult,
     RowsBefore,
     TableExpectation,
@@ -175,9 +176,8 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
     plan = with_id(
         Plan(
             number=2,
-            uid="feedbeef",
+            origin=PlanOrigin(pipeline_id="feedbeef", created_at_ms=1_700_000_000_000),
             kind=PlanKind.INGEST,
-            created_at_ms=1_700_000_000_000,
             cluster=kafka_named("c1"),
             shape="s1",
             ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),),

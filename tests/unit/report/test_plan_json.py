@@ -258,9 +258,11 @@ def test_what_a_run_saw_comes_back_without_addresses_and_gaps(snapshot: Snapshot
 @settings(max_examples=30, deadline=None)
 @given(plans())
 def test_the_tables_plan_is_written_once_if_the_ledger_has_it(plan: Plan) -> None:
-    metadata = CommitMetadata(3, "app", plan.uid, plan.number, plan.id, document=render_plan(plan))
+    metadata = CommitMetadata(
+        3, "app", plan.origin.pipeline_id, plan.number, plan.id, document=render_plan(plan)
+    )
     snapshot = plain_snapshot(
-        {}, ledger=Ledger(plan.uid, plan), table=Table("t", 3, plan.number, metadata)
+        {}, ledger=Ledger(plan.origin.pipeline_id, plan), table=Table("t", 3, plan.number, metadata)
     )
     document = through_json(write_snapshot(snapshot))
     assert document["table"]["metadata"]["document"] == "the newest plan of the ledger"

@@ -627,7 +627,7 @@ def test_offsets_loaded_into_another_table_are_not_reserved(is_whole: bool) -> N
         replace(
             plan,
             number=plan.number + 1,
-            previous=plan.id,
+            origin=replace(plan.origin, previous=plan.id),
             table=replace(plan.table, id="another"),
             ranges=(),
         )

@@ -65,8 +65,8 @@ def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
 
 DAY_MS = 86_400_000
 YESTERDAY, TODAY = (
-    replace(PLAN, created_at_ms=DAY_MS + 1),
-    replace(PLAN, created_at_ms=2 * DAY_MS + 1),
+    replace(PLAN, origin=replace(PLAN.origin, created_at_ms=DAY_MS + 1)),
+    replace(PLAN, origin=replace(PLAN.origin, created_at_ms=2 * DAY_MS + 1)),
 )
 LOST = (Loss(LOG, 3, 5, LossReason.EXPIRED),)
 LOSING = replace(TODAY, losses=LOST)

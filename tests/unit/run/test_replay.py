@@ -113,7 +113,7 @@ def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
     world = FakeWorld(outside, SETTINGS)
     plan = replay(world, SETTINGS, report, wanted(1, 5), "why")
     assert world.steps == STEPS
-    assert (plan.kind, plan.number, dict(plan.stood), plan.reason) == (
+    assert (plan.kind, plan.number, dict(plan.stood), plan.origin.reason) == (
         PlanKind.REPLAY,
         3,
         {LOGS[0]: 4},

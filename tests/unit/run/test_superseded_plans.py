@@ -44,12 +44,12 @@ def test_a_stored_plan_with_an_expired_range_is_superseded_if_policy_permits_the
     ]
     new = outside.newest_plan()
     assert old is not None and new is not None
-    assert (new.number, new.supersedes, new.losses) == (
+    assert (new.number, new.origin.supersedes, new.losses) == (
         1,
         old.id,
         (Loss(LOGS[0], 0, 2, LossReason.EXPIRED),),
     )
-    assert new.reason == "clicks 0: its range starts at 0, and the log now at 2"
+    assert new.origin.reason == "clicks 0: its range starts at 0, and the log now at 2"
     reject_unfinished(outside)
 
 
@@ -59,7 +59,7 @@ def test_a_stored_replacement_is_named_with_the_plan_that_it_replaced() -> None:
     with contextlib.suppress(Crash):
         run(outside, SKIPPING, at=crash_at("fetch", When.BEFORE))
     new = outside.newest_plan()
-    assert old is not None and new is not None and new.supersedes == old.id
+    assert old is not None and new is not None and new.origin.supersedes == old.id
     assert run(outside, SKIPPING).outcomes[0] == (
         Outcome.PLAN_RESUMED,
         f"Plan 1 ({new.id}), which replaced {old.id}, is stored and not in the table: it is "

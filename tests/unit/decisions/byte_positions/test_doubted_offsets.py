@@ -222,7 +222,7 @@ def test_a_misaligned_stored_plan_is_reported_before_the_read_and_repaired_by_th
     assert refused.value.action.startswith("Run `etl plans supersede CONF 2 --reason ...`")
     assert refused.value.action.endswith(f"it is {ours} now, the start of a message")
     instead = superseded(outside)
-    assert (instead.supersedes, instead.losses) == (plan.id, ())
+    assert (instead.origin.supersedes, instead.losses) == (plan.id, ())
     assert min(r.from_offset for r in instead.ranges if r.log == ONE) == ours
     run(outside, FOLLOWING)
     reject_unfinished(outside)

@@ -654,7 +654,9 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
     ]
     away(outside, TWO)
     newer, snapshot = plan, FakeWorld(outside, PHYSICAL_SETTINGS).observe()
-    assert describe_accepted_partitions(newer, replace(newer, reason="another"), snapshot) == [
+    assert describe_accepted_partitions(
+        newer, replace(newer, origin=replace(newer.origin, reason="another")), snapshot
+    ) == [
         "clicks:2-0: stays undecided: its broker is unreachable, and once it is available runs "
         "stop until it is decided"
     ]

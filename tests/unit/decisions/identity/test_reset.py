@@ -189,7 +189,7 @@ def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset() -> Non
         run(outside)
     old = outside.newest_plan()
     plan = accept(outside, "clicks:0")
-    assert old and (plan.number, plan.supersedes, plan.positions[A], plan.vanished) == (
+    assert old and (plan.number, plan.origin.supersedes, plan.positions[A], plan.vanished) == (
         2,
         old.id,
         15,

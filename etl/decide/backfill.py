@@ -53,7 +53,7 @@ from etl.model.partitions import (
     select_keys,
     topics_of,
 )
-from etl.model.plans import NO_BOUNDS, Loss, OffsetRange, Plan, PlanKind
+from etl.model.plans import Loss, OffsetRange, Plan, PlanKind, PlannedRequest
 from etl.model.snapshot import (
     Reservation,
     Reservations,
@@ -244,10 +244,8 @@ def _plan_after(
         positions={**positions, **passed, **stops},
         seen=dict.fromkeys(last.positions, NOTHING_COMMITTED),
         moves_offsets=False,
-        run_key=None,
-        bounds=NO_BOUNDS,
+        request=PlannedRequest(),
         time_zone=snapshot.time_zone,
-        key_ends={},
         id="",
         losses=tuple(losses),
         vanished=(),

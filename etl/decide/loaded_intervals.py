@@ -285,7 +285,7 @@ def fold(
 
     read_by_others = merged_holes((*coverage.read_by_others, *plan.read_by_others))
     coverage = replace(coverage, read_by_others=read_by_others)
-    if plan.run_key and is_reached(plan, reached):
+    if plan.request.run_key and is_reached(plan, reached):
         coverage = replace(coverage, keys=with_key(coverage.keys, run_key_to_record(plan)))
     loaded = _loaded_by(plan, applied)
     held_through = _held_through(coverage)

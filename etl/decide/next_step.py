@@ -158,7 +158,7 @@ class NextStep:
         """
         if self.plan is None:
             return False
-        return any(log in self.snapshot.extents for log in self.plan.key_ends)
+        return any(log in self.snapshot.extents for log in self.plan.request.unfinished)
 
 
 def next_step(
@@ -322,7 +322,7 @@ def _with_new_plan(
     if new is None:
         return _without_plan(step, last)
     plan = with_id(with_assignment(new, snapshot, settings))
-    left_of_key = drop_keys(plan.key_ends, snapshot.extents)
+    left_of_key = drop_keys(plan.request.unfinished, snapshot.extents)
     return replace(step, action=Action.STORE, plan=plan, left_of_key=left_of_key)
 
 

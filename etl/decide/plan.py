@@ -56,6 +56,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlannedRequest,
     PlanOrigin,
     TookOver,
 )
@@ -346,9 +347,11 @@ def plan_from(
         commit=PlannedCommit(storage=snapshot.offsets_in),
         time_zone=snapshot.time_zone,
         rows_before=before,
-        run_key=asking.run_key,
-        bounds=asking.bounds,
-        key_ends=left_of_key(asking, ends, stops, positions),
+        request=PlannedRequest(
+            run_key=asking.run_key,
+            bounds=asking.bounds,
+            unfinished=left_of_key(asking, ends, stops, positions),
+        ),
     )
 
 

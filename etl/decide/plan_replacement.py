@@ -434,8 +434,8 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
     """
     if stored.kind is PlanKind.TAKE_OVER:
         return stored
-    key_ends = dict(stored.key_ends)
-    if stored.run_key is not None:
+    key_ends = dict(stored.request.unfinished)
+    if stored.request.run_key is not None:
         for r in stored.ranges:
             key_ends.setdefault(r.log, stored.positions[r.log])
     again = losses_to_read_again(stored)
@@ -448,7 +448,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         positions=starts_of(stored),
         id="",
         losses=tuple(losses),
-        key_ends=key_ends,
+        request=replace(stored.request, unfinished=key_ends),
         stood={},
         commit=stored.commit.without_member,
         closes=True,

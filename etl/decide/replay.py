@@ -35,11 +35,11 @@ from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named, is_named, select_keys
 from etl.model.plans import (
-    NO_BOUNDS,
     OffsetRange,
     Plan,
     PlanKind,
     PlannedCommit,
+    PlannedRequest,
     ReadByOthers,
 )
 from etl.model.snapshot import LoadedIntervals, Snapshot, UpToDate
@@ -393,9 +393,7 @@ def plan_replay(
         ranges=ranges,
         seen=seen,
         table=table_to_record(table),
-        run_key=None,
-        bounds=NO_BOUNDS,
-        key_ends={},
+        request=PlannedRequest(),
         id="",
         losses=(),
         vanished=(),

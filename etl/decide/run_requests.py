@@ -87,8 +87,8 @@ def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> 
     """
     if request.run_key:
         for stored in (newest, plan):
-            if stored and stored.run_key == request.run_key:
-                return stored.bounds
+            if stored and stored.request.run_key == request.run_key:
+                return stored.request.bounds
     return request.bounds
 
 
@@ -101,7 +101,7 @@ def request_of_key(
     """
     if resolved is None or resolved.request.run_key is None:
         return None
-    if last and last.run_key == resolved.request.run_key:
+    if last and last.request.run_key == resolved.request.run_key:
         return last
     return resolved.plan or resolved.key
 
@@ -162,7 +162,7 @@ def is_bound_now_known(resolved: ResolvedRequest | None, last: Plan | None) -> b
         resolved is not None
         and resolved.key is None
         and isinstance(found, Plan)
-        and None in found.key_ends.values()
+        and None in found.request.unfinished.values()
     )
 
 
@@ -170,10 +170,10 @@ def _key_ends_now(
     plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
 ) -> dict[BrokerPartition, int | None]:
     """Return the bounds of the key's plan, with bounds that were unknown and are known now."""
-    ends = dict(plan.key_ends)
-    for log, end in plan.key_ends.items():
+    ends = dict(plan.request.unfinished)
+    for log, end in plan.request.unfinished.items():
         if end is None and log in snapshot.extents:
-            ends[log] = _bound_of(log, plan.bounds.until, snapshot.extents[log], resolved)
+            ends[log] = _bound_of(log, plan.request.bounds.until, snapshot.extents[log], resolved)
     return ends
 
 
@@ -182,7 +182,7 @@ def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
 
     False if a bound is unknown.
     """
-    for log, end in plan.key_ends.items():
+    for log, end in plan.request.unfinished.items():
         if end is None or positions.get(log, -1) < end:
             return False
     return True
@@ -190,7 +190,7 @@ def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
 
 def run_key_to_record(plan: Plan) -> RunKeyRecord:
     """Return the record of the key of a plan that has one."""
-    return RunKeyRecord(plan.run_key or "", plan.number, plan.bounds.said)
+    return RunKeyRecord(plan.request.run_key or "", plan.number, plan.request.bounds.said)
 
 
 def key_without_plan(resolved: ResolvedRequest | None, last: Plan | None) -> RunKeyRecord | None:
@@ -241,11 +241,13 @@ def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
         else:
             stops[log] = end
     now_known = []
-    for log, end in plan.key_ends.items():
+    for log, end in plan.request.unfinished.items():
         if end is None and log in snapshot.extents:
             now_known.append(log)
-    open_logs = plan.bounds.open_logs + _count_open(plan.bounds.until, resolved, now_known)
-    bounds = replace(plan.bounds, open_logs=open_logs)
+    open_logs = plan.request.bounds.open_logs + _count_open(
+        plan.request.bounds.until, resolved, now_known
+    )
+    bounds = replace(plan.request.bounds, open_logs=open_logs)
     return PlanRequest(resolved.request.run_key, bounds, stops, waits)
 
 
@@ -306,7 +308,7 @@ def up_to_bound(
 
     With a key all of it is in the plan or in its `key_ends`.
     """
-    if plan.run_key:
+    if plan.request.run_key:
         return {}
     asking = plan_request(snapshot.asked, None, snapshot)
     requested = {}
@@ -324,16 +326,16 @@ def request_of_replacement(old: Plan) -> PlanRequest:
     On Jafka the end of the old plan is still the end of a message, though the broker does not
     return that offset any more. A partition with an unknown bound still waits for it.
     """
-    if not (old.run_key or old.bounds.until):
+    if not (old.request.run_key or old.request.bounds.until):
         return NO_REQUEST
     stops = dict(old.positions)
     waits: dict[BrokerPartition, int | None] = {}
-    for log, end in old.key_ends.items():
+    for log, end in old.request.unfinished.items():
         if end is None:
             waits[log] = None
         else:
             stops[log] = end
-    return PlanRequest(old.run_key, old.bounds, stops, waits)
+    return PlanRequest(old.request.run_key, old.request.bounds, stops, waits)
 
 
 def left_of_key(

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.loaded_intervals import subtract_intervals
@@ -62,12 +62,12 @@ from etl.model.partitions import (
 )
 from etl.model.plans import (
     LOST_WITH_LOG,
-    NO_BOUNDS,
     Loss,
     LossReason,
     Plan,
     PlanKind,
     PlannedCommit,
+    PlannedRequest,
 )
 from etl.model.snapshot import (
     FirstRun,
@@ -443,7 +443,7 @@ def plan_set(
         positions=positions,
         table=table,
         id="",
-        **_request_of(stands),
+        request=_request_of(stands),
         losses=tuple(_losses(stands, moves, snapshot)),
         log_starts=log_starts,
         leader_epochs=leader_epochs_to_record(old, snapshot, set_now),
@@ -455,16 +455,16 @@ def plan_set(
     )
 
 
-def _request_of(stands: Standing) -> dict[str, Any]:
+def _request_of(stands: Standing) -> PlannedRequest:
     """Return the request of the replaced stored plan.
 
     Its run key continues from the positions to the recorded ends.
     """
     old = stands.old
-    if isinstance(stands.state, UpToDate) or old.run_key is None:
-        return {"run_key": None, "bounds": NO_BOUNDS, "key_ends": {}}
+    if isinstance(stands.state, UpToDate) or old.request.run_key is None:
+        return PlannedRequest()
     ends = {r.log: old.positions[r.log] for r in old.ranges}
-    return {"key_ends": {**ends, **old.key_ends}}
+    return replace(old.request, unfinished={**ends, **old.request.unfinished})
 
 
 def _kept_positions(old: Plan) -> Mapping[BrokerPartition, int]:

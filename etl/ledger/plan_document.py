@@ -65,6 +65,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlannedRequest,
     PlanOrigin,
     RangeResult,
     ReadByOthers,
@@ -134,7 +135,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "supersedes": plan.origin.supersedes,
         "reason": plan.origin.reason,
         "moves_offsets": plan.moves_offsets,
-        "run_key": plan.run_key,
+        "run_key": plan.request.run_key,
         "logs": render_logs(logs),
         **_offset_columns(plan, logs),
         "leaders": leaders,
@@ -290,13 +291,13 @@ def _render_known(
 def _key_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
     """Return the bounds of the run, and where its run key ends in each partition."""
     content: dict[str, Any] = {}
-    if plan.bounds != NO_BOUNDS:
-        content["bounds"] = render_bounds(plan.bounds)
-    if not plan.key_ends:
+    if plan.request.bounds != NO_BOUNDS:
+        content["bounds"] = render_bounds(plan.request.bounds)
+    if not plan.request.unfinished:
         return content
     ends = []
     open_logs = []
-    for log, until in sorted_items(plan.key_ends):
+    for log, until in sorted_items(plan.request.unfinished):
         if until is None:
             open_logs.append(log)
         else:
@@ -370,7 +371,11 @@ def plan_of(document: dict[str, Any]) -> Plan:
         ),
         topic_ids=document["topic_ids"],
         moves_offsets=document["moves_offsets"],
-        run_key=document["run_key"],
+        request=PlannedRequest(
+            run_key=document["run_key"],
+            bounds=parse_bounds(document.get("bounds")),
+            unfinished=_key_ends(document, logs, positions),
+        ),
         ranges=_ranges(document, logs, positions),
         positions=dict(zip(logs, positions, strict=True)),
         seen=_committed_offsets(document, logs, positions),
@@ -388,8 +393,6 @@ def plan_of(document: dict[str, Any]) -> Plan:
         tails=_tails(document, logs, positions),
         log_topic_ids=_parse_known(document.get("log_topic_ids", ()), logs),
         creation_ids=document.get("creation_ids", {}),
-        bounds=parse_bounds(document.get("bounds")),
-        key_ends=_key_ends(document, logs, positions),
         stood=_parse_known(document.get("stood", ()), logs),
         closes=bool(document.get("closes")),
         commit=_planned_commit(document, logs),

@@ -264,6 +264,19 @@ class PlanOrigin:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """What the run was asked to load."""
+
+    run_key: str | None = None
+    """Idempotency key: what it names is loaded once."""
+    bounds: Bounds = NO_BOUNDS
+    unfinished: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """With a run key: partitions that the plan does not read up to the key's bound, and the bound.
+    A cap ended it earlier, or the partition was unreadable; None: never readable, bound unknown.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class TableExpectation:
     """The table when a plan was made."""
 
@@ -381,8 +394,7 @@ class Plan:
     (`etl.decide.recreated_or_truncated.compared_ids`).
     """
     moves_offsets: bool = True
-    run_key: str | None = None
-    """Idempotency key: what it names is loaded once."""
+    request: PlannedRequest = field(default_factory=PlannedRequest)
     id: str = ""
     losses: tuple[Loss, ...] = ()
     """Offsets that this plan gives up, by policy or by an operator's decision."""
@@ -421,12 +433,6 @@ class Plan:
     log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and
     that id (`decide.recreated_or_truncated`).
-    """
-    bounds: Bounds = NO_BOUNDS
-    """The requested bounds of the run."""
-    key_ends: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """With a run key: partitions that the plan does not read up to the key's bound, and the bound.
-    A cap ended it earlier, or the partition was unreadable; None: never readable, bound unknown.
     """
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: number of rows of each partition in its ranges when it was planned."""

@@ -97,9 +97,9 @@ _LATER_RUN = "Older records that arrive later are loaded by a later run"
 def describe_open_end(plan: Plan) -> str:
     """Describe that partitions without a record at the end may still get older ones."""
     until = ""
-    if plan.bounds.until:
-        until = plan.bounds.until.said
-    partitions = _have(plan.bounds.open_logs)
+    if plan.request.bounds.until:
+        until = plan.request.bounds.until.said
+    partitions = _have(plan.request.bounds.open_logs)
     return (
         f"Plan {plan.number}: {partitions} no record at or after {until} and was read to the log "
         f"end. {_LATER_RUN}"
@@ -482,7 +482,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
     if plan.took_over:
         took_over = plan.took_over.app_id
     left_of_run_key = []
-    for log, until in sorted(plan.key_ends.items()):
+    for log, until in sorted(plan.request.unfinished.items()):
         left_of_run_key.append({**log.place, "until": until})
     ranges = []
     for planned, result in zip(plan.ranges, results, strict=True):
@@ -499,8 +499,8 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "pipeline_id": plan.origin.pipeline_id,
         "kind": plan.kind.value,
         "created_at": format_time(plan.origin.created_at_ms),
-        **describe_request(Request(plan.run_key, plan.bounds)),
-        "open_logs": plan.bounds.open_logs,
+        **describe_request(Request(plan.request.run_key, plan.request.bounds)),
+        "open_logs": plan.request.bounds.open_logs,
         "left_of_run_key": left_of_run_key,
         "cluster": plan.cluster.name,
         "cluster_id": plan.cluster.id,

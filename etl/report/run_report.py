@@ -325,7 +325,7 @@ class Report:
             self.plans.pop()
         if not self.plan or self.plan.id != plan.id:
             self.plans.append(Executed(plan))
-        if plan.bounds.open_logs and not goes_on:
+        if plan.request.bounds.open_logs and not goes_on:
             self.add(Outcome.NOT_COMPLETE, describe_open_end(plan))
         self.lost(plan)
 

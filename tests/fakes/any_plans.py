@@ -30,6 +30,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlannedRequest,
     PlanOrigin,
     RangeResult,
     ReadByOthers,
@@ -166,7 +167,14 @@ def plans(draw: st.DrawFn) -> Plan:
             topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
             moves_offsets=draw(st.booleans()),
             closes=draw(st.booleans()),
-            run_key=draw(NAMES),
+            request=PlannedRequest(
+                run_key=draw(NAMES),
+                bounds=draw(BOUNDS),
+                unfinished={
+                    **{log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
+                    **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs)),
+                },
+            ),
             losses=tuple(
                 Loss(
                     log,
@@ -196,11 +204,6 @@ def plans(draw: st.DrawFn) -> Plan:
             },
             creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
             log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
-            bounds=draw(BOUNDS),
-            key_ends={
-                **{log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
-                **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs)),
-            },
             commit=PlannedCommit(draw(commit_states(member)), storage, member),
             read_by_others=tuple(
                 ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]

@@ -176,7 +176,7 @@ def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, RunKeyRe
         for number in sorted(out.plans, reverse=True)
         if number < newest
     )
-    return next((plan for plan in plans if plan.run_key == key), None), next(
+    return next((plan for plan in plans if plan.request.run_key == key), None), next(
         (one for one in out.kept_keys if one.key == key), None
     )
 
@@ -193,7 +193,7 @@ def prune(out: Outside) -> None:
         plan_document.parse_plan(out.plans.pop(min(out.plans)), path="plans"),
         out.newest_plan(),
     )
-    if plan.run_key and is_reached(plan, newest.positions if newest else {}):
+    if plan.request.run_key and is_reached(plan, newest.positions if newest else {}):
         out.kept_keys = with_key(out.kept_keys, run_key_to_record(plan))
 
 

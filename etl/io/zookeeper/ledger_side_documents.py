@@ -133,7 +133,7 @@ def prune(ledger: PlanLedger) -> None:
             return
         before, version = ledger.read_loaded_intervals_with_version()
         is_given_up = _is_given_up(ledger, number)
-        reached = _loaded_until(ledger) if plan.key_ends else {}
+        reached = _loaded_until(ledger) if plan.request.unfinished else {}
         merged = fold(before, plan, applied, is_given_up=is_given_up, reached=reached)
         pruned = (ledger.paths.plan(number), ledger.paths.applied(number))
         if not ledger.documents.replace(
@@ -378,7 +378,7 @@ def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, Ru
     found = None
     for number in reversed(ledger.plan_numbers()):
         plan = ledger.read_plan(number) if number < newest else None
-        if plan and plan.run_key == key:
+        if plan and plan.request.run_key == key:
             found = plan
             break
     for record in ledger.read_loaded_intervals().keys:

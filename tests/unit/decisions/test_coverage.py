@@ -429,11 +429,24 @@ def test_the_first_offsets_that_nothing_holds_are_named() -> None:
 def test_folding_keeps_the_run_key_of_a_complete_plan_and_drops_that_of_a_capped_one() -> None:
     until = Bounds(until=Bound("T", at_ms=5))
     first, cut, last = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 10))
-    found = fold(LoadedIntervals(), replace(first[0], run_key="k1", bounds=until), first[1])
+    found = fold(
+        LoadedIntervals(),
+        replace(first[0], request=replace(first[0].request, run_key="k1", bounds=until)),
+        first[1],
+    )
     assert found.keys == (RunKeyRecord("k1", 1, "until T"),)
-    found = fold(found, replace(cut[0], run_key="k2", key_ends={A: 10}), cut[1])
+    found = fold(
+        found,
+        replace(cut[0], request=replace(cut[0].request, run_key="k2", unfinished={A: 10})),
+        cut[1],
+    )
     assert found.keys == (RunKeyRecord("k1", 1, "until T"),)
-    found = fold(found, replace(last[0], run_key="k2"), last[1], is_given_up=True)
+    found = fold(
+        found,
+        replace(last[0], request=replace(last[0].request, run_key="k2")),
+        last[1],
+        is_given_up=True,
+    )
     assert found.keys == (RunKeyRecord("k1", 1, "until T"), RunKeyRecord("k2", 3))
     assert (
         parse_loaded_intervals(render_loaded_intervals(found), path="coverage").keys == found.keys

@@ -170,7 +170,7 @@ def test_under_caps_a_key_makes_as_many_plans_as_its_bound_needs_and_is_done_wit
     out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     report = load(out, settings=capped)
     assert reached(out) == [3, 2, 4]
-    assert [one.plan.run_key for one in report.plans] == [K.run_key] * 5
+    assert [one.plan.request.run_key for one in report.plans] == [K.run_key] * 5
     assert Outcome.LIMIT_REACHED not in outcomes(report)
     assert messages_of(load(out, settings=capped), Outcome.ALREADY_LOADED) == [
         f"Run key {K.run_key} was loaded by plan 5 (until T)"
@@ -423,7 +423,7 @@ def test_records_out_of_order_are_read_to_the_first_offset_as_late_and_the_rest_
 def test_a_preview_follows_the_run_key_and_the_bounds_of_the_request() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     steps = steps_ahead(FakeWorld(out, capped, request=K).observe(), capped, now_ms=1, uid="u")
-    assert [(step.plan.run_key if step.plan else None, step.goes_on) for step in steps] == [
+    assert [(step.plan.request.run_key if step.plan else None, step.goes_on) for step in steps] == [
         (K.run_key, True)
     ]
     load(out)

@@ -161,6 +161,7 @@ ELSEWHERE: dict[str, Runs] = {
             "python -m tests.chaos --writer arrow",
             "python -m tests.chaos --writer processes",
             "pytest -m long",
+            "STATEFUL=10000 pytest tests/unit/run/test_stateful_law.py",
             "python -m tests.chaos --store moto",
             'pytest -m "not long" --numprocesses=3 --dist=loadfile tests/brokers',
         ),

@@ -34,7 +34,15 @@ from etl.decide.reservations import intervals_without_released, plan_without_rel
 from etl.decide.table_changes import is_accepted, known_in_table
 from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
-from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
+from etl.model.plans import (
+    CommitResult,
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    RangeResult,
+)
 from etl.model.snapshot import (
     Interval,
     Ledger,
@@ -200,9 +208,9 @@ def expected_rows(
                 f"the lost offsets of plan {plan.number} are not in the losses table: "
                 "the next run records them"
             )
-        all_losses.update(plan.losses)
-        read_by_others += plan.read_by_others
-        vanished += plan.vanished
+        all_losses.update(plan.losses.lost)
+        read_by_others += plan.losses.read_by_others
+        vanished += plan.losses.stale_rows
         _add_plan(expected, one, is_counted=not ledgers.coverage.removals)
     for hole in merged_holes(read_by_others):
         audited = AuditedLog(hole.log, hole.incarnation)

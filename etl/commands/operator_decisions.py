@@ -678,7 +678,9 @@ def accept_partitions(
         "plan": describe_plan(plan, None),
         "lost": describe_losses(lost),
     }
-    return DecisionResult("\n".join([*sentences, *describe_vanished(plan.vanished)]), document)
+    return DecisionResult(
+        "\n".join([*sentences, *describe_vanished(plan.losses.stale_rows)]), document
+    )
 
 
 def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
@@ -885,7 +887,7 @@ def describe_stored_plan(plan: Plan, reason: str) -> list[str]:
 
 def _new_losses(plan: Plan, old: Plan) -> tuple[Loss, ...]:
     """Return what `plan`, which replaces `old`, gives up."""
-    return tuple(loss for loss in plan.losses if loss not in old.losses)
+    return tuple(loss for loss in plan.losses.lost if loss not in old.losses.lost)
 
 
 def _log_losses(lost: Collection[Loss]) -> None:

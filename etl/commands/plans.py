@@ -143,7 +143,7 @@ class Preview:
         """
         losses: list[Loss] = []
         for plan in self.plans:
-            losses += plan.losses
+            losses += plan.losses.lost
         return tuple(describe_skipped(losses))
 
     @property

@@ -306,10 +306,10 @@ def _reject_loaded(
     read_by_others = [*ledgers.coverage.read_by_others]
     lost_records = [*ledgers.coverage.vanished]
     for each in loaded:
-        read_by_others += each.plan.read_by_others
-        lost_records += each.plan.vanished
+        read_by_others += each.plan.losses.read_by_others
+        lost_records += each.plan.losses.stale_rows
     read_by_others += metadata_named_by_command(stands.state)
-    lost_records += stands.old.vanished
+    lost_records += stands.old.losses.stale_rows
 
     incarnations = stands.old.incarnations
     current = []

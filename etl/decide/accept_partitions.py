@@ -67,6 +67,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import (
     Loss,
+    Losses,
     LossReason,
     Plan,
     PlanKind,
@@ -556,7 +557,10 @@ def plan_reset(
     )
     losses = (*_losses(state, accepted.moved), *_lost_of(state, accepted, snapshot, request))
     plan = _reset(inherited, accepted, snapshot, settings, request, now_ms=now_ms)
-    return replace(plan, losses=losses, read_by_others=metadata_named_by_command(state))
+    return replace(
+        plan,
+        losses=replace(plan.losses, lost=losses, read_by_others=metadata_named_by_command(state)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,7 +605,7 @@ def _inherited_by_replacement(newest: Plan) -> _Inherited:
         previous=newest.origin.previous,
         supersedes=newest.id,
         took_over=newest.took_over,
-        vanished=newest.vanished,
+        vanished=newest.losses.stale_rows,
         record_epochs=newest.record_epochs,
         seen=newest.seen,
     )
@@ -681,7 +685,9 @@ def _reset(
         incarnations=incarnations,
         took_over=inherited.took_over,
         heir_of=newest.heir_of,
-        vanished=_gone(records_left, inherited.loaded_until, newest, inherited.vanished),
+        losses=Losses(
+            stale_rows=_gone(records_left, inherited.loaded_until, newest, inherited.vanished)
+        ),
         tails=_tails(newest, accepted, snapshot),
         log_topic_ids=topic_ids_to_record(newest, decided, positions, topic_ids),
         commit=PlannedCommit(storage=snapshot.offsets_in),
@@ -768,7 +774,7 @@ def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> I
     """
     if isinstance(state, Replay):
         again = losses_to_read_again(state.plan)
-        for loss in state.plan.losses:
+        for loss in state.plan.losses.lost:
             if loss not in again:
                 yield loss
         return

@@ -105,7 +105,7 @@ def first_backfill_plan(
         ranges=(),
         log_starts={},
         commit=live.commit.without_member,
-        read_by_others=(),
+        losses=replace(live.losses, read_by_others=()),
     )
     if snapshot.table:
         # The version of the pipeline: the backfill has not committed yet.
@@ -149,14 +149,14 @@ def backfill_replacement_plan(
     old = state.plan
     starts = starts_of(old)
     plan = _plan_after(old, starts, claim, snapshot, settings, now_ms=now_ms)
-    losses_before = [loss for loss in old.losses if loss.until_offset <= starts[loss.log]]
+    losses_before = [loss for loss in old.losses.lost if loss.until_offset <= starts[loss.log]]
     return replace(
         plan,
         number=old.number,
         origin=replace(
             plan.origin, previous=old.origin.previous, supersedes=old.id, reason=state.reason
         ),
-        losses=(*losses_before, *plan.losses),
+        losses=replace(plan.losses, lost=(*losses_before, *plan.losses.lost)),
         record_epochs=old.record_epochs,
     )
 
@@ -173,7 +173,7 @@ def closing_plan(
         last,
         ranges=(),
         origin=replace(last.origin, created_at_ms=now_ms, reason=reason),
-        losses=(),
+        losses=replace(last.losses, lost=()),
         id="",
         closes=True,
     )
@@ -247,8 +247,7 @@ def _plan_after(
         request=PlannedRequest(),
         time_zone=snapshot.time_zone,
         id="",
-        losses=tuple(losses),
-        vanished=(),
+        losses=replace(last.losses, lost=tuple(losses), stale_rows=()),
         took_over=None,
         stood={},
         log_starts=log_starts,

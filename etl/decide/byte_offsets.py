@@ -92,7 +92,7 @@ class _StoredStart:
 
 def _stored_starts(plan: Plan) -> dict[BrokerPartition, _StoredStart]:
     starts = {log: _StoredStart(offset) for log, offset in starts_of(plan).items()}
-    for loss in plan.losses:
+    for loss in plan.losses.lost:
         start = starts.get(loss.log)
         if start is None or loss.until_offset != start.offset:
             continue
@@ -322,7 +322,7 @@ def _start_at_committed(
         action = f"Check who set it, then set it to {loaded_until} or above"
         raise OffsetMoved(message, **log.place, offset=offset, action=action)
     losses = []
-    for loss in plan.losses:
+    for loss in plan.losses.lost:
         if loss.log != log or loss.incarnation != incarnation:
             losses.append(loss)
     if loaded_until is not None and loaded_until < offset:
@@ -333,7 +333,7 @@ def _start_at_committed(
         ranges=tuple(ranges),
         positions={**plan.positions, log: offset},
         seen={**plan.seen, log: committed},
-        losses=tuple(losses),
+        losses=replace(plan.losses, lost=tuple(losses)),
     )
 
 
@@ -341,7 +341,7 @@ def _moved_to(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
     """Return the losses up to the start offset that another client's move caused."""
     incarnation = plan.incarnations.get(log, 0)
     found = []
-    for loss in plan.losses:
+    for loss in plan.losses.lost:
         is_of_partition = loss.log == log and loss.incarnation == incarnation
         if is_of_partition and loss.why is LossReason.MOVED and loss.until_offset == start:
             found.append(loss)

@@ -50,6 +50,7 @@ from etl.model.partitions import (
 from etl.model.plans import (
     CommitResult,
     Loss,
+    Losses,
     Plan,
     PlanKind,
     PlannedCommit,
@@ -340,8 +341,8 @@ def plan_inheritance(
         reject_replacing(last)
         previous = last.origin.previous
         supersedes = last.id
-        losses = last.losses
-        vanished = last.vanished
+        losses = last.losses.lost
+        vanished = last.losses.stale_rows
         seen |= last.seen
     elif last:
         previous = last.id
@@ -398,8 +399,7 @@ def plan_inheritance(
         tails=tails,
         took_over=TookOver(other.app_id, other.number),
         heir_of=_all_predecessors(last, other, own_app_id),
-        losses=losses,
-        vanished=vanished,
+        losses=Losses(lost=losses, stale_rows=vanished),
         pending_starts=starts,
         pending_offsets=start_offsets,
         log_starts=log_starts,

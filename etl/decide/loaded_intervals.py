@@ -283,7 +283,7 @@ def fold(
     if plan.number <= coverage.through:
         return coverage
 
-    read_by_others = merged_holes((*coverage.read_by_others, *plan.read_by_others))
+    read_by_others = merged_holes((*coverage.read_by_others, *plan.losses.read_by_others))
     coverage = replace(coverage, read_by_others=read_by_others)
     if plan.request.run_key and is_reached(plan, reached):
         coverage = replace(coverage, keys=with_key(coverage.keys, run_key_to_record(plan)))
@@ -321,7 +321,7 @@ def fold(
         held_through=None,
         table_id=applied.table_id,
         intervals=_together(before, loaded),
-        vanished=(*coverage.vanished, *plan.vanished),
+        vanished=(*coverage.vanished, *plan.losses.stale_rows),
         unproven_through=unproven_through,
     )
 

@@ -294,7 +294,7 @@ def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, .
     """
     if isinstance(state, UpToDate):
         return read_by_others(state.last, state.passed)
-    return state.plan.read_by_others
+    return state.plan.losses.read_by_others
 
 
 def plan_before(plan: Plan) -> Plan:
@@ -304,7 +304,7 @@ def plan_before(plan: Plan) -> Plan:
     """
     starts = starts_of(plan)
     seen = dict(plan.seen)
-    for hole in plan.read_by_others:
+    for hole in plan.losses.read_by_others:
         starts[hole.log] = min(starts[hole.log], hole.from_offset)
         seen[hole.log] = Committed(starts[hole.log])
     return replace(
@@ -313,8 +313,7 @@ def plan_before(plan: Plan) -> Plan:
         seen=seen,
         ranges=(),
         commit=plan.commit.after_append,
-        vanished=(),
-        read_by_others=(),
+        losses=replace(plan.losses, stale_rows=(), read_by_others=()),
     )
 
 
@@ -501,10 +500,10 @@ def plan_without_uncommitted(
     for log in plan.positions.keys() & set(logs):
         positions[log] = previous.positions[log]
     losses = []
-    for loss in plan.losses:
+    for loss in plan.losses.lost:
         if loss.log not in logs or loss.until_offset <= previous.positions[loss.log]:
             losses.append(loss)
-    still_read_by_others = [read for read in plan.read_by_others if read.log not in logs]
+    still_read_by_others = [read for read in plan.losses.read_by_others if read.log not in logs]
     commit = plan.commit.in_state(CommitState.DONE)
     if commit.member:
         owned = commit.member.logs - set(logs)
@@ -515,8 +514,7 @@ def plan_without_uncommitted(
         origin=replace(plan.origin, created_at_ms=now_ms, supersedes=plan.id, reason=reason),
         ranges=tuple(ranges),
         positions=positions,
-        losses=tuple(losses),
-        read_by_others=tuple(still_read_by_others),
+        losses=replace(plan.losses, lost=tuple(losses), read_by_others=tuple(still_read_by_others)),
         commit=commit,
         id="",
     )

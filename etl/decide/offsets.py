@@ -715,5 +715,5 @@ def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> 
 def reset_partitions(plan: Plan) -> frozenset[BrokerPartition]:
     """Return the partitions that this plan resets: truncated or recreated."""
     if plan.kind is PlanKind.RESET:
-        return frozenset(interval.log for interval in plan.vanished)
+        return frozenset(interval.log for interval in plan.losses.stale_rows)
     return frozenset()

@@ -51,6 +51,7 @@ from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetR
 from etl.model.partitions import BrokerPartition, Isolation, Lineage
 from etl.model.plans import (
     Loss,
+    Losses,
     LossReason,
     OffsetRange,
     Plan,
@@ -239,7 +240,7 @@ def plan_next(
     new_pending = plan.pending_starts.keys() - set(known_pending)
     # A plan without ranges keeps the start of new partitions: otherwise `latest` would start anew
     # at each run.
-    if plan.ranges or plan.losses or new_partitions or new_pending:
+    if plan.ranges or plan.losses.lost or new_partitions or new_pending:
         return plan
     return None
 
@@ -253,9 +254,12 @@ def _following_last(plan: Plan, state: UpToDate) -> Plan:
         moved.append(Loss(log, loaded_until, offset, LossReason.MOVED, incarnation))
     return replace(
         plan,
-        losses=(*moved, *plan.losses),
+        losses=replace(
+            plan.losses,
+            lost=(*moved, *plan.losses.lost),
+            read_by_others=read_by_others(state.last, state.passed),
+        ),
         origin=replace(plan.origin, previous=state.last.id),
-        read_by_others=read_by_others(state.last, state.passed),
     )
 
 
@@ -337,7 +341,7 @@ def plan_from(
         creation_ids=creation_ids,
         log_topic_ids=topic_ids_to_record(last, snapshot.extents, positions, topic_ids),
         tails=tails_to_record(last, positions, snapshot),
-        losses=tuple(losses),
+        losses=Losses(lost=tuple(losses)),
         pending_starts=pending,
         pending_offsets=pending_offsets(pending, last, snapshot, settings),
         log_starts=log_starts,

@@ -44,6 +44,7 @@ from etl.model.plans import (
     LOST_WITH_LOG,
     CommitState,
     Loss,
+    Losses,
     LossReason,
     OffsetRange,
     Plan,
@@ -93,7 +94,7 @@ def replacement_plan(
     gone = partitions_missing_offsets(old, snapshot)
     deleted = {log for log in gone if log not in snapshot.extents}
     kept = []
-    for loss in old.losses:
+    for loss in old.losses.lost:
         if loss in earlier or loss not in among or loss.log in deleted:
             kept.append(loss)
     skipped = _with_incarnations(state.skipped, old)
@@ -117,7 +118,7 @@ def replacement_plan(
     ranges = without_losses(plan.ranges, earlier)
     not_read = [r for r in old.ranges if r.log in deleted]
     left = exclude_skipped((*ranges, *not_read), skipped)
-    losses = (*kept, *without_losses(plan.losses, earlier), *skipped)
+    losses = (*kept, *without_losses(plan.losses.lost, earlier), *skipped)
     lost = without_losses(_losses_of_missing(old, gone), losses)
     ranges_left = [r for r in left if r.log not in deleted]
     return replace(
@@ -127,8 +128,7 @@ def replacement_plan(
         origin=replace(
             plan.origin, previous=old.origin.previous, supersedes=old.id, reason=state.reason
         ),
-        losses=(*losses, *lost),
-        vanished=old.vanished,
+        losses=replace(plan.losses, lost=(*losses, *lost), stale_rows=old.losses.stale_rows),
         took_over=old.took_over,
     )
 
@@ -239,7 +239,7 @@ def committed_replacement_plan(
         kind=_kind_of(old, ranges),
         origin=replace(old.origin, created_at_ms=now_ms, supersedes=old.id, reason=state.reason),
         shape=shape_of_rows(settings),
-        losses=(*old.losses, *by_operator, *expired),
+        losses=replace(old.losses, lost=(*old.losses.lost, *by_operator, *expired)),
         table=table,
         time_zone=snapshot.time_zone,
         id="",
@@ -283,7 +283,7 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
         asking=request_of_replacement(old),
     )
     among = losses_to_read_again(old)
-    kept = [loss for loss in old.losses if loss not in among]
+    kept = [loss for loss in old.losses.lost if loss not in among]
     return replace(
         with_assignment(plan, snapshot, settings),
         origin=replace(
@@ -292,10 +292,12 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
             supersedes=old.id,
             reason=state.reason,
         ),
-        losses=(*kept, *plan.losses),
-        vanished=old.vanished,
+        losses=Losses(
+            lost=(*kept, *plan.losses.lost),
+            stale_rows=old.losses.stale_rows,
+            read_by_others=read_by_others(plan_before(old), stand.passed),
+        ),
         took_over=old.took_over,
-        read_by_others=read_by_others(plan_before(old), stand.passed),
     )
 
 
@@ -307,7 +309,7 @@ def losses_to_read_again(plan: Plan) -> tuple[Loss, ...]:
     """
     starts = starts_of(plan)
     found = []
-    for loss in plan.losses:
+    for loss in plan.losses.lost:
         if loss.why in LOST_WITH_LOG or loss.incarnation != plan.incarnations.get(loss.log, 0):
             continue
         if loss.until_offset > starts[loss.log]:
@@ -336,7 +338,7 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
             supersedes=plan.id,
             reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}",
         ),
-        losses=(*plan.losses, *missing),
+        losses=replace(plan.losses, lost=(*plan.losses.lost, *missing)),
         id="",
     )
 
@@ -439,7 +441,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         for r in stored.ranges:
             key_ends.setdefault(r.log, stored.positions[r.log])
     again = losses_to_read_again(stored)
-    losses = [loss for loss in stored.losses if loss not in again]
+    losses = [loss for loss in stored.losses.lost if loss not in again]
     return replace(
         stored,
         kind=PlanKind.SET,
@@ -447,7 +449,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         ranges=(),
         positions=starts_of(stored),
         id="",
-        losses=tuple(losses),
+        losses=replace(stored.losses, lost=tuple(losses)),
         request=replace(stored.request, unfinished=key_ends),
         stood={},
         commit=stored.commit.without_member,
@@ -463,7 +465,13 @@ def next_closing_plan(
 
     `number` is the table's newest plan number, `last` its plan.
     """
-    empty = replace(last, kind=PlanKind.SET, ranges=(), took_over=None, losses=(), vanished=())
+    empty = replace(
+        last,
+        kind=PlanKind.SET,
+        ranges=(),
+        took_over=None,
+        losses=replace(last.losses, lost=(), stale_rows=()),
+    )
     seen = {log: last.left(log) for log in last.positions}
     closing = closing_plan_of(empty, reason, now_ms=now_ms)
     return replace(
@@ -572,7 +580,7 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
     plan = ledger.newest
     if plan is None or ledger.applied is not None:
         return set()
-    deleted = {loss.log.topic for loss in plan.losses if loss.why is LossReason.DELETED}
+    deleted = {loss.log.topic for loss in plan.losses.lost if loss.why is LossReason.DELETED}
     return deleted | plan.read_topics
 
 

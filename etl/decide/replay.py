@@ -35,6 +35,7 @@ from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named, is_named, select_keys
 from etl.model.plans import (
+    Losses,
     OffsetRange,
     Plan,
     PlanKind,
@@ -395,12 +396,10 @@ def plan_replay(
         table=table_to_record(table),
         request=PlannedRequest(),
         id="",
-        losses=(),
-        vanished=(),
+        losses=Losses(lost=(), stale_rows=(), read_by_others=()),
         took_over=None,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
         commit=PlannedCommit(storage=snapshot.offsets_in),
-        read_by_others=(),
         time_zone=snapshot.time_zone,
     )
 

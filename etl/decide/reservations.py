@@ -234,7 +234,7 @@ def current_reads_of_others(
     """
     newest = _newest_plan(state)
     by_partition: dict[BrokerPartition, list[tuple[int, int]]] = {}
-    for read in (*coverage.read_by_others, *newest.read_by_others):
+    for read in (*coverage.read_by_others, *newest.losses.read_by_others):
         if read.incarnation == newest.incarnations.get(read.log, 0):
             by_partition.setdefault(read.log, []).append((read.from_offset, read.until_offset))
     return _merged(by_partition)

@@ -344,7 +344,7 @@ def left_of_key(
     stops: Mapping[BrokerPartition, int],
     positions: Mapping[BrokerPartition, int],
 ) -> dict[BrokerPartition, int | None]:
-    """Return `Plan.key_ends` of a plan that reads up to `stops`.
+    """Return `PlannedRequest.unfinished` of a plan that reads up to `stops`.
 
     With a key these are the partitions that caps end before `ends`, unreadable ones, and those that
     the request waits for.

@@ -175,7 +175,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     # One plan sets the positions: it begins where the stored one began. Otherwise the offsets that
     # the stored one skips would be recorded twice, or not at all.
     before = dict(base.positions)
-    for gap in stored.read_by_others:
+    for gap in stored.losses.read_by_others:
         before[gap.log] = gap.until_offset
     return Standing(Replay(stored), before)
 
@@ -416,7 +416,7 @@ def plan_set(
             seen=seen,
             origin=replace(old.origin, previous=old.id, supersedes=None),
             record_epochs=drop_keys(record_epochs(old, snapshot.ledger.applied), moved),
-            vanished=(),
+            losses=replace(old.losses, stale_rows=()),
             took_over=None,
         )
     else:
@@ -444,14 +444,17 @@ def plan_set(
         table=table,
         id="",
         request=_request_of(stands),
-        losses=tuple(_losses(stands, moves, snapshot)),
+        losses=replace(
+            plan.losses,
+            lost=tuple(_losses(stands, moves, snapshot)),
+            read_by_others=metadata_named_by_command(stands.state),
+        ),
         log_starts=log_starts,
         leader_epochs=leader_epochs_to_record(old, snapshot, set_now),
         tails=tails,
         cluster=replace(old.cluster, id=snapshot.cluster.id),
         commit=PlannedCommit(storage=snapshot.offsets_in),
         closes=False,
-        read_by_others=metadata_named_by_command(stands.state),
     )
 
 
@@ -494,7 +497,7 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> li
                 losses.append(loss)
     else:
         again = losses_to_read_again(old)
-        for loss in old.losses:
+        for loss in old.losses.lost:
             is_replaced = loss.log in set_now and _was_skipped_by(old, loss)
             if loss not in again and not is_replaced:
                 losses.append(loss)

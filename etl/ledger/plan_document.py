@@ -60,6 +60,7 @@ from etl.model.plans import (
     CommitState,
     HeldRows,
     Loss,
+    Losses,
     LossReason,
     OffsetRange,
     Plan,
@@ -143,7 +144,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "losses": _losses_content(plan, index),
         "table_bit": plan.table.transaction_version,
         "epochs": _epochs_content(plan, logs),
-        "vanished": _intervals_content(plan.vanished, index),
+        "vanished": _intervals_content(plan.losses.stale_rows, index),
     }
     rare = {
         "table_version": plan.table.version,
@@ -220,7 +221,7 @@ def _ranges_content(
 
 def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> list[list[Any]]:
     rows = []
-    for loss in plan.losses:
+    for loss in plan.losses.lost:
         offsets = [loss.from_offset, loss.until_offset]
         rows.append([index[loss.log], *offsets, _REASON_TEXTS[loss.why], loss.incarnation])
     return rows
@@ -278,7 +279,7 @@ def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dic
         "tails": tails or None,
         "log_topic_ids": _render_known(plan.log_topic_ids, index) or None,
         "stood": _render_known(plan.stood, index) or None,
-        "read_by_others": _intervals_content(plan.read_by_others, index) or None,
+        "read_by_others": _intervals_content(plan.losses.read_by_others, index) or None,
     }
 
 
@@ -380,14 +381,15 @@ def plan_of(document: dict[str, Any]) -> Plan:
         positions=dict(zip(logs, positions, strict=True)),
         seen=_committed_offsets(document, logs, positions),
         id=document["id"],
-        losses=tuple(losses),
+        losses=Losses(
+            lost=tuple(losses), stale_rows=tuple(vanished), read_by_others=tuple(read_by_others)
+        ),
         log_starts=_log_starts(document, logs, positions),
         leader_epochs=_known_of(logs, epochs["leader"]),
         record_epochs=_record_epochs(logs, epochs["record"]),
         incarnations=incarnations,
         pending_starts=_pending(pending, "at_ms"),
         pending_offsets=_pending_offsets(pending),
-        vanished=tuple(vanished),
         took_over=_took_over(document.get("took_over")),
         heir_of=parse_rows(TookOver, document.get("heir_of", ())),
         tails=_tails(document, logs, positions),
@@ -396,7 +398,6 @@ def plan_of(document: dict[str, Any]) -> Plan:
         stood=_parse_known(document.get("stood", ()), logs),
         closes=bool(document.get("closes")),
         commit=_planned_commit(document, logs),
-        read_by_others=tuple(read_by_others),
         time_zone=document.get("time_zone"),
         rows_before=_rows_before(document.get("rows_before")),
     )

@@ -277,6 +277,18 @@ class PlannedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Losses:
+    """Offsets that a plan passes without loading them, and rows without records."""
+
+    lost: tuple[Loss, ...] = ()
+    """Offsets that this plan gives up, by policy or by an operator's decision."""
+    stale_rows: tuple[Vanished, ...] = ()
+    """Of a reset: offsets with rows in the table and without records in the partition."""
+    read_by_others: tuple[ReadByOthers, ...] = ()
+    """Offsets that other members read between the last plan's positions and this one's."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableExpectation:
     """The table when a plan was made."""
 
@@ -396,8 +408,7 @@ class Plan:
     moves_offsets: bool = True
     request: PlannedRequest = field(default_factory=PlannedRequest)
     id: str = ""
-    losses: tuple[Loss, ...] = ()
-    """Offsets that this plan gives up, by policy or by an operator's decision."""
+    losses: Losses = Losses()
     log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Log start offsets when the plan was made: the difference between plans is the rate of
     a partition's expiry.
@@ -420,8 +431,6 @@ class Plan:
     """Of `pending_starts`: the readable end of partitions that start at latest, if it was known
     when that was decided. They start there, whatever timestamps later records have.
     """
-    vanished: tuple[Vanished, ...] = ()
-    """Of a reset: offsets with rows in the table and without records in the partition."""
     took_over: TookOver | None = None
     heir_of: tuple[TookOver, ...] = ()
     """All predecessors of this pipeline, also those of predecessors, with the newest plan of each.
@@ -442,8 +451,6 @@ class Plan:
     """True if it reads nothing and takes its number from a driver that may still execute another
     plan: of a retired or inherited pipeline, or of an abandoned backfill.
     """
-    read_by_others: tuple[ReadByOthers, ...] = ()
-    """Offsets that other members read between the last plan's positions and this one's."""
     time_zone: str | None = None
     """The session time zone of Spark where the plan was made; None: unknown, it is from before this
     was kept. No part of its id.

@@ -167,7 +167,7 @@ def describe_left(old: Plan, plan: Plan) -> list[str]:
     One sentence for each partition.
     """
     starts = starts_of(old)
-    lost = {loss.log for loss in plan.losses}
+    lost = {loss.log for loss in plan.losses.lost}
     sentences = []
     for log in sorted(r.log for r in old.advancing):
         start = starts[log]
@@ -198,9 +198,9 @@ def describe_continuation(plan: Plan, old: Plan, log: BrokerPartition, *, is_sto
 
 def describe_purpose(plan: Plan) -> str:
     """Describe the purpose of a plan without ranges, as the end of a sentence."""
-    if plan.losses:
-        lost = sum(loss.until_offset - loss.from_offset for loss in plan.losses)
-        return f"reads nothing and gives up {counted(lost, plan.losses[0].log.unit)}"
+    if plan.losses.lost:
+        lost = sum(loss.until_offset - loss.from_offset for loss in plan.losses.lost)
+        return f"reads nothing and gives up {counted(lost, plan.losses.lost[0].log.unit)}"
     count = len(plan.positions.keys() | plan.pending_starts.keys())
     if not count:
         return "reads nothing and has no partition with a known start"

@@ -151,7 +151,7 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
     code = report.exit_code
     lost = 0
     for one in report.plans:
-        lost += sum(loss.until_offset - loss.from_offset for loss in one.plan.losses)
+        lost += sum(loss.until_offset - loss.from_offset for loss in one.plan.losses.lost)
     if code == 0:
         last_success_s = ended_s
     table_version = report.result.delta_version if report.result else None

@@ -515,7 +515,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "ranges": ranges,
         "partitions": _describe_loaded_until(plan),
         "pending_starts": _describe_pending_starts(plan),
-        "losses": describe_losses(plan.losses),
+        "losses": describe_losses(plan.losses.lost),
         "incarnations": incarnations,
         "undecided": undecided,
         "vanished": _describe_vanished(plan),
@@ -569,7 +569,7 @@ def _describe_pending_starts(plan: Plan) -> list[dict[str, Any]]:
 
 def _describe_vanished(plan: Plan) -> list[dict[str, Any]]:
     vanished = []
-    for interval in plan.vanished:
+    for interval in plan.losses.stale_rows:
         vanished.append(
             {
                 **interval.log.place,
@@ -618,7 +618,7 @@ def _describe_assignment(plan: Plan) -> dict[str, Any]:
     if assignment is None:
         return {}
     read_by_others = []
-    for interval in plan.read_by_others:
+    for interval in plan.losses.read_by_others:
         offsets = {"from": interval.from_offset, "until": interval.until_offset}
         read_by_others.append(
             {**interval.log.place, **offsets, "incarnation": interval.incarnation}

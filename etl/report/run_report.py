@@ -181,9 +181,9 @@ def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
     decision = f"Plan {plan.number}, by an operator's decision: {plan.origin.reason}"
     if plan.kind is PlanKind.RESET:
         yield Outcome.TOPIC_CHANGES_ACCEPTED, decision
-        for sentence in describe_vanished(plan.vanished):
+        for sentence in describe_vanished(plan.losses.stale_rows):
             yield Outcome.TOPIC_CHANGES_ACCEPTED, sentence
-    elif plan.kind is PlanKind.BACKFILL and not plan.losses:
+    elif plan.kind is PlanKind.BACKFILL and not plan.losses.lost:
         yield (
             Outcome.OFFSETS_STORED,
             f"Plan {plan.number} closes the backfill: {plan.origin.reason}",
@@ -344,9 +344,9 @@ class Report:
 
     def lost(self, plan: Plan) -> None:
         """Report a plan's losses. A run that finishes the plan after a crash reports them again."""
-        for loss in plan.losses:
+        for loss in plan.losses.lost:
             self.why_lost.setdefault(loss.why, set()).add(plan.number)
-        for sentence in describe_lost(plan.losses):
+        for sentence in describe_lost(plan.losses.lost):
             self.add(Outcome.RECORDS_LOST, sentence)
 
     def applied(self, applied: CommitResult) -> None:

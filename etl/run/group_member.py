@@ -140,7 +140,7 @@ class Joining:
             self._member.leave()
         else:
             self._member.follow()
-        for sentence in describe_read_by_others(step.plan.read_by_others):
+        for sentence in describe_read_by_others(step.plan.losses.read_by_others):
             self._report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
 
     def leave(self) -> None:

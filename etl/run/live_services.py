@@ -712,7 +712,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         check_rows(plan, self.settings)
         check_writable(self.settings.table.path)
         self._require_exclusive_create(plan, shown_by=self._seen_ledger.newest)
-        if plan.losses:
+        if plan.losses.lost:
             # raises if the path has another table
             losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)
             check_writable(self.settings.table.losses_at)
@@ -724,7 +724,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         is_due = is_probe_due(shown_by, now_ms())
         table = self.settings.table
         places = [table.path] if is_due else []
-        if plan.losses and (is_due or not (shown_by and shown_by.losses)):
+        if plan.losses.lost and (is_due or not (shown_by and shown_by.losses.lost)):
             places.append(table.losses_at)
         for place in places:
             if place not in self._probed:

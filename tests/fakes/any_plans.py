@@ -25,6 +25,7 @@ from etl.model.plans import (
     CommitState,
     HeldRows,
     Loss,
+    Losses,
     LossReason,
     OffsetRange,
     Plan,
@@ -175,15 +176,23 @@ def plans(draw: st.DrawFn) -> Plan:
                     **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs)),
                 },
             ),
-            losses=tuple(
-                Loss(
-                    log,
-                    gone[0],
-                    gone[1],
-                    draw(st.sampled_from(LossReason)),
-                    draw(st.integers(0, 2)),
-                )
-                for log in logs[:1]
+            losses=Losses(
+                lost=tuple(
+                    Loss(
+                        log,
+                        gone[0],
+                        gone[1],
+                        draw(st.sampled_from(LossReason)),
+                        draw(st.integers(0, 2)),
+                    )
+                    for log in logs[:1]
+                ),
+                stale_rows=tuple(
+                    Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]
+                ),
+                read_by_others=tuple(
+                    ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]
+                ),
             ),
             log_starts={log: draw(OFFSETS) for log in logs[1:]},
             leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]},
@@ -191,9 +200,6 @@ def plans(draw: st.DrawFn) -> Plan:
             incarnations={log: draw(st.integers(1, 3)) for log in logs[:1]},
             pending_starts=pending,
             pending_offsets={log: draw(OFFSETS) for log in list(pending)[:1]},
-            vanished=tuple(
-                Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]
-            ),
             tails={
                 log: Tail(
                     draw(OFFSETS),
@@ -205,9 +211,6 @@ def plans(draw: st.DrawFn) -> Plan:
             creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
             log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
             commit=PlannedCommit(draw(commit_states(member)), storage, member),
-            read_by_others=tuple(
-                ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]
-            ),
             rows_before=draw(
                 st.none()
                 | st.builds(

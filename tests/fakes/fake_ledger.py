@@ -253,7 +253,7 @@ def record(out: Outside, applied: CommitResult) -> None:
 def record_losses(out: Outside, plan: Plan) -> None:
     """The losses table takes each number once, and no smaller one after it."""
     if plan.number > max((number for number, _ in out.losses), default=0):
-        out.losses.extend((plan.number, loss) for loss in plan.losses)
+        out.losses.extend((plan.number, loss) for loss in plan.losses.lost)
 
 
 def commit_request(

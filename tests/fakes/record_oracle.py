@@ -146,7 +146,7 @@ class RecordOracle:
         """The losses of the losses table, of stored plans, and of plans in the table."""
         found = [loss for _, loss in self._outside.losses]
         for payload in self._outside.plans.values():
-            found += parse_plan(payload, path="plans").losses
+            found += parse_plan(payload, path="plans").losses.lost
         for commit in self._outside.table or ():
-            found += commit.plan.losses
+            found += commit.plan.losses.lost
         return found

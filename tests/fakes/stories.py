@@ -206,7 +206,7 @@ def reject_unfinished(outside: Outside) -> None:
     assert set(outside.applied) == set(outside.plans)
     assert {commit.uid for commit in outside.table or ()} == {outside.uid}
     assert outside.losses == [
-        (commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses
+        (commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses.lost
     ]
 
 

@@ -176,7 +176,7 @@ class TableContract:
     ) -> None:
         log, world = stage.logs[0], stage.world()
         lost = Loss(log, 0, 2, LossReason.EXPIRED)
-        plan, applied = appended(world, {log: 2}, ranges=(), losses=(lost,))
+        plan, applied = appended(world, {log: 2}, ranges=(), lost=(lost,))
         assert stage.losses() == []
         world.record(plan, None)
         assert stage.losses() == [lost] and world.read_ledger().applied is None
@@ -188,7 +188,7 @@ class TableContract:
     def test_a_plan_that_is_adopted_has_its_losses_written_down(self, stage: Stage) -> None:
         log, world = stage.logs[0], stage.world()
         lost = Loss(log, 0, 2, LossReason.MISSING)
-        plan, _ = appended(world, {log: 2}, ranges=(), losses=(lost,))
+        plan, _ = appended(world, {log: 2}, ranges=(), lost=(lost,))
         stage.forget()
         world.observe()
         world.adopt(plan)

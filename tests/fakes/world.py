@@ -462,7 +462,7 @@ class FakeWorld:
             self._do("record", lambda: fake_ledger.record(self.outside, applied))
 
     def _record_losses(self, plan: Plan) -> None:
-        if plan.losses:
+        if plan.losses.lost:
             self._do("record losses", lambda: fake_ledger.record_losses(self.outside, plan))
 
     def commit(

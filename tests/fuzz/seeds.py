@@ -689,7 +689,7 @@ PLAN = plan_document.with_id(
         topic_ids={"clicks": "x"},
         previous="p" * 32,
         table_transaction_version=6,
-        losses=(Loss(LOG, 1, 5, LossReason.EXPIRED),),
+        lost=(Loss(LOG, 1, 5, LossReason.EXPIRED),),
         log_starts={LOG: 5},
     )
 )
@@ -699,7 +699,7 @@ START = plan_document.with_id(
         number=1,
         kind=PlanKind.START,
         ranges=(),
-        losses=(),
+        losses=replace(PLAN.losses, lost=()),
         log_starts={},
         pending_starts={BrokerPartition("clicks", 9): 5},
     )

@@ -47,7 +47,7 @@ def plan_of(number: int, *lost: Loss, uid: str = "uid-1") -> Plan:
             uid=uid,
             ranges=(OffsetRange(LOG, 5, 9),),
             positions={LOG: 9, OTHER: 2},
-            losses=lost,
+            lost=lost,
         )
     )
 
@@ -78,7 +78,7 @@ def test_a_plans_losses_are_one_commit_and_a_second_time_writes_nothing(path: st
         assert recorded(LOSING, app_id=APP, path=path)
         assert (rows_in(path), DeltaTable(path).version()) == (THEIRS, 1)
     assert LOSING.id in DeltaTable(path).history(1)[0]["userMetadata"]
-    assert read_losses(path, uid="uid-1") == LOSING.losses
+    assert read_losses(path, uid="uid-1") == LOSING.losses.lost
     assert read_losses(path, uid="uid-2") == ()
 
 
@@ -119,7 +119,9 @@ def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_nee
     later = plan_of(4, Loss(LOG, 1, 2, LossReason.EXPIRED, 1))
     record_losses(later, app_id=APP, path=path)
     assert recorded(later, app_id=APP, path=path)
-    assert read_losses(path, uid="uid-1") == tuple(sorted((*LOSING.losses, *later.losses)))
+    assert read_losses(path, uid="uid-1") == tuple(
+        sorted((*LOSING.losses.lost, *later.losses.lost))
+    )
 
 
 def test_a_losses_table_that_was_made_when_there_were_fewer_reasons_takes_new_ones(
@@ -150,8 +152,8 @@ def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hid
     record_losses(LOSING, app_id=APP, path=path)
     anew = plan_of(1, Loss(OTHER, 1, 2, LossReason.EXPIRED), uid="uid-2")
     record_losses(anew, app_id=APP, path=path)
-    assert read_losses(path, uid="uid-2") == anew.losses
-    assert read_losses(path, uid="uid-1") == LOSING.losses
+    assert read_losses(path, uid="uid-2") == anew.losses.lost
+    assert read_losses(path, uid="uid-1") == LOSING.losses.lost
 
 
 @pytest.mark.parametrize(
@@ -232,11 +234,13 @@ def test_a_losses_table_with_deletion_vectors_is_read_and_written(
     spark.sql(
         f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
     )
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE from_offset = {LOSING.losses[0].from_offset}")
-    assert read_losses(path, uid="uid-1") == LOSING.losses[1:]
-    later = plan_of(9, Loss(LOSING.losses[0].log, 90, 95, LossReason.EXPIRED))
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE from_offset = {LOSING.losses.lost[0].from_offset}")
+    assert read_losses(path, uid="uid-1") == LOSING.losses.lost[1:]
+    later = plan_of(9, Loss(LOSING.losses.lost[0].log, 90, 95, LossReason.EXPIRED))
     record_losses(later, app_id="app", path=path)
-    assert read_losses(path, uid="uid-1") == tuple(sorted((*LOSING.losses[1:], *later.losses)))
+    assert read_losses(path, uid="uid-1") == tuple(
+        sorted((*LOSING.losses.lost[1:], *later.losses.lost))
+    )
 
 
 def test_a_lost_file_of_a_losses_table_is_named_and_no_retry_is_advised(path: str) -> None:
@@ -258,7 +262,7 @@ def test_a_losses_table_that_forgets_transaction_ids_is_refused(path: str) -> No
         {"delta.setTransactionRetentionDuration": "interval 1 days"}, raise_if_not_exists=False
     )
     with pytest.raises(NotOurTable, match="forgets transaction ids"):
-        record_losses(plan_of(4, *LOSING.losses), app_id=APP, path=path)
+        record_losses(plan_of(4, *LOSING.losses.lost), app_id=APP, path=path)
 
 
 # -- runs on real parts

@@ -232,11 +232,11 @@ def test_a_commit_of_which_no_answer_ever_comes_is_found_in_the_table(place: Pla
 
 @pytest.mark.parametrize("fault", ["lose", pytest.param("slow", marks=pytest.mark.networks)])
 def test_losses_are_written_down_once(place: Place, fault: str) -> None:
-    plan: Plan = plan_of(1, losses=(Loss(LOG, 3, 5, LossReason.EXPIRED),))
+    plan: Plan = plan_of(1, lost=(Loss(LOG, 3, 5, LossReason.EXPIRED),))
     place.way.rules(Rule("PUT", "_delta_log/0", 2, fault))
     for _ in range(2):
         record_losses(plan, app_id=APP, path=place.path)
     assert (
         place.way.kept == [2]
-        and read_losses(place.path, uid=plan.origin.pipeline_id) == plan.losses
+        and read_losses(place.path, uid=plan.origin.pipeline_id) == plan.losses.lost
     )

@@ -54,7 +54,7 @@ def record_losses(plan: Plan, *, app_id: str, path: str) -> None:
 
 def recorded(plan: Plan, *, app_id: str, path: str) -> bool:
     """Return True if the plan's losses are recorded, or it has none. Raises as `record_losses`."""
-    if not plan.losses:
+    if not plan.losses.lost:
         return True
     table = open_losses(path)
     return table is not None and _holds(table, plan, app_id)
@@ -180,7 +180,7 @@ def _append(plan: Plan, app_id: str, path: str) -> None:
         custom_metadata={"userMetadata": json.dumps(metadata)}, app_transactions=[transaction]
     )
     rows = _without_comments(_rows(plan, app_id, now_ms), table)
-    if any(loss.incarnation for loss in plan.losses):
+    if any(loss.incarnation for loss in plan.losses.lost):
         write_deltalake(
             table, rows, mode="append", schema_mode="merge", commit_properties=commit_properties
         )
@@ -194,7 +194,7 @@ def _rows(plan: Plan, app_id: str, now_ms: int) -> pyarrow.Table:
     import pyarrow
 
     rows = []
-    for loss in plan.losses:
+    for loss in plan.losses.lost:
         row = {
             "app_id": app_id,
             "pipeline_id": plan.origin.pipeline_id,

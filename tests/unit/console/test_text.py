@@ -213,7 +213,7 @@ def test_a_plan_that_sets_offsets_shows_partitions_offsets_and_losses(
         positions={log: 110},
         ranges=(),
         reason="bad records",
-        losses=(Loss(log, 100, 110, LossReason.SKIPPED),),
+        lost=(Loss(log, 100, 110, LossReason.SKIPPED),),
     )
     lines = seen(monkeypatch, screens.show_plan, describe_plan(plan, None), terminal=False)
     assert lines[1:] == [

@@ -56,8 +56,8 @@ def test_a_closing_plan_reads_nothing_and_keeps_the_positions_before_the_stored_
 def test_a_closing_plan_keeps_the_losses_that_no_later_plan_finds_again(
     loss: Loss, is_kept: bool
 ) -> None:
-    closing = closing_plan_of(stored(losses=(loss,)), "retired", now_ms=5)
-    assert (loss in closing.losses) is is_kept
+    closing = closing_plan_of(stored(lost=(loss,)), "retired", now_ms=5)
+    assert (loss in closing.losses.lost) is is_kept
 
 
 def test_a_stored_take_over_is_executed_as_it_is() -> None:

@@ -95,7 +95,11 @@ def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets
 def test_folding_keeps_the_incarnation_of_the_log_and_the_vanished_records_of_a_reset() -> None:
     first, reset, later = plan_of(1, (A, 0, 5)), plan_of(2), plan_of(3, (A, 3, 9))
     gone = Vanished(A, 3, 5)
-    found = fold(fold(LoadedIntervals(), *first), replace(reset[0], vanished=(gone,)), reset[1])
+    found = fold(
+        fold(LoadedIntervals(), *first),
+        replace(reset[0], losses=replace(reset[0].losses, stale_rows=(gone,))),
+        reset[1],
+    )
     found = fold(found, replace(later[0], incarnations={A: 1}), later[1])
     assert found == LoadedIntervals(
         3,

@@ -82,7 +82,7 @@ def test_the_first_plan_reads_from_the_first_record_and_records_every_observatio
         plan.table.id,
         plan.topic_ids,
         plan.origin.previous,
-        plan.losses,
+        plan.losses.lost,
         plan.moves_offsets,
     ) == (
         "t1",
@@ -205,12 +205,12 @@ def test_offsets_that_are_gone_are_skipped_and_kept_in_the_plan_under_skip() -> 
         settings_of(on_data_loss="skip"),
     )
     assert offsets_of(plan) == {A: [(10, 20)]}
-    assert plan.losses == (Loss(A, 7, 10, LossReason.EXPIRED),)
+    assert plan.losses.lost == (Loss(A, 7, 10, LossReason.EXPIRED),)
 
 
 def test_a_log_that_lost_all_it_had_moves_to_its_start_in_a_plan() -> None:
     plan = planned(snapshot_of({A: (10, 10)}), onward({A: 7}), settings_of(on_data_loss="skip"))
-    assert (plan.kind, plan.positions, plan.losses) == (
+    assert (plan.kind, plan.positions, plan.losses.lost) == (
         PlanKind.START,
         {A: 10},
         (Loss(A, 7, 10, LossReason.EXPIRED),),
@@ -468,7 +468,7 @@ def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(
     plan = next_plan(snapshot, state, policy)
     if plan is None:
         return
-    lost = {loss.log: loss.until_offset for loss in plan.losses}
+    lost = {loss.log: loss.until_offset for loss in plan.losses.lost}
     for log, found in offsets_of(plan).items():
         extent = snapshot.extents[log]
         known = state.positions.get(log) if isinstance(state, UpToDate) else None
@@ -546,7 +546,7 @@ STORED = last_plan(
     ranges=(OffsetRange(A, 3, 6), OffsetRange(A, 6, 10), OffsetRange(B, 0, 5)),
     previous="before",
     seen={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)},
-    losses=(Loss(A, 0, 3, LossReason.EXPIRED),),
+    lost=(Loss(A, 0, 3, LossReason.EXPIRED),),
 )
 
 
@@ -580,7 +580,7 @@ def test_a_plan_in_the_place_of_another_reads_from_its_start_to_the_ends_of_now(
     assert plan.seen[A] == Committed(3, 1), (
         "the old plan's observed offset stays the expected one, so a moved offset is reported"
     )
-    assert plan.losses == STORED.losses
+    assert plan.losses.lost == STORED.losses.lost
 
 
 def test_a_plan_in_the_place_of_an_expired_one_keeps_what_that_one_let_go_and_adds_the_gap() -> (
@@ -590,7 +590,10 @@ def test_a_plan_in_the_place_of_an_expired_one_keeps_what_that_one_let_go_and_ad
         snapshot_of({A: (8, 30), B: (0, 5)}), settings=settings_of(on_data_loss="skip")
     )
     assert offsets_of(plan)[A] == [(8, 30)]
-    assert plan.losses == (Loss(A, 0, 3, LossReason.EXPIRED), Loss(A, 3, 8, LossReason.EXPIRED))
+    assert plan.losses.lost == (
+        Loss(A, 0, 3, LossReason.EXPIRED),
+        Loss(A, 3, 8, LossReason.EXPIRED),
+    )
 
 
 @pytest.mark.parametrize(
@@ -608,7 +611,7 @@ def test_offsets_that_an_operator_skips_are_left_out_and_recorded(
     plan = instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, LossReason.SKIPPED))
     assert offsets_of(plan).get(A) == left
     assert plan.positions[A] == 30
-    assert plan.losses[-1] == Loss(A, *skip, LossReason.SKIPPED)
+    assert plan.losses.lost[-1] == Loss(A, *skip, LossReason.SKIPPED)
 
 
 @pytest.mark.parametrize("skip", [(2, 4), (29, 31), (40, 41)])
@@ -646,8 +649,8 @@ def test_what_an_operator_skipped_stays_skipped_when_the_plan_is_superseded_agai
 ) -> None:
     plan = again(instead_of(snapshot_of({A: (0, 30)}), SKIPPED), snapshot_of({A: (log_start, 40)}))
     assert offsets_of(plan).get(A) == left
-    assert plan.losses == (
-        *STORED.losses,
+    assert plan.losses.lost == (
+        *STORED.losses.lost,
         SKIPPED,
         *(Loss(A, *gap, LossReason.EXPIRED) for gap in expired),
     )
@@ -657,8 +660,8 @@ def test_offsets_that_were_missing_stay_let_go_when_the_plan_is_superseded_again
     once = with_id(plan_without(STORED, [Loss(A, 5, 8, LossReason.MISSING)], now_ms=NOW_MS))
     plan = again(once, snapshot_of({A: (4, 40)}))
     assert offsets_of(plan)[A] == [(4, 5), (8, 40)]
-    assert plan.losses == (
-        *STORED.losses,
+    assert plan.losses.lost == (
+        *STORED.losses.lost,
         Loss(A, 5, 8, LossReason.MISSING),
         Loss(A, 3, 4, LossReason.EXPIRED),
     )
@@ -668,31 +671,37 @@ def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
     once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
     twice = again(once, snapshot_of({A: (0, 40)}), more := Loss(A, 20, 21, LossReason.SKIPPED))
     assert offsets_of(twice)[A] == [(3, 5), (8, 20), (21, 40)]
-    assert twice.losses == (*STORED.losses, SKIPPED, more)
+    assert twice.losses.lost == (*STORED.losses.lost, SKIPPED, more)
     with pytest.raises(SettingsError, match="not all in the plan's ranges"):
         again(twice, snapshot_of({A: (0, 40)}), Loss(A, 7, 9, LossReason.SKIPPED))
 
 
 def test_skipped_or_missing_offsets_are_losses_of_the_present_incarnation() -> None:
     old = with_id(
-        replace(STORED, incarnations={A: 2}, losses=(Loss(A, 4, 5, LossReason.SKIPPED, 1),))
+        replace(
+            STORED,
+            incarnations={A: 2},
+            losses=replace(STORED.losses, lost=(Loss(A, 4, 5, LossReason.SKIPPED, 1),)),
+        )
     )
     plan = again(old, snapshot_of({A: (0, 30)}), SKIPPED)
-    assert (offsets_of(plan)[A], plan.losses[-1]) == (
+    assert (offsets_of(plan)[A], plan.losses.lost[-1]) == (
         [(3, 5), (8, 30)],
         replace(SKIPPED, incarnation=2),
     )
     state = replace(onward({A: 4}, incarnations={A: 2}), positions={A: 7}, followed={A: 7})
-    assert planned(snapshot_of({A: (0, 9)}), state).losses == (Loss(A, 4, 7, LossReason.MOVED, 2),)
+    assert planned(snapshot_of({A: (0, 9)}), state).losses.lost == (
+        Loss(A, 4, 7, LossReason.MOVED, 2),
+    )
 
 
 def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_before_it() -> None:
     once = instead_of(snapshot_of({A: (0, 10)}), skip := Loss(A, 8, 10, LossReason.SKIPPED))
     plan = again(once, snapshot_of({A: (0, 40)}), settings=settings_of({"max_records_per_plan": 2}))
-    assert (offsets_of(plan)[A], plan.positions[A], plan.losses) == (
+    assert (offsets_of(plan)[A], plan.positions[A], plan.losses.lost) == (
         [(3, 8)],
         10,
-        (*STORED.losses, skip),
+        (*STORED.losses.lost, skip),
     )
 
 
@@ -708,7 +717,11 @@ def test_nothing_is_skipped_in_a_partition_while_it_has_no_leader() -> None:
 def test_offsets_skipped_without_a_leader_are_reported_by_the_plan_that_reads_them() -> None:
     once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
     plan = again(once, AWAY, settings=settings_of(on_no_leader="skip"))
-    assert (offsets_of(plan), plan.positions[A], plan.losses) == ({B: [(0, 5)]}, 3, STORED.losses)
+    assert (offsets_of(plan), plan.positions[A], plan.losses.lost) == (
+        {B: [(0, 5)]},
+        3,
+        STORED.losses.lost,
+    )
 
 
 def test_a_stored_plan_without_a_leader_is_superseded_by_one_that_leaves_the_partition() -> None:
@@ -717,10 +730,10 @@ def test_a_stored_plan_without_a_leader_is_superseded_by_one_that_leaves_the_par
     assert isinstance(state, Supersede)
     assert state.reason == "clicks 0 has no leader: a later plan reads its offsets"
     plan = replacement_plan(state, AWAY, skip, now_ms=NOW_MS)
-    assert (offsets_of(plan), plan.positions, plan.losses) == (
+    assert (offsets_of(plan), plan.positions, plan.losses.lost) == (
         {B: [(0, 5)]},
         {A: 3, B: 5, OTHER: 7},
-        STORED.losses,
+        STORED.losses.lost,
     )
 
 
@@ -759,7 +772,7 @@ def test_superseding_plans_and_their_successors_have_every_offset_in_one_range_o
         plans.append(plan := with_id(following))
     read = [(r.from_offset, r.until_offset) for one in plans for r in one.ranges]
     found = sorted(
-        read + [(loss.from_offset, loss.until_offset) for one in plans for loss in one.losses]
+        read + [(loss.from_offset, loss.until_offset) for one in plans for loss in one.losses.lost]
     )
     assert found[0][0] == 0 and found[-1][1] == end
     assert all(before[1] == after[0] for before, after in zip(found, found[1:])), found
@@ -807,4 +820,7 @@ def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was
 def test_offsets_that_another_client_moved_past_are_a_loss() -> None:
     state = replace(onward({A: 4}), positions={A: 7}, followed={A: 7})
     plan = planned(snapshot_of({A: (0, 9)}), state)
-    assert (offsets_of(plan), plan.losses) == ({A: [(7, 9)]}, (Loss(A, 4, 7, LossReason.MOVED),))
+    assert (offsets_of(plan), plan.losses.lost) == (
+        {A: [(7, 9)]},
+        (Loss(A, 4, 7, LossReason.MOVED),),
+    )

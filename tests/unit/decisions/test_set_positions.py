@@ -61,7 +61,7 @@ def test_an_offset_set_forwards_skips_records_and_reports_it() -> None:
     outside = loaded()
     outside.logs[A].end = 30
     plan = set_to(outside, a=20)
-    assert plan and (plan.kind, plan.number, plan.ranges, plan.losses) == (
+    assert plan and (plan.kind, plan.number, plan.ranges, plan.losses.lost) == (
         PlanKind.SET,
         2,
         (),
@@ -78,7 +78,7 @@ def test_an_offset_set_forwards_skips_records_and_reports_it() -> None:
 def test_an_offset_set_back_over_unloaded_records_loads_each_once() -> None:
     outside = unloaded()
     plan = set_to(outside, LATEST, a=4)
-    assert plan and not plan.losses and plan.positions[A] == 4
+    assert plan and not plan.losses.lost and plan.positions[A] == 4
     run(outside, LATEST)
     assert (
         rows_of(outside) == list(range(4, 15))
@@ -262,7 +262,7 @@ def test_an_offset_set_in_place_of_a_reset_is_not_set_again_before_a_run_execute
     assert (
         plan
         and plan.incarnations == {A: 1}
-        and plan.losses == (Loss(A, 5, 8, LossReason.SKIPPED, 1),)
+        and plan.losses.lost == (Loss(A, 5, 8, LossReason.SKIPPED, 1),)
     )
     with pytest.raises(
         NeedsDecision,
@@ -283,7 +283,7 @@ def test_an_offset_set_in_place_of_a_first_plan_is_not_set_again_before_a_run() 
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     plan = set_to(outside, c=2)
-    assert plan and plan.losses == (Loss(C, 0, 2, LossReason.SKIPPED),)
+    assert plan and plan.losses.lost == (Loss(C, 0, 2, LossReason.SKIPPED),)
     with pytest.raises(NeedsDecision, match="plan does not have the positions before that one"):
         set_to(outside, c=1)
     run(outside)
@@ -363,7 +363,7 @@ def test_our_own_offset_is_set_where_another_client_moved_it_and_runs_would_foll
     outside.logs[A].end = 30
     outside.move_offset(A, 22)
     plan = set_to(outside, follows, a=15)
-    assert plan and plan.offsets_to_move == (A,) and not plan.losses
+    assert plan and plan.offsets_to_move == (A,) and not plan.losses.lost
     run(outside, follows)
     assert (
         rows_of(outside) == list(range(30)) and outside.offsets[A][0] == 30 and not outside.losses
@@ -381,7 +381,7 @@ def test_a_set_offset_keeps_the_incarnation_and_drops_epochs_after_it() -> None:
     assert (
         plan
         and plan.incarnations == {A: 1}
-        and plan.losses == (Loss(A, 30, 35, LossReason.SKIPPED, 1),)
+        and plan.losses.lost == (Loss(A, 30, 35, LossReason.SKIPPED, 1),)
     )
     assert A not in plan.record_epochs and plan.leader_epochs[A] == max(outside.logs[A].epochs)
     run(outside)
@@ -399,7 +399,7 @@ def test_byte_positions_are_set_where_a_message_begins_and_nowhere_else() -> Non
     with pytest.raises(SettingsError, match="No message begins"):
         set_to(outside, settings, a=end + 1)
     plan = set_to(outside, settings, a=outside.logs[log].end)
-    assert plan and plan.losses == (Loss(log, end, outside.logs[log].end, LossReason.SKIPPED),)
+    assert plan and plan.losses.lost == (Loss(log, end, outside.logs[log].end, LossReason.SKIPPED),)
     run(outside)
     assert (
         outside.offsets[log][0] == outside.logs[log].end

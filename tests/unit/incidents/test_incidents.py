@@ -83,7 +83,8 @@ def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_num
     decided = decide(incident.looks[0], incident.settings, incident.plans[0].created_at_ms)
     assert decided.action is Action.SUPERSEDE and decided.plan
     assert [
-        (loss.log.partition, loss.from_offset, loss.until_offset) for loss in decided.plan.losses
+        (loss.log.partition, loss.from_offset, loss.until_offset)
+        for loss in decided.plan.losses.lost
     ] == [(0, 5000, 6200)]
     assert decided_as_then(incident) == ["plan 2", "up_to_date"]
 

@@ -324,7 +324,12 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
 def test_losses_are_reported_with_their_reason(whys: list[LossReason], who: str) -> None:
     report = new_report()
     report.planned(
-        replace(FIRST, losses=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys)))
+        replace(
+            FIRST,
+            losses=replace(
+                FIRST.losses, lost=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys))
+            ),
+        )
     )
     assert describe_who_skipped(report.why_lost)[0] == who
 
@@ -332,12 +337,18 @@ def test_losses_are_reported_with_their_reason(whys: list[LossReason], who: str)
 def test_the_plan_with_the_reason_of_skipped_records_is_named() -> None:
     report = new_report()
     skipped = Loss(A, 1, 3, LossReason.SKIPPED)
-    report.planned(replace(FIRST, number=2, losses=(skipped,)))
-    report.planned(replace(FIRST, number=3, losses=(Loss(A, 4, 5, LossReason.EXPIRED),)))
+    report.planned(replace(FIRST, number=2, losses=replace(FIRST.losses, lost=(skipped,))))
+    report.planned(
+        replace(
+            FIRST,
+            number=3,
+            losses=replace(FIRST.losses, lost=(Loss(A, 4, 5, LossReason.EXPIRED),)),
+        )
+    )
     assert describe_who_skipped(report.why_lost)[1] == (
         "Check the topic's retention. Check the reason with `etl plans show CONF 2`"
     )
-    report.planned(replace(FIRST, number=4, losses=(skipped,)))
+    report.planned(replace(FIRST, number=4, losses=replace(FIRST.losses, lost=(skipped,))))
     assert describe_who_skipped(report.why_lost)[1].endswith(
         "Check the reason with `etl plans show CONF 2` and `etl plans show CONF 4`"
     )
@@ -346,7 +357,9 @@ def test_the_plan_with_the_reason_of_skipped_records_is_named() -> None:
 def test_skipped_records_are_reported_per_log() -> None:
     report = new_report()
     assert not report.lost_records
-    report.planned(replace(FIRST, losses=(Loss(A, 0, 2_000, LossReason.EXPIRED),)))
+    report.planned(
+        replace(FIRST, losses=replace(FIRST.losses, lost=(Loss(A, 0, 2_000, LossReason.EXPIRED),)))
+    )
     assert report.lost_records
     assert report.outcomes == [
         (Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) lost: expired")

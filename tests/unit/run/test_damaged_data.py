@@ -62,7 +62,7 @@ def test_a_damaged_batch_of_kafka_keeps_its_message_and_checks() -> None:
         (7200, plan_of(KAFKA)),
         (7200, plan_of(JAFKA, kind=PlanKind.REPLAY)),
         (7000, replace(plan_of(JAFKA), number=1)),
-        (7000, plan_of(JAFKA, losses=(Loss(JAFKA, 6000, 7000, LossReason.MOVED),))),
+        (7000, plan_of(JAFKA, lost=(Loss(JAFKA, 6000, 7000, LossReason.MOVED),))),
     ],
 )
 def test_an_offset_that_another_client_may_have_set_is_reported_as_read(

@@ -399,7 +399,7 @@ def test_without_a_stored_plan_the_command_reports_the_end_of_the_former_log() -
     outside.logs[A] = replace(outside.logs[A].recreated(), end=2)
     outside.topic_ids = {"clicks": "two"}
     plan = accept(outside, "clicks")
-    assert old and plan.losses == ()
+    assert old and plan.losses.lost == ()
     result = describe_continuation(plan, old, A, is_stored=False)
     assert (
         result.startswith(
@@ -414,7 +414,7 @@ def test_a_command_names_what_it_gives_up_with_its_offsets_and_their_number() ->
     recreate(outside)
     old = outside.newest_plan()
     plan = accept(outside, "clicks-2")
-    assert describe_given_up(plan.losses) == [
+    assert describe_given_up(plan.losses.lost) == [
         "Lost: clicks-2 0: 10 offsets (6 to 16), topic_recreated"
     ]
     assert (

@@ -85,7 +85,7 @@ def reject_broken(outside: Outside, others: Others) -> None:
 def newest(outside: Outside) -> tuple[ReadByOthers, ...]:
     plan = outside.newest_plan()
     assert plan is not None
-    return plan.read_by_others
+    return plan.losses.read_by_others
 
 
 def test_offsets_are_committed_with_the_plan_and_none_after_the_append() -> None:

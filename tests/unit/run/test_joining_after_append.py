@@ -171,7 +171,7 @@ def test_the_next_run_begins_at_the_larger_of_our_offset_and_the_groups_and_comm
     outside.owners.clear()
     run(outside, [A, B])
     newest = outside.newest_plan()
-    assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 7),)
+    assert newest is not None and newest.losses.read_by_others == (ReadByOthers(A, 5, 7),)
     assert [r.from_offset for r in newest.ranges] == [7, 3]
     reject_broken(outside, others)
 

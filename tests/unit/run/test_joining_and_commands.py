@@ -129,7 +129,7 @@ def test_a_set_offset_moves_with_the_plan_and_those_of_others_stay_and_are_named
         (B,),
     )
     assert (
-        plan.read_by_others == (ReadByOthers(A, 5, 7),)
+        plan.losses.read_by_others == (ReadByOthers(A, 5, 7),)
         and outside.offsets[A] == before
         and outside.offsets[B][0] == 8
     )
@@ -146,8 +146,8 @@ def test_what_a_position_passes_over_begins_where_others_ended() -> None:
     plan = set_to(outside, SETTINGS, share=[A, B], a=9)
     assert (
         plan
-        and plan.losses == (Loss(A, 7, 9, LossReason.SKIPPED),)
-        and plan.read_by_others == (ReadByOthers(A, 5, 7),)
+        and plan.losses.lost == (Loss(A, 7, 9, LossReason.SKIPPED),)
+        and plan.losses.read_by_others == (ReadByOthers(A, 5, 7),)
     )
     run(outside, [A, B])
     assert not {place for log, place in outside.rows() if log == A} & others.read[A]
@@ -270,7 +270,11 @@ def test_a_replay_moves_no_offset_of_others() -> None:
         now_ms=1,
     )
     commit = plan.commit.state
-    assert (commit, plan.offsets_to_move, plan.read_by_others) == (CommitState.AFTER_APPEND, (), ())
+    assert (commit, plan.offsets_to_move, plan.losses.read_by_others) == (
+        CommitState.AFTER_APPEND,
+        (),
+        (),
+    )
 
 
 def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on() -> None:
@@ -593,7 +597,7 @@ def test_a_log_truncated_below_others_reads_is_not_read_by_both_at_any_group_off
     grow(outside, 1, 0)
     run(outside, [A, B])
     stored = outside.newest_plan()
-    assert stored and stored.read_by_others == (ReadByOthers(A, 5, 6),)
+    assert stored and stored.losses.read_by_others == (ReadByOthers(A, 5, 6),)
     assert {place for log, place in outside.rows() if log == A} == {*range(5), 6}
 
 

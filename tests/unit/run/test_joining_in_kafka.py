@@ -400,7 +400,7 @@ def test_an_uncommitted_plan_is_left_by_a_run_without_an_assignment_and_not_fetc
     run(outside, [A, B])
     reject_broken(outside, others)
     newest = outside.newest_plan()
-    assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 7),)
+    assert newest is not None and newest.losses.read_by_others == (ReadByOthers(A, 5, 7),)
 
 
 @pytest.mark.parametrize("is_void", [False, True])
@@ -429,7 +429,7 @@ def test_records_read_by_others_before_an_uncommitted_plan_are_not_read_by_its_s
         assert Outcome.PLAN_SUPERSEDED in outcomes(run(outside, [A, B]))
     reject_broken(outside, others)
     newest = outside.newest_plan()
-    assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 8),)
+    assert newest is not None and newest.losses.read_by_others == (ReadByOthers(A, 5, 8),)
 
 
 def test_an_offset_of_ours_that_went_back_or_was_forgotten_stops_the_run() -> None:
@@ -580,7 +580,7 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     run(outside, [A, B])
     reject_broken(outside, others)
     newest = outside.newest_plan()
-    assert newest is not None and newest.read_by_others == (
+    assert newest is not None and newest.losses.read_by_others == (
         ReadByOthers(A, 5, 9),
         ReadByOthers(B, 3, 7),
     )
@@ -615,7 +615,7 @@ def test_no_command_is_decided_after_a_plan_without_a_recorded_result(
     with pytest.raises(NeedsDecision):
         run(outside, [A, B])
     plan = accept(outside, "clicks:1", settings=SETTINGS)
-    assert plan.offsets_to_move == (B,) and plan.read_by_others == (ReadByOthers(A, 9, 11),)
+    assert plan.offsets_to_move == (B,) and plan.losses.read_by_others == (ReadByOthers(A, 9, 11),)
 
 
 @pytest.mark.parametrize("is_gone", [True, False])

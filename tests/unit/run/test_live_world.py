@@ -69,7 +69,7 @@ YESTERDAY, TODAY = (
     replace(PLAN, origin=replace(PLAN.origin, created_at_ms=2 * DAY_MS + 1)),
 )
 LOST = (Loss(LOG, 3, 5, LossReason.EXPIRED),)
-LOSING = replace(TODAY, losses=LOST)
+LOSING = replace(TODAY, losses=replace(TODAY.losses, lost=LOST))
 
 
 @pytest.fixture
@@ -94,7 +94,11 @@ def probed(world: LiveServices, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (None, LOSING, ["clicks", "clicks_losses"]),
         (TODAY, LOSING, ["clicks_losses"]),
         (LOSING, LOSING, []),
-        (replace(YESTERDAY, losses=LOST), LOSING, ["clicks", "clicks_losses"]),
+        (
+            replace(YESTERDAY, losses=replace(YESTERDAY.losses, lost=LOST)),
+            LOSING,
+            ["clicks", "clicks_losses"],
+        ),
     ],
 )
 def test_each_table_is_probed_once_a_day_before_a_plan_is_stored(

@@ -44,7 +44,7 @@ def test_a_stored_plan_with_an_expired_range_is_superseded_if_policy_permits_the
     ]
     new = outside.newest_plan()
     assert old is not None and new is not None
-    assert (new.number, new.origin.supersedes, new.losses) == (
+    assert (new.number, new.origin.supersedes, new.losses.lost) == (
         1,
         old.id,
         (Loss(LOGS[0], 0, 2, LossReason.EXPIRED),),

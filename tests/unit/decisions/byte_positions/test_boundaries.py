@@ -247,7 +247,7 @@ def test_after_expiry_of_the_start_offset_a_physical_log_continues_at_its_first_
     snapshot = physical({A: (120, 260, 431)})
     skipping = settings_of(broker_type="jafka", on_data_loss="skip")
     plan = planned(snapshot, onward({A: 60}), skipping)
-    assert offsets_of(plan)[A][0][0] == 120 and plan.losses == (
+    assert offsets_of(plan)[A][0][0] == 120 and plan.losses.lost == (
         Loss(A, 60, 120, LossReason.EXPIRED),
     )
 
@@ -261,7 +261,7 @@ def test_an_offset_skipped_by_an_operator_ends_the_plan_at_the_next_boundary() -
     assert (
         offsets_of(plan) == {A: [(0, 31), (62, 120)]}
         and plan.positions == {A: 120}
-        and plan.losses == (skip,)
+        and plan.losses.lost == (skip,)
     )
 
 

@@ -122,7 +122,7 @@ def test_the_start_of_an_unfinished_plan_and_the_present_offset_are_verified() -
         4,
         positions={ONE: 90},
         ranges=(OffsetRange(ONE, 50, 90),),
-        losses=(Loss(ONE, 45, 50, LossReason.MOVED),),
+        lost=(Loss(ONE, 45, 50, LossReason.MOVED),),
     )
     assert doubted(plan, 50, in_table=False) == [50]
     found = unverified_offsets(plan, None, {ONE: Committed(47, 3)}, {ONE: EXTENT})
@@ -222,7 +222,7 @@ def test_a_misaligned_stored_plan_is_reported_before_the_read_and_repaired_by_th
     assert refused.value.action.startswith("Run `etl plans supersede CONF 2 --reason ...`")
     assert refused.value.action.endswith(f"it is {ours} now, the start of a message")
     instead = superseded(outside)
-    assert (instead.origin.supersedes, instead.losses) == (plan.id, ())
+    assert (instead.origin.supersedes, instead.losses.lost) == (plan.id, ())
     assert min(r.from_offset for r in instead.ranges if r.log == ONE) == ours
     run(outside, FOLLOWING)
     reject_unfinished(outside)
@@ -236,7 +236,7 @@ def test_a_plan_repaired_to_a_later_message_reports_the_offsets_before_it_as_los
     outside.move_offset(ONE, starts[7] + 5)
     store_blindly(outside)
     outside.move_offset(ONE, starts[8])
-    assert superseded(outside).losses == (Loss(ONE, ours, starts[8], LossReason.MOVED),)
+    assert superseded(outside).losses.lost == (Loss(ONE, ours, starts[8], LossReason.MOVED),)
     run(outside, FOLLOWING)
     assert outside.offsets[ONE][0] == outside.logs[ONE].end
     assert not [row for row, times in outside.rows().items() if times > 1]
@@ -272,7 +272,7 @@ def test_a_start_inside_a_message_may_be_skipped_and_the_end_of_a_skip_is_not_re
         1,
         positions={ONE: 60},
         ranges=(OffsetRange(ONE, 50, 60),),
-        losses=(Loss(ONE, 45, 50, LossReason.SKIPPED),),
+        lost=(Loss(ONE, 45, 50, LossReason.SKIPPED),),
     )
     assert doubted(inside, 45, in_table=False) == [45]
 

@@ -190,7 +190,7 @@ def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topi
     )
     plan = accept(outside, "clicks")
     assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
-    assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
+    assert {one.log for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
     run(outside)
     reject_unfinished(outside)
 
@@ -208,7 +208,7 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
     assert refused.value.where == {"topic": "clicks", "partition": 1, "broker_id": 1}
     plan = accept(outside, "clicks:1-1")
     assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
-    assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
+    assert {one.log for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
     run(outside)
     reject_unfinished(outside)
 
@@ -239,7 +239,7 @@ def test_a_topic_that_was_copied_to_another_ensemble_continues_at_its_offset() -
     with pytest.raises(NeedsDecision):
         run(outside)
     plan = accept(outside, "clicks", is_same_log=True)
-    assert (plan.incarnations, plan.vanished, plan.log_topic_ids) == ({}, (), {})
+    assert (plan.incarnations, plan.losses.stale_rows, plan.log_topic_ids) == ({}, (), {})
     run(outside)
     reject_unfinished(outside)
 
@@ -405,7 +405,9 @@ def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every
         "--truncated-at OFFSET" in refused.value.action
     )
     position = outside.offsets[ONE][0]
-    assert accept(outside, "clicks:1-0", at_offset=0).vanished == (Vanished(ONE, 0, position),)
+    assert accept(outside, "clicks:1-0", at_offset=0).losses.stale_rows == (
+        Vanished(ONE, 0, position),
+    )
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
     accept(outside, "clicks:1-1", at_offset=0)
@@ -464,7 +466,9 @@ def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_without_evi
         accept(outside, "clicks:1-0", at_offset=position)
     with pytest.raises(SettingsError, match="not the same partition"):
         accept(outside, "clicks:1-0", is_same_log=True)
-    assert accept(outside, "clicks:1-0", at_offset=at).vanished == (Vanished(ONE, at, position),)
+    assert accept(outside, "clicks:1-0", at_offset=at).losses.stale_rows == (
+        Vanished(ONE, at, position),
+    )
     run(outside)
     reject_broken(outside)
     assert {place for found, place in outside.rows() if found == ONE} >= set(log.read(at, log.end))
@@ -546,7 +550,7 @@ def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_r
     log.cut(log.entries[6][0])
     log.grow(9)
     plan = accept(outside, "clicks:1-0", at_offset=outside.offsets[ONE][0])
-    assert (plan.incarnations, plan.vanished, plan.positions[ONE]) == (
+    assert (plan.incarnations, plan.losses.stale_rows, plan.positions[ONE]) == (
         {},
         (),
         outside.offsets[ONE][0],

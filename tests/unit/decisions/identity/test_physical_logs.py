@@ -166,7 +166,10 @@ def test_a_log_truncated_by_its_broker_needs_a_decision_and_continues_as_another
         "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET" in refused.value.action
     )
     plan = accept(outside, "clicks:1-0", at_offset=log.end, settings=PHYSICAL_SETTINGS)
-    assert plan.vanished == (Vanished(ONE, log.end, position),) and plan.positions[ONE] == log.end
+    assert (
+        plan.losses.stale_rows == (Vanished(ONE, log.end, position),)
+        and plan.positions[ONE] == log.end
+    )
     log.grow(3)
     run(outside)
     assert not [key for key, times in outside.keys().items() if times > 1]

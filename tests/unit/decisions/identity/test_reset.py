@@ -93,7 +93,7 @@ def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_na
     outside.logs[A].cut(10)
     outside.logs[A].end = end
     plan = accept(outside, "clicks:0")
-    assert (plan.kind, plan.positions[A], plan.incarnations, plan.vanished) == (
+    assert (plan.kind, plan.positions[A], plan.incarnations, plan.losses.stale_rows) == (
         PlanKind.RESET,
         10,
         {A: 1},
@@ -189,7 +189,12 @@ def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset() -> Non
         run(outside)
     old = outside.newest_plan()
     plan = accept(outside, "clicks:0")
-    assert old and (plan.number, plan.origin.supersedes, plan.positions[A], plan.vanished) == (
+    assert old and (
+        plan.number,
+        plan.origin.supersedes,
+        plan.positions[A],
+        plan.losses.stale_rows,
+    ) == (
         2,
         old.id,
         15,
@@ -210,22 +215,26 @@ def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
     outside.logs[A].cut(10)
     outside.logs[A].end = 40
     plan = accept(outside, "clicks")
-    assert (plan.number, plan.positions[A], plan.vanished) == (2, 10, (Vanished(A, 10, 15),))
+    assert (plan.number, plan.positions[A], plan.losses.stale_rows) == (
+        2,
+        10,
+        (Vanished(A, 10, 15),),
+    )
 
 
 def test_vanished_rows_have_their_incarnation_if_a_log_is_accepted_twice_before_a_run() -> None:
     outside = outside_of(15, 3, 4)
     run(outside)
     outside.logs[A].cut(10)
-    assert accept(outside, "clicks:0").vanished == (Vanished(A, 10, 15),)
+    assert accept(outside, "clicks:0").losses.stale_rows == (Vanished(A, 10, 15),)
     outside.logs[A].cut(6)
     plan = accept(outside, "clicks:0")
-    assert (plan.positions[A], plan.vanished) == (6, (Vanished(A, 6, 15),))
+    assert (plan.positions[A], plan.losses.stale_rows) == (6, (Vanished(A, 6, 15),))
     outside.logs[A].grow(9)
     run(outside)
     outside.logs[A].cut(9)
     again = accept(outside, "clicks:0")
-    assert again.vanished == (Vanished(A, 9, 15, plan.incarnations[A]),), (
+    assert again.losses.stale_rows == (Vanished(A, 9, 15, plan.incarnations[A]),), (
         "an acceptance that a run has executed is not repeated"
     )
     run(outside)
@@ -381,7 +390,7 @@ def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
         run(outside)
     plan = accept(outside, "clicks")
     assert (plan.positions, plan.incarnations) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
-    assert plan.vanished == (Vanished(A, 0, 15), Vanished(B, 0, 3), Vanished(C, 0, 4))
+    assert plan.losses.stale_rows == (Vanished(A, 0, 15), Vanished(B, 0, 3), Vanished(C, 0, 4))
     run(outside)
     reject_broken(outside)
     assert {key for key in outside.keys() if key[1] == 1} == {
@@ -414,7 +423,11 @@ def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_the
         run(outside)
     outside.logs[A].end = 20
     plan = accept(outside, "clicks", is_same_log=True)
-    assert (plan.incarnations, plan.vanished, plan.topic_ids) == ({}, (), {"clicks": "zxid-1f"})
+    assert (plan.incarnations, plan.losses.stale_rows, plan.topic_ids) == (
+        {},
+        (),
+        {"clicks": "zxid-1f"},
+    )
     run(outside)
     reject_unfinished(outside)
     assert not [key for key in outside.keys() if key[1]]

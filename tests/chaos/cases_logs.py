@@ -311,7 +311,7 @@ def deleted(stage: Stage, *, stored: bool) -> CaseResult:
         killed_before_the_fetch(pipeline)
     after = held(pipeline)
     delete_topic(pipeline)
-    ending = (5, "do not know its topic any more") if stored else (2, "the topic is not there")
+    ending = (5, "do not know its topic any more") if stored else (2, "The topic is not there")
     result = stopped(pipeline.run(), *ending)
     assert pipeline.in_table() == rows
     make_topic(pipeline)

@@ -84,7 +84,7 @@ CASES: tuple[Case, ...] = (
         19,
         "network-a-byte-at-a-time",
         "every answer comes one byte at a time",
-        partial(spoiled, spoil=in_pieces(1, 0), ends=_THROUGH, api=None, timeout_s=20),
+        partial(spoiled, spoil=in_pieces(1, 0), ends=_THROUGH, api=None, request_timeout_s=20),
     ),
     Case(
         19,

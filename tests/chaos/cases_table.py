@@ -83,7 +83,7 @@ def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], CaseRe
         result = stopped(
             pipeline.run(),
             5,
-            "Since our last commit the RESTORE of another writer",
+            "of another writer",
             "table accept-changes",
         )
         sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -272,7 +272,7 @@ def replay_into(
     VerificationFailed if the numbers of rows and records differ, and as a replay.
     """
     path = _place(settings, path)
-    reject_foreign_table(path)
+    reject_foreign_table(path, settings.group.id, settings.pipeline)
     table = settings.table.model_copy(update={"written_path": path, "name": None})
     into = settings.model_copy(update={"table": table})
     watch = Stopwatch()
@@ -340,10 +340,10 @@ def _place(settings: Settings, path: str) -> str:
     return TablePath(place, store)
 
 
-def reject_foreign_table(path: str) -> None:
-    """Reject a table that another program loads. Raises SettingsError.
+def reject_foreign_table(path: str, group: str, pipeline: str) -> None:
+    """Reject a table that this command did not make for this pipeline. Raises SettingsError.
 
-    Rows are replaced only in a table made by this command.
+    Offsets of another pipeline may be of another cluster: equal ones are other records.
     """
     loaders = other_pipelines(path, "")
     if loaders:
@@ -355,12 +355,32 @@ def reject_foreign_table(path: str) -> None:
     table = open_table(path)
     if table is None:
         return
-    if not any(_MADE_BY in str(commit.get("userMetadata")) for commit in table.history()):
+    makers = _makers(table.history())
+    if not makers:
         message = (
             "There is a table that no earlier --into made, and its rows of these offsets would be "
             "replaced"
         )
         raise SettingsError(message, key="--into", path=path, action=_FREE)
+    for other_group, other_pipeline in sorted(makers - {(group, pipeline)}):
+        message = (
+            f"The table has rows that --into read for pipeline {other_pipeline} of group "
+            f"{other_group}, and those of equal offsets would be replaced"
+        )
+        raise SettingsError(message, key="--into", path=path, action=_FREE)
+
+
+def _makers(history: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Return group and pipeline of each replay in the table."""
+    makers = set()
+    for commit in history:
+        try:
+            metadata = json.loads(commit.get("userMetadata") or "")
+        except ValueError:
+            continue
+        if isinstance(metadata, dict) and metadata.get("app") == _MADE_BY:
+            makers.add((str(metadata.get("group")), str(metadata.get("pipeline"))))
+    return makers
 
 
 def _offsets(plan: Plan) -> list[dict[str, Any]]:

@@ -194,7 +194,7 @@ def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_r
 def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> None:
     copy, ours = str(tmp_path / "copy"), str(tmp_path / "ours")
     write_deltalake(copy, pa.table({"offset": [1]}))
-    text = json.dumps({"app": "offset-range-etl replay"})
+    text = json.dumps({"app": "offset-range-etl replay", "group": "g", "pipeline": "clicks"})
     write_deltalake(
         ours,
         pa.table({"offset": [1]}),
@@ -202,9 +202,11 @@ def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> No
     )
     DeltaTable(ours).optimize.compact()
     with pytest.raises(SettingsError, match="no earlier --into made"):
-        reject_foreign_table(copy)
-    reject_foreign_table(ours)
-    reject_foreign_table(str(tmp_path / "nothing"))
+        reject_foreign_table(copy, "g", "clicks")
+    reject_foreign_table(ours, "g", "clicks")
+    reject_foreign_table(str(tmp_path / "nothing"), "g", "clicks")
+    with pytest.raises(SettingsError, match="for pipeline clicks of group g, and those of equal"):
+        reject_foreign_table(ours, "another", "clicks")
 
 
 class Terminal(io.StringIO):

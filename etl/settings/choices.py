@@ -64,11 +64,9 @@ class GroupStrategy(str, Enum):
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"
-    """0.8.2 and 0.9. Where it can assign at all, it assigns as 0.10 and 0.11 do."""
+    """Where it can assign at all, it assigns as ROUND_ROBIN_0_10 does."""
     ROUND_ROBIN_0_10 = "roundrobin-0.10"
-    """0.10 and 0.11."""
     ROUND_ROBIN_1_0 = "roundrobin-1.0"
-    """1.0 and 1.1."""
     STICKY = "sticky"
     COOPERATIVE_STICKY = "cooperative-sticky"
 
@@ -77,9 +75,8 @@ class CommitWhen(str, Enum):
     """When a member commits the group's offsets."""
 
     BEFORE_READ = "before_read"
-    """With the stored plan: no offset is read by two members."""
     AFTER_APPEND = "after_append"
-    """After the append, by the membership that planned: for groups with our members only."""
+    """By the membership that planned."""
 
 
 class LeaveAfter(str, Enum):
@@ -87,7 +84,6 @@ class LeaveAfter(str, Enum):
 
     RUN = "run"
     COMMIT = "commit"
-    """As soon as the plan's offsets are committed."""
 
 
 class OnOwned(str, Enum):
@@ -103,7 +99,6 @@ class OnActiveMembers(str, Enum):
 
     FAIL = "fail"
     SKIP = "skip"
-    """Leave out what they own."""
 
 
 class WriterName(str, Enum):

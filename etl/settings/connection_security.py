@@ -3,9 +3,10 @@
 Lives here: the sections `source.security` and `zookeeper`.
 """
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: pydantic would compile each annotation at import.
 
 from collections.abc import Mapping
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -29,15 +30,19 @@ from etl.settings.secrets import FileOfEach, Secret, Section, TextOrSecret
 class TlsSettings(Section):
     """Trusted authorities and the client certificate."""
 
-    ca_file: FileOfEach | None = None
-    """PEM; the system's authorities unless given."""
-    cert_file: FileOfEach | None = None
-    key_file: FileOfEach | None = None
-    """Key of `cert_file`, unless that file holds it."""
-    key_password: Secret | None = None
+    ca_file: FileOfEach | None = Field(
+        default=None, description="PEM file with trusted authorities; null: the system's"
+    )
+    cert_file: FileOfEach | None = Field(
+        default=None, description="PEM file with the client certificate"
+    )
+    key_file: FileOfEach | None = Field(
+        default=None, description="PEM file with its key; null: cert_file contains it"
+    )
+    key_password: Secret | None = Field(default=None, description="Password of the key")
 
     @model_validator(mode="after")
-    def _key_of_a_certificate(self) -> TlsSettings:
+    def _key_of_a_certificate(self) -> Self:
         for name in ("key_file", "key_password"):
             if getattr(self, name) is not None and self.cert_file is None:
                 raise ValueError(
@@ -52,16 +57,26 @@ class TlsSettings(Section):
 
 
 class SaslSettings(Section):
-    """Login."""
+    """Login to brokers."""
 
-    mechanism: Mechanism | None = None
-    """None: no login."""
-    username: TextOrSecret | None = None
-    password: Secret | None = None
-    token: TextOrSecret | None = None
-    """`module:function`, `aws-msk:REGION`, or a reference."""
-    kerberos_service_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
-    """Kerberos' name of the brokers' service."""
+    mechanism: Mechanism | None = Field(
+        default=None,
+        description="Kafka's sasl.mechanism, for brokers of 1.0 or later; null: no login",
+    )
+    username: TextOrSecret | None = Field(
+        default=None, description="User of PLAIN or SCRAM, or a reference to it"
+    )
+    password: Secret | None = Field(default=None, description="Password of PLAIN or SCRAM")
+    token: TextOrSecret | None = Field(
+        default=None,
+        description="OAUTHBEARER, for each connection: module:function (found where tasks run), "
+        "aws-msk:REGION (extra aws-msk) or a reference: ${file:/run/token}",
+    )
+    kerberos_service_name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description="GSSAPI (extra gssapi): service name of the brokers; null: kafka",
+    )
 
     @field_validator("token")
     @classmethod
@@ -82,7 +97,7 @@ class SaslSettings(Section):
         return value
 
     @model_validator(mode="after")
-    def _fits_the_mechanism(self) -> SaslSettings:
+    def _fits_the_mechanism(self) -> Self:
         given = [
             name
             for name in ("username", "password", "token", "kerberos_service_name")
@@ -116,12 +131,14 @@ _KEYS_OF: Mapping[Mechanism, tuple[str, ...]] = {
 class SecuritySettings(Section):
     """Encryption and login of all connections to brokers."""
 
-    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    protocol: SecurityProtocol = Field(
+        default=SecurityProtocol.PLAINTEXT, description="Protocol of the listener"
+    )
     tls: TlsSettings = TlsSettings()
     sasl: SaslSettings = SaslSettings()
 
     @model_validator(mode="after")
-    def _fits_the_protocol(self) -> SecuritySettings:
+    def _fits_the_protocol(self) -> Self:
         protocol = self.protocol.value
         if self.protocol.has_login and self.sasl.mechanism is None:
             raise ValueError(f"protocol {protocol} needs a login, and sasl.mechanism is missing")
@@ -154,8 +171,11 @@ class SecuritySettings(Section):
 class ZooKeeperTlsSettings(TlsSettings):
     """Encryption, trusted authorities and client certificate."""
 
-    enabled: bool | None = None
-    """None: true if another key is set."""
+    enabled: bool | None = Field(
+        default=None,
+        description="Encrypt connections, to the servers' secureClientPort; null: if another key "
+        "of tls is set",
+    )
 
     @property
     def given(self) -> str | None:
@@ -170,22 +190,26 @@ class ZooKeeperTlsSettings(TlsSettings):
         return self.given is not None if self.enabled is None else self.enabled
 
     @model_validator(mode="after")
-    def _is_of_what_is_on(self) -> ZooKeeperTlsSettings:
+    def _is_of_what_is_on(self) -> Self:
         if self.given is not None and not self.is_on:
             raise ValueError(f"{self.given} has no effect, because enabled is false")
         return self
 
 
 class AuthSettings(Section):
-    """Credentials for ZooKeeper."""
+    """Login to ZooKeeper."""
 
-    scheme: Scheme | None = None
-    """None: no login."""
-    username: TextOrSecret | None = None
-    password: Secret | None = None
+    scheme: Scheme | None = Field(
+        default=None,
+        description="sasl: DIGEST-MD5; digest; x509: by tls.cert_file; null: no login",
+    )
+    username: TextOrSecret | None = Field(
+        default=None, description="User of sasl or digest, or a reference to it"
+    )
+    password: Secret | None = Field(default=None, description="Password of sasl or digest")
 
     @model_validator(mode="after")
-    def _fits_the_scheme(self) -> AuthSettings:
+    def _fits_the_scheme(self) -> Self:
         for name in ("username", "password"):
             given = getattr(self, name) is not None
             if self.scheme is None:
@@ -210,7 +234,7 @@ class AuthenticationSettings(Section):
     auth: AuthSettings = AuthSettings()
 
     @model_validator(mode="after")
-    def _has_certificate(self) -> AuthenticationSettings:
+    def _has_certificate(self) -> Self:
         if self.auth.scheme is Scheme.X509 and self.tls.cert_file is None:
             raise ValueError(
                 "auth.scheme x509 needs a client certificate, and tls.cert_file is missing"
@@ -229,13 +253,20 @@ class AuthenticationSettings(Section):
 
 
 class ZooKeeperSettings(AuthenticationSettings):
-    """ZooKeeper of the ledger and, in older clusters, of the brokers' registry."""
+    """ZooKeeper of the ledger and, in older clusters, of the brokers; `connect` is required."""
 
-    connect: str
-    """`host:port,host:port/chroot`, as Kafka's own `zookeeper.connect`."""
-    session_timeout_s: float = Field(default=10, ge=1, le=3600)
-    """Session timeout, and timeout of a connect."""
-    acl: Acl = Acl.OPEN
+    connect: str = Field(
+        description="host:port,host:port/chroot of the brokers' ZooKeeper, or of one for the "
+        "ledger alone"
+    )
+    session_timeout_s: float = Field(
+        default=10, ge=1, le=3600, description="Session timeout, and timeout of a connect"
+    )
+    acl: Acl = Field(
+        default=Acl.OPEN,
+        description="Who may change the ledger, for znodes that are created from then on. open: "
+        "all; creator: this login",
+    )
 
     @field_validator("connect")
     @classmethod
@@ -244,7 +275,7 @@ class ZooKeeperSettings(AuthenticationSettings):
         return value
 
     @model_validator(mode="after")
-    def _acl_has_identity(self) -> ZooKeeperSettings:
+    def _acl_has_identity(self) -> Self:
         if self.acl is Acl.CREATOR and self.auth.scheme is None:
             raise ValueError(
                 "acl: creator restricts changes to this login, and auth.scheme is missing"

@@ -11,7 +11,6 @@ Not here: the run key and the end of a run (etl/settings/until_and_run_key.py).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +47,7 @@ from etl.settings.conf_file import (
     said_of,
 )
 from etl.settings.connection_security import AuthenticationSettings, SecuritySettings
-from etl.settings.schema import MEANINGS, conf_mistake
+from etl.settings.schema import conf_mistake, key_names, similar_name
 from etl.settings.secrets import PIPELINE_NAME
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -98,7 +97,7 @@ def parse_change(word: str) -> Change:
         )
     if key.startswith(f"{_SPARK}.{_SPARK}."):  # section and name, as in the file
         key = key.removeprefix(f"{_SPARK}.")
-    if key not in MEANINGS and not is_spark:
+    if key not in key_names() and not is_spark:
         raise SettingsError(f"--set {key}: unknown key", key=key, action=_near(key))
     try:
         return Change(key, document_of(text), text)
@@ -112,11 +111,12 @@ def parse_change(word: str) -> Change:
 
 def _near(key: str) -> str:
     last = key.rpartition(".")[2]
-    similar = difflib.get_close_matches(key, MEANINGS, n=1)
-    if not similar:
-        similar = [known for known in MEANINGS if known.rpartition(".")[2] == last]
-    if similar:
-        return f"Did you mean `{similar[0]}`?"
+    similar = similar_name(key, key_names())
+    if similar is None:
+        with_same_name = (known for known in key_names() if known.rpartition(".")[2] == last)
+        similar = next(with_same_name, None)
+    if similar is not None:
+        return f"Did you mean `{similar}`?"
     return "List the keys, each with its section, with `etl conf schema`"
 
 

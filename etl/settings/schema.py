@@ -1,180 +1,33 @@
 """What does each key mean, for an editor and in an error?
 
-Lives here: error texts for invalid confs (the key, a suggestion, the meaning of the key) and the
-JSON Schema of conf files, derived from the settings classes. The schema is less strict than the
-settings: formats of texts and combinations of keys are checked when the conf is loaded.
+A key is described once, by its field in the settings classes: `description`, default, bounds, enum;
+a section by the docstring of its class.
+
+Lives here: the JSON Schema of conf files, derived from these classes; a key in words, derived from
+the schema; error texts for invalid confs (the key, a suggestion, the key in words). The schema is
+less strict than the settings: formats of texts and combinations of keys are checked when the conf
+is loaded.
+Not here: the page docs/SETTINGS.md, made of the same words (tests/settings_page.py).
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from pydantic import BaseModel
 
 from etl.errors import SettingsError
 from etl.settings.choices import GroupStrategy, StartAt
 from etl.settings.conf_file import OF_ONE_PIPELINE, SHORT_FORMS
-from etl.settings.secrets import REFERENCE_PATTERN, SIZE_PATTERN, is_secret
+from etl.settings.secrets import INT64, REFERENCE_PATTERN, SIZE_PATTERN, UNITS, is_secret
 from etl.settings.sections import Settings
 
-_PEM = "path of a PEM file"
-_SECRET_REFERENCE = "as ${env:NAME} or ${file:/path}"
-_SIZE = "a number, or a text with a unit such as 16 MiB"
-MEANINGS: Mapping[str, str] = {
-    "pipeline": "name in the ledger and in the table's commits: letters, digits, `.`, `_` and `-`, "
-    "the first one a letter or digit",
-    "defaults": "path of a file whose keys apply where this conf has none, relative to the conf",
-    "source": "section of the brokers and topics; `topics` is required",
-    "source.bootstrap_servers": "host:port,host:port of some brokers; null: the brokers in "
-    "ZooKeeper",
-    "source.topics": "topic names, or regular expressions that match whole names: [clicks, "
-    "'orders-.*']",
-    "source.exclude_topics": "topics to leave out, as regular expressions: ['.*-test']",
-    "source.starting_offsets": "earliest, latest or a time such as 2026-01-31T00:00:00+00:00: "
-    "start of topics without committed offsets",
-    "source.new_topics_starting_offsets": "earliest or latest: start of topics that appear later",
-    "source.on_data_loss": "fail: stop with exit 5 if offsets are gone; skip: record them as lost",
-    "source.on_no_leader": "fail: stop with exit 6 if a partition has no leader; skip: leave it "
-    "out",
-    "source.wait_for_leader_s": "seconds to wait for a leader, 0 to 86400 (a day)",
-    "source.isolation_level": "read_committed or read_uncommitted: Kafka's isolation.level",
-    "source.broker_type": "kafka (Kafka 0.8 to 4.x) or jafka (Jafka, Kafka 0.7)",
-    "source.broker_version": "Kafka release of the brokers, in quotes: '0.9'; null: ask them",
-    "source.assume_cluster_id": "a name for the cluster, used where brokers report no cluster id",
-    "source.listener": "name of a listener that brokers register in ZooKeeper; null: the first "
-    "one of "
-    "security.protocol",
-    "source.security": "section of encryption and login",
-    "source.security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: protocol of the "
-    "listener",
-    "source.security.tls": "section of certificates",
-    "source.security.tls.ca_file": f"{_PEM} with trusted authorities; null: the system's",
-    "source.security.tls.cert_file": f"{_PEM} with the client certificate; null: none",
-    "source.security.tls.key_file": f"{_PEM} with its key; null: cert_file contains it",
-    "source.security.tls.key_password": f"password of the key, {_SECRET_REFERENCE}; null: none",
-    "source.security.sasl": "section of the login",
-    "source.security.sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI; "
-    "null: no login",
-    "source.security.sasl.username": "user of PLAIN or SCRAM, or a reference to it",
-    "source.security.sasl.password": f"password of PLAIN or SCRAM, {_SECRET_REFERENCE}",
-    "source.security.sasl.token": "token of OAUTHBEARER: module:function, aws-msk:REGION or a "
-    "reference",
-    "source.security.sasl.kerberos_service_name": "GSSAPI: service name of the brokers; null: "
-    "kafka",
-    "source.request_timeout_s": "deadline of a request in seconds, up to 86400 (a day)",
-    "source.fetch_max_bytes": f"bytes of a fetch, 1024 or more: {_SIZE}",
-    "source.max_batch_bytes": f"bytes of the largest record batch, at least fetch_max_bytes: "
-    f"{_SIZE}",
-    "source.max_record_bytes": f"bytes of the largest record; a larger one stops with exit 5: "
-    f"{_SIZE}",
-    "source.expiry_warning_s": "seconds, up to ten years: warn of unread records that expire "
-    "within "
-    "this time; 0: never",
-    "source.assume_compacted": "topics to treat as compacted, as regular expressions",
-    "table": "section of the table; `path` or `name` is required",
-    "table.path": "directory, relative to the conf, or URL of a store: s3://, abfss:// or hdfs://; "
-    "excludes table.name",
-    "table.name": "CATALOG.SCHEMA.TABLE or SCHEMA.TABLE in Spark's catalogs; excludes table.path",
-    "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of "
-    "timestamp",
-    "table.writer": "spark, arrow (the tasks write the files) or auto (arrow where possible)",
-    "table.compression": "uncompressed, snappy, lz4 or zstd; null: the writer's default",
-    "table.target_file_bytes": f"size of data files, 1 MiB or more: {_SIZE}",
-    "table.row_group_bytes": f"size of row groups in memory (arrow), 64 KiB to 1 GiB: {_SIZE}",
-    "table.write_buffer_bytes": f"rows in a task's memory (arrow), 64 KiB to 4 GiB: {_SIZE}",
-    "table.auto_compact_min_files": "a run compacts at so many small files; 0: never",
-    "table.on_rows_removed": "fail: stop with exit 5 if another writer deleted rows; record: "
-    "record it",
-    "table.losses_path": "path of the table of lost offsets; null: PATH_losses",
-    "table.store": "section of the store's endpoint and credentials; without it each engine uses "
-    "its "
-    "own chain",
-    "table.store.endpoint": "URL of an S3 or Azure endpoint; null: the vendor's",
-    "table.store.region": "S3 region such as eu-central-1; null: the environment's",
-    "table.store.allow_http": "true: http:// endpoints are allowed; false: they are not",
-    "table.store.access_key": f"S3 access key, {_SECRET_REFERENCE}; null: each engine's own chain",
-    "table.store.secret_key": f"S3 secret key, {_SECRET_REFERENCE}; null: each engine's own chain",
-    "table.store.account": "Azure storage account; null: the one in table.path",
-    "table.store.account_key": f"key of the account, {_SECRET_REFERENCE}; null: each engine's own "
-    f"chain",
-    "transform": "section of your function on the rows; `transform: NAME` sets dataframe",
-    "transform.dataframe": "package.module:function from DataFrame to DataFrame; null: none",
-    "transform.record_batch": "package.module:function from RecordBatch to RecordBatch, in the "
-    "tasks; "
-    "null: none",
-    "limits": "section of sizes",
-    "limits.max_records_per_plan": "offsets per plan, 1 or more; null: no limit",
-    "limits.max_bytes_per_plan": f"bytes per plan, 1 or more: {_SIZE}; null: no limit",
-    "limits.target_task_bytes": f"bytes per task, 1 or more: {_SIZE}",
-    "limits.local_below_bytes": f"run smaller plans without Spark (writer arrow or auto): "
-    f"{_SIZE}; 0: never",
-    "group": "section of the consumer group; `group: NAME` sets id",
-    "group.id": "consumer group: letters, digits, `.`, `_` and `-`, and not dots alone",
-    "group.offsets_storage": "zookeeper, kafka or dual (both): where the group's offsets are; with "
-    "mode: join also which group is joined",
-    "group.on_offset_changed": "fail: stop with exit 5 if another client committed; follow: "
-    "continue "
-    "there if it is ahead",
-    "group.mode": "claim: own partitions during a run; observe: only check owners; join: be a "
-    "member",
-    "group.on_owned": "fail (exit 4), wait or skip: another consumer owns a partition",
-    "group.on_active_members": "fail (exit 4) or skip (leave out what they own): active members "
-    "in the "
-    "group",
-    "group.mirror_group": "another group in Kafka to commit to, for lag monitors; null: none",
-    "group.join": "section of the membership, with mode: join",
-    "group.join.commit_when": "before_read: commit offsets with the stored plan; after_append: "
-    "after "
-    "the append, if all members are ours",
-    "group.join.leave_after": "run: leave the group at the end of the run; commit: after the "
-    "offset "
-    "commit",
-    "group.join.assignment_strategy": "as the group's consumers: range, roundrobin, "
-    "roundrobin-0.10 or "
-    "roundrobin-1.0; in Kafka a list of range, roundrobin, sticky and cooperative-sticky",
-    "group.join.protocol": "classic (0.9 to 4.x) or consumer (4.0 and later): Kafka's "
-    "group.protocol",
-    "group.join.instance_id": "name as a member, for one run at a time; in Kafka a static member; "
-    "null: "
-    "a name of the process",
-    "group.join.num_streams": "consumer threads of a run in ZooKeeper's group, 1 to 10000",
-    "group.join.join_timeout_s": "seconds to get an assignment, up to 86400 (a day)",
-    "group.join.session_timeout_s": "session timeout in Kafka, 1 to 3600 seconds",
-    "group.join.rebalance_timeout_s": "rebalance timeout in Kafka, 1 to 3600 seconds",
-    "zookeeper": "section of ZooKeeper; `connect` is required",
-    "zookeeper.connect": "host:port,host:port/chroot of the ZooKeeper of the brokers, or of the "
-    "ledger "
-    "alone",
-    "zookeeper.session_timeout_s": "session and connect timeout, 1 to 3600 seconds",
-    "zookeeper.acl": "open: all may change the ledger; creator: this login only",
-    "zookeeper.tls": "section of encryption and certificates",
-    "zookeeper.tls.enabled": "true: connections are encrypted; false: they are not; null: if "
-    "another "
-    "key of tls is set",
-    "zookeeper.tls.ca_file": f"{_PEM} with trusted authorities; null: the system's",
-    "zookeeper.tls.cert_file": f"{_PEM} with the client certificate; null: none",
-    "zookeeper.tls.key_file": f"{_PEM} with its key; null: cert_file contains it",
-    "zookeeper.tls.key_password": f"password of the key, {_SECRET_REFERENCE}; null: none",
-    "zookeeper.auth": "section of the login",
-    "zookeeper.auth.scheme": "sasl (DIGEST-MD5), digest, or x509 (by tls.cert_file); null: no "
-    "login",
-    "zookeeper.auth.username": "user of sasl or digest, or a reference to it",
-    "zookeeper.auth.password": f"password of sasl or digest, {_SECRET_REFERENCE}",
-    "ledger": "section of the ledger",
-    "ledger.lock_timeout_s": "seconds to wait for another driver of this pipeline, or for owners "
-    "(on_owned: wait), 0 to 86400 (a day)",
-    "report": "section of run reports",
-    "report.path": "directory of run reports, relative to the conf",
-    "report.keep": "number of reports to keep, 1 to 1000000",
-    "metrics": "section of Prometheus metrics",
-    "metrics.path": "textfile (.prom) of Prometheus' node exporter, or its directory; null: none",
-    "metrics.per_partition": "true: lag series per partition; false: per topic",
-    "openlineage": "section of OpenLineage events",
-    "openlineage.namespace": "namespace of the pipeline's job; null: no events",
-    "spark": 'Spark properties, each a text: {spark.master: "local[4]"}',
-}
-"""The meaning of each key, in half a line."""
+SCHEMA_FILE = "pipeline.schema.json"
+"""Name of the schema file that `etl init` writes next to a conf."""
 _MESSAGES = {
     "missing": "is missing",
     "string_pattern_mismatch": "has a form that this key does not accept",
@@ -228,9 +81,9 @@ def conf_mistake(
     lines = [f"{len(sentences)} keys of the conf are invalid:"]
     for key, sentence in sentences.items():
         line = f"{key}: {sentence}"
-        meaning = _meaning(key)
-        if meaning:
-            line += f"; it takes {meaning}"
+        description = describe_key(key)
+        if description:
+            line += f"; it takes {description}"
         lines.append(line)
     return SettingsError(
         "\n".join(lines),
@@ -278,27 +131,20 @@ def _action(key: str, sentence: str) -> str:
             "Check its spelling and its indentation. "
             f"{section or 'The conf'} takes {', '.join(names)}"
         )
-    meaning = _meaning(key)
-    if not meaning:
+    description = describe_key(key)
+    if not description:
         return "Check the spelling of the key, and its value"
-    return f"{key} takes {meaning}"
+    return f"{key} takes {description}"
 
 
 def _keys_of_section(section: str) -> list[str]:
     """Return the names of the keys right in a section; of the conf for an empty name."""
     names = []
-    for key in MEANINGS:
+    for key in key_names():
         above, _, name = key.rpartition(".")
         if above == section:
             names.append(name)
     return names
-
-
-def _meaning(key: str) -> str:
-    """Return the meaning of a key, or of its list or mapping."""
-    while key and key not in MEANINGS:
-        key = key.rpartition(".")[0]
-    return MEANINGS.get(key, "")
 
 
 def _similar_key(one: Mapping[str, Any]) -> str:
@@ -308,24 +154,124 @@ def _similar_key(one: Mapping[str, Any]) -> str:
     if one["type"] != "extra_forbidden":
         return ""
     section, _, name = _key_of_mistake(one).rpartition(".")
-    similar = difflib.get_close_matches(name, _keys_of_section(section), n=1)
+    similar = similar_name(name, _keys_of_section(section))
     if similar:
-        return f"{section}.{similar[0]}".lstrip(".")
-    for known in MEANINGS:
+        return f"{section}.{similar}".lstrip(".")
+    for known in key_names():
         if known.rpartition(".")[2] == name:
             return known
     return ""
+
+
+def similar_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the most similar known name; None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 def _key_of_mistake(one: Mapping[str, Any]) -> str:
     return ".".join(str(part) for part in one["loc"])
 
 
-SCHEMA_FILE = "pipeline.schema.json"
-"""Name of the schema file that `etl init` writes next to a conf."""
+@functools.cache
+def key_names() -> tuple[str, ...]:
+    """Return the keys of a conf, with its sections: `source`, `source.topics`."""
+    return tuple(_names_in(Settings, ""))
+
+
+def _names_in(section: type[BaseModel], above: str) -> Iterator[str]:
+    for attribute, field in section.model_fields.items():
+        name = above + (field.alias or attribute)
+        yield name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _names_in(field.annotation, f"{name}.")
+
+
+def describe_key(key: str) -> str:
+    """Return the values that a key takes, and its description: `fail or skip. Offsets are gone...`.
+
+    Of an item of a list or mapping it is the description of the key; empty for an unknown key.
+    """
+    known = _schemas_of_keys()
+    while key and key not in known:
+        key = key.rpartition(".")[0]
+    if not key:
+        return ""
+    return f"{describe_values(key, known[key])}. {known[key]['description']}"
+
+
+@functools.cache
+def _schemas_of_keys() -> Mapping[str, Mapping[str, Any]]:
+    return dict(schemas_in(conf_schema()))
+
+
+def schemas_in(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the keys of a section of the JSON Schema, at every depth, each with its schema."""
+    for name, schema in section["properties"].items():
+        yield above + name, schema
+        if "properties" in schema:
+            yield from schemas_in(schema, f"{above}{name}.")
+
+
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "object": "a mapping",
+    "string": "text",
+}
+
+
+def describe_values(key: str, schema: Mapping[str, Any]) -> str:
+    """Return the values that a key takes in words: `fail or skip`; `0 to 86400 s`.
+
+    Left out are null, which the key's description explains, and references, which any key takes,
+    except for a key that takes nothing else.
+    """
+    if "properties" in schema:
+        section = f"the keys {', '.join(schema['properties'])}"
+        return f"text, or {section}" if key in SHORT_FORMS else section
+    values = list[str]()
+    for form in schema.get("anyOf", [schema]):
+        if "enum" in form:
+            values += form["enum"]
+        elif form.get("type") in ("integer", "number"):
+            values.append(_describe_number(key, form))
+        elif form not in (_NULL, _REFERENCE, _SIZE):
+            values.append(_KINDS[form["type"]])
+    if not values:
+        return "a reference"
+    *others, last = values
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _describe_number(key: str, form: Mapping[str, Any]) -> str:
+    """Return `0 to 86400 s`, `1 KiB or more` or `1 to 100`."""
+    unit = " s" if key.endswith("_s") else ""
+    if "minimum" in form:
+        least = _bound(key, form["minimum"])
+    else:
+        least = f"above {_bound(key, form['exclusiveMinimum'])}"
+    if form["maximum"] == INT64:
+        return f"{least} or more"
+    return f"{least} to {_bound(key, form['maximum'])}{unit}"
+
+
+def _bound(key: str, number: int) -> str:
+    return describe_size(number) if "_bytes" in key else str(number)
+
+
+def describe_size(number: int) -> str:
+    """Return a number of bytes as a conf has it: `16 MiB`."""
+    for unit, size in reversed(UNITS.items()):
+        if number and number % size == 0:
+            return f"{number // size} {unit}"
+    return str(number)
+
+
 _TEXT = {"type": "string", "minLength": 1}
 _REFERENCE = {"type": "string", "pattern": REFERENCE_PATTERN}
 """Any value may be a reference, also of a key that is not a string."""
+_SIZE = {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}
+_NULL = {"type": "null"}
 _STRATEGY = {"enum": [one.value for one in GroupStrategy]}
 _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
     "source.starting_offsets": [{"enum": [one.value for one in StartAt]}, _TEXT],
@@ -373,14 +319,12 @@ def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
 def _section(node: Mapping[str, Any], known: Mapping[str, Any], above: str) -> dict[str, Any]:
     properties = {}
     for name, key in node["properties"].items():
-        if "$ref" in key:
-            key = {**known[_name(key)], **key}
-        properties[name] = _key(key, known, above + name)
+        properties[name] = _key(_resolved(key, known), known, above + name)
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def _key(node: Mapping[str, Any], known: Mapping[str, Any], key: str) -> dict[str, Any]:
-    schema: dict[str, Any] = {"description": MEANINGS[key]}
+    schema: dict[str, Any] = {"description": _description(node, key)}
     if "properties" in node:
         section = _section(node, known, f"{key}.")
         if key in SHORT_FORMS:
@@ -388,17 +332,32 @@ def _key(node: Mapping[str, Any], known: Mapping[str, Any], key: str) -> dict[st
         return {**schema, **section}
     if node.get("default") is not None:
         schema["default"] = node["default"]
-    forms = _OWN_FORMS.get(key) or _forms(node)
+    forms = _OWN_FORMS.get(key) or _forms(node, known)
     if "_bytes" in key:
-        forms = [*forms, {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}]
+        forms = [*forms, _SIZE]
     return {**schema, **_one_of(forms)}
 
 
-def _forms(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _description(node: Mapping[str, Any], key: str) -> str:
+    """Return the description of a field, or the docstring of a section's class, in one line."""
+    description = " ".join(node["description"].split()).removesuffix(".")
+    if key in SHORT_FORMS:
+        description += f"; `{key}: NAME` sets {SHORT_FORMS[key]}"
+    return description
+
+
+def _resolved(node: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema with the schema that it refers to, if any."""
+    if "$ref" in node:
+        return {**known[_name(node)], **node}
+    return dict(node)
+
+
+def _forms(node: Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each form that a key accepts: a list may be one string, a value a reference."""
     forms = []
     for written in node.get("anyOf", [node]):
-        form = dict(written)
+        form = _resolved(written, known)
         for name in ("title", "default", "description", "$ref"):
             form.pop(name, None)
         forms.append(form)

@@ -195,7 +195,7 @@ NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 PIPELINE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """Names of pipelines and backfills. None can be mistaken for an option."""
 SIZE_PATTERN = r"([0-9]{1,19})\s*(B|KiB|MiB|GiB|TiB)"
-_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def _byte_size(value: Any) -> Any:
@@ -205,7 +205,7 @@ def _byte_size(value: Any) -> Any:
     found = re.fullmatch(SIZE_PATTERN, value.strip(), re.ASCII)
     if found is None:
         raise ValueError("must be a number of bytes, or a string with a unit such as 16 MiB")
-    return int(found[1]) * _UNITS[found[2]]
+    return int(found[1]) * UNITS[found[2]]
 
 
 ByteSize = Annotated[int, BeforeValidator(_byte_size)]

@@ -1,13 +1,15 @@
 """Which sections and keys does a conf have?
 
 Durations and sizes carry their unit in the name, times carry a UTC offset, choices are enums. Each
-key is documented at its field; `conf/clicks.yaml` shows them in a conf.
+key is described once, by its field's `description` (of a section: the docstring of its class). The
+JSON Schema, error texts and docs/SETTINGS.md are derived from it (etl/settings/schema.py). What a
+description does not say because only a maintainer needs it is a docstring under the field.
 
 Not here: `source` (etl/settings/source.py), `table` (etl/settings/table.py), security
 (etl/settings/connection_security.py).
 """
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: pydantic would compile each annotation at import.
 
 from typing import Annotated, Any
 
@@ -52,6 +54,8 @@ _KAFKA_STRATEGIES = (
     GroupStrategy.STICKY,
     GroupStrategy.COOPERATIVE_STICKY,
 )
+_FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+"""`package.module:function`."""
 _KAFKA_ONLY = ("protocol", "session_timeout_s", "rebalance_timeout_s")
 _ZOOKEEPER_ONLY = ("num_streams",)
 
@@ -59,29 +63,63 @@ _ZOOKEEPER_ONLY = ("num_streams",)
 class JoinSettings(Section):
     """How a run is a member of its group, with `group.mode: join`."""
 
-    commit_when: CommitWhen = CommitWhen.BEFORE_READ
-    """`after_append` is for groups with our members only: offsets that another member reads
-    meanwhile are read by both.
-    """
-    leave_after: LeaveAfter = LeaveAfter.RUN
-    assignment_strategy: Annotated[tuple[GroupStrategy, ...], BeforeValidator(one_or_several)] = (
-        Field(default=(GroupStrategy.RANGE,), min_length=1)
+    commit_when: CommitWhen = Field(
+        default=CommitWhen.BEFORE_READ,
+        description="before_read: commit a plan's offsets with the stored plan; after_append: "
+        "after the append, for groups of pipelines only (until then other members may read the "
+        "same records)",
     )
-    """How the group's consumers divide partitions; in Kafka the first one that all members share.
-    """
-    protocol: GroupProtocol = GroupProtocol.CLASSIC
-    """Kafka's `group.protocol`."""
-    instance_id: str | None = Field(default=None, pattern=NAME)
-    """Name as a member; in Kafka a static member (`group.instance.id`). None: a name of the
-    process.
-    """
-    num_streams: int = Field(default=1, ge=1, le=10_000)
-    """Number of consumer threads that a run counts for in ZooKeeper's group."""
-    join_timeout_s: float = Field(default=60, gt=0, le=DAY_S)
-    session_timeout_s: float = Field(default=45, ge=1, le=3600)
-    """Time after which Kafka's coordinator removes a silent member."""
-    rebalance_timeout_s: float = Field(default=60, ge=1, le=3600)
-    """Time that Kafka's coordinator waits for a run to rejoin, or to release revoked partitions."""
+    leave_after: LeaveAfter = Field(
+        default=LeaveAfter.RUN,
+        description="Leave the group at the end of the run, or after the offset commit",
+    )
+    assignment_strategy: Annotated[tuple[GroupStrategy, ...], BeforeValidator(one_or_several)] = (
+        Field(
+            default=(GroupStrategy.RANGE,),
+            min_length=1,
+            description="As the group's consumers. ZooKeeper: range, or roundrobin of Kafka 0.8.2 "
+            "and 0.9, of 0.10 and 0.11 (-0.10), of 1.0 and 1.1 (-1.0); Jafka: range. Kafka: range, "
+            "roundrobin, sticky or cooperative-sticky, or a list by preference",
+        )
+    )
+    protocol: GroupProtocol = Field(
+        default=GroupProtocol.CLASSIC,
+        description="Kafka's group.protocol. classic: 0.9 to 4.x; consumer: 4.0 or later, where "
+        "the brokers assign",
+    )
+    instance_id: str | None = Field(
+        default=None,
+        pattern=NAME,
+        description="Name as a member, for one run at a time; in Kafka a static member "
+        "(group.instance.id, 2.3 or later). null: a name of the process",
+    )
+    num_streams: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="Consumer threads that a run counts for, in ZooKeeper's group",
+    )
+    join_timeout_s: float = Field(
+        default=60,
+        gt=0,
+        le=DAY_S,
+        description="Time to get an assignment, else exit 4; longer than others need to rejoin: 8 "
+        "s in Kafka 0.8, 40 s in Jafka, max.poll.interval.ms in Kafka's groups",
+    )
+    session_timeout_s: float = Field(
+        default=45,
+        ge=1,
+        le=3600,
+        description="Kafka's session.timeout.ms, with protocol: classic; by default 30 with "
+        "brokers before 0.10.1",
+    )
+    rebalance_timeout_s: float = Field(
+        default=60,
+        ge=1,
+        le=3600,
+        description="Time that Kafka's coordinator waits for a run to rejoin, or to release "
+        "revoked partitions",
+    )
 
     def differs_from_default(self, name: str) -> bool:
         """True if the key differs from its default."""
@@ -91,18 +129,41 @@ class JoinSettings(Section):
 class GroupSettings(Section):
     """The consumer group: its offsets, its other consumers, and membership."""
 
-    id: str = Field(pattern=NAME)
-    offsets_storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER
-    """`kafka` and `dual` require brokers of 0.8.2 or later. With `mode: join` also the group that
-    is joined: ZooKeeper's or Kafka's.
-    """
-    on_offset_changed: OnOffsetChanged = OnOffsetChanged.FAIL
-    mode: OwnershipMode = OwnershipMode.CLAIM
-    on_owned: OnOwned = OnOwned.FAIL
-    on_active_members: OnActiveMembers = OnActiveMembers.FAIL
-    """`skip` leaves out the partitions that active members own."""
-    mirror_group: str | None = Field(default=None, pattern=NAME)
-    """A group in Kafka: offsets are committed to it for lag monitors, and never read."""
+    id: str = Field(
+        pattern=NAME,
+        description="Consumer group: letters, digits, `.`, `_` and `-`, and not dots alone",
+    )
+    offsets_storage: OffsetsStorage = Field(
+        default=OffsetsStorage.ZOOKEEPER,
+        description="Where the group's offsets are, and which group is joined (mode: join). kafka: "
+        "brokers of 0.8.2 or later; dual: both, the larger one counts. Change it while no plan is "
+        "unfinished",
+    )
+    on_offset_changed: OnOffsetChanged = Field(
+        default=OnOffsetChanged.FAIL,
+        description="Another client committed. fail: exit 5; follow: if it is ahead, continue "
+        "there and record the offsets between as lost",
+    )
+    mode: OwnershipMode = Field(
+        default=OwnershipMode.CLAIM,
+        description="claim: own partitions in ZooKeeper during a run; observe: only check owners; "
+        "join: be a member of the group",
+    )
+    on_owned: OnOwned = Field(
+        default=OnOwned.FAIL,
+        description="Another consumer owns a partition. fail: exit 4; wait: "
+        "ledger.lock_timeout_s, then exit 4; skip: leave it out",
+    )
+    on_active_members: OnActiveMembers = Field(
+        default=OnActiveMembers.FAIL,
+        description="The group has active members. fail: exit 4; skip: leave out what they own",
+    )
+    mirror_group: str | None = Field(
+        default=None,
+        pattern=NAME,
+        description="Another group in Kafka (0.8.2 or later) to commit to, for lag monitors; never "
+        "read",
+    )
     join: JoinSettings = JoinSettings()
 
     @field_validator("mirror_group")
@@ -230,24 +291,44 @@ class GroupSettings(Section):
 class LimitsSettings(Section):
     """How much one plan may read, and how large one task may be."""
 
-    max_records_per_plan: int | None = Field(default=None, ge=1, le=INT64)
-    """Counted in offsets, so an upper bound of the rows."""
-    max_bytes_per_plan: PositiveByteSize | None = None
-    """By sizes that brokers report, else by an assumed record size."""
-    target_task_bytes: ByteSize = Field(default=choices.TARGET_TASK_BYTES, ge=1, le=INT64)
-    local_below_bytes: ByteSize = Field(default=0, ge=0, le=INT64)
-    """Plans below this are read by processes on the driver's machine, without Spark; 0: none."""
+    max_records_per_plan: int | None = Field(
+        default=None,
+        ge=1,
+        le=INT64,
+        description="Offsets per plan, an upper bound of its rows; null: no limit",
+    )
+    max_bytes_per_plan: PositiveByteSize | None = Field(
+        default=None,
+        description="Bytes per plan, as brokers report them (where they do not, 1,024 per "
+        "offset); null: no limit",
+    )
+    target_task_bytes: ByteSize = Field(
+        default=choices.TARGET_TASK_BYTES, ge=1, le=INT64, description="Bytes per task"
+    )
+    local_below_bytes: ByteSize = Field(
+        default=0,
+        ge=0,
+        le=INT64,
+        description="Run smaller plans without Spark (writer arrow or auto); 0: never. For runs "
+        "every few minutes: 64 MiB",
+    )
 
 
 class TransformSettings(Section):
-    """The user's function on the rows."""
+    """Your function on the rows."""
 
-    dataframe: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    """`package.module:function` from DataFrame to DataFrame."""
-    record_batch: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    """`package.module:function` from pyarrow.RecordBatch to pyarrow.RecordBatch, for either writer;
-    excludes `dataframe`.
-    """
+    dataframe: str | None = Field(
+        default=None,
+        pattern=_FUNCTION,
+        description="package.module:function from DataFrame to DataFrame, which keeps topic, "
+        "partition and offset",
+    )
+    record_batch: str | None = Field(
+        default=None,
+        pattern=_FUNCTION,
+        description="package.module:function from pyarrow.RecordBatch to RecordBatch, in the "
+        "tasks, with either writer, instead of dataframe",
+    )
 
     @field_validator("record_batch")
     @classmethod
@@ -272,25 +353,39 @@ class TransformSettings(Section):
 class LedgerSettings(Section):
     """The ledger of plans in ZooKeeper."""
 
-    lock_timeout_s: float = Field(default=60, ge=0, le=DAY_S)
-    """Time to wait for another driver, and with `group.on_owned: wait` for owners."""
+    lock_timeout_s: float = Field(
+        default=60,
+        ge=0,
+        le=DAY_S,
+        description="Time to wait for another driver of this pipeline, and with group.on_owned: "
+        "wait for owners",
+    )
 
 
 class ReportSettings(Section):
     """Where each run writes its report."""
 
-    path: str = "reports"
-    keep: int = Field(default=1000, ge=1, le=1_000_000)
-    """Number of this pipeline's newest reports to keep, each with Spark's log."""
+    path: str = Field(default="reports", description="Directory of run reports")
+    keep: int = Field(
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="Newest reports of this pipeline to keep",
+    )
 
 
 class MetricsSettings(Section):
     """Prometheus metrics of runs."""
 
-    path: str | None = Field(default=None, min_length=1)
-    """A textfile that ends in `.prom`, or its directory; None: no metrics are written."""
-    per_partition: bool = False
-    """Lag series per partition instead of per topic."""
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Local textfile (.prom) for Prometheus' node exporter, or its directory; null: "
+        "no metrics",
+    )
+    per_partition: bool = Field(
+        default=False, description="Lag series per partition instead of per topic"
+    )
 
     @field_validator("path")
     @classmethod
@@ -305,16 +400,27 @@ class MetricsSettings(Section):
 class OpenLineageSettings(Section):
     """OpenLineage events of runs."""
 
-    namespace: str | None = Field(default=None, min_length=1)
-    """Namespace of the pipeline's job; None: no events."""
+    namespace: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Namespace of the pipeline's job in OpenLineage events (extra openlineage; "
+        "OPENLINEAGE_URL names the server); null: no events",
+    )
 
 
 class Settings(Section):
     """One pipeline."""
 
-    pipeline: str = Field(pattern=PIPELINE_NAME)
-    defaults: str | None = Field(default=None, min_length=1)
-    """File with defaults for this conf, relative to the conf."""
+    pipeline: str = Field(
+        pattern=PIPELINE_NAME,
+        description="Name in the ledger and in the table's commits: letters, digits, `.`, `_` and "
+        "`-`, the first one a letter or digit",
+    )
+    defaults: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Path of a file whose keys apply where this conf has none",
+    )
     source: SourceSettings
     table: TableSettings
     transform: TransformSettings = TransformSettings()
@@ -325,8 +431,9 @@ class Settings(Section):
     report: ReportSettings = ReportSettings()
     metrics: MetricsSettings = MetricsSettings()
     openlineage: OpenLineageSettings = OpenLineageSettings()
-    spark: dict[str, str] = {}
-    """Spark properties."""
+    spark: dict[str, str] = Field(
+        default={}, description='Spark properties: {spark.master: "local[4]"}'
+    )
 
     @field_validator("group")
     @classmethod

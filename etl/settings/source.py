@@ -3,12 +3,12 @@
 Lives here: the section `source` of a conf.
 """
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: pydantic would compile each annotation at import.
 
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BeforeValidator,
@@ -165,57 +165,107 @@ def _version(value: Any) -> Any:
 
 
 class SourceSettings(Section):
-    """Brokers, topics, and policies for missing offsets and leaders."""
+    """Brokers and topics, and policies for missing offsets and leaders; `topics` is required."""
 
-    broker_type: BrokerFamily = BrokerFamily.KAFKA
-    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
-    """`host:port,host:port`; from ZooKeeper's `/brokers/ids` unless given."""
-    listener: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
-    """Which of their listeners is meant, where brokers are registered in ZooKeeper; None: the first
-    of `security.protocol`.
-    """
+    broker_type: BrokerFamily = Field(
+        default=BrokerFamily.KAFKA,
+        description="kafka: Kafka 0.8 to 4.x; jafka: Jafka and Kafka 0.7",
+    )
+    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = Field(
+        default=None,
+        description="host:port,host:port of some brokers; null: those in ZooKeeper, required where "
+        "it has none",
+    )
+    listener: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        description="Listener that brokers register in ZooKeeper; null: the first one of "
+        "security.protocol",
+    )
     security: SecuritySettings = SecuritySettings()
-    broker_version: Annotated[str | None, BeforeValidator(_version)] = None
-    """Kafka release of the brokers, such as 0.9; None: detected."""
-    assume_cluster_id: str | None = Field(default=None, pattern=NAME)
-    """Used where brokers report no cluster id (before 0.10.1, Jafka)."""
-    topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(min_length=1)
-    """Names, or regular expressions that match whole names."""
-    exclude_topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
-    """Regular expressions that match whole names of topics to leave out."""
+    broker_version: Annotated[str | None, BeforeValidator(_version)] = Field(
+        default=None,
+        description="Kafka release of the brokers, in quotes: '0.9'; null: ask them. Later brokers "
+        "convert records to it, without the headers and timestamps that it lacks",
+    )
+    assume_cluster_id: str | None = Field(
+        default=None,
+        pattern=NAME,
+        description="Used where brokers report no cluster id (Kafka before 0.10.1, Jafka). Keep it "
+        "after their upgrade",
+    )
+    topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(
+        min_length=1,
+        description="Names, which must exist, or regular expressions (Python's) that match whole "
+        "names: [clicks, 'orders-.*']. Internal topics are read only by name",
+    )
+    exclude_topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(
+        default=(), description="Topics to leave out, as regular expressions: ['.*-test']"
+    )
     starting_offsets: Annotated[
         StartingOffsets, PlainValidator(_starting_offsets), PlainSerializer(_starting_offsets_text)
-    ] = StartAt.EARLIEST
-    """Start of partitions that exist at the first run and have no committed offset."""
-    new_topics_starting_offsets: StartAt = StartAt.EARLIEST
-    """Topics that appear later; a new partition of a known topic always starts at its first record.
-    """
-    on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    on_no_leader: OnNoLeader = OnNoLeader.FAIL
-    wait_for_leader_s: float = Field(default=30, ge=0, le=DAY_S)
-    isolation_level: Isolation = Isolation.READ_COMMITTED
-    fetch_max_bytes: ByteSize = Field(
-        default=choices.FETCH_MAX_BYTES, ge=1024, le=choices.FETCH_MAX_BYTES_MOST
+    ] = Field(
+        default=StartAt.EARLIEST,
+        description="Start of topics of the first run without committed offsets; of a time such as "
+        "2026-01-31T00:00:00+00:00 the first record at or after it",
     )
-    """Bytes of one fetch; doubled for a record batch that does not fit, up to `max_batch_bytes`.
-    """
+    new_topics_starting_offsets: StartAt = Field(
+        default=StartAt.EARLIEST,
+        description="Start of topics that appear later. A new partition of a known topic starts at "
+        "its first record",
+    )
+    on_data_loss: OnDataLoss = Field(
+        default=OnDataLoss.FAIL,
+        description="Offsets are gone. fail: exit 5; skip: record them as lost",
+    )
+    on_no_leader: OnNoLeader = Field(
+        default=OnNoLeader.FAIL,
+        description="A partition has no leader. fail: exit 6; skip: leave it out",
+    )
+    wait_for_leader_s: float = Field(
+        default=30, ge=0, le=DAY_S, description="Time to wait for a leader"
+    )
+    isolation_level: Isolation = Field(
+        default=Isolation.READ_COMMITTED,
+        description="Kafka's isolation.level. read_committed leaves out aborted transactions",
+    )
+    fetch_max_bytes: ByteSize = Field(
+        default=choices.FETCH_MAX_BYTES,
+        ge=1024,
+        le=choices.FETCH_MAX_BYTES_MOST,
+        description="Bytes of a fetch; a task holds two",
+    )
     max_batch_bytes: ByteSize = Field(
-        default=choices.MAX_BATCH_BYTES, ge=1024, le=choices.MAX_BATCH_BYTES_MOST
+        default=choices.MAX_BATCH_BYTES,
+        ge=1024,
+        le=choices.MAX_BATCH_BYTES_MOST,
+        description="Largest record batch, at least fetch_max_bytes: a fetch grows up to it",
     )
     max_record_bytes: ByteSize = Field(
-        default=choices.MAX_RECORD_BYTES, ge=1024, le=choices.MAX_RECORD_BYTES_MOST
+        default=choices.MAX_RECORD_BYTES,
+        ge=1024,
+        le=choices.MAX_RECORD_BYTES_MOST,
+        description="Largest record, else exit 5. Spark's JVM needs about ten times as much "
+        "memory, for each core",
     )
-    """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for
-    one.
-    """
-    request_timeout_s: float = Field(default=choices.TIMEOUT_S, gt=0, le=DAY_S)
-    """Deadline of one request to a broker."""
-    expiry_warning_s: float = Field(default=3600, ge=0, le=TEN_YEARS_S)
-    """Ranges that may expire within this time are reported and read first; 0: none."""
-    assume_compacted: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
-    """Expressions for topics with offsets missing by compaction, although brokers do not report it:
-    they hide `cleanup.policy`, or it was `compact` before.
-    """
+    request_timeout_s: float = Field(
+        default=choices.TIMEOUT_S,
+        gt=0,
+        le=DAY_S,
+        description="Deadline of a request to a broker",
+    )
+    expiry_warning_s: float = Field(
+        default=3600,
+        ge=0,
+        le=TEN_YEARS_S,
+        description="Warn of unread records that expire within this time, and read them first; 0: "
+        "never",
+    )
+    assume_compacted: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(
+        default=(),
+        description="Topics to treat as compacted, as regular expressions, whatever the brokers "
+        "report",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -260,7 +310,7 @@ class SourceSettings(Section):
         return any(re.fullmatch(expression, topic) for expression in self.assume_compacted)
 
     @model_validator(mode="after")
-    def _listeners_are_registered(self) -> SourceSettings:
+    def _listeners_are_registered(self) -> Self:
         if self.listener is not None and self.bootstrap_servers is not None:
             raise ValueError(
                 "listener selects an address that brokers register in ZooKeeper, and "
@@ -270,7 +320,7 @@ class SourceSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _limit_holds_one_fetch(self) -> SourceSettings:
+    def _limit_holds_one_fetch(self) -> Self:
         if self.max_batch_bytes < self.fetch_max_bytes:
             raise ValueError("max_batch_bytes is below fetch_max_bytes")
         return self

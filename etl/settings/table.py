@@ -49,20 +49,33 @@ KEY_OF: Mapping[str, str] = {
 
 
 class StoreSettings(Section):
-    """Store options for both engines. Without them each uses its own chain of credentials
-    (environment, role, Hadoop's files).
+    """Endpoint and credentials of the store. Without them Spark and delta-rs each use their own
+    chain (environment, role, Hadoop's files).
     """
 
-    endpoint: str | None = Field(default=None, pattern=r"^https?://[^/\s@]+(/[^\s?#]*)?$")
-    """Address of a store that is compatible with S3 or Azure."""
-    region: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]+$")
-    allow_http: bool = False
-    """Permit `http://` endpoints, where traffic can be read and changed."""
-    access_key: Secret | None = None
-    secret_key: Secret | None = None
-    account: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]+$")
-    """Azure's storage account; None: the one that the path names."""
-    account_key: Secret | None = None
+    endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/\s@]+(/[^\s?#]*)?$",
+        description="URL of an S3 or Azure endpoint; null: the vendor's",
+    )
+    region: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9-]+$",
+        description="S3 region such as eu-central-1; null: the environment's, with an endpoint "
+        "us-east-1",
+    )
+    allow_http: bool = Field(
+        default=False,
+        description="Allow http:// endpoints, where traffic can be read and changed",
+    )
+    access_key: Secret | None = Field(default=None, description="S3 access key")
+    secret_key: Secret | None = Field(default=None, description="S3 secret key")
+    account: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9]+$",
+        description="Azure storage account; null: the one in table.path",
+    )
+    account_key: Secret | None = Field(default=None, description="Key of the account")
 
     @property
     def keys_set(self) -> tuple[str, ...]:
@@ -177,34 +190,71 @@ def account_of(path: str) -> str | None:
 
 
 class TableSettings(Section):
-    """The table, and how its files are written."""
+    """The table, and how its files are written; `path` or `name` is required."""
 
     store: StoreSettings = StoreSettings()
-    name: str | None = Field(default=None, pattern=r"^[\w-]+(\.[\w-]+){1,2}$")
-    """CATALOG.SCHEMA.TABLE or SCHEMA.TABLE in Spark's catalogs, which provide the path; excludes
-    `path`.
-    """
-    written_path: str | None = Field(default=None, min_length=1, alias="path")
+    name: str | None = Field(
+        default=None,
+        pattern=r"^[\w-]+(\.[\w-]+){1,2}$",
+        description="CATALOG.SCHEMA.TABLE or SCHEMA.TABLE in Spark's catalogs, instead of path",
+    )
+    written_path: str | None = Field(
+        default=None,
+        min_length=1,
+        alias="path",
+        description="Directory, or URL of a store: s3://BUCKET/PATH, "
+        "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH or hdfs://HOST:PORT/PATH",
+    )
     """None: a named table with a location that is not known yet."""
-    writer: WriterName = WriterName.SPARK
-    """`auto`: `arrow` where possible (`decide.plan`), else `spark`."""
-    compression: Codec | None = None
-    """None: zstd for files that tasks write, the session's default for Spark's."""
-    target_file_bytes: ByteSize = Field(default=FILE_BYTES, ge=2**20, le=INT64)
-    """Size after which a row group ends a file that tasks write; also the target of compaction."""
-    row_group_bytes: ByteSize = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
-    """Bytes in memory of a row group of files that tasks write."""
-    write_buffer_bytes: ByteSize = Field(default=WRITE_BUFFER_BYTES, ge=2**16, le=2**32)
-    """Bytes of rows that a task keeps in memory, of all files that it writes."""
-    auto_compact_min_files: int = Field(default=0, ge=0, le=INT64)
-    """Number of small files after which a run compacts; 0: never."""
-    partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
-    """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
-    losses_path: str | None = Field(default=None, min_length=1)
-    """Delta table of lost offsets under `on_data_loss: skip` or `on_offset_changed: follow`;
-    default `<path>_losses`.
-    """
+    writer: WriterName = Field(
+        default=WriterName.SPARK,
+        description="Who writes the data files. arrow: the tasks (exit 2 with the reason where "
+        "that is impossible); auto: arrow where possible",
+    )
+    compression: Codec | None = Field(
+        default=None,
+        description="Compression of Parquet pages; null: zstd (arrow), the session's (spark)",
+    )
+    target_file_bytes: ByteSize = Field(
+        default=FILE_BYTES,
+        ge=2**20,
+        le=INT64,
+        description="Size of data files (arrow, compaction)",
+    )
+    """A file ends with the row group that reaches it."""
+    row_group_bytes: ByteSize = Field(
+        default=ROW_GROUP_BYTES,
+        ge=2**16,
+        le=2**30,
+        description="Size of row groups in memory (arrow)",
+    )
+    write_buffer_bytes: ByteSize = Field(
+        default=WRITE_BUFFER_BYTES,
+        ge=2**16,
+        le=2**32,
+        description="Rows in a task's memory, of all files that it writes (arrow)",
+    )
+    auto_compact_min_files: int = Field(
+        default=0,
+        ge=0,
+        le=INT64,
+        description="A run compacts at so many files below half of target_file_bytes; 0: never",
+    )
+    partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(
+        default=(),
+        description="Columns; event_date is built in: the UTC date of timestamp. No binary ones; "
+        "in text columns an empty text reads as null",
+    )
+    on_rows_removed: OnRowsRemoved = Field(
+        default=OnRowsRemoved.FAIL,
+        description="Another writer deleted rows. fail: exit 5; record: record it. RESTORE and "
+        "overwrites always stop",
+    )
+    losses_path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Path of the Delta table of lost offsets; null: PATH_losses",
+    )
 
     @field_validator("partition_by")
     @classmethod

@@ -205,13 +205,6 @@ def keys_of(section: type[BaseModel], above: str = "") -> Iterator[str]:
             yield above + name
 
 
-def test_the_page_of_settings_has_each_key_once() -> None:
-    firsts = re.findall(
-        r"^\| (`[^|]+`) \|", (ROOT / "docs" / "SETTINGS.md").read_text(), re.MULTILINE
-    )
-    assert sorted(re.findall(r"`([^`]+)`", " ".join(firsts))) == sorted(keys_of(Settings))
-
-
 def leaves(
     document: Mapping[str, object], known: Collection[str], above: str = ""
 ) -> Iterator[str]:

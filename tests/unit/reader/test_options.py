@@ -55,7 +55,7 @@ from etl.reader.query_ranges import (
     ranges_of,
     reject_missing_partitions,
 )
-from etl.settings.schema import MEANINGS
+from etl.settings.schema import key_names
 
 CLICKS = [BrokerPartition("clicks", p) for p in range(3)]
 EXTENTS = {
@@ -649,9 +649,9 @@ def test_the_name_of_the_brokers_kerberos_service_is_an_option() -> None:
 def test_each_option_of_encryption_and_login_sets_a_key_of_the_conf() -> None:
     for key in SECURITY.values():
         section = "source" if key == ("listener",) else "source.security"
-        assert f"{section}.{'.'.join(key)}" in MEANINGS
+        assert f"{section}.{'.'.join(key)}" in key_names()
     for key in ZOOKEEPER_SECURITY.values():
-        assert f"zookeeper.{'.'.join(key)}" in MEANINGS
+        assert f"zookeeper.{'.'.join(key)}" in key_names()
 
 
 def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:

@@ -1,19 +1,23 @@
 """The JSON schema of a conf accepts what the settings accept: it is generated from them, and the
-file in the repository is up to date.
+file in the repository and the page of settings are up to date.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from etl.settings.load import changed, parse_change, parse_settings
-from etl.settings.schema import MEANINGS, SCHEMA_FILE, conf_schema
+from etl.settings.schema import SCHEMA_FILE, conf_schema, describe_key, key_names, schemas_in
+from etl.settings.sections import Settings
 from tests.command_result import run_etl
+from tests.settings_page import PAGE, with_tables
 
 CONF = Path(__file__).parents[3] / "conf"
 LEAST = {
@@ -42,6 +46,8 @@ RIGHT = (
     "limits.max_bytes_per_plan=16 MiB",
     "group=g",
     "group.mode=observe",
+    "table.compression=zstd",
+    "zookeeper.auth.scheme=null",
 )
 WRONG = (
     "source.starting_offsets={timestamp: x, y: 1}",
@@ -49,6 +55,8 @@ WRONG = (
     "limits.max_records_per_plan=many",
     "group=a b",
     "source.on_data_loss=maybe",
+    "table.compression=gzip",
+    "zookeeper.auth.scheme=kerberos",
     "source.topics=[]",
     "limits.target_task_bytes=64 MB",
     "table.path=''",
@@ -71,16 +79,56 @@ def test_the_schema_in_the_repository_is_the_one_of_the_settings() -> None:
     )
 
 
-def test_the_schema_has_every_key_with_what_it_means() -> None:
-    def keys(section: dict[str, Any], above: str = "") -> dict[str, str]:
-        found = {}
-        for name, key in section["properties"].items():
-            found[above + name] = key["description"]
-            if "properties" in key:
-                found |= keys(key, f"{above}{name}.")
-        return found
+def test_the_page_of_settings_in_the_repository_is_the_one_of_the_settings() -> None:
+    page = PAGE.read_text()
+    assert page == with_tables(page), "`python -m tests.settings_page`"
 
-    assert keys(conf_schema()) == MEANINGS
+
+def undescribed(section: type[BaseModel], above: str = "") -> Iterator[str]:
+    """The keys without a description of their own, and the sections without a docstring."""
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            if "__doc__" not in vars(inner):
+                yield above + name
+            yield from undescribed(inner, f"{above}{name}.")
+        elif not field.description:
+            yield above + name
+
+
+def test_every_key_is_described_by_its_field_and_every_section_by_its_class() -> None:
+    assert list(undescribed(Settings)) == []
+
+
+def test_the_schema_has_every_key() -> None:
+    assert [key for key, _ in schemas_in(conf_schema())] == list(key_names())
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("source.on_data_loss", "fail or skip"),
+        ("group.on_owned", "fail, wait or skip"),
+        ("source.starting_offsets", "earliest, latest or text"),
+        ("source.topics", "text or a list"),
+        ("source.topics.0", "text or a list"),
+        ("source.request_timeout_s", "above 0 to 86400 s"),
+        ("source.fetch_max_bytes", "1 KiB to 1 GiB"),
+        ("limits.max_records_per_plan", "1 or more"),
+        ("group.join.num_streams", "1 to 10000"),
+        ("table.store.allow_http", "true or false"),
+        ("zookeeper.auth.password", "a reference"),
+        ("report", "the keys path, keep"),
+        ("transform", "text, or the keys dataframe, record_batch"),
+        ("spark", "a mapping"),
+    ],
+)
+def test_a_key_is_described_by_its_values_and_its_meaning(key: str, values: str) -> None:
+    assert describe_key(key).startswith(f"{values}. ")
+
+
+def test_an_unknown_key_has_no_description() -> None:
+    assert describe_key("nothing.of.this") == ""
 
 
 @pytest.mark.parametrize("name", ["clicks.yaml", "jafka.yaml"])

@@ -257,7 +257,8 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
         return print_error(error, wants_json)
     except typer.TyperException as error:
         # typer has its own copy of click: its errors are no `click.ClickException`.
-        settings_error = SettingsError(str(error), action="Check the arguments with `etl --help`")
+        message = error.format_message().removesuffix(".")  # names the option
+        settings_error = SettingsError(message, action="Check the arguments with `etl --help`")
         return print_error(settings_error, wants_json)
     except (KeyboardInterrupt, typer.Abort, EOFError):
         return print_error(Stopped(f"Stopped. {_NOTHING_LOST}"), wants_json)

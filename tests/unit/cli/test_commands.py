@@ -66,3 +66,18 @@ def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
     assert json.loads(capsys.readouterr().out)["where"] == {"path": "no/such.yaml"}, (
         "--json of one call leaves the next call as it is"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["demo", "--records", "0"], "--records"),
+        (["demo", "--broker-type", "x"], "--broker-type"),
+        (["run"], "CONF"),
+    ],
+)
+def test_an_invalid_argument_is_named(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert named in capsys.readouterr().err

@@ -11,8 +11,9 @@ record. A run without an error has loaded everything. An error may stop a run if
 for it. In the end, with the commands that errors advise, a run comes to
 `up to date`; then nothing is missing but what was passed over or has expired, and plans state it.
 
-Not among the rules: group members, Jafka, run keys, `etl pipelines inherit`, and drivers that work
-while a copy of ZooKeeper is put back.
+Not among the rules: group members, Jafka, run keys and `etl pipelines inherit`; drivers that work
+while a copy of ZooKeeper is put back; two copies put back without a complete run in between; and a
+copy of ZooKeeper from before an operator accepted an older copy of the table.
 """
 
 from __future__ import annotations
@@ -64,6 +65,16 @@ TOPICS = ("clicks", "clicks-2")
 SLEEPERS_MAX = 2
 COMMANDS_MAX = 3
 """Commands that an error may need one after the other."""
+EVENTS = (
+    "grow",
+    "truncate",
+    "recreate",
+    "expire",
+    "another client",
+    "set",
+    "supersede",
+    "restore table",
+)
 REPAIRS_MAX = 25
 """Runs and commands until the pipeline must be up to date."""
 
@@ -107,7 +118,10 @@ class Pipeline(RuleBasedStateMachine):
         """The last error of a command that nothing happened to."""
         self.is_troubled = False
         """Whether something happened that may stop a run."""
+        self.is_restored = False
+        """Whether a copy was put back since the last complete run."""
         self.copies = [znodes_of(self.outside)]
+        """Of ZooKeeper, since an operator last accepted a table; the first one is empty."""
         self.tables: list[list[FakeCommit]] = []
 
     @initialize(
@@ -116,6 +130,7 @@ class Pipeline(RuleBasedStateMachine):
         starts=st.sampled_from(("earliest", "latest")),
         cap=st.sampled_from((None, 4)),
         logs_per_request=st.sampled_from((1, 2)),
+        runs_first=st.booleans(),
     )
     def begin(
         self,
@@ -124,8 +139,9 @@ class Pipeline(RuleBasedStateMachine):
         starts: str,
         cap: int | None,
         logs_per_request: int,
+        runs_first: bool,
     ) -> None:
-        """A conf."""
+        """A conf, and a first run or none."""
         self.settings = settings_of(
             on_data_loss=on_data_loss,
             on_offset_changed=on_offset_changed,
@@ -133,6 +149,9 @@ class Pipeline(RuleBasedStateMachine):
             limits={"max_records_per_plan": cap},
         )
         self.logs_per_request = logs_per_request
+        if runs_first:
+            self._run()
+            self.tables.append(list(self.outside.table or ()))
 
     # -- partitions
 
@@ -195,6 +214,64 @@ class Pipeline(RuleBasedStateMachine):
         self.outside.logs[log].grow(count)
         self._run(fate)
 
+    @rule(log=logs, count=counts, moment=moments)
+    def crash_and_run(self, log: BrokerPartition, count: int, moment: int) -> None:
+        """A run crashes, the partition grows, and the next run finishes what was left."""
+        self.outside.logs[log].grow(count)
+        self._run((Fate.CRASH, moment))
+        self.outside.logs[log].grow(count)
+        self._run()
+
+    @rule(log=logs, count=counts, moment=moments, fate=fates)
+    def overtake(self, log: BrokerPartition, count: int, moment: int, fate: Moment) -> None:
+        """A run sleeps while another one works, and then goes on."""
+        self.outside.logs[log].grow(count)
+        self._run((Fate.SLEEP, moment))
+        slept = self.sleepers[-1:]
+        self.outside.logs[log].grow(count)
+        self._run(fate)
+        self._wake(slept)
+
+    @rule(
+        log=logs,
+        count=counts,
+        fate=st.tuples(st.sampled_from((Fate.CRASH, Fate.SLEEP)), moments),
+        event=st.sampled_from(EVENTS),
+    )
+    def run_meanwhile(self, log: BrokerPartition, count: int, fate: Moment, event: str) -> None:
+        """A run crashes or sleeps, and something happens before the next one, or before it goes
+        on.
+        """
+        self.outside.logs[log].grow(count)
+        self._run(fate)
+        slept = self.sleepers[-1:] if fate[0] is Fate.SLEEP else []
+        self._happens(event, log, count)
+        self._wake(slept)
+        self._run()
+
+    def _wake(self, drivers: list[Driver]) -> None:
+        for driver in drivers:
+            if driver in self.sleepers:
+                self._go_on(driver, END)
+
+    def _happens(self, event: str, log: BrokerPartition, count: int) -> None:
+        if event == "truncate":
+            self.truncate(log, count, count)
+        elif event == "recreate":
+            self.recreate(log.topic, count + 4)
+        elif event == "expire":
+            self.expire(log, self.outside.logs[log].end - self.outside.logs[log].log_start - 1)
+        elif event == "another client":
+            self.another_client_commits(log, 0)
+        elif event == "set" and has_plan(self):
+            self.set_offsets(log, 0, END)
+        elif event == "supersede" and has_stored_plan(self):
+            self.supersede((0, count), END)
+        elif event == "restore table" and self.tables and not self.is_restored:
+            self.restore_table(0)
+        else:
+            self.grow(log, count, hole=False)
+
     @precondition(lambda self: self.sleepers)
     @rule(place=st.integers(0, SLEEPERS_MAX - 1), fate=fates)
     def wake(self, place: int, fate: Moment) -> None:
@@ -233,7 +310,9 @@ class Pipeline(RuleBasedStateMachine):
         paused = {one.log for one in self.outside.pauses}
         read = [log for log in LOGS if log not in paused]
         below = {log: committed.get(log, 0) for log in LOGS}
-        if Outcome.LIMIT_REACHED not in reported:
+        has_cap = self.settings.limits.max_records_per_plan is not None
+        is_cut = has_cap and Outcome.LIMIT_REACHED in reported
+        if not is_cut:
             for log in read:
                 below[log] = self.outside.logs[log].end
         for log in self.oracle.unsettled.difference(read):
@@ -242,8 +321,9 @@ class Pipeline(RuleBasedStateMachine):
         self.oracle.observed(read)
         for log in read:
             self.followed.pop(log, None)
-        if not paused and Outcome.LIMIT_REACHED not in reported:
+        if not paused and not is_cut:
             self.is_troubled = False
+        self.is_restored = False
 
     def _drive(self, name: str, work: Callable[[At], None], fate: Moment) -> Driver:
         """A command begins; what became of it."""
@@ -409,6 +489,17 @@ class Pipeline(RuleBasedStateMachine):
 
         return self._drive(f"backfill {name}", work, fate)
 
+    @precondition(has_plan)
+    @rule(log=logs, start=offsets, count=counts, moment=moments)
+    def replace_backfill(self, log: BrokerPartition, start: int, count: int, moment: int) -> None:
+        """A backfill sleeps; it is abandoned, another one loads its offsets, and it goes on."""
+        self.backfill(log, start, count, True, "old", (Fate.SLEEP, moment))
+        slept = self.sleepers[-1:]
+        if slept:
+            self._give_up("old", END)
+            self.backfill(log, start, count, True, "older", END)
+        self._wake(slept)
+
     @precondition(lambda self: self.outside.backfills)
     @rule(name=backfills, fate=fates)
     def give_up_backfill(self, name: str, fate: Moment) -> None:
@@ -447,29 +538,29 @@ class Pipeline(RuleBasedStateMachine):
         self._drive("replay", work, fate)
 
     @rule()
-    def copy_zookeeper(self) -> None:
-        """A backup."""
+    def back_up(self) -> None:
+        """A copy of ZooKeeper and of the table."""
         self.copies.append(znodes_of(self.outside))
+        self.tables.append(list(self.outside.table or ()))
 
+    @precondition(lambda self: not self.is_restored)
     @rule(place=st.integers(0, 3))
     def restore_zookeeper(self, place: int) -> None:
-        """An older copy of ZooKeeper, or an empty one, takes its place; all runs are ended first, as
-        docs/RUNNING.md demands.
+        """An older copy of ZooKeeper takes its place; all runs are ended first, as docs/RUNNING.md
+        demands.
         """
         self.copies = self.copies[: place + 1]
         self._kill_sleepers()
         restore_znodes(self.outside, self.copies[-1])
+        self.oracle.expired.clear()
+        self.is_restored = True
         self._trouble(*LOGS)
 
-    @rule()
-    def copy_table(self) -> None:
-        """A backup."""
-        self.tables.append(list(self.outside.table or ()))
-
-    @precondition(lambda self: self.tables)
+    @precondition(lambda self: self.tables and not self.is_restored)
     @rule(place=st.integers(0, 3))
     def restore_table(self, place: int) -> None:
         """An older copy of the table takes its place."""
+        self.is_restored = True
         self.tables = self.tables[: place + 1]
         if self.outside.table is not None:
             self.outside.table = list(self.tables[-1])
@@ -542,6 +633,7 @@ class Pipeline(RuleBasedStateMachine):
                 raise NeedsDecision("there is no plan yet", action="Run `etl run CONF`")
             self.oracle.excuse_given_up(newest.positions)
             accept_table(self.outside, settings=self.settings)
+            self.copies = [znodes_of(self.outside)]
         elif "etl ledger restore CONF" in error.action:
             restore_ledger(self.outside, self.settings)
         elif error.retriable or isinstance(error, OffsetMoved) or "etl run CONF" in error.action:

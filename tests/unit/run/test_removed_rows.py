@@ -55,3 +55,21 @@ def test_rows_removed_during_the_append_stop_the_run_before_an_offset_moves() ->
     with pytest.raises(LedgersDisagree, match="DELETE of another writer removed rows"):
         run(outside, at=at)
     assert not outside.offsets
+
+
+def test_nothing_is_appended_to_an_older_copy_of_the_table_that_was_put_back_during_the_run() -> (
+    None
+):
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    grow(outside, 1, 1, 1)
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == ("fetch", When.AFTER):
+            outside.table = []
+
+    with pytest.raises(LedgersDisagree, match="lacks plans before plan 2"):
+        run(outside, at=at)
+    assert outside.table == []
+    with pytest.raises(LedgersDisagree, match="ZooKeeper"):
+        run(outside)

@@ -20,27 +20,13 @@ import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import Any, NamedTuple, TypeVar
 
 from etl.errors import EtlError, SettingsError
 from etl.ledger import documents
-from etl.ledger.documents import (
-    FORMAT,
-    canonical,
-    flat,
-    pairs,
-    parse_applied,
-    parse_bounds,
-    parse_columns,
-    parse_logs,
-    parse_rows,
-    parsed,
-    render_applied,
-    render_bounds,
-    render_columns,
-    render_logs,
-    sorted_items,
-)
+from etl.ledger.document_codec import flat, pairs, parse_logs, render_logs
+from etl.ledger.documents import CODEC, FORMAT, canonical, parse, parsed, render
 from etl.model.partitions import (
     Broker,
     BrokerFamily,
@@ -56,6 +42,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import (
     NO_BOUNDS,
+    Bounds,
     CommitResult,
     CommitState,
     HeldRows,
@@ -177,6 +164,19 @@ def _indexes(values: Sequence[V]) -> dict[V, int]:
     return {value: i for i, value in enumerate(values)}
 
 
+def _sorted_items(by_log: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
+    """Return the items of a mapping in the order of its partitions: equal mappings, equal bytes."""
+    return [(log, by_log[log]) for log in in_order(by_log)]
+
+
+def _render_columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    """Return rows by column, `{name: [value of each row]}`: similar values compress better."""
+    columns = {}
+    for i, name in enumerate(names):
+        columns[name] = [row[i] for row in rows]
+    return columns
+
+
 def _offset_columns(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
     """Return the offsets of each partition."""
     rows = []
@@ -185,7 +185,7 @@ def _offset_columns(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, An
         distance = _distance(plan, log, seen.offset)
         distance_of_start = _distance(plan, log, plan.log_starts.get(log))
         rows.append((plan.positions[log], distance, seen.version, distance_of_start))
-    return render_columns(_PARTITION_COLUMNS, rows)
+    return _render_columns(_PARTITION_COLUMNS, rows)
 
 
 def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | None:
@@ -199,7 +199,7 @@ def _ranges_content(
     plan: Plan, index: Mapping[BrokerPartition, int], brokers: Sequence[Broker]
 ) -> dict[str, Any]:
     broker_index = _indexes(brokers)
-    # Without `render_columns`: a plan may have half a million ranges.
+    # Without `_render_columns`: a plan may have half a million ranges.
     leaders: list[int | None] = []
     leader_epochs: list[int | None] = []
     for offset_range in plan.ranges:
@@ -233,7 +233,7 @@ def _epochs_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, An
         lineage = flat(plan.record_epochs.get(log) or ())
         incarnation = plan.incarnations.get(log) or 0
         rows.append((plan.leader_epochs.get(log), lineage, incarnation))
-    return render_columns(_EPOCH_COLUMNS, rows)
+    return _render_columns(_EPOCH_COLUMNS, rows)
 
 
 def _intervals_content(
@@ -272,7 +272,7 @@ def _inheritance_content(plan: Plan) -> dict[str, Any]:
 def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
     """Return values that are known for few partitions."""
     tails = []
-    for log, tail in sorted_items(plan.tails):
+    for log, tail in _sorted_items(plan.tails):
         distance = plan.positions[log] - tail.until_offset
         tails.append([index[log], distance, tail.size, tail.digest])
     return {
@@ -286,19 +286,19 @@ def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dic
 def _render_known(
     values: Mapping[BrokerPartition, Any], index: Mapping[BrokerPartition, int]
 ) -> list[list[Any]]:
-    return [[index[log], value] for log, value in sorted_items(values)]
+    return [[index[log], value] for log, value in _sorted_items(values)]
 
 
 def _key_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
     """Return the bounds of the run, and where its run key ends in each partition."""
     content: dict[str, Any] = {}
     if plan.request.bounds != NO_BOUNDS:
-        content["bounds"] = render_bounds(plan.request.bounds)
+        content["bounds"] = CODEC.write_row(plan.request.bounds)
     if not plan.request.unfinished:
         return content
     ends = []
     open_logs = []
-    for log, until in sorted_items(plan.request.unfinished):
+    for log, until in _sorted_items(plan.request.unfinished):
         if until is None:
             open_logs.append(log)
         else:
@@ -374,7 +374,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         moves_offsets=document["moves_offsets"],
         request=PlannedRequest(
             run_key=document["run_key"],
-            bounds=parse_bounds(document.get("bounds")),
+            bounds=_bounds(document.get("bounds")),
             unfinished=_key_ends(document, logs, positions),
         ),
         ranges=_ranges(document, logs, positions),
@@ -391,7 +391,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         pending_starts=_pending(pending, "at_ms"),
         pending_offsets=_pending_offsets(pending),
         took_over=_took_over(document.get("took_over")),
-        heir_of=parse_rows(TookOver, document.get("heir_of", ())),
+        heir_of=tuple(starmap(TookOver, document.get("heir_of", ()))),
         tails=_tails(document, logs, positions),
         log_topic_ids=_parse_known(document.get("log_topic_ids", ()), logs),
         creation_ids=document.get("creation_ids", {}),
@@ -433,6 +433,12 @@ def _took_over(found: Sequence[Any] | None) -> TookOver | None:
     return TookOver(*found)
 
 
+def _bounds(found: Sequence[Any] | None) -> Bounds:
+    if not found:
+        return NO_BOUNDS
+    return CODEC.read_row(Bounds, found)
+
+
 def _ranges(
     document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
 ) -> tuple[OffsetRange, ...]:
@@ -440,8 +446,9 @@ def _ranges(
     brokers = []
     for (number, host, port), generation in zip(document["leaders"], generations, strict=True):
         brokers.append(Broker(number, host, port, generation))
+    columns = [document["ranges"][name] for name in _RANGE_COLUMNS]
     ranges = []
-    for i, size, before, broker, epoch in parse_columns(_RANGE_COLUMNS, document["ranges"]):
+    for i, size, before, broker, epoch in zip(*columns, strict=True):
         leader = None
         if broker is not None:
             leader = Leader(brokers[broker], epoch)
@@ -573,7 +580,7 @@ def _pending_content(plan: Plan) -> dict[str, Any]:
     logs = []
     moments = []
     offsets = []
-    for log, at_ms in sorted_items(plan.pending_starts):
+    for log, at_ms in _sorted_items(plan.pending_starts):
         logs.append(log)
         moments.append(at_ms)
         offsets.append(plan.pending_offsets.get(log))
@@ -802,7 +809,7 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
 
 def _readable_parts(plan: Plan) -> dict[str, Any]:
     ranges = [[r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges]
-    positions = [[log.topic, log.key, offset] for log, offset in sorted_items(plan.positions)]
+    positions = [[log.topic, log.key, offset] for log, offset in _sorted_items(plan.positions)]
     return {"ranges": ranges, "positions": positions}
 
 
@@ -813,7 +820,7 @@ def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -
     results.
     """
     content = json.loads(metadata)
-    results = render_applied(CommitResult(plan.number, plan.id, -1, "", receipts))
+    results = render(CommitResult(plan.number, plan.id, -1, "", receipts))
     content["receipts_zlib"] = base64.b85encode(results).decode("ascii")
     full = json.dumps(content)
     if len(full) <= METADATA_FULL_BYTES:
@@ -829,7 +836,7 @@ def results_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
     if metadata.receipts is None:
         return None
     try:
-        applied = parse_applied(metadata.receipts, path=f"commit {metadata.delta_version}")
+        applied = parse(CommitResult, metadata.receipts, path=f"commit {metadata.delta_version}")
     except EtlError:
         return None
     if applied.plan_id != metadata.plan_id:

@@ -75,6 +75,14 @@ class Reservation:
     table_id: str | None = None
     """Id of the table that it was created for; None: a document without it."""
 
+    def __post_init__(self) -> None:
+        for log, intervals in self.stretches.items():
+            for start, until in intervals:
+                if not 0 <= start < until:
+                    raise ValueError(f"{start} to {until} of {log} is no offset interval")
+        if any(incarnation < 0 for incarnation in self.incarnations.values()):
+            raise ValueError("an incarnation is negative")
+
     def is_of(self, table_id: str | None) -> bool:
         """True if it may be of that table; in another table it reserves nothing."""
         return None in (self.table_id, table_id) or self.table_id == table_id
@@ -566,6 +574,10 @@ class NamedTable:
     at_ms: int
     catalog: str | None = None
     """The catalog, as by `catalog_of` of the conf; None: a document without it."""
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.path:
+            raise ValueError(f"{self.name!r} at {self.path!r} is no location of a table")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from functools import cache, singledispatch
+from functools import cache, partial, singledispatch
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from etl.errors import EtlError
-from etl.ledger.documents import applied_content, applied_of
+from etl.ledger.documents import CODEC, without_gaps
 from etl.ledger.plan_document import parse_plan, plan_content, plan_of, render_plan
 from etl.model.partitions import Broker, BrokerPartition, in_order, parse_partition_key
 from etl.model.plans import (
@@ -226,7 +226,7 @@ def _(value: Plan) -> Any:
 
 @write_value.register(CommitResult)
 def _(value: CommitResult) -> Any:
-    return applied_content(value)
+    return CODEC.write(without_gaps(value))
 
 
 @write_value.register(CommitMetadata)
@@ -374,7 +374,7 @@ _READERS: dict[Any, Any] = {
     Broker: lambda found: Broker(found, "", 0),
     BrokerPartition: lambda found: BrokerPartition(**found),
     Plan: plan_of,
-    CommitResult: applied_of,
+    CommitResult: partial(CODEC.read, CommitResult),
     CommitMetadata: _metadata,
 }
 

@@ -13,7 +13,7 @@ from etl.decide.reservations import reject_reserved, updates_reservation_lock
 from etl.decide.run_requests import is_reached, run_key_to_record, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.ledger import documents, plan_document
-from etl.ledger.documents import parse_claim, render_claim
+from etl.ledger.documents import parse, render
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
@@ -47,7 +47,7 @@ def read_ledger(out: Outside) -> Ledger:
 def _record_of(out: Outside, number: int, plan_id: str | None) -> CommitResult | None:
     """What came of that plan; of whichever has the number, where no id is given."""
     payload = out.applied.get(number)
-    found = documents.parse_applied(payload, path="applied") if payload else None
+    found = documents.parse(CommitResult, payload, path="applied") if payload else None
     return found if found and plan_id in (None, found.plan_id) else None
 
 
@@ -66,7 +66,7 @@ def read_claims(out: Outside) -> Reservations:
 def read_claim(out: Outside) -> Claimed | None:
     if not isinstance(out, BackfillOutside) or out.claim is None:
         return None
-    return Claimed(parse_claim(out.claim, path="claim"), out.claim_version)
+    return Claimed(parse(Reservation, out.claim, path="claim"), out.claim_version)
 
 
 def begin_backfill(out: Outside, claim: Reservation, plan: Plan, fence: int | None) -> None:
@@ -75,14 +75,14 @@ def begin_backfill(out: Outside, claim: Reservation, plan: Plan, fence: int | No
     if there.claim is not None or out.fence != fence:
         raise Owned("offsets were claimed at this moment")
     store_plan(there, plan)
-    there.claim, out.fence = render_claim(claim), _moved(fence)
+    there.claim, out.fence = render(claim), _moved(fence)
 
 
 def settle_claim(out: Outside, claim: Reservation, version: int) -> None:
     assert isinstance(out, BackfillOutside)
     if out.claim_version != version:
         raise Owned("Another command changed the backfill at the same time")
-    out.claim, out.claim_version = render_claim(claim), version + 1
+    out.claim, out.claim_version = render(claim), version + 1
 
 
 def close_backfill(
@@ -239,7 +239,7 @@ def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
         out.plan_versions[commit.number] = out.plan_versions.get(commit.number, 0) + 1
     out.plans[commit.number] = plan_document.render_plan(commit.plan)
     receipts = tuple(receipt_of(r, commit.rows) for r in commit.plan.ranges)
-    out.applied[commit.number] = documents.render_applied(
+    out.applied[commit.number] = documents.render(
         CommitResult(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id)
     )
 
@@ -247,7 +247,7 @@ def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
 def record(out: Outside, applied: CommitResult) -> None:
     kept = _record_of(out, applied.number, applied.plan_id)
     if kept is None or (kept.is_recounted and not applied.is_recounted):
-        out.applied[applied.number] = documents.render_applied(applied)
+        out.applied[applied.number] = documents.render(applied)
 
 
 def record_losses(out: Outside, plan: Plan) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,14 +36,7 @@ from etl.kafka.primitives import Reader
 from etl.kafka.request_values import FetchAnswer
 from etl.kafka.versions import Api, error_of
 from etl.ledger import documents, plan_document
-from etl.ledger.documents import (
-    parse_claim,
-    parse_named_table,
-    parse_pauses,
-    render_claim,
-    render_named_table,
-    render_pauses,
-)
+from etl.ledger.documents import Pauses
 from etl.ledger.registrations import (
     DriverNode,
     FilteredTopics,
@@ -75,7 +68,7 @@ from etl.model.partitions import (
     parse_partition_key,
 )
 from etl.model.security import Security, SecurityProtocol
-from etl.model.snapshot import NamedTable, Pause, Reservation, Retirement
+from etl.model.snapshot import Acknowledgement, NamedTable, Pause, Reservation, Retirement
 from etl.reader.options import parse_options, parse_ranges
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings, parse_change, parse_settings
@@ -87,9 +80,11 @@ from tests.fuzz import jafka_answers, records, seeds
 
 MIB = 1 << 20
 LOG = seeds.LOG
-_PAUSES = (
-    Pause("clicks", None, "all of it", "kim@host", 5),
-    Pause(LOG.topic, LOG, "broken", "kim@host", 6),
+_PAUSES = Pauses(
+    (
+        Pause("clicks", None, "all of it", "kim@host", 5),
+        Pause(LOG.topic, LOG, "broken", "kim@host", 6),
+    )
 )
 _CLAIM = Reservation("old", {LOG: ((0, 10), (20, 30))}, {LOG: 1}, "from 0 until 30", 5)
 _NAMED_TABLE = NamedTable("main.lake.clicks", "/wh/clicks", "3f-1", 7)
@@ -320,6 +315,22 @@ def _znode(parse: Callable[..., object]) -> Callable[[bytes], object]:
 
 def _deflated(parse: Callable[..., object]) -> Callable[[bytes], object]:
     return lambda content: parse(zlib.compress(content), path="/p")
+
+
+def _of_document(name: str, value: object) -> tuple[Target, Target]:
+    """A stored document, compressed and not."""
+    parse = partial(documents.parse, type(value))
+    payload = documents.render(value)
+    return (
+        Target(f"{name}-znode", _znode(parse), (payload,), _DOCUMENT),
+        Target(
+            f"{name}-document",
+            _deflated(parse),
+            (zlib.decompress(payload),),
+            _DOCUMENT,
+            is_json=True,
+        ),
+    )
 
 
 # Tables, confs, texts
@@ -630,85 +641,36 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("owner", _owner, (_OWNED,)),
     Target("uid", _znode(parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
-    *(
-        Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT)
-        for name, parse, payloads in (
-            ("plan", plan_document.parse_plan, seeds.plans()),
-            (
-                "applied",
-                documents.parse_applied,
-                (documents.render_applied(seeds.APPLIED),),
-            ),
-            (
-                "coverage",
-                documents.parse_loaded_intervals,
-                (documents.render_loaded_intervals(seeds.COVERAGE),),
-            ),
-        )
-    ),
+    Target("plan-znode", _znode(plan_document.parse_plan), seeds.plans(), _DOCUMENT),
     *(
         Target(
             f"{name}-document",
             read,
-            tuple(zlib.decompress(p) for p in payloads),
+            tuple(zlib.decompress(p) for p in seeds.plans()),
             _DOCUMENT,
             is_json=True,
         )
-        for name, read, payloads in (
-            ("plan", _deflated(plan_document.parse_plan), seeds.plans()),
-            ("signed-plan", _signed, seeds.plans()),
-            (
-                "applied",
-                _deflated(documents.parse_applied),
-                (documents.render_applied(seeds.APPLIED),),
-            ),
-            (
-                "coverage",
-                _deflated(documents.parse_loaded_intervals),
-                (documents.render_loaded_intervals(seeds.COVERAGE),),
-            ),
+        for name, read in (
+            ("plan", _deflated(plan_document.parse_plan)),
+            ("signed-plan", _signed),
         )
     ),
+    *_of_document("applied", seeds.APPLIED),
+    *_of_document("coverage", seeds.COVERAGE),
+    *_of_document("claim", _CLAIM),
+    *_of_document("pauses", _PAUSES),
+    *_of_document("named-table", _NAMED_TABLE),
     Target(
         "acknowledgement",
-        _znode(documents.parse_acknowledgement),
-        (documents.render_acknowledgement(seeds.ACKNOWLEDGEMENT),),
+        _znode(partial(documents.parse, Acknowledgement)),
+        (documents.render(seeds.ACKNOWLEDGEMENT),),
         _DOCUMENT,
         is_json=True,
     ),
     Target(
         "retirement",
-        _znode(documents.parse_retirement),
-        (documents.render_retirement(Retirement("not needed", 5)),),
-        _DOCUMENT,
-        is_json=True,
-    ),
-    Target("claim-znode", _znode(parse_claim), (render_claim(_CLAIM),), _DOCUMENT),
-    Target(
-        "claim-document",
-        _deflated(parse_claim),
-        (zlib.decompress(render_claim(_CLAIM)),),
-        _DOCUMENT,
-        is_json=True,
-    ),
-    Target("pauses-znode", _znode(parse_pauses), (render_pauses(_PAUSES),), _DOCUMENT),
-    Target(
-        "pauses-document",
-        _deflated(parse_pauses),
-        (zlib.decompress(render_pauses(_PAUSES)),),
-        _DOCUMENT,
-        is_json=True,
-    ),
-    Target(
-        "named-table-znode",
-        _znode(parse_named_table),
-        (render_named_table(_NAMED_TABLE),),
-        _DOCUMENT,
-    ),
-    Target(
-        "named-table-document",
-        _deflated(parse_named_table),
-        (zlib.decompress(render_named_table(_NAMED_TABLE)),),
+        _znode(partial(documents.parse, Retirement)),
+        (documents.render(Retirement("not needed", 5)),),
         _DOCUMENT,
         is_json=True,
     ),
@@ -716,7 +678,7 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "ledger-znode",
         _ledger,
-        (documents.render_loaded_intervals(seeds.COVERAGE),),
+        (documents.render(seeds.COVERAGE),),
         _DOCUMENT,
         is_json=True,
         bad=(_INDEX,),

@@ -386,7 +386,7 @@ class PlanLedger:
         """Return the result of plan `number`; None if it is not recorded."""
         path = self.paths.applied(number)
         stored = self.documents.read(path)
-        return ledger_documents.parse_applied(stored[0], path=path) if stored else None
+        return ledger_documents.parse(CommitResult, stored[0], path=path) if stored else None
 
     def read_record_of(self, plan: Plan) -> CommitResult | None:
         """Return the result of this plan; None if it is not recorded.
@@ -414,7 +414,7 @@ class PlanLedger:
         stored = self.documents.read(path)
         if stored is None:
             return LoadedIntervals(), None
-        return ledger_documents.parse_loaded_intervals(stored[0], path=path), stored[1]
+        return ledger_documents.parse(LoadedIntervals, stored[0], path=path), stored[1]
 
     def store_uid(self, uid: str) -> None:
         """Store the uid of a new pipeline. The driver lock has created its znode.
@@ -540,14 +540,14 @@ class PlanLedger:
         """Return why this pipeline is retired; None while it is in service."""
         path = self.paths.retired
         found = self.zookeeper.read(path)
-        return ledger_documents.parse_retirement(found[0], path=path) if found else None
+        return ledger_documents.parse(Retirement, found[0], path=path) if found else None
 
     def retire(self, retirement: Retirement, *, before: Retirement | None = None) -> None:
         """Take the pipeline out of service; nothing is deleted.
 
         `before`: the retirement to replace. Raises Owned if there is another one.
         """
-        payload = ledger_documents.render_retirement(retirement)
+        payload = ledger_documents.render(retirement)
         path = self.paths.retired
         if before is None:
             is_stored = self.zookeeper.create(path, payload)
@@ -555,7 +555,7 @@ class PlanLedger:
             found = self.zookeeper.read(path)
             is_stored = (
                 found is not None
-                and ledger_documents.parse_retirement(found[0], path=path) == before
+                and ledger_documents.parse(Retirement, found[0], path=path) == before
                 and self.zookeeper.replace(path, payload, version=found[1])
             )
         if not is_stored:
@@ -588,7 +588,7 @@ class PlanLedger:
         documents = [(self.paths.plan(plan.number), plan_document.render_plan(plan))]
         if applied:
             path = self.paths.applied(plan.number)
-            documents.insert(0, (path, ledger_documents.render_applied(applied)))
+            documents.insert(0, (path, ledger_documents.render(applied)))
         for path, payload in documents:
             self.zookeeper.ensure(path.rpartition("/")[0])
             if not self.documents.put(path, payload):
@@ -603,7 +603,7 @@ class PlanLedger:
 
         Raises Owned if another operator stores one at the same time.
         """
-        payload = ledger_documents.render_acknowledgement(acknowledgement)
+        payload = ledger_documents.render(acknowledgement)
         if not self.documents.put(self.paths.acknowledged, payload):
             raise Owned(
                 "Another operator decision was stored at the same time",
@@ -617,7 +617,7 @@ class PlanLedger:
         What is more complete is decided in `loaded_intervals.is_better`.
         """
         path = self.paths.applied(applied.number)
-        payload = ledger_documents.render_applied(applied)
+        payload = ledger_documents.render(applied)
         if not self.documents.create(path, payload):
             found = self.read_applied(applied.number)
             if found and is_better(applied, found):
@@ -633,7 +633,7 @@ class PlanLedger:
         found = self.zookeeper.read(path)
         if not found or not found[0]:
             return None
-        decision = ledger_documents.parse_acknowledgement(found[0], path=path)
+        decision = ledger_documents.parse(Acknowledgement, found[0], path=path)
         return decision.of_backfill(backfill) if backfill else decision
 
 

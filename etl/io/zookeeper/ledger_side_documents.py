@@ -19,15 +19,7 @@ from etl.decide.run_requests import with_key
 from etl.errors import Owned
 from etl.io.zookeeper.ledger import PlanLedger, Write
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.ledger.documents import (
-    parse_claim,
-    parse_named_table,
-    parse_pauses,
-    render_claim,
-    render_loaded_intervals,
-    render_named_table,
-    render_pauses,
-)
+from etl.ledger.documents import Pauses, parse, render
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import BrokerPartition
@@ -83,7 +75,7 @@ def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None
         after = add_removals(before, removals)
         if after == before:
             return
-        if ledger.documents.replace(path, render_loaded_intervals(after), version=version):
+        if ledger.documents.replace(path, render(after), version=version):
             return
     raise Owned(
         "Other drivers changed the loaded intervals while removed rows were recorded",
@@ -109,9 +101,7 @@ def take_in(
     after = loaded_intervals.inherit_intervals(
         before, theirs, taken, table_id=table_id, known=known, lives=lives
     )
-    if not ledger.documents.replace(
-        ledger.paths.coverage, render_loaded_intervals(after), version=version
-    ):
+    if not ledger.documents.replace(ledger.paths.coverage, render(after), version=version):
         raise Owned(
             "Another driver changed the loaded intervals at the same time",
             znode=ledger.paths.coverage,
@@ -137,7 +127,7 @@ def prune(ledger: PlanLedger) -> None:
         merged = fold(before, plan, applied, is_given_up=is_given_up, reached=reached)
         pruned = (ledger.paths.plan(number), ledger.paths.applied(number))
         if not ledger.documents.replace(
-            ledger.paths.coverage, render_loaded_intervals(merged), version=version, deleting=pruned
+            ledger.paths.coverage, render(merged), version=version, deleting=pruned
         ):
             return
     # Pieces are listed before documents are read: pieces written later are not in the list.
@@ -235,7 +225,11 @@ class ReservationStore:
         """Return one reservation; None if there is no backfill of that name."""
         ledger = self.ledger_of(name)
         found = ledger.documents.read(ledger.paths.claim)
-        return Claimed(parse_claim(found[0], path=ledger.paths.claim), found[1]) if found else None
+        return (
+            Claimed(parse(Reservation, found[0], path=ledger.paths.claim), found[1])
+            if found
+            else None
+        )
 
     def begin(self, claim: Reservation, plan: Plan, fence: int | None) -> None:
         """Store a new reservation and its first plan. Raises Owned.
@@ -262,7 +256,7 @@ class ReservationStore:
     def write_of(self, claim: Reservation, version: int | None) -> Write:
         """Return the reservation as a part of a transaction."""
         ledger = self.ledger_of(claim.name)
-        return Write(ledger.paths.claim, ledger.documents.head(render_claim(claim)), version)
+        return Write(ledger.paths.claim, ledger.documents.head(render(claim)), version)
 
     def reservation_lock_write(self, version: int | None) -> Write:
         """Return the lock as a part of a transaction that reserves."""
@@ -314,7 +308,7 @@ def read_named_table(ledger: PlanLedger) -> NamedTable | None:
     """
     live = _live_ledger(ledger)
     stored = live.documents.read(live.paths.named_table)
-    return parse_named_table(stored[0], path=live.paths.named_table) if stored else None
+    return parse(NamedTable, stored[0], path=live.paths.named_table) if stored else None
 
 
 def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
@@ -324,7 +318,7 @@ def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
     """
     live = _live_ledger(ledger)
     live.zookeeper.ensure(live.paths.root)
-    if not live.documents.put(live.paths.named_table, render_named_table(found)):
+    if not live.documents.put(live.paths.named_table, render(found)):
         raise Owned(
             "Another driver resolved the table's name at the same time",
             znode=live.paths.named_table,
@@ -348,7 +342,7 @@ def read_pauses_at(ledger: PlanLedger) -> tuple[tuple[Pause, ...], int | None]:
     stored = ledger.documents.read(path)
     if stored is None:
         return (), None
-    return parse_pauses(stored[0], path=path), stored[1]
+    return parse(Pauses, stored[0], path=path).pauses, stored[1]
 
 
 def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | None) -> None:
@@ -357,7 +351,7 @@ def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | Non
     Raises Owned if another client wrote meanwhile; a repeated command then succeeds.
     """
     path = ledger.paths.paused
-    payload = render_pauses(pauses)
+    payload = render(Pauses(tuple(pauses)))
     ledger.zookeeper.require_session()
     if not ledger.documents.replace(path, payload, version=version):
         raise Owned(
@@ -399,7 +393,7 @@ def remember(ledger: PlanLedger, key: RunKeyRecord, *, after: int) -> None:
     merged = replace(before, keys=with_key(before.keys, key))
     if not ledger.documents.replace(
         ledger.paths.coverage,
-        render_loaded_intervals(merged),
+        render(merged),
         version=version,
         absent=(ledger.paths.plan(after + 1),),
     ):

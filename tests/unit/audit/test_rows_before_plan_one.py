@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from etl.audit.compare_rows import AuditedLog, Expected, more_than_before, rows_before_of
-from etl.ledger.documents import parse_acknowledgement, render_acknowledgement
+from etl.ledger.documents import parse, render
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows, OffsetRange, RangeResult, RowsBefore
 from etl.model.snapshot import Acknowledgement, Interval, Table
@@ -62,9 +62,7 @@ def test_a_decision_keeps_the_topics_with_rows_of_another_log_and_an_older_one_n
     acknowledgement = Acknowledgement(
         "t", 3, 0, "of another cluster", 1, rows_of=("clicks", "views")
     )
-    assert (
-        parse_acknowledgement(render_acknowledgement(acknowledgement), path="/a") == acknowledgement
-    )
+    assert parse(Acknowledgement, render(acknowledgement), path="/a") == acknowledgement
     older = replace(acknowledgement, rows_of=())
-    assert b"rows_of" not in render_acknowledgement(older)
-    assert parse_acknowledgement(render_acknowledgement(older), path="/a") == older
+    assert b"rows_of" not in render(older)
+    assert parse(Acknowledgement, render(older), path="/a") == older

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from etl.commands.backfill import (
 )
 from etl.decide.reconcile import LOAD_GIVEN_UP
 from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, RecordTooLarge, SettingsError
-from etl.ledger.documents import parse_claim, render_claim
+from etl.ledger.documents import parse, render
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import (
@@ -223,15 +224,15 @@ def test_a_pipeline_and_its_backfills_are_the_same_pipeline_and_no_other_is() ->
 
 def test_a_claim_comes_back_as_it_was_written() -> None:
     for one in (CLAIM, replace(CLAIM, stretches={}, incarnations={}, reason="no")):
-        assert parse_claim(render_claim(one), path="p") == one
+        assert parse(Reservation, render(one), path="p") == one
 
 
-@pytest.mark.parametrize("stretches", [((3, 3),), ((5, 3),)])
-def test_a_claim_with_a_stretch_that_is_none_is_refused(
-    stretches: tuple[tuple[int, int], ...],
-) -> None:
-    with pytest.raises(LedgersDisagree):
-        parse_claim(render_claim(replace(CLAIM, stretches={LOG: stretches})), path="p")
+@pytest.mark.parametrize("offsets", [[3, 3], [5, 3], [-1, 3]])
+def test_a_claim_with_a_stretch_that_is_none_is_refused(offsets: list[int]) -> None:
+    document = json.loads(zlib.decompress(render(CLAIM)))
+    document["stretches"][0] = [offsets]
+    with pytest.raises(LedgersDisagree, match=f"{offsets[0]} to {offsets[1]} of"):
+        parse(Reservation, zlib.compress(json.dumps(document).encode()), path="p")
 
 
 def part(number: int, start: int, until: int, at_ms: int) -> Any:

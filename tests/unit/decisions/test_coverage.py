@@ -27,7 +27,7 @@ from etl.decide.loaded_intervals import (
     with_backfills,
 )
 from etl.errors import LedgersDisagree
-from etl.ledger.documents import parse_loaded_intervals, render_loaded_intervals
+from etl.ledger.documents import parse, render
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import (
     NOT_COUNTED,
@@ -452,6 +452,4 @@ def test_folding_keeps_the_run_key_of_a_complete_plan_and_drops_that_of_a_capped
         is_given_up=True,
     )
     assert found.keys == (RunKeyRecord("k1", 1, "until T"), RunKeyRecord("k2", 3))
-    assert (
-        parse_loaded_intervals(render_loaded_intervals(found), path="coverage").keys == found.keys
-    )
+    assert parse(LoadedIntervals, render(found), path="coverage").keys == found.keys

@@ -14,7 +14,7 @@ from etl.decide.set_offsets import (
     with_paused,
 )
 from etl.errors import SettingsError
-from etl.ledger.documents import parse_pauses, render_pauses
+from etl.ledger.documents import Pauses, parse, render
 from etl.model.partitions import (
     BrokerPartition,
     OldestRecord,
@@ -155,7 +155,7 @@ def test_who_takes_a_place_takes_the_pauses_of_the_topics_along_and_keeps_its_ow
 
 def test_pauses_are_read_as_they_were_written() -> None:
     pauses = (of(A, "a reason, with ü"), whole("orders"), of(PHYSICAL))
-    assert parse_pauses(render_pauses(pauses), path="p") == pauses
+    assert parse(Pauses, render(Pauses(pauses)), path="p") == Pauses(pauses)
 
 
 def paused_lines(

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from etl.errors import LedgersDisagree, NeedsDecision
-from etl.ledger.documents import parse_named_table, render_named_table
+from etl.ledger.documents import parse, render
 from etl.model.snapshot import NamedTable
 
 FOUND = NamedTable("main.lake.clicks", "s3a://bucket/wh/clicks", "3f-1", 1_700_000_000_000, "0a1b")
@@ -16,7 +16,7 @@ FOUND = NamedTable("main.lake.clicks", "s3a://bucket/wh/clicks", "3f-1", 1_700_0
 
 @pytest.mark.parametrize("found", [FOUND, NamedTable("lake.clicks", "/wh/cl icks", None, 0)])
 def test_a_stored_document_is_parsed_unchanged(found: NamedTable) -> None:
-    assert parse_named_table(render_named_table(found), path="p") == found
+    assert parse(NamedTable, render(found), path="p") == found
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_a_stored_document_is_parsed_unchanged(found: NamedTable) -> None:
 def test_another_document_is_rejected_and_an_additional_key_is_not(
     change: dict[str, object], kind: type[Exception] | None
 ) -> None:
-    document = {**json.loads(zlib.decompress(render_named_table(FOUND))), **change}
+    document = {**json.loads(zlib.decompress(render(FOUND))), **change}
     payload = zlib.compress(json.dumps(document).encode())
     if kind is None:
-        assert parse_named_table(payload, path="p") == FOUND
+        assert parse(NamedTable, payload, path="p") == FOUND
         return
     with pytest.raises(kind):
-        parse_named_table(payload, path="p")
+        parse(NamedTable, payload, path="p")

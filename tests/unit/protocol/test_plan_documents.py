@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,10 +23,8 @@ from etl.ledger.documents import (
     FORMAT,
     WRITTEN_MAX_BYTES,
     canonical,
-    parse_applied,
-    parse_loaded_intervals,
-    render_applied,
-    render_loaded_intervals,
+    parse,
+    render,
 )
 from etl.ledger.plan_document import (
     METADATA_FULL_BYTES,
@@ -69,7 +68,11 @@ from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
 APP_ID = "offset-range-etl/cluster/group/clicks"
 LOG = BrokerPartition("clicks", 0)
-PARSERS: list[Callable[..., Any]] = [parse_plan, parse_applied, parse_loaded_intervals]
+PARSERS: list[Callable[..., Any]] = [
+    parse_plan,
+    partial(parse, CommitResult),
+    partial(parse, LoadedIntervals),
+]
 
 INTERVALS = st.lists(
     st.builds(Interval, OFFSETS, OFFSETS, st.none() | st.integers(0), *[st.integers(0)] * 5),
@@ -304,17 +307,17 @@ def test_a_tampered_plan_is_found(change: Callable[[dict[str, Any]], Any]) -> No
     assert caught.value.where["znode"] == "/the/znode"
 
 
-@pytest.mark.parametrize("parse", PARSERS)
-def test_a_newer_format_is_refused_by_name(parse: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("parser", PARSERS)
+def test_a_newer_format_is_refused_by_name(parser: Callable[..., Any]) -> None:
     message = f"has format {FORMAT + 1}, but this version reads only format {FORMAT} "
     with pytest.raises(NeedsDecision, match=message) as caught:
-        parse(payload_of({"format": FORMAT + 1, "whatever": "comes"}), path="/p")
+        parser(payload_of({"format": FORMAT + 1, "whatever": "comes"}), path="/p")
     assert not isinstance(caught.value, LedgersDisagree)
 
 
 @given(APPLIED)
 def test_what_came_of_a_plan_comes_back_from_its_znode(applied: CommitResult) -> None:
-    assert parse_applied(render_applied(applied), path="/p") == applied
+    assert parse(CommitResult, render(applied), path="/p") == applied
 
 
 @given(
@@ -326,16 +329,14 @@ def test_what_came_of_a_plan_comes_back_from_its_znode(applied: CommitResult) ->
     )
 )
 def test_coverage_comes_back_from_its_znode(coverage: LoadedIntervals) -> None:
-    assert parse_loaded_intervals(render_loaded_intervals(coverage), path="/p") == coverage
+    assert parse(LoadedIntervals, render(coverage), path="/p") == coverage
 
 
 def test_intervals_of_older_documents_have_no_reasons_for_missing_rows() -> None:
-    document = document_of(
-        render_loaded_intervals(LoadedIntervals(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)}))
-    )
+    document = document_of(render(LoadedIntervals(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)})))
     document["intervals"] = [[[0, 10, 7]]]
-    found = parse_loaded_intervals(
-        zlib.compress(json.dumps(document).encode()), path="/p"
+    found = parse(
+        LoadedIntervals, zlib.compress(json.dumps(document).encode()), path="/p"
     ).intervals[LOG]
     assert found == (Interval(0, 10, 7),)
     assert found[0].unexplained == 3
@@ -365,15 +366,15 @@ DOCUMENTS = st.builds(
 @settings(deadline=None)
 @given(st.sampled_from(PARSERS), st.binary() | JSON.map(payload_of) | DOCUMENTS.map(payload_of))
 def test_random_bytes_are_refused_by_name_and_never_otherwise(
-    parse: Callable[..., Any], payload: bytes
+    parser: Callable[..., Any], payload: bytes
 ) -> None:
     try:
-        parse(payload, path="/p")
+        parser(payload, path="/p")
     except NeedsDecision as error:
         assert error.where["znode"] == "/p"
 
 
-@pytest.mark.parametrize("parse", PARSERS)
+@pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize(
     "payload",
     [
@@ -391,10 +392,10 @@ def test_random_bytes_are_refused_by_name_and_never_otherwise(
     ],
 )
 def test_payloads_that_are_cut_off_or_odd_are_refused(
-    parse: Callable[..., Any], payload: bytes
+    parser: Callable[..., Any], payload: bytes
 ) -> None:
     with pytest.raises(NeedsDecision):
-        parse(payload, path="/p")
+        parser(payload, path="/p")
 
 
 def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(
@@ -483,14 +484,14 @@ def test_a_result_that_is_too_large_leaves_out_the_gaps_of_the_worst_ranges_and_
     applied = CommitResult(1, "p", 2, "t", receipts)
     bare = len(
         zlib.decompress(
-            render_applied(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))
+            render(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))
         )
     )
     monkeypatch.setattr(
         "etl.ledger.documents.WRITTEN_MAX_BYTES",
         bare + 3 * len("false") - 3 * len("true") + 6 * 40 - short_of,
     )
-    found = parse_applied(render_applied(applied), path="/p").receipts
+    found = parse(CommitResult, render(applied), path="/p").receipts
     assert [len(r.gaps) for r in found] == kept
     assert [r.gaps_complete for r in found] == [len(r.gaps) == r.missing_offsets for r in found]
     assert [replace(r, gaps=(), gaps_complete=True) for r in found] == [
@@ -507,9 +508,11 @@ def test_a_record_of_many_ranges_full_of_gaps_is_read_again(
     applied = CommitResult(
         1, "p", 2, "t", (RangeResult(5, 100, missing_offsets=200, gaps=gaps),) * 1_000
     )
-    payload = render_applied(applied)
+    payload = render(applied)
     assert len(zlib.decompress(payload)) <= WRITTEN_MAX_BYTES // 20
-    assert sum(r.missing_offsets for r in parse_applied(payload, path="/p").receipts) == 200_000
+    assert (
+        sum(r.missing_offsets for r in parse(CommitResult, payload, path="/p").receipts) == 200_000
+    )
 
 
 @given(
@@ -544,4 +547,4 @@ def test_a_partition_takes_less_than_twenty_bytes_in_each_document() -> None:
     assert len(stamp) < 20 * count
     assert len(base64.b85decode(json.loads(stamp)["plan_zlib"])) < 12 * count
     receipts = tuple(RangeResult(rows=r.size, fetched_bytes=r.size * 113) for r in plan.ranges)
-    assert len(render_applied(CommitResult(7, plan.id, 8, "t", receipts))) < 20 * count
+    assert len(render(CommitResult(7, plan.id, 8, "t", receipts))) < 20 * count

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from etl.io.process import RequestMeter
-from etl.ledger.documents import applied_content, applied_of
+from etl.ledger.documents import CODEC
 from etl.model.partitions import BrokerPartition, RebalanceStatistics
 from etl.model.plans import (
     NOT_COUNTED,
@@ -149,5 +149,5 @@ def test_samples_have_each_metric_and_those_of_a_membership_where_the_run_is_a_m
 def test_request_counts_are_not_stored_in_a_range_result_and_old_results_are_read() -> None:
     range_result = RangeResult(rows=1, fetched_bytes=2, requests=(("h:1", A),))
     applied = CommitResult(1, "id", 1, "t", (range_result,))
-    [kept] = applied_of(applied_content(applied)).receipts
+    [kept] = CODEC.read(CommitResult, CODEC.write(applied)).receipts
     assert kept.requests == () and kept == range_result

@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import EtlError, LedgersDisagree, NeedsDecision, Owned, SettingsError
-from etl.ledger.documents import parse_applied
+from etl.ledger.documents import parse
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import Plan, PlanKind
+from etl.model.plans import CommitResult, Plan, PlanKind
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.fake_log import FakeLog
@@ -375,7 +375,7 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
     report = run(outside)
     assert outcomes(report) == [Outcome.PLAN_COMPLETED, Outcome.UP_TO_DATE]
     found, before = (
-        parse_applied(payload, path="applied") for payload in (outside.applied[1], whole)
+        parse(CommitResult, payload, path="applied") for payload in (outside.applied[1], whole)
     )
     rows_tell = tuple(
         replace(receipt, fetched_bytes=None, last_epoch=None, epochs=())
@@ -394,7 +394,9 @@ def test_where_the_tables_log_forgot_the_commit_its_record_is_counted_from_the_r
     outside.forgotten_commits = True
     assert outcomes(run(outside)) == [Outcome.PLAN_COMPLETED, Outcome.UP_TO_DATE]
     assert (
-        parse_applied(outside.applied[1], path="applied").rows == sum(outside.rows().values()) >= 12
+        parse(CommitResult, outside.applied[1], path="applied").rows
+        == sum(outside.rows().values())
+        >= 12
     )
 
 

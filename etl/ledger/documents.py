@@ -14,9 +14,11 @@ a newer plan.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -101,17 +103,18 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
     Raises LedgersDisagree if it is invalid, NeedsDecision if it is of a newer format.
     """
     try:
-        document = json.loads(_inflate(payload))
-        if document["format"] > FORMAT:
-            raise NeedsDecision(
-                f"The document has format {document['format']}, "
-                f"but this version reads only format {FORMAT}",
-                znode=path,
-                action="Check that the newest version of offset-range-etl runs everywhere",
-            )
-        if document["format"] < FORMAT:
-            raise ValueError(f"no version writes format {document['format']}")
-        return build(document)
+        with _collector_paused():
+            document = json.loads(_inflate(payload))
+            if document["format"] > FORMAT:
+                raise NeedsDecision(
+                    f"The document has format {document['format']}, "
+                    f"but this version reads only format {FORMAT}",
+                    znode=path,
+                    action="Check that the newest version of offset-range-etl runs everywhere",
+                )
+            if document["format"] < FORMAT:
+                raise ValueError(f"no version writes format {document['format']}")
+            return build(document)
     except (
         ValueError,
         KeyError,
@@ -129,6 +132,22 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
             action="Check which client wrote that znode, "
             "and whether ZooKeeper was restored from a copy",
         ) from error
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the garbage collector: the objects of a document have no cycles.
+
+    It would visit them again and again while they are made, which is a third of the time for
+    100,000 partitions.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _inflate(payload: bytes) -> bytes:

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import BadOffset, LedgersDisagree, SettingsError
-from etl.ledger.document_codec import Codec
 from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
 from etl.model.partitions import Broker, BrokerFamily, BrokerPartition
 from etl.model.security import OPEN, Security, SecurityProtocol
@@ -223,7 +222,6 @@ CREATION_ID = "zxid-"
 The rest is the id of the transaction that created the topic's znode.
 """
 MAX_OFFSET = 2**63 - 1
-_CODEC = Codec({})
 _OWNER = re.compile(
     r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):"
     r"((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-[0-9]{1,9}"
@@ -275,18 +273,32 @@ class DriverNode:
 
 def render_driver(driver: DriverNode) -> bytes:
     """Return the payload of the driver's znode."""
-    return json.dumps(_CODEC.write(driver)).encode()
+    document = {
+        "host": driver.host,
+        "pid": driver.pid,
+        "started": driver.started,
+        "run_id": driver.run_id,
+        "pids": driver.pids,
+    }
+    return json.dumps(document).encode()
 
 
 def parse_driver(payload: bytes) -> DriverNode | None:
     """Parse the driver's znode; None if it is invalid."""
     try:
-        driver = _CODEC.read(DriverNode, json.loads(payload))
-    except (ValueError, KeyError, RecursionError):
+        found = json.loads(payload)
+        driver = DriverNode(
+            str(found["host"]),
+            int(found["pid"]),
+            found.get("started"),
+            str(found["run_id"]),
+            found.get("pids"),
+        )
+        if not 0 < driver.pid < 2**31:
+            return None
+        return driver
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    if not 0 < driver.pid < 2**31:
-        return None
-    return driver
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,10 @@ def test_a_driver_comes_back_from_its_znode(driver: DriverNode) -> None:
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31, 10**400, 1e999, None, "x", []])
 def test_a_driver_without_a_pid_of_this_system_is_unknown(pid: object) -> None:
-    document = {"host": "h", "pid": 7, "started": None, "run_id": "r", "pids": None}
-    assert parse_driver(json.dumps(document).encode()) == DriverNode("h", 7, None, "r")
-    assert parse_driver(json.dumps({**document, "pid": pid}).encode()) is None
+    assert (
+        parse_driver(json.dumps({"host": "h", "pid": pid, "started": None, "run_id": "r"}).encode())
+        is None
+    )
 
 
 @pytest.mark.parametrize(

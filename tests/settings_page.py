@@ -38,7 +38,7 @@ def _table(rows: list[str]) -> str:
 
 
 def _rows(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the row of a key, or the rows of a section: its own keys before those of its sections."""
+    """Yield the row of a key, or those of a section: its own keys before those of its sections."""
     keys = [(name, schema)]
     if "properties" in schema:
         keys = sorted(schemas_in(schema, f"{name}."), key=_depth)

@@ -34,15 +34,7 @@ from etl.decide.reservations import intervals_without_released, plan_without_rel
 from etl.decide.table_changes import is_accepted, known_in_table
 from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
-from etl.model.plans import (
-    CommitResult,
-    Loss,
-    LossReason,
-    OffsetRange,
-    Plan,
-    PlanKind,
-    RangeResult,
-)
+from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import (
     Interval,
     Ledger,

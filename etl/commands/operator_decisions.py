@@ -521,7 +521,7 @@ def _settle_commit(
             action="Run `etl run CONF`, which follows it; leave --assume-offsets-committed out",
             key="--assume-offsets-committed",
         )
-    marked = replace(plan, commit=plan.commit.in_state(CommitState.DONE))
+    marked = plan.with_commit_state(CommitState.DONE)
     if not dry_run:
         write_mark(services.ledger, marked)
     sentence = (

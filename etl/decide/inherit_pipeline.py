@@ -148,7 +148,8 @@ def _reject_other_brokers(
     """
     if plan.cluster.family is not settings.source.broker_type:
         raise SettingsError(
-            f"The {name_of(app_id)} has loaded from {plan.cluster.family.value} brokers: their offsets "
+            f"The {name_of(app_id)} has loaded from {plan.cluster.family.value} brokers: "
+            "their offsets "
             "and row keys are different",
             key="--predecessor",
             action="Check the pipeline's name, and source.broker_type. Brokers of another type "
@@ -168,8 +169,8 @@ def _reject_other_brokers(
         if not plan.cluster.id:
             action += f"; {name_put_back(plan.cluster.name)}"
         raise NeedsDecision(
-            f"The rows of this topic in the table are of cluster {plan.cluster.name}, and this one is "
-            f"{snapshot.cluster.name}",
+            f"The rows of this topic in the table are of cluster {plan.cluster.name}, "
+            f"and this one is {snapshot.cluster.name}",
             topic=topic,
             action=action,
         )

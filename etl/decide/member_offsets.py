@@ -418,7 +418,7 @@ def with_commit_settled(snapshot: Snapshot) -> Snapshot:
         return snapshot
     if commit_outcome(plan, snapshot.committed) is not CommitOutcome.TAKEN:
         return snapshot
-    settled = replace(plan, commit=plan.commit.in_state(CommitState.DONE))
+    settled = plan.with_commit_state(CommitState.DONE)
     return replace(snapshot, ledger=replace(ledger, newest=settled))
 
 
@@ -504,7 +504,7 @@ def plan_without_uncommitted(
         if loss.log not in logs or loss.until_offset <= previous.positions[loss.log]:
             losses.append(loss)
     still_read_by_others = [read for read in plan.losses.read_by_others if read.log not in logs]
-    commit = plan.commit.in_state(CommitState.DONE)
+    commit = replace(plan.commit, state=CommitState.DONE)
     if commit.member:
         owned = commit.member.logs - set(logs)
         commit = replace(commit, member=replace(commit.member, logs=owned))

@@ -396,7 +396,7 @@ def plan_replay(
         table=table_to_record(table),
         request=PlannedRequest(),
         id="",
-        losses=Losses(lost=(), stale_rows=(), read_by_others=()),
+        losses=Losses(),
         took_over=None,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
         commit=PlannedCommit(storage=snapshot.offsets_in),

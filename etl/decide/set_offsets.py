@@ -286,15 +286,13 @@ def reject_loaded(
             if one.incarnation_of(move.log) == incarnation:
                 held += [(one.name, part) for part in one.stretches.get(move.log, ())]
         parts: Sequence[tuple[int, int]] | None = loaded.get(move.log, ())
+        until = loaded_until
         free_from = loaded_until
-        if loaded_until is None:
-            reserved_until = _reserved_until(move, [part for _, part in held], count)
-            free_from = reserved_until
-            if reserved_until is None:
-                parts = None
-        until = move.from_offset
-        if loaded_until is not None:
-            until = loaded_until
+        if until is None:
+            until = move.from_offset
+            free_from = _reserved_until(move, [part for _, part in held], count)
+            if free_from is None:
+                parts = None  # rows that nothing explains
         action = _load_otherwise(move, until, parts, held, incarnation)
         if free_from is not None and free_from < move.from_offset:
             action += f". From {free_from} on nothing was loaded: --to {free_from}"
@@ -360,13 +358,14 @@ def _load_otherwise(
 def _reserved_until(move: Move, reserved: Sequence[tuple[int, int]], rows: int) -> int | None:
     """Return the end of the offsets of backfills among those that would be read again.
 
-    None if they are fewer than the rows: then rows of other offsets are there, too.
+    `rows`: how many rows these have in the table, more than 0. None if the offsets of backfills are
+    fewer: then rows of other offsets are there, too.
     """
     interval = [(move.to_offset, move.from_offset)]
     parts = intersect_intervals(interval, reserved)
     if sum(until - start for start, until in parts) < rows:
         return None
-    return max((until for _, until in parts), default=None)
+    return parts[-1][1]
 
 
 def _loaded_until(move: Move, loaded: Iterable[tuple[int, int]]) -> int | None:

@@ -373,10 +373,6 @@ class PlannedCommit:
             state = CommitState.AFTER_APPEND_AS_MEMBER
         return replace(self, state=state)
 
-    def in_state(self, state: CommitState) -> PlannedCommit:
-        """The same in another state."""
-        return replace(self, state=state)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -446,7 +442,7 @@ class Plan:
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: number of rows of each partition in its ranges when it was planned."""
     commit: PlannedCommit = PlannedCommit()
-    """How its offsets are committed. Its state is no part of its id."""
+    """How its offsets are committed. The id tells only whether that is before the read."""
     closes: bool = False
     """True if it reads nothing and takes its number from a driver that may still execute another
     plan: of a retired or inherited pipeline, or of an abandoned backfill.
@@ -520,6 +516,10 @@ class Plan:
     def word(self) -> str:
         """Return the commit metadata of its offsets in Kafka (`Committed.word`)."""
         return f"{self.number}:{self.id}"
+
+    def with_commit_state(self, state: CommitState) -> Plan:
+        """Return the plan with what became of its offset commit."""
+        return replace(self, commit=replace(self.commit, state=state))
 
     def moved(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan committed: one write after the seen one."""

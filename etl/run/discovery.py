@@ -246,8 +246,9 @@ class Discovery:
         )
 
     def identity_of(self, metadata: ClusterMetadata, newest: Plan | None) -> ClusterIdentity:
-        """Return name and id of the cluster by the ledger's newest plan; raises as `cluster_identity`, and
-        NotOurTable or TableUnreachable if the table is read.
+        """Return name and id of the cluster by the ledger's newest plan.
+
+        Raises as `cluster_identity`, and NotOurTable or TableUnreachable if the table is read.
         """
         reported = metadata.cluster_id
         # With bootstrap servers, ZooKeeper may have the id of another cluster.

@@ -341,9 +341,9 @@ class MembershipVerbs:
                 # Its commit may have arrived meanwhile. Look now, before others commit.
                 found = self._found_out(plan, cluster)
         if found is CommitOutcome.TAKEN:
-            write_mark(self.ledger, _marked(plan, CommitState.DONE))
+            write_mark(self.ledger, plan.with_commit_state(CommitState.DONE))
         elif found is CommitOutcome.NOT_TAKEN:
-            write_mark(self.ledger, _marked(plan, CommitState.REJECTED))
+            write_mark(self.ledger, plan.with_commit_state(CommitState.REJECTED))
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """See `Services`. A commit without an answer may still arrive, so its membership
@@ -357,9 +357,9 @@ class MembershipVerbs:
         if plan.commit.state is CommitState.IN_DOUBT:
             void = self.offsets.hand_over(plan, unsure=self.end_coordinated)
             if void:
-                write_mark(self.ledger, _marked(plan, CommitState.REJECTED))
+                write_mark(self.ledger, plan.with_commit_state(CommitState.REJECTED))
                 return void
-            plan = _marked(plan, CommitState.DONE)
+            plan = plan.with_commit_state(CommitState.DONE)
         write_mark(self.ledger, plan)
         return plan
 
@@ -397,10 +397,6 @@ class MembershipVerbs:
         return commit_outcome(
             plan, self.offsets.committed(plan.offsets_to_commit, cluster, after=plan)
         )
-
-
-def _marked(plan: Plan, state: CommitState) -> Plan:
-    return replace(plan, commit=plan.commit.in_state(state))
 
 
 class PlanStore(MembershipVerbs):

@@ -258,7 +258,7 @@ class GroupOffsets:
 
 def _with_commit_done(plan: Plan, logs: Collection[BrokerPartition]) -> Plan:
     """Return a member's plan as one whose offsets of these partitions are committed with it."""
-    commit = plan.commit.in_state(CommitState.IN_DOUBT)
+    commit = replace(plan.commit, state=CommitState.IN_DOUBT)
     if commit.member:
         commit = replace(commit, member=replace(commit.member, logs=frozenset(logs)))
     return replace(plan, commit=commit)

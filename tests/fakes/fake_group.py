@@ -5,7 +5,7 @@ by them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from etl.errors import Owned
@@ -94,4 +94,4 @@ def mark(out: Outside, plan: Plan) -> None:
 
 def void(plan: Plan) -> Plan:
     """Return the plan with a rejected offset commit."""
-    return replace(plan, commit=plan.commit.in_state(CommitState.REJECTED))
+    return plan.with_commit_state(CommitState.REJECTED)

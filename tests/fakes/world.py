@@ -70,10 +70,6 @@ from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, BackfillOutside, Outsi
 _processes = itertools.count(1)
 
 
-def _done(plan: Plan) -> Plan:
-    return replace(plan, commit=plan.commit.in_state(CommitState.DONE))
-
-
 class Crash(BaseException):
     """The driver's process is gone. No EtlError, and nothing that the driver could catch."""
 
@@ -342,7 +338,7 @@ class FakeWorld:
             if refused:
                 self._do("write void", lambda: fake_group.mark(self.outside, fake_group.void(plan)))
                 return refused
-            plan = _done(plan)
+            plan = plan.with_commit_state(CommitState.DONE)
         self._do("mark", lambda: fake_group.mark(self.outside, plan))
         return plan
 
@@ -359,7 +355,7 @@ class FakeWorld:
         )
         if found in (CommitOutcome.TAKEN, CommitOutcome.NOT_TAKEN):
             if found is CommitOutcome.TAKEN:
-                known = _done(plan)
+                known = plan.with_commit_state(CommitState.DONE)
             else:
                 known = fake_group.void(plan)
             self._do("write resolved commits", lambda: fake_group.mark(self.outside, known))

@@ -10,7 +10,8 @@ Rules:
 
 - store: a plan is stored under the next number (create), or replaces the newest stored plan that
   is not in the table, in one transaction with a check that the newest plan and its recorded result
-  are those observed. The table takes each number once.
+  are those observed.
+- number: the table takes each number once.
 - oblige: a stored plan of a backfill obliges nobody. A run replaces it under its number, or leaves
   it where there is nothing to read.
 - forget: what a backfill still has to load is its request minus the loaded offsets, which the
@@ -426,13 +427,11 @@ class Model:
         rows = _rows_of(s.table)
         if len(rows) != len(set(rows)):
             return f"a record is in the table twice: {rows}"
-        before = Committed()
-        where = 0
+        before = _Where(START, 0)
         for plan in s.table:
-            if plan.kind is Kind.RUN and (plan.start, plan.incarnation) != (before.offset, where):
+            if plan.kind is Kind.RUN and (plan.start, plan.incarnation) != before:
                 return f"a run does not begin where the plan before it ended: {plan}"
-            before = Committed(plan.loaded_until)
-            where = plan.incarnation
+            before = _Where(plan.loaded_until, plan.incarnation)
         for driver in s.drivers:
             if driver.step is Step.STORE and _overwrites(driver.plan, s.ledger.committed):
                 return f"a plan would overwrite the offset of another client: {driver.plan}"

@@ -149,9 +149,9 @@ def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_take
     driver: Driver,
 ) -> None:
     plan = driver.plan()
-    stored = with_id(replace(plan, commit=plan.commit.in_state(CommitState.IN_DOUBT)))
-    void = replace(stored, commit=plan.commit.in_state(CommitState.REJECTED))
-    handed_over = replace(stored, commit=plan.commit.in_state(CommitState.DONE))
+    stored = with_id(plan.with_commit_state(CommitState.IN_DOUBT))
+    void = stored.with_commit_state(CommitState.REJECTED)
+    handed_over = stored.with_commit_state(CommitState.DONE)
     driver.ledger.store_plan(stored)
     for known in (void, void, handed_over, handed_over):
         write_mark(driver.ledger, known)

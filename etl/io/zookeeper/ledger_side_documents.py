@@ -225,11 +225,10 @@ class ReservationStore:
         """Return one reservation; None if there is no backfill of that name."""
         ledger = self.ledger_of(name)
         found = ledger.documents.read(ledger.paths.claim)
-        return (
-            Claimed(parse(Reservation, found[0], path=ledger.paths.claim), found[1])
-            if found
-            else None
-        )
+        if found is None:
+            return None
+        payload, version = found
+        return Claimed(parse(Reservation, payload, path=ledger.paths.claim), version)
 
     def begin(self, claim: Reservation, plan: Plan, fence: int | None) -> None:
         """Store a new reservation and its first plan. Raises Owned.

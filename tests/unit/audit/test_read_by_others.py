@@ -116,7 +116,7 @@ def test_holes_of_two_lives_of_a_log_stay_apart() -> None:
 def test_a_plan_is_the_same_before_and_after_its_hand_over_and_another_one_without() -> None:
     commit = PlannedCommit(CommitState.IN_DOUBT, member=SHARE)
     plan = with_id(plain_plan(positions={A: 9}, commit=commit))
-    done = replace(plan, commit=commit.in_state(CommitState.DONE))
+    done = plan.with_commit_state(CommitState.DONE)
     assert plan_id(done) == plan.id != plan_id(replace(plan, commit=commit.after_append))
     assert [parse_plan(render_plan(one), path="") for one in (plan, done)] == [plan, done]
 
@@ -131,5 +131,5 @@ def test_a_handed_over_plan_moves_the_offsets_of_its_share_when_it_is_stored_and
     )
     assert (plan.offsets_to_commit, plan.offsets_to_move) == ((), (A,))
     for state in (CommitState.IN_DOUBT, CommitState.DONE):
-        handed = replace(plan, commit=plan.commit.in_state(state))
+        handed = plan.with_commit_state(state)
         assert (handed.offsets_to_commit, handed.offsets_to_move) == ((A,), ())

@@ -575,7 +575,7 @@ def test_a_command_reports_the_known_state_of_a_stored_plans_commit(
     plan = outside.newest_plan()
     assert plan
     with pytest.raises(NeedsDecision, match=why):
-        reject_replacing(replace(plan, commit=plan.commit.in_state(state)))
+        reject_replacing(plan.with_commit_state(state))
 
 
 def test_a_log_truncated_below_others_reads_is_not_read_by_both_at_any_group_offset() -> None:

@@ -513,7 +513,7 @@ def test_the_document_of_a_plan_contains_the_state_of_its_commit_and_its_id_does
     (stored,), marked = left_behind_by, outside.newest_plan()
     assert stored is not None and marked is not None
     assert stored.commit.state is CommitState.IN_DOUBT
-    assert replace(stored, commit=stored.commit.in_state(CommitState.DONE)) == marked
+    assert stored.with_commit_state(CommitState.DONE) == marked
 
 
 @pytest.mark.parametrize("instance_id", [None, "static"])

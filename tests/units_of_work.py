@@ -18,7 +18,7 @@ LONGEST = (
     *(
         f"tests/system/test_{name}.py"
         for name in (
-            "typed_pages",
+            "pages",
             "backfills",
             "replays",
             "set_offsets",

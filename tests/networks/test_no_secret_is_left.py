@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from etl.cli.app import app
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
 from tests.networks.secured_zookeeper import USERS, variable_of
-from tests.pages import COMMAND
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.networks
@@ -201,7 +202,7 @@ _ASK_NO_BROKER = {  # in this state: the backfill is complete, and each row is c
 def test_the_commands_of_this_test_are_all_that_take_a_conf() -> None:
     assert set(COMMANDS) == {
         name
-        for name, command in leaves(COMMAND)
+        for name, command in leaves(typer.main.get_command(app))
         if any(one.name == "conf" for one in command.params)
     }
 

@@ -17,7 +17,7 @@ from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java_and_jars import delta_jars
 from etl.testkit.spark_launch import StandaloneSpark, submit_environment
 from tests.conftest import TopicFactory
-from tests.pages import lines
+from tests.pages import command_lines
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "CLUSTER.md"
@@ -53,7 +53,7 @@ def test_the_page_is_typed_from_the_zip_to_a_table_that_a_cluster_wrote(
         CONF.format(topic=name, zookeeper=cluster.zookeeper_connect)
     )
     package, by_job, by_file = (
-        next(one.text for one in lines(PAGE) if all(word in one.text for word in words))
+        next(line for line in command_lines(PAGE) if all(word in line for word in words))
         for words in (
             ["etl package"],
             ["--master MASTER", "dist/etl_job.py"],

@@ -23,7 +23,7 @@ from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java_and_jars import cache_folder, java_environment
 from etl.testkit.spark_launch import StandaloneSpark
 from tests.conftest import TopicFactory
-from tests.pages import lines
+from tests.pages import command_lines
 
 ROOT = Path(__file__).parents[2]
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -147,7 +147,7 @@ class Place:
 
 def of_the_page() -> list[str]:
     """The lines of docs/INSTALL.md about a wheel."""
-    return [one.text for one in lines(ROOT / "docs" / "INSTALL.md") if one.section == "A wheel"]
+    return command_lines(ROOT / "docs" / "INSTALL.md", "A wheel")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,4 @@
-"""Every command that a page or a message names is one of ours, with the options that it has, and
-whole where it names its conf.
-"""
+"""Does each command that a page, a message or a docstring names exist, with its options?"""
 
 from __future__ import annotations
 
@@ -16,32 +14,39 @@ import pytest
 import typer
 
 from etl.cli.app import app
+from tests.pages import PAGES, ROOT, command_lines, place
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted((ROOT / "etl").rglob("*.py"))
 COMMAND: Any = typer.main.get_command(app)
-DOORS = "|".join(COMMAND.commands)
+FIRST_WORDS = "|".join(COMMAND.commands)
 CONFS = ("CONF", "conf/clicks.yaml")
+_REASON = re.compile(rf"(?<![`.\w/-])etl ((?:{FIRST_WORDS}) [^`;]*?--reason \.\.\.)")
 
 
-def place(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+# ------------------------------------------------------------------------------ what is written
 
 
 def named_in(text: str) -> Iterator[str]:
-    """Commands between backticks, in lines of their own, and in a sentence up to the reason that
-    each ends with.
+    """Return the words after `etl`: of commands between backticks, and in a sentence up to the
+    reason at their end.
     """
     one_line = re.sub(r"\s+", " ", text)
     yield from re.findall(r"`etl ([a-z][^`|\\]*)", one_line)
-    yield from re.findall(rf"^ {{4}}etl ((?:{DOORS})\b[^`]*?)(?: {{3,}}.*)?$", text, re.MULTILINE)
-    yield from re.findall(rf"(?<![`.\w/-])etl ((?:{DOORS}) [^`;]*?--reason \.\.\.)", one_line)
+    yield from _REASON.findall(one_line)
+
+
+def on_page(page: Path) -> Iterator[str]:
+    """Return the words after `etl` of each command on a page."""
+    for line in command_lines(page):
+        found = re.match(r"(?:\.venv/bin/)?etl ([^|>&]*)", line)
+        if found:
+            yield found[1]
+    yield from named_in(page.read_text())
 
 
 @functools.cache
 def messages(path: Path) -> tuple[str, ...]:
-    """The texts in a module; placeholders are replaced by `1`, which is valid for any argument."""
+    """Return the texts in a module; a placeholder becomes `1`, which is valid for any argument."""
     return tuple(_texts(tuple(ast.walk(ast.parse(path.read_text())))))
 
 
@@ -58,98 +63,144 @@ def _texts(nodes: Sequence[ast.AST]) -> Iterator[str]:
             yield node.value
 
 
-def is_option(word: str) -> bool:
-    """`-1h` and `-10000` are values."""
-    return re.match(r"--?[A-Za-z]", word) is not None
+def named_in_code() -> set[tuple[str, str]]:
+    """Return (module, words after `etl`) of all messages and docstrings."""
+    named = set()
+    for module in MODULES:
+        for text in messages(module):
+            named |= {(place(module), command) for command in named_in(text)}
+    return named
 
 
-def wrong_with(command: str) -> str | None:
-    """Return why the words after `etl` are not a command; None if they are one."""
-    whole = re.sub(
-        r"(--\w+) \.\.\.", r"\1 something", re.sub(r"\b1--", "--", command)
-    )  # an optional part may precede an option
-    words = shlex.split(whole.replace("LOG...", "LOG"))
-    found, is_cut = COMMAND, "..." in words
+# --------------------------------------------------------------------------------- what exists
+
+
+def fault_of(command: str) -> str | None:
+    """Return what is wrong with the words after `etl`; None if nothing is.
+
+    `...` stands for further words. With a conf as first argument all required arguments and options
+    must be there, unless the words contain `...`.
+    """
+    text = re.sub(r"\b1--", "--", command)  # an optional part may precede an option
+    text = re.sub(r"(--\w+) \.\.\.", r"\1 something", text)
+    words = shlex.split(text)
+    is_abridged = "..." in words
+    words = [word for word in words if word not in ("...", "--help")]
+
+    found = COMMAND
     while words and hasattr(found, "commands"):
-        if words[0] not in found.commands and hasattr(found, "default_command"):
-            found = found.commands[found.default_command]
-            break
         name = words.pop(0)
         if name not in found.commands:
-            return None if name == "..." else f"there is no {name}"
+            return f"there is no {name}"
         found = found.commands[name]
-    options = {
-        flag: one
-        for one in found.params
-        if one.param_type_name == "option"
-        for flag in (*one.opts, *one.secondary_opts)
-    }
-    takes = [one for one in found.params if one.param_type_name == "argument"]
-    given, result = list[str](), set[str]()
-    words = [word for word in words if word not in ("...", "--help")]
+
+    options, arguments = _parameters(found)
+    values = []
+    given = set()
     while words:
         word = words.pop(0)
-        if word.startswith("-"):
-            if word not in options:
-                return f"it has no {word}"
-            result.add(options[word].name)
-            if not options[word].is_flag and (not words or is_option(words.pop(0))):
-                return f"{word} takes something"
+        if not word.startswith("-"):
+            values.append(word)
+            continue
+        if word not in options:
+            return f"it has no {word}"
+        given.add(options[word].name)
+        if options[word].is_flag:
+            continue
+        if not words or re.match(r"--?[A-Za-z]", words.pop(0)):  # `-1h` is a value
+            return f"{word} needs a value"
+
+    if len(values) > len(arguments):
+        return f"{values[len(arguments) :]} is more than it takes"
+    if is_abridged or not values or values[0] not in CONFS:
+        return None
+    missing = [argument.name for argument in arguments[len(values) :] if argument.required]
+    missing += [
+        option.name for option in options.values() if option.required and option.name not in given
+    ]
+    return f"it lacks {missing}" if missing else None
+
+
+def _parameters(command: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return the options by flag, and the arguments."""
+    options = {}
+    arguments = []
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            arguments.append(parameter)
         else:
-            given.append(word)
-    if len(given) > len(takes) and all(one.nargs == 1 for one in takes):
-        return f"{given[len(takes) :]} is more than it takes"
-    if given[:1] and given[0] in CONFS and not is_cut:
-        needed = [one.name for one in takes[len(given) :] if one.required] + [
-            one.name for one in options.values() if one.required and one.name not in result
-        ]
-        return f"it lacks {needed}" if needed else None
-    return None
+            for flag in (*parameter.opts, *parameter.secondary_opts):
+                options[flag] = parameter
+    return options, arguments
 
 
 @pytest.mark.parametrize("page", PAGES, ids=place)
-def test_a_command_that_a_page_names_is_one_of_ours(page: Path) -> None:
-    found = {
-        command: wrong for command in named_in(page.read_text()) if (wrong := wrong_with(command))
-    }
-    assert found == {}
+def test_each_command_on_a_page_exists(page: Path) -> None:
+    faults = {command: fault_of(command) for command in on_page(page)}
+    assert {command: fault for command, fault in faults.items() if fault} == {}
 
 
-def test_a_command_that_a_message_or_a_docstring_names_is_one_of_ours() -> None:
-    named = {
-        (place(module), command)
-        for module in MODULES
-        for text in messages(module)
-        for command in named_in(text)
-    }
-    assert named and {one: wrong for one in named if (wrong := wrong_with(one[1]))} == {}
+def test_each_command_in_a_message_or_docstring_exists() -> None:
+    named = named_in_code()
+    faults = {(module, command): fault_of(command) for module, command in named}
+    assert named
+    assert {one: fault for one, fault in faults.items() if fault} == {}
 
 
 @pytest.mark.parametrize(
-    ("command", "wrong"),
+    ("command", "fault"),
     [
         ("plans forget CONF", "there is no forget"),
         ("verify CONF --fail-on-loss", "it has no --fail-on-loss"),
         ("verify CONF 3", "is more than it takes"),
         ("table accept-changes CONF 3", "it lacks ['reason']"),
         ("plans supersede CONF --reason ...", "it lacks ['number']"),
-        ("records show CONF -p clicks:3 --from", "--from takes something"),
+        ("records show CONF -p clicks:3 --from", "--from needs a value"),
     ],
 )
-def test_an_unknown_command_would_be_found(command: str, wrong: str) -> None:
-    assert wrong in (wrong_with(command) or "")
+def test_an_unknown_command_is_found(command: str, fault: str) -> None:
+    assert fault in (fault_of(command) or "")
 
 
 def test_commands_are_found_on_pages_and_in_messages() -> None:
-    on_pages = {command for page in PAGES for command in named_in(page.read_text())}
-    in_messages = {
-        command for module in MODULES for text in messages(module) for command in named_in(text)
-    }
-    assert {
-        "pipelines inherit CONF --predecessor GROUP/PIPELINE --reason ...",
-        "offsets show CONF --json",
-    } <= in_messages | on_pages
-    assert (
-        "table accept-changes CONF VERSION --reason ..." in on_pages
-        and "plans supersede CONF 1 --reason ..." in in_messages
-    )
+    on_pages = {command for page in PAGES for command in on_page(page)}
+    in_messages = {command for _, command in named_in_code()}
+    assert "doctor conf/clicks.yaml" in on_pages
+    assert "plans supersede CONF 1 --reason ..." in in_messages
+
+
+# ------------------------------------------------------------------------- files for deployment
+
+
+@pytest.mark.parametrize("name", ["crontab", "etl-run", "etl@.service"])
+def test_each_command_of_a_file_for_deployment_exists(name: str) -> None:
+    text = (ROOT / "deploy" / name).read_text()
+    commands = re.findall(rf"\betl ((?:{FIRST_WORDS})\b[^`>&\n]*)", text)
+    assert commands
+    assert [command for command in commands if fault_of(command)] == []
+
+
+# -------------------------------------------------------------------------------- other programs
+
+
+def targets_of_make() -> set[str]:
+    """Return the targets of the Makefile."""
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=place)
+def test_each_target_of_make_on_a_page_exists(page: Path) -> None:
+    lines = "\n".join(command_lines(page))
+    named = re.findall(r"^make ([a-z][a-z-]*)", lines, re.MULTILINE)
+    named += re.findall(r"`make ([a-z][a-z-]*)", page.read_text())
+    assert sorted(set(named) - targets_of_make()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=place)
+def test_each_module_of_ours_that_a_page_runs_exists(page: Path) -> None:
+    missing = []
+    for name in re.findall(r"python -m ((?:etl|tests)[\w.]*\w)", page.read_text()):
+        path = ROOT / name.replace(".", "/")
+        if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists()):
+            missing.append(name)
+    assert missing == []

@@ -1,4 +1,4 @@
-"""Names in docstrings and docs exist: modules, symbols, settings, files and tests."""
+"""Does what docstrings and pages name exist: modules, symbols, settings, files, tests and links?"""
 
 from __future__ import annotations
 
@@ -14,24 +14,14 @@ import yaml
 from pydantic import BaseModel
 
 from etl.settings.sections import Settings
+from tests.pages import PAGES, ROOT, place
 
-ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "etl").rglob("*.py"))
 CODE = [*MODULES, *sorted((ROOT / "jobs").glob("*.py"))]
-DOCS = [
-    ROOT / "README.md",
-    *sorted((ROOT / "airflow_dags").glob("*.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
-DESIGN = ROOT / "docs" / "DESIGN.md"
 THEIRS = ("spark.", "kafka.", "delta.", "etl.zip")
 """So begin names of Spark, Kafka and Delta; folders of ours that are called so are named from
 `edges.` or `generations.` on.
 """
-
-
-def place(path: Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 def dotted(path: Path) -> str:
@@ -178,7 +168,7 @@ def test_a_snake_case_name_in_a_docstring_is_one_of_the_code() -> None:
     )  # that one is a function of Spark's SQL
 
 
-@pytest.mark.parametrize("page", DOCS, ids=place)
+@pytest.mark.parametrize("page", PAGES, ids=place)
 def test_a_file_that_a_page_names_is_there(page: Path) -> None:
     """Except `NAME`, a placeholder for a future file."""
     found = re.findall(
@@ -187,7 +177,7 @@ def test_a_file_that_a_page_names_is_there(page: Path) -> None:
     assert sorted(path for path in found if "NAME" not in path and not (ROOT / path).exists()) == []
 
 
-@pytest.mark.parametrize("page", DOCS, ids=place)
+@pytest.mark.parametrize("page", PAGES, ids=place)
 def test_a_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
     names = names_in(text) | {
@@ -224,35 +214,17 @@ def test_the_conf_that_has_every_key_has_each_of_them() -> None:
     )
 
 
-def section(title: str) -> str:
-    """The text under a title of the map, up to the next title."""
-    return DESIGN.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+@functools.cache
+def names_of_tests() -> frozenset[str]:
+    """Return the functions and files of all tests."""
+    names = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        names.add(path.stem)
+        names.update(re.findall(r"^ *def (test_\w+)\(", path.read_text(), re.MULTILINE))
+    return frozenset(names)
 
 
-def test_the_map_names_no_module_in_a_row_that_is_not_there() -> None:
-    floors = re.findall(r"^\| `(etl/[^`]*?/)` \| (.*) \|$", section("The floors"), re.MULTILINE)
-    named = {
-        (folder, name) for folder, owns in floors for name in re.findall(r"`([a-z_0-9]+)`", owns)
-    }
-    there = {path.stem for path in MODULES}
-    assert (
-        named
-        and sorted(
-            f"{folder}{name}"
-            for folder, name in named
-            if name not in there and name not in spelled()
-        )
-        == []
-    )
-
-
-def test_each_test_that_the_map_names_is_there() -> None:
-    defined = re.compile(r"^ *def (test_\w+)\(", re.MULTILINE)
-    tests = {
-        name
-        for path in (ROOT / "tests").rglob("*.py")
-        for name in defined.findall(path.read_text())
-    }
-    files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
-    named = set(re.findall(r"\btest_[a-z0-9_]+", DESIGN.read_text()))
-    assert named and sorted(named - tests - files) == []
+@pytest.mark.parametrize("page", PAGES, ids=place)
+def test_a_test_that_a_page_names_exists(page: Path) -> None:
+    named = set(re.findall(r"\btest_[a-z0-9_]+", page.read_text()))
+    assert sorted(named - names_of_tests()) == []

@@ -78,7 +78,7 @@ test-airflow-slow: setup ## a whole Airflow 3.3: a schedule, a backfill over it,
 airflow-demo: setup ## a whole Airflow 3.3 in your browser, with the DAGs of this project on an embedded broker; Ctrl-C ends it
 	@$(BIN)/python -m tests.on_airflow --airflow 3.3 --demo
 
-chaos: setup ## the tests marked long, then the crash matrix on real processes, into docs/CRASHES.md and the pages of the two other writers; CHAOS="--rows 1,2,13" for some rows of it
+chaos: setup ## the tests marked long, then the crash matrix on real processes with each writer, into docs/proof/crashes.md; hours; CHAOS="--rows 1,2,13" for some rows of it
 	@$(BIN)/python -m pytest -m long
 	@for writer in spark arrow processes; do $(BIN)/python -m tests.chaos --writer $$writer $(CHAOS) || failed=1; done; test -z "$$failed"
 
@@ -90,8 +90,8 @@ fuzz: setup ## random examples for every law, then coverage-guided bytes into ev
 soak: setup ## the real run killed 60 times at random moments, 40 minutes; SOAK=--fast: thousands of kills a minute without Spark
 	@$(BIN)/python -m tests.soak $(SOAK)
 
-bench: setup ## runs beside Spark's Kafka source and others, memory, growth, small runs, planning, into docs/BENCHMARK.md: 25 minutes; BENCH="--workloads 1kB-lz4" for some of it
-	@$(BIN)/python -m tests.bench --to docs $(BENCH)
+bench: setup ## speed of runs compared with Spark's Kafka source and others, memory, growth, small runs, planning, into docs/proof/speed.md: 25 minutes; BENCH="--workloads 1kB-lz4" for some of it
+	@$(BIN)/python -m tests.bench --to docs/proof $(BENCH)
 
 bench-quick: setup ## the most telling part of that, in three minutes, into build/bench
 	@$(BIN)/python -m tests.bench --quick $(BENCH)

@@ -1,4 +1,4 @@
-"""`make bench`: runs compared with Spark's own Kafka source and with others, into BENCHMARK.md and
+"""`make bench`: runs compared with Spark's own Kafka source and with others. Writes speed.md and
 benchmark.json.
 
 `python -m tests.bench [--quick] [--workloads 100B-none,1kB-lz4] [--kinds arrow,spark-delta]

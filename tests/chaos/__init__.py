@@ -1,3 +1,3 @@
-"""The crash matrix: `python -m tests.chaos` plays it and writes docs/CRASHES.md; `make test` plays
-its short form.
+"""The crash matrix: `python -m tests.chaos` plays it and writes docs/proof/crashes.md; `make test`
+plays its short form.
 """

@@ -1,8 +1,8 @@
-"""Play the crash matrix and write docs/CRASHES.md, the page of another writer, or
-docs/CRASHES_ON_STORES.md.
+"""Play the crash matrix and write docs/proof/crashes.md, or docs/proof/stores.md for tables in a
+store.
 
 `python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer arrow|processes]
-[--write-to FOLDER] [--store moto|versitygw|azurite|minidfs]`
+[--write-to FOLDER] [--store moto|versitygw|azurite|minidfs] [--render]`
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     request = parser.parse_args(arguments)
     published, cases = _published(request.write_to, request.writer, request.store)
     published.write()  # new cases may exist since, and it lists those that were not played
+    if request.render:
+        return 0
     chosen = [case for case in cases if not request.rows or case.row in request.rows]
     chosen = [case for case in chosen if any(name in case.name for name in request.name or [""])]
     chosen = [case for case in chosen if not (request.unplayed and published.is_whole(case))]
@@ -144,8 +146,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write-to",
         type=Path,
-        default=ROOT / "docs",
-        help="the folder of the page (default: docs)",
+        default=ROOT / "docs" / "proof",
+        help="the folder of the page and of the results (default: docs/proof)",
+    )
+    parser.add_argument(
+        "--render", action="store_true", help="play nothing: write the page from the results"
     )
     return parser
 

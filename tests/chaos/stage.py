@@ -61,7 +61,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """How a case went, as docs/CRASHES.md shows it."""
+    """The result of a case, as the results in docs/proof have it."""
 
     after: str
     """What the table held after the crash."""

@@ -1,4 +1,4 @@
-"""The writers of a case's rows: their settings, and the page of each."""
+"""The writers of a case's rows: their settings, and the file with the results of each."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FOUR_TASKS = {"spark": {"spark.master": "local[4,4]"}}
 class Writes:
     """One way of writing; the whole matrix is played with each."""
 
-    page: str
-    """Its page in docs, without the extension; the figures have the same name in lower case."""
-    said: str
-    """The sentence of the page's head."""
+    results: str
+    """The file in docs/proof with the result of each case."""
+    title: str
+    """The column of the page."""
     settings: Mapping[str, Any]
     """Of each case's conf."""
     tasks: int
@@ -38,24 +38,22 @@ class Writes:
 
 WRITES: Mapping[str, Writes] = {
     "spark": Writes(
-        "CRASHES",
-        "Spark writes the rows (`table.writer: spark`).",
+        "crashes.json",
+        "Spark",
         {"table": {"writer": "spark"}},
         4,
         {"transform": TRANSFORM, **_FOUR_TASKS},
     ),
     "arrow": Writes(
-        "CRASHES_ARROW",
-        "Spark's tasks write the files (`table.writer: auto`), but where a case says that "
-        "Spark writes them.",
+        "crashes_arrow.json",
+        "Arrow, Spark's tasks",
         {"table": {"writer": "auto"}},
         4,
         {**_FOUR_TASKS, "transform": {"record_batch": ARROW_TRANSFORM}},
     ),
     "processes": Writes(
-        "CRASHES_WITHOUT_SPARK",
-        "Worker processes write the files, without Spark (`limits.local_below_bytes`), but "
-        "where a case says otherwise.",
+        "crashes_without_spark.json",
+        "Arrow, no Spark",
         {"table": {"writer": "auto"}, "limits": {"local_below_bytes": 1 << 30}},
         cores(),
         {"transform": {"record_batch": ARROW_TRANSFORM}},

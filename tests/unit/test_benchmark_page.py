@@ -15,7 +15,7 @@ from tests.bench.whole.drain import next_offset
 from tests.bench.whole.page import rendered
 from tests.bench.whole.records import Clicks
 
-DOCS = Path(__file__).parents[2] / "docs"
+PROOF = Path(__file__).parents[2] / "docs" / "proof"
 ABOUT: dict[str, Any] = {
     "commands": ["python -m tests.bench --quick"],
     "measured_at": "2026-01-02 03:04 UTC",
@@ -179,7 +179,7 @@ def test_a_repeated_measurement_replaces_the_old_one_and_the_rest_stays(
 def test_tasks_read_through_tls_at_least_half_as_fast_as_pythons_own_ssl_moves_bytes() -> None:
     results = [
         one
-        for one in json.loads((DOCS / KEPT).read_text())["results"]
+        for one in json.loads((PROOF / KEPT).read_text())["results"]
         if one["part"] == "encrypted" and one["is_encrypted"]
     ]
     speeds = {
@@ -192,7 +192,7 @@ def test_tasks_read_through_tls_at_least_half_as_fast_as_pythons_own_ssl_moves_b
 
 
 def test_the_page_in_docs_is_what_its_results_render() -> None:
-    assert (DOCS / PAGE).read_text() == rendered(json.loads((DOCS / KEPT).read_text()))
+    assert (PROOF / PAGE).read_text() == rendered(json.loads((PROOF / KEPT).read_text()))
 
 
 @pytest.mark.parametrize("size", [100, 1000])

@@ -19,7 +19,7 @@ from etl.testkit.brokers import DEFAULT_VERSION
 from etl.testkit.java_and_jars import find_java, spark_jars
 from tests.bench.whole.page import rendered
 
-PAGE, KEPT = "BENCHMARK.md", "benchmark.json"
+PAGE, KEPT = "speed.md", "benchmark.json"
 _PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numpy", "numba", "confluent-kafka")
 
 

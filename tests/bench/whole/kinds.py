@@ -10,7 +10,7 @@ SESSION: Mapping[str, str] = {
     "dataframe": "`etl run`, `writer: spark`",
     "without-spark": "`etl run`, without Spark",
     "spark-noop": "Spark's Kafka source -> nothing",
-    "reader": "our data source -> nothing",
+    "reader": "`offset_ranges` data source -> nothing",
 }
 """Those of one Spark session."""
 RUNS = ("arrow", "dataframe", "without-spark")

@@ -20,47 +20,51 @@ from tests.bench.whole.figures import (
 from tests.bench.whole.kinds import KINDS
 
 _RECORDS = """
-## How it grows with records
+## Growth with records
 
-The same in turn with more and more records of one topic ({workload}): seconds to the commit, and millions of records a second.
+More and more records of one topic ({workload}): seconds to the commit, and million records per
+second.
 
 """
 _CORES = """
-## How it grows with cores
+## Growth with cores
 
-The same with one core for Spark's tasks (`local[1]`) and with two, a new session each ({workload}, {records:,} records). The JVM's own
-threads and the broker have both cores of the machine in either case.
+One core for Spark's tasks (`local[1]`) and two, each in a new session ({workload}, {records:,}
+records). The JVM's own threads and the broker have both cores of the machine in both cases.
 
 """
 _MEMORY = """
-## Memory
+## Memory, {workload}
 
-The most resident memory (VmHWM of /proc) of one run in new processes, {workload}, in MB: of the JVM, of the driver's Python, and of the
-largest other Python process below it, a worker. Pages that processes share count for each. Settings are the defaults, and so is Spark's
-(`spark.driver.memory` 1 GiB). *a worker, 20 times fewer* is the same of a range that is 20 times shorter.
+Peak resident memory (VmHWM) of one run in new processes, in MB: the JVM, the driver's Python, and
+the largest Python worker. Shared pages count for each process. All settings are defaults
+(`spark.driver.memory` 1 GiB). *A worker, 20 times fewer*: the same with a range that is 20 times
+shorter.
 
 """
 _SMALL = """
 ## Small runs
 
-From the start of a process to its exit, each a cold process of its own: 10,000 new records, beside a program that does nothing but append
-10,000 ready rows to a Delta table by Spark (`PYTHONPATH=. python tests/bench/small_runs.py`).
+Seconds from the start of a new process to its exit, with 10,000 new records. For comparison: a
+program that only appends 10,000 ready rows to a Delta table with Spark
+(`PYTHONPATH=. python tests/bench/small_runs.py`).
 
 """
 _PLANNING = """
 ## Planning and committing
 
-A real ZooKeeper, and brokers of another process that answer real bytes and hold no records, one for each hundred partitions. `first`: no
-log has a position yet; `next`: each has one and 100 new records. Planning is from the first question until the plan is stored;
-committing moves all offsets. Fetching and appending are left out (`tests/bench/planning.py`).
+A real ZooKeeper, and simulated brokers in another process that answer with real bytes and hold no
+records, one per hundred partitions. `first`: no partition has an offset yet. `next`: each has one,
+and 100 new records. *Planning* ends when the plan is stored; *committing* commits all offsets.
+Fetching and appending are not included (`tests/bench/planning.py`).
 
 """
 _ENCRYPTED = """
-## Through TLS
+## TLS
 
-One connection to a process of its own that has its answers ready, plain and through TLS 1.3 in turn: a socket and `recv_into` and nothing
-else (Python's own `ssl`), answers to fetches as a task takes them, and rows as Arrow batches (`tests/bench/encrypted.py`). CPU is of the
-process that reads.
+One connection to a process that has its answers ready, without and with TLS 1.3: bytes (a socket
+and `recv_into`, with Python's `ssl`), answers to fetches as a task reads them, and rows as Arrow
+batches (`tests/bench/encrypted.py`). CPU is that of the reading process.
 
 """
 
@@ -95,7 +99,7 @@ def _cores(results: Sequence[Result]) -> Iterator[str]:
     if not results:
         return
     yield _CORES.format(workload=results[0]["workload"], records=results[0]["records"])
-    yield head("", "one: s", "M records/s", "two: s", "M records/s", "faster by")
+    yield head("", "1 core: s", "M records/s", "2 cores: s", "M records/s", "speedup")
     for kind in KINDS:
         one, two = _of(results, kind=kind, cores=1), _of(results, kind=kind, cores=2)
         if one or two:
@@ -113,9 +117,7 @@ def _memory(results: Sequence[Result]) -> Iterator[str]:
     results = _well(results)
     for workload in dict.fromkeys(one["workload"] for one in results):
         yield _MEMORY.format(workload=workload)
-        yield head(
-            "", "records", "JVM", "driver", "a worker", "a worker, 20 times fewer", "more by"
-        )
+        yield head("", "records", "JVM", "driver", "a worker", "a worker, 20 times fewer", "growth")
         for kind in KINDS:
             own = sorted(
                 _of(results, workload=workload, kind=kind), key=lambda one: int(one["records"])
@@ -142,7 +144,7 @@ def _more(own: Sequence[Result]) -> str:
 def _small(results: Sequence[Result]) -> Iterator[str]:
     results = _well(results)
     yield _SMALL
-    yield head("", "seconds", "of the bare process")
+    yield head("", "seconds", "relative to the first")
     bare = [one for one in results if one["is_bare"]]
     for kind in dict.fromkeys(one["kind"] for one in (*bare, *results)):
         own = _of(results, kind=kind)
@@ -182,7 +184,12 @@ def _encrypted(results: Sequence[Result]) -> Iterator[str]:
     results, speed = _well(results), itemgetter("mib_s")
     yield _ENCRYPTED
     yield head(
-        "", "plain: MiB/s", "CPU s per GiB", "TLS: MiB/s", "CPU s per GiB", "of Python's own ssl"
+        "",
+        "plain: MiB/s",
+        "CPU s per GiB",
+        "TLS: MiB/s",
+        "CPU s per GiB",
+        "relative to Python's ssl",
     )
     bare = _of(results, kind="bytes", is_encrypted=True)
     for kind in dict.fromkeys(one["kind"] for one in results):

@@ -406,7 +406,7 @@ def _log_store_class(scheme: str, conf: Mapping[str, str]) -> str | None:
 
 
 def _untested_store(name: str, scheme: str, untested: str, log_store: str | None) -> Line:
-    to_do = "Run `etl verify` after the first runs (docs/STORES.md)"
+    to_do = "Run `etl verify` after the first runs (docs/guides/networks-and-stores.md)"
     if log_store:
         return advice(name, f"{untested}; by {log_store}", to_do)
     if scheme in _CREATES_IF_ABSENT:

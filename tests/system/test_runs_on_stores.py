@@ -165,7 +165,7 @@ def refused_by_name(result: CommandResult, way: FaultyWay) -> None:
         "The store ignores If-None-Match",
         "two writers could replace each other's commit",
         str(way.port),
-        "docs/STORES.md",
+        "docs/guides/networks-and-stores.md",
     )
 
 

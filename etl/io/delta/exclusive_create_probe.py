@@ -42,12 +42,12 @@ _FAULTS: Mapping[StoreKind | None, str] = {
 _STORE_CHECK = (
     "Check the release and the settings of the store, and of each proxy before it: a put with "
     "`If-None-Match: *` must fail if the name exists. Otherwise move the table to another store "
-    "(docs/STORES.md). Nothing was written; `etl doctor` probes again"
+    "(docs/guides/networks-and-stores.md). Nothing was written; `etl doctor` probes again"
 )
 _MOUNT_CHECK = (
     "Check the mount's type and options: the table needs hard links, as ext4, xfs and NFS have "
-    "them. Otherwise move the table to another file system (docs/STORES.md). Nothing was written; "
-    "`etl doctor` probes again"
+    "them. Otherwise move the table to another file system (docs/guides/networks-and-stores.md). "
+    "Nothing was written; `etl doctor` probes again"
 )
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _UNSAFE_RENAME = "MOUNT_ALLOW_UNSAFE_RENAME"

@@ -342,7 +342,7 @@ def test_text_that_is_no_whole_reference_is_none(text: str) -> None:
     assert parse_reference(text) is None
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "SECURITY.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "networks-and-stores.md").read_text()
 CONFS = [
     yaml.safe_load(text)
     for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -355,13 +355,16 @@ def test_a_conf_of_the_page_can_be_copied(copied: dict[str, Any]) -> None:
     if "source" in copied:
         way_in = settings.source.way_in
         assert way_in.protocol.is_encrypted and (way_in.login or way_in.tls.cert_file)
-    else:
+    elif "zookeeper" in copied:
         access = settings.zookeeper.access
         assert access.tls and access.auth and access.acl is Acl.CREATOR
+    else:
+        assert settings.table.name or settings.table.store.keys_set
 
 
 def test_the_page_has_a_conf_of_each_kind() -> None:
-    assert len(CONFS) == 3
+    sections = [next(iter(copied)) for copied in CONFS]
+    assert sections == ["source", "source", "zookeeper", "table", "table"]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,5 @@ def test_each_environment_has_its_page_with_its_tests_and_a_link_from_the_first_
     for page in PAGES:
         text = page.read_text()
         assert (
-            "**Run here**: " in text
-            and "**Not run here**: " in text
-            and f"({page.name})" in contents
+            "**Tested**: " in text and "**Not tested**: " in text and f"({page.name})" in contents
         ), page.name

@@ -320,7 +320,11 @@ def reject_other_rows(written: Sequence[Written]) -> None:
 
 
 def reject_lost_files(root: str, files: Sequence[DataFile]) -> None:
-    """Raise TableUnreachable unless each file exists with the size that its task wrote."""
+    """Raise TableUnreachable unless each file exists with the size that its task wrote.
+
+    Of a new table: if its directory is removed between this check and the commit, delta-rs creates
+    it again, and version 0 names files that do not exist. Readers and `etl verify` report that.
+    """
     paths = [file.path for file in files]
     sizes = table_folder(root).sizes(paths)
     for file, size in zip(files, sizes, strict=True):

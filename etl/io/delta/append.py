@@ -528,7 +528,7 @@ def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
 class Destination:
     """The table that a plan is appended to, and its pipeline.
 
-    The fields have the meaning of the parameters of `table_state.read_table`.
+    The fields have the meaning of the parameters of `loaded_plans.read_table`.
     """
 
     path: str
@@ -560,8 +560,9 @@ class Writer(Protocol):
     ) -> None:
         """Make one commit with the rows, `metadata` and the transaction (`to.app_id`, number).
 
-        Without a table, create it. `table` is the object that was read and does not contain the
-        plan's number. Can raise any exception: the state of the table decides.
+        Without a table, create it, and fail if another writer created one meanwhile. `table` is the
+        object that was read and does not contain the plan's number. Can raise any exception: the
+        state of the table decides.
         """
 
 

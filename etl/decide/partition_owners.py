@@ -13,7 +13,7 @@ members (member_offsets.py). Original consumers know neither plans nor commits (
     an owner                       on_owned: wait            wait once, observe again, then Owned
     an owner                       on_owned: skip            leave the partition out; its
                                                              loaded-until offset does not change
-    an owner of a stored plan's    skip, unowned             Owned: a stored plan is executed whole
+    an owner of a stored plan's    on_owned: skip            Owned: a stored plan is executed whole
     a driver of this pipeline      any                       none: the driver lock decides
     other members                  mode: join                their partitions are left to them
     members of the group of this   mode: join, fail          Owned: they do not share the assignment

@@ -257,7 +257,7 @@ def _write_environment(to: Path) -> Path:
     installed = Path(etl.__file__).parent
     action = (
         "Create an environment for it: python -m venv, "
-        "then pip install 'offset-range-etl[package]' from a wheel (docs/INSTALL.md)"
+        "then pip install 'offset-range-etl[package]' from a wheel (docs/guides/schedule.md)"
     )
     if sys.prefix == sys.base_prefix:
         raise SettingsError(

@@ -546,9 +546,7 @@ class Pipeline(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_restored)
     @rule(place=st.integers(0, 3))
     def restore_zookeeper(self, place: int) -> None:
-        """An older copy of ZooKeeper takes its place; all runs are ended first, as docs/RUNNING.md
-        demands.
-        """
+        """Restore an older copy of ZooKeeper. All runs end first, as docs/guides/exit-5.md demands."""
         self.copies = self.copies[: place + 1]
         self._kill_sleepers()
         restore_znodes(self.outside, self.copies[-1])

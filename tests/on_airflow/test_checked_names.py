@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import shlex
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 
 from etl.errors import SettingsError
 from tests.on_airflow.home import CONF, DAGS, ROOT
+from tests.pages import command_lines, programs
 
 failures: list[Any] = []
 
@@ -52,11 +52,11 @@ def test_a_missing_pool_of_a_dag_is_reported_with_the_command_that_creates_it(
 def test_the_commands_of_the_page_create_missing_objects_and_find_existing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/AIRFLOW.md, "Install", and its program; the DAG folder is that of a page's reader, with
-    the project's DAG files alone.
+    """The commands and the program of docs/guides/schedule.md, "Airflow", with the project's DAG
+    files.
     """
-    page = (ROOT / "docs" / "AIRFLOW.md").read_text()
-    [program] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    page = ROOT / "docs" / "guides" / "schedule.md"
+    [program] = programs(page)
     for file in (ROOT / "airflow_dags").glob("*.py"):
         if (
             file.stem != "ingest"
@@ -66,9 +66,7 @@ def test_the_commands_of_the_page_create_missing_objects_and_find_existing_ones(
         program.replace("/srv/conf", str(CONF)).replace(', pool="clicks"', "")
     )
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-    add, check = re.findall(
-        r"^    ((?:airflow connections add|python -m etl\.airflow check) .*)$", page, re.MULTILINE
-    )
+    add, check = command_lines(page, "Airflow")[-2:]
     words = {"airflow": [sys.executable, "-m", "airflow"], "python": [sys.executable]}
     results = []
     for line in (check, add, check):

@@ -24,6 +24,7 @@ from tests.conftest import TopicFactory
 from tests.pages import PAGES, ROOT, code_blocks, command_lines, place, programs
 
 RECORDS = 80
+README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"
 
 
@@ -95,6 +96,13 @@ def count_rows() -> int:
     return int(table.to_pyarrow_table(columns=["offset"]).num_rows)
 
 
+def test_the_commands_of_readme_load_and_verify_a_topic(reader: Reader) -> None:
+    for command in command_lines(README):
+        if command.startswith("etl "):
+            reader.type(command)
+    assert count_rows() == RECORDS
+
+
 def test_the_tutorial_loads_a_topic_and_verifies_the_table(reader: Reader) -> None:
     commands = [line for line in command_lines(TUTORIAL) if line.startswith("etl ")]
     results = {command: reader.type(command) for command in commands}
@@ -106,7 +114,7 @@ def test_the_tutorial_loads_a_topic_and_verifies_the_table(reader: Reader) -> No
 
 
 def test_a_pipeline_continues_at_the_end_of_a_job_with_sparks_kafka_source(reader: Reader) -> None:
-    page = ROOT / "docs" / "HOWTO.md"
+    page = ROOT / "docs" / "WHEN.md"
     for step in steps(page, "Move from Spark's Kafka source"):
         if step.startswith("etl "):
             reader.type(step)

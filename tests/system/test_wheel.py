@@ -146,8 +146,8 @@ class Place:
 
 
 def of_the_page() -> list[str]:
-    """The lines of docs/INSTALL.md about a wheel."""
-    return command_lines(ROOT / "docs" / "INSTALL.md", "A wheel")
+    """The commands of docs/guides/schedule.md, "Install"."""
+    return command_lines(ROOT / "docs/guides/schedule.md", "Install")
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def first_conf(etl: str, cluster: EmbeddedCluster, topic: str, folder: Path) -> 
 def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
     installed: Place, cluster: EmbeddedCluster, filled: str
 ) -> None:
-    """By the steps of docs/INSTALL.md: Delta's jars, a first conf, the doctor and a run; then its
+    """By the steps of docs/guides/schedule.md: Delta's jars, a first conf, the doctor and a run; then its
     proof.
     """
     installed.type("/opt/venv/bin/python -m etl.testkit")
@@ -223,7 +223,7 @@ def test_the_environment_is_packed_and_reads_on_bare_workers_by_the_printed_comm
     )
     installed.type(
         "pip install 'offset-range-etl[package]'"
-    )  # as in docs/CLUSTER.md: the installation uses no package index
+    )  # as in docs/guides/schedule.md: the installation uses no package index
     first_conf(etl, cluster, filled, tmp_path)
     made = json.loads(
         ran([etl, "package", "--include-dependencies", "--json"], tmp_path, **CACHE).stdout

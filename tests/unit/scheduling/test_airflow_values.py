@@ -170,7 +170,7 @@ def test_the_jars_that_a_job_is_submitted_with_are_those_of_the_installed_delta(
 
     spark = ".".join(version("pyspark").split(".")[:2])
     assert DELTA == f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
-    assert DELTA in (ROOT / "README.md").read_text()
+    assert DELTA in (ROOT / "docs/guides/schedule.md").read_text()
 
 
 def test_a_command_runs_in_the_environment_and_its_document_is_returned(

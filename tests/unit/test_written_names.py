@@ -19,9 +19,7 @@ from tests.pages import PAGES, ROOT, place
 MODULES = sorted((ROOT / "etl").rglob("*.py"))
 CODE = [*MODULES, *sorted((ROOT / "jobs").glob("*.py"))]
 THEIRS = ("spark.", "kafka.", "delta.", "etl.zip")
-"""So begin names of Spark, Kafka and Delta; folders of ours that are called so are named from
-`edges.` or `generations.` on.
-"""
+"""Names of Spark, Kafka and Delta begin like this, and are not checked."""
 
 
 def dotted(path: Path) -> str:
@@ -29,7 +27,7 @@ def dotted(path: Path) -> str:
 
 
 class Written(NamedTuple):
-    """What tests ask of one file of code."""
+    """Names and texts of one source file."""
 
     symbols: dict[str, set[str]]
     """What the module defines or imports, and what each of its classes does."""
@@ -228,3 +226,25 @@ def names_of_tests() -> frozenset[str]:
 def test_a_test_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"\btest_[a-z0-9_]+", page.read_text()))
     assert sorted(named - names_of_tests()) == []
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    anchors = set()
+    for heading in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading.lower())
+        anchors.add(words.replace(" ", "-"))
+    return anchors
+
+
+@pytest.mark.parametrize("page", PAGES, ids=place)
+def test_a_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    assert broken == []

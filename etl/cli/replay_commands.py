@@ -148,11 +148,8 @@ def backfills_delete(
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
-    """Delete a backfill; loaded rows stay. Offsets that it has not loaded, or whose rows are gone,
-    are free for others.
-    """
+    """Delete the request of a backfill. Loaded rows stay, and the name is free."""
     from etl.cli.screens import show_sentence
     from etl.commands.backfill import delete_backfill, show_backfill
 
@@ -160,23 +157,12 @@ def backfills_delete(
     found = show_backfill(settings, name)
     effect = (
         f"Backfill {name} ({found['request']}): {found['loaded']:,} of {found['offsets']:,} "
-        f"offsets "
-        f"are loaded and stay, {found['left']:,} are released"
+        f"offsets are loaded and stay, {found['left']:,} are not loaded"
     )
-    if found["state"] in ("whole", "given up"):
-        # a second deletion of a backfill that loads no more
-        effect += ", and those of which the table has no row"
     if not approve([effect], dry_run=dry_run, yes=yes, as_json=as_json):
         return
-    report, sentence = delete_backfill(
-        settings, name, reason, run_context(quiet=quiet, as_json=as_json)
-    )
-    show(
-        as_json,
-        {**report.as_json(), "message": sentence},
-        lambda: show_sentence(sentence),
-        is_done=True,
-    )
+    deleted = delete_backfill(settings, name, reason)
+    show(as_json, deleted.document, lambda: show_sentence(deleted.summary), is_done=True)
 
 
 def _confirm_backfill(
@@ -203,7 +189,7 @@ def _confirm_backfill(
             shown = {"dry_run": True, **document}
             show(as_json, shown, lambda: show_backfills([document]))
         return not dry_run
-    loads_anything = bool(preview.beginning.claim.stretches)
+    loads_anything = bool(preview.backfill.intervals)
     if not dry_run and not is_attended(as_json=as_json):
         if loads_anything:
             raise SettingsError(

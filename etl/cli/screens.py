@@ -235,7 +235,7 @@ def show_backfill_preview(preview: BackfillPreview) -> None:
 
 
 def show_backfills(documents: Sequence[Mapping[str, Any]]) -> None:
-    """Print the backfills, a line each; then active drivers and reasons of deleted ones."""
+    """Print the backfills, a line each; then active drivers."""
     rows = []
     for backfill in documents:
         row = (
@@ -251,17 +251,16 @@ def show_backfills(documents: Sequence[Mapping[str, Any]]) -> None:
         rows.append(row)
     table(("name", "state", "loaded", "of", "left", "done in", "plan", "request"), rows)
     for backfill in documents:
-        for field in ("driver", "reason"):
-            if backfill[field]:
-                sentence = f"{backfill['name']}: {backfill['state']}, {backfill[field]}"
-                screen.print(sentence, markup=False)
+        if backfill["driver"]:
+            sentence = f"{backfill['name']}: {backfill['state']}, {backfill['driver']}"
+            screen.print(sentence, markup=False)
 
 
 def show_backfill_whole(document: Mapping[str, Any]) -> None:
     """Print one backfill, its interval of each partition, and its plans."""
     show_backfills([document])
     intervals = []
-    for interval in document["stretches"]:
+    for interval in document["intervals"]:
         bounds = (interval["from"], interval["until"], interval["left"])
         intervals.append((interval["topic"], key_of_row(interval), *bounds))
     table(("topic", "partition", "from", "until", "left"), intervals)

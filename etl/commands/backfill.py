@@ -2,8 +2,8 @@
 
 A backfill loads offsets that the pipeline never loaded, in bounded plans, after showing them.
 
-Lives here: the commands `etl backfills run`, `list`, `show` and `delete`, and the checks that other
-commands make of a pipeline's backfills. Listing sends no request to brokers.
+Lives here: the commands `etl backfills run`, `list`, `show` and `delete`. Listing sends no request
+to brokers.
 Not here: the plans of a backfill (etl/decide/backfill.py), and their execution
 (etl/run/backfill.py).
 """
@@ -12,42 +12,47 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from etl.commands.replay import parse_bound
+from etl.commands.operator_decisions import DecisionResult
+from etl.commands.replay import parse_bound, step_after_stored_plan
 from etl.commands.run import reported
-from etl.decide.backfill import BackfillRequest
-from etl.decide.reconcile import LOAD_GIVEN_UP
-from etl.decide.replay import Bound
-from etl.decide.reservations import reject_table_without_backfill
-from etl.decide.tasks import cost_of
-from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
-from etl.io.delta.table_shape import open_table
-from etl.io.spark.session import translating_spark_errors
-from etl.io.zookeeper.ledger import DriverLock, PlanLedger
-from etl.io.zookeeper.ledger_side_documents import ReservationStore
-from etl.model.partitions import BrokerPartition, parse_named
-from etl.model.plans import CommitResult, Plan
-from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
-from etl.reader.options import SEE_SUPERSEDE
-from etl.report.describe import counted, describe_also_loaded, format_time
-from etl.report.lag import describe_paused_but_loaded
-from etl.report.run_progress import Doing, Stopwatch
-from etl.report.run_report import Report, loaded_before, progress_of_backfill
-from etl.run.backfill import (
-    Beginning,
-    abandon,
-    backfill,
-    estimate_backfill,
+from etl.decide.backfill import (
+    BackfillRequest,
+    Intervals,
+    count_offsets,
     left_of,
     reject_other_request,
 )
+from etl.decide.next_step import repaired
+from etl.decide.offsets import starts_of
+from etl.decide.replay import Bound
+from etl.decide.set_offsets import with_all_partitions
+from etl.decide.tasks import cost_of
+from etl.errors import SettingsError
+from etl.io.zookeeper.ledger import DriverLock, PlanLedger
+from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_all_loaded_intervals
+from etl.ledger.registrations import DriverNode
+from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.plans import CommitResult, Plan
+from etl.model.snapshot import Backfill, LoadedIntervals, RebuildFromTable
+from etl.report.describe import counted, describe_also_loaded, format_time
+from etl.report.lag import describe_paused_but_loaded
+from etl.report.run_progress import Doing, Stopwatch
+from etl.report.run_report import Report, progress_of_backfill
+from etl.run.backfill import (
+    Beginning,
+    backfill,
+    begin,
+    describe_nothing_missing,
+    loaded_in_table,
+)
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
+from etl.run.replay import settled_state
 from etl.run.service_interfaces import ALONE, RunContext, Services
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
@@ -65,7 +70,7 @@ def parse_backfill_request(
     selected = tuple(sorted(set(map(parse_named, partitions)), key=str))
     start = parse_bound(from_, key="--from")
     end = parse_bound(until, key="--until")
-    # the reservation stores this text, and a second command compares it: it must not change
+    # the ledger stores this text, and a second command compares it: it must not change
     text = f"from {_bound_text(from_, start)} until {_bound_text(until, end)}"
     if selected:
         text = f"{text} of {', '.join(map(str, selected))}"
@@ -102,11 +107,16 @@ class BackfillPreview:
     """The limit of offsets per plan; None: there is none."""
 
     @property
+    def backfill(self) -> Backfill:
+        """Return its request."""
+        return self.beginning.backfill
+
+    @property
     def estimated_bytes(self) -> int:
         """Return the number of bytes to fetch, by the record sizes that brokers report."""
         sizes = self.beginning.snapshot.bytes_per_offset
         costs = []
-        for log, intervals in self.beginning.claim.stretches.items():
+        for log, intervals in self.backfill.intervals.items():
             for start, until in intervals:
                 costs.append((until - start) * cost_of(log, sizes))
         return round(sum(costs))
@@ -118,44 +128,43 @@ class BackfillPreview:
         if self.plan_bytes:
             plans = max(plans, math.ceil(self.estimated_bytes / self.plan_bytes))
         if self.plan_records:
-            plans = max(plans, math.ceil(self.beginning.claim.offsets / self.plan_records))
+            plans = max(plans, math.ceil(self.backfill.offsets / self.plan_records))
         return plans
 
     @property
     def summary(self) -> str:
         """Summarize the backfill in one sentence."""
-        claim = self.beginning.claim
-        if not claim.stretches:
-            return f"Backfill {claim.name}: nothing is missing, all of it is loaded or reserved"
-        unit = next(log.unit for log in claim.stretches)
-        partitions = counted(len(claim.stretches), "partition")
+        requested = self.backfill
+        if not requested.intervals:
+            return describe_nothing_missing(requested.name)
+        unit = next(log.unit for log in requested.intervals)
+        partitions = counted(len(requested.intervals), "partition")
         return (
-            f"Backfill {claim.name} loads {counted(claim.offsets, unit)} of {partitions} into "
-            f"{self.table}, in about {counted(self.plans, 'plan')}"
+            f"Backfill {requested.name} loads {counted(requested.offsets, unit)} of {partitions} "
+            f"into {self.table}, in about {counted(self.plans, 'plan')}"
         )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return notes for the operator who confirms."""
-        stretches = self.beginning.claim.stretches
         return (
             *describe_also_loaded(self.beginning.read_by_others),
-            *describe_paused_but_loaded(stretches, self.beginning.snapshot.pauses),
+            *describe_paused_but_loaded(self.backfill.intervals, self.beginning.snapshot.pauses),
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return the document of a dry run."""
-        claim = self.beginning.claim
+        requested = self.backfill
         loads = []
-        for log, intervals in sorted(claim.stretches.items()):
+        for log, intervals in sorted(requested.intervals.items()):
             for start, until in intervals:
                 loads.append({**log.place, "from": start, "until": until})
         return {
             "message": self.summary,
             "notes": list(self.notes),
-            "name": claim.name,
-            "request": claim.asked,
-            "offsets": claim.offsets,
+            "name": requested.name,
+            "request": requested.request,
+            "offsets": requested.offsets,
             "estimated_bytes": self.estimated_bytes,
             "estimated_plans": self.plans,
             "loads": loads,
@@ -171,17 +180,40 @@ def preview_backfill(
     """
     own = settings_of_backfill(settings, name)
     watch = Stopwatch()
-    opened = open_services(settings, run_context, phases=watch)
-    with run_context.progress(watch.doing), opened as live:
-        started = live.claims.store.read_one(name)
+    opened = open_services(own, run_context, phases=watch)
+    with run_context.progress(watch.doing), opened as services:
+        started = services.read_backfill(name)
         if started:
-            reject_other_request(started.claim, request)
+            reject_other_request(started, request.asked)
             return None
-        beginning = estimate_backfill(live, settings, own, request)
+        beginning = _beginning(services, own, name, request)
         limits = own.limits
         return BackfillPreview(
             beginning, settings.table.path, limits.max_bytes_per_plan, limits.max_records_per_plan
         )
+
+
+def _beginning(
+    services: Services, settings: Settings, name: str, request: BackfillRequest
+) -> Beginning:
+    """Return what the backfill would begin with, after a stored plan of a run."""
+    observed = services.observe(request.offsets_of)
+    step, stored = step_after_stored_plan(observed, settings)
+    state, _ = settled_state(step)
+    if isinstance(step.state, RebuildFromTable):
+        raise SettingsError(
+            "ZooKeeper does not know the pipeline's newest plan, which the table holds",
+            action="Run `etl run CONF`, which restores it; then run this command again",
+        )
+    snapshot = with_all_partitions(repaired(step.snapshot, step.repair))
+    loaded = loaded_in_table(services, observed)
+    positions = None
+    if stored:
+        # A run may replace the stored plan by another one, but not from another start.
+        positions = starts_of(stored)
+    # the snapshot of today's pauses
+    snapshot = replace(snapshot, pauses=observed.pauses)
+    return begin(services, name, request, state, snapshot, loaded, positions)
 
 
 def run_backfill(
@@ -205,9 +237,16 @@ def run_backfill(
 
     def load(services: LiveServices, report: Report) -> None:
         reports.append(report)
-        live = LiveServices(settings, services.zookeeper, run_context, report.run_id)
-        with _suggest_backfill_commands(name, lambda: services.claim() is not None):
-            backfill(around(services), live, own, settings, report, request)
+        has_begun = False
+
+        @contextlib.contextmanager
+        def turn() -> Iterator[None]:
+            nonlocal has_begun
+            with services.driving(report.run_id, backfill=name, has_begun=has_begun):
+                has_begun = True
+                yield
+
+        backfill(around(services), own, report, name, request, turn)
 
     def progress(doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
         def of_the_backfill() -> Doing:
@@ -217,61 +256,23 @@ def run_backfill(
 
         return run_context.progress(of_the_backfill)
 
-    return reported(own, replace(run_context, progress=progress), load, conf=conf)
+    return reported(own, replace(run_context, progress=progress), load, conf=conf, takes_turns=True)
 
 
-def delete_backfill(
-    settings: Settings, name: str, reason: str, run_context: RunContext = ALONE
-) -> tuple[Report, str]:
-    """Delete the backfill; return the report and a sentence on what stays in the table.
+def delete_backfill(settings: Settings, name: str, reason: str) -> DecisionResult:
+    """Delete the backfill's request; what it loaded stays in the table, and its name is free.
 
-    Raises the errors of `etl.run.backfill`.
+    A driver that loads it ends after its present plan. Raises SettingsError if there is none.
     """
-    own = settings_of_backfill(settings, name)
-    sentences = list[str]()
-
-    def delete(services: LiveServices, report: Report) -> None:
-        kept = abandon(services, own, report, reason)
-        unit = next((log.unit for log in kept.stretches), "offset")
-        sentences.append(
-            f"Backfill {name} is given up: {counted(kept.offsets, unit)} of it are in the table "
-            "and stay reserved; the rest is released"
-        )
-
-    with translating_spark_errors():
-        report = reported(own, run_context, delete)
-    return report, sentences[-1]
-
-
-_SUPERSEDE = "plans supersede"
-
-
-@contextlib.contextmanager
-def _suggest_backfill_commands(name: str, is_started: Callable[[], bool]) -> Iterator[None]:
-    """Context manager: the actions of errors name commands of the backfill, not of the pipeline."""
-    try:
-        yield
-    except (NeedsDecision, DataLoss, LedgersDisagree, SettingsError) as error:
-        if (not isinstance(error, SettingsError) or _SUPERSEDE in error.action) and is_started():
-            error.action = _action_for_backfill(error, name)
-        raise
-
-
-def _action_for_backfill(error: EtlError, name: str) -> str:
-    """Return the action of an error with `etl backfills delete` for commands of the pipeline."""
-    command = f"`etl backfills delete CONF {name} --reason ...`: it keeps what it loaded"
-    if isinstance(error, SettingsError):
-        # the first part applies to a backfill, too; the rest names `etl plans supersede`
-        first_part = re.split(r"[;.] [Oo]r (?:give|replace)", error.action)[0]
-        return f"{first_part}. Or delete the backfill with {command}"
-    action = error.action.removesuffix(f". {SEE_SUPERSEDE}").removesuffix(f". {LOAD_GIVEN_UP}")
-    names_pipeline_command = _SUPERSEDE in action or "topics accept-changes" in action
-    if not action or names_pipeline_command:
-        # those commands are for the pipeline, not for its backfill
-        return f"Delete the backfill with {command}"
-    if "backfills delete" in action or "--only-unloaded" in action:
-        return action
-    return f"{action}. Or delete the backfill with {command}"
+    found = show_backfill(settings, name)
+    with open_services(settings, ALONE) as services:
+        services.backfills.delete(name)
+    sentence = (
+        f"Backfill {name} is deleted: {reason}. {found['loaded']:,} of its {found['offsets']:,} "
+        "offsets are in the table and stay there; its name is free"
+    )
+    document = {"message": sentence, "reason": reason, "backfill": found}
+    return DecisionResult(sentence, document)
 
 
 # -- listing
@@ -288,20 +289,21 @@ class State(str, Enum):
     STOPPED = "stopped"
     """Unfinished, and no driver is active: `etl backfills run` resumes it."""
     WHOLE = "whole"
-    CLOSING = "being given up"
-    GIVEN_UP = "given up"
 
 
 def list_backfills(settings: Settings) -> list[dict[str, Any]]:
     """Return the pipeline's backfills by name, with state, request and progress."""
-    with open_services(settings, ALONE) as live:
-        return backfills_of_pipeline(live.ledger)
+    with open_services(settings, ALONE) as services:
+        return backfills_of_pipeline(services.ledger)
 
 
 def backfills_of_pipeline(ledger: PlanLedger) -> list[dict[str, Any]]:
     """Return the pipeline's backfills by its ledger, like `list_backfills`."""
-    reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
-    return [_backfill_json(ledger, reservations, claim) for claim in reservations.read()]
+    requested = BackfillStore(ledger).read_all()
+    if not requested:
+        return []
+    seen = _Seen.of(ledger)
+    return [_backfill_json(one, seen) for one in requested]
 
 
 def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
@@ -309,35 +311,68 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
 
     Raises SettingsError if there is no backfill of that name.
     """
-    with open_services(settings, ALONE) as live:
-        reservations = live.claims.store
-        found = reservations.read_one(name)
+    with open_services(settings, ALONE) as services:
+        found = services.backfills.read(name)
         if found is None:
             raise SettingsError(
                 "There is no backfill of this name",
                 key="NAME",
                 action="Check with `etl backfills list CONF`",
             )
-        ledger = reservations.ledger_of(name)
+        seen = _Seen.of(services.ledger)
+    plans = []
+    for plan, record in seen.plans_of(name):
+        plans.append(_plan_json(plan, record))
+    return {
+        **_backfill_json(found, seen),
+        "intervals": _intervals_json(found, seen.left_of(found)),
+        "plans": plans,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the ledger and the driver lock show of a pipeline's backfills."""
+
+    plans: Sequence[tuple[Plan, CommitResult | None]]
+    """The stored plans, ascending, each with its recorded result."""
+    loaded: LoadedIntervals
+    positions: Mapping[BrokerPartition, int]
+    drivers: Sequence[DriverNode]
+
+    @classmethod
+    def of(cls, ledger: PlanLedger) -> _Seen:
+        """Read them."""
+        drivers = DriverLock(ledger.zookeeper, ledger.paths.group, ledger.pipeline).drivers()
         plans = []
-        stored = []
         for plan in ledger.read_plans():
-            record = ledger.read_record_of(plan)
-            stored.append((plan, record is not None))
-            plans.append(_plan_json(plan, record))
-        return {
-            **_backfill_json(live.ledger, reservations, found.claim),
-            "stretches": _intervals_json(found.claim, _left(found.claim, stored)),
-            "plans": plans,
-        }
+            plans.append((plan, ledger.read_record_of(plan)))
+        positions: Mapping[BrokerPartition, int] = {}
+        if plans:
+            newest, record = plans[-1]
+            positions = newest.positions if record else starts_of(newest)
+        return cls(plans, read_all_loaded_intervals(ledger), positions, drivers)
+
+    def left_of(self, requested: Backfill) -> Intervals:
+        """Return the offsets that a backfill still has to load."""
+        return left_of(requested, self.loaded, self.positions)
+
+    def plans_of(self, name: str) -> list[tuple[Plan, CommitResult | None]]:
+        """Return the kept plans of a backfill."""
+        return [(plan, record) for plan, record in self.plans if plan.backfill == name]
+
+    def driver_of(self, name: str) -> DriverNode | None:
+        """Return the driver that loads a backfill, or waits for its turn."""
+        for driver in self.drivers:
+            if driver.backfill == name:
+                return driver
+        return None
 
 
-def _intervals_json(
-    claim: Reservation, left: Mapping[BrokerPartition, Sequence[tuple[int, int]]]
-) -> list[dict[str, Any]]:
-    """Return the reserved intervals with the number of offsets that are left of each."""
+def _intervals_json(requested: Backfill, left: Intervals) -> list[dict[str, Any]]:
+    """Return the requested intervals with the number of offsets that are left of each."""
     intervals = []
-    for log, of_log in sorted(claim.stretches.items()):
+    for log, of_log in sorted(requested.intervals.items()):
         for start, until in of_log:
             offsets_left = 0
             for left_start, left_until in left.get(log, ()):
@@ -347,7 +382,7 @@ def _intervals_json(
                     **log.place,
                     "from": start,
                     "until": until,
-                    "incarnation": claim.incarnation_of(log),
+                    "incarnation": requested.incarnation_of(log),
                     "left": offsets_left,
                 }
             )
@@ -371,42 +406,41 @@ def _plan_json(plan: Plan, record: CommitResult | None) -> dict[str, Any]:
     }
 
 
-def _backfill_json(
-    pipeline_ledger: PlanLedger, reservations: ReservationStore, claim: Reservation
-) -> dict[str, Any]:
+def _backfill_json(requested: Backfill, seen: _Seen) -> dict[str, Any]:
     """Return one backfill in the document of `etl backfills list`."""
-    ledger = reservations.ledger_of(claim.name)
-    stored = _stored_plans(ledger)
-    lock = DriverLock(pipeline_ledger.zookeeper, pipeline_ledger.paths.group, ledger.pipeline)
-    driver = lock.driver()
-    left = 0
-    for intervals in _left(claim, stored).values():
-        left += sum(until - start for start, until in intervals)
-    plans = [plan for plan, _ in stored]
-    pace = pace_of(claim, plans)
+    driver = seen.driver_of(requested.name)
+    left = count_offsets(seen.left_of(requested))
+    lost = count_offsets(requested.lost)
+    plans = [plan for plan, record in seen.plans_of(requested.name) if record]
+    pace = pace_of(plans)
     seconds_left = None
     if pace and left:
         seconds_left = left / pace
     newest_plan = None
-    if stored:
-        newest_plan = stored[-1][0].number
+    if plans:
+        newest_plan = plans[-1].number
+    state = State.WHOLE
+    if driver:
+        state = State.AT_WORK
+    elif left:
+        state = State.STOPPED
     return {
-        "name": claim.name,
-        "state": _state(claim, left, is_driven=driver is not None).value,
-        "request": claim.asked,
-        "begun_at": format_time(claim.made_at_ms),
-        "offsets": claim.offsets,
-        "loaded": claim.offsets - left,
+        "name": requested.name,
+        "state": state.value,
+        "request": requested.request,
+        "begun_at": format_time(requested.created_at_ms),
+        "offsets": requested.offsets,
+        "loaded": requested.offsets - left - lost,
+        "lost": lost,
         "left": left,
         "newest_plan": newest_plan,
         "driver": str(driver) if driver else None,
         "offsets_per_second": pace,
         "seconds_left": seconds_left,
-        "reason": claim.reason,
     }
 
 
-def pace_of(claim: Reservation, plans: Sequence[Plan]) -> float | None:
+def pace_of(plans: Sequence[Plan]) -> float | None:
     """Return the offsets per second between the last plans; None if fewer than two have a time."""
     last = plans[-_PACE_PLANS:]
     if len(last) < 2:
@@ -414,83 +448,7 @@ def pace_of(claim: Reservation, plans: Sequence[Plan]) -> float | None:
     elapsed_ms = last[-1].origin.created_at_ms - last[0].origin.created_at_ms
     if elapsed_ms <= 0:
         return None
-    offsets = loaded_before(claim, last[-1]) - loaded_before(claim, last[0])
+    offsets = 0
+    for plan in last[:-1]:
+        offsets += sum(r.size for r in plan.ranges)
     return offsets * 1000 / elapsed_ms or None
-
-
-def _stored_plans(ledger: PlanLedger) -> list[tuple[Plan, bool]]:
-    """Return the plans, and whether each has a recorded result."""
-    return [(plan, ledger.read_record_of(plan) is not None) for plan in ledger.read_plans()]
-
-
-def _left(
-    claim: Reservation, stored: Sequence[tuple[Plan, bool]]
-) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    """Return the offsets still to load per partition; empty for a deleted backfill."""
-    if claim.state is ReservationState.GIVEN_UP:
-        return {}
-    return left_of(claim, stored)
-
-
-def _state(claim: Reservation, left: int, *, is_driven: bool) -> State:
-    if claim.state is ReservationState.GIVEN_UP:
-        return State.GIVEN_UP
-    if is_driven:
-        return State.AT_WORK
-    if claim.state is ReservationState.CLOSING:
-        return State.CLOSING
-    if left:
-        return State.STOPPED
-    return State.WHOLE
-
-
-# -- checks for other commands
-
-
-def unloaded_by_backfill(
-    ledger: PlanLedger,
-) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
-    """Return what each backfill of a pipeline still has to load, by name."""
-    reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
-    unloaded = {}
-    for claim in reservations.read():
-        stored = _stored_plans(reservations.ledger_of(claim.name))
-        unloaded[claim.name] = _left(claim, stored)
-    return unloaded
-
-
-def reject_unfinished(ledger: PlanLedger) -> None:
-    """Raise NeedsDecision if a backfill of the pipeline may still load.
-
-    The pipeline is then neither retired nor inherited from.
-    """
-    for backfill_json in backfills_of_pipeline(ledger):
-        state = backfill_json["state"]
-        if state not in (State.WHOLE.value, State.GIVEN_UP.value):
-            name = backfill_json["name"]
-            raise NeedsDecision(
-                f"Backfill {name} of that pipeline is {state}, and may still load rows after the "
-                "pipeline is retired",
-                action=f"With that pipeline's conf, run `etl backfills run CONF {name}` or "
-                f"`etl backfills delete CONF {name} --reason ...`. Then run this command again",
-            )
-
-
-def reject_table_without_backfills(
-    ledger: PlanLedger, app_id: str, table: Table, path: str
-) -> None:
-    """Raise LedgersDisagree if the table lacks what a backfill loaded into it, deleted or not.
-
-    A run does not check this: it duplicates nothing, and misses nothing of its own.
-
-    app_id   that of the pipeline
-    """
-    reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
-    for claim in reservations.read():
-        # before the table: that may then have a newer plan, but no older one
-        backfill_ledger = reservations.ledger_of(claim.name).read_ledger()
-        opened = open_table(path)
-        in_table = None
-        if opened:
-            in_table = opened.transaction_version(backfill_pipeline(app_id, claim.name))
-        reject_table_without_backfill(claim.name, backfill_ledger, table, in_table or 0)

@@ -69,6 +69,7 @@ from etl.model.snapshot import (
     RebuildFromTable,
     Replay,
     Snapshot,
+    StoredBackfill,
     Supersede,
     UpToDate,
 )
@@ -108,15 +109,12 @@ def check_backfills(name: str, findings: Findings) -> Iterator[Line]:
                 f"or `etl backfills delete CONF {called} --reason ...` to give it up"
             )
             yield advice(name, found, to_do)
-        elif current == State.CLOSING.value:
-            to_do = f"Run `etl backfills delete CONF {called} --reason ...` to finish closing it"
-            yield advice(name, found, to_do)
         elif current == State.AT_WORK.value:
             yield ok(name, found)
         else:
             finished += 1
     if finished:
-        yield ok(name, f"{finished:,} are complete or given up; the rows that they loaded stay")
+        yield ok(name, f"{finished:,} are complete; the rows that they loaded stay")
 
 
 # -- the ledger against the table
@@ -214,6 +212,13 @@ def describe_state(name: str, found: PipelineState) -> Line:
         number = found.plan.number
         return ok(
             name, f"plan {number} cannot be finished, the next run replaces it: {found.reason}"
+        )
+    if isinstance(found, StoredBackfill):
+        number = found.plan.number
+        return ok(
+            name,
+            f"plan {number} of backfill {found.plan.backfill} is stored and not in the table: the "
+            "next plan takes its number, and the backfill loads its offsets later",
         )
     if isinstance(found, RebuildFromTable):
         message = (

@@ -41,7 +41,7 @@ from etl.io.brokers.cluster_requests import Cluster, chosen_topics
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.io.zookeeper.broker_registrations import read_partition_states, read_replicas
 from etl.io.zookeeper.group_offsets import ConsumerGroup
-from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.login_and_acl import describe_identity, id_of
 from etl.io.zookeeper.permissions import (
     ServerAnswer,
@@ -56,7 +56,7 @@ from etl.io.zookeeper.permissions import (
     writers_of,
 )
 from etl.io.zookeeper.session_requests import NODE_MAX_BYTES, ZooKeeper
-from etl.ledger import registrations, znode_paths
+from etl.ledger import znode_paths
 from etl.ledger.znode_paths import PipelinePaths
 from etl.model.partitions import Broker, BrokerPartition, KafkaGroup, Membership, uncounted
 from etl.model.plans import Plan
@@ -579,9 +579,8 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
     """Check for another driver, other consumers and owners, and other pipelines of a topic."""
     settings = findings.settings
     names = set(findings.metadata.topics)
-    stored = findings.zookeeper.read(PipelinePaths(settings.group.id, settings.pipeline).driver)
-    if stored:
-        driver = registrations.parse_driver(stored[0]) or "its driver is unknown"
+    driver = DriverLock(findings.zookeeper, settings.group.id, settings.pipeline).driver()
+    if driver:
         yield ok(name, f"a run of this pipeline is active: {driver}")
     else:
         yield from _other_consumers(name, findings, names)

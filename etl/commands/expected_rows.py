@@ -10,15 +10,13 @@ the plans of all commits up to the version are known; later commits are left out
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etl.audit.compare_rows import (
     AuditedLog,
     Expected,
     replaced_expected,
-    together,
     without_reloaded,
 )
 from etl.decide.loaded_intervals import (
@@ -29,24 +27,16 @@ from etl.decide.loaded_intervals import (
     subtract_intervals,
 )
 from etl.decide.plan import may_be_transformed
-from etl.decide.reconcile import is_of_another_era
-from etl.decide.reservations import intervals_without_released, plan_without_released
-from etl.decide.table_changes import is_accepted, known_in_table
 from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import (
-    Interval,
     Ledger,
     LoadedIntervals,
-    Reservation,
-    ReservationState,
     Table,
 )
 from etl.report.describe import describe_jafka_proof, describe_vanished
 from etl.run.live_services import LiveServices
-from etl.run.service_interfaces import ALONE
-from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 
 _READS_MAX = 3
@@ -277,17 +267,17 @@ def _with_transform(plan: Plan, applied: CommitResult, settings: Settings) -> Co
     return replace(applied, receipts=tuple(receipts))
 
 
-# -- the pipeline and its backfills
+# -- all rows of the pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOfAll:
-    """The rows that the pipeline and its backfills should have loaded."""
+    """The rows that the pipeline should have loaded."""
 
     loaded: tuple[Loaded, ...]
     rows: dict[AuditedLog, Expected]
     losses: dict[AuditedLog, set[Loss]]
-    """Losses, without offsets that were loaded later, also by a backfill."""
+    """Losses, without offsets that were loaded later."""
     notes: tuple[str, ...]
 
 
@@ -298,123 +288,16 @@ def expected_of_all(
     loaded: Sequence[Loaded],
     led: Ancestry,
 ) -> ExpectedOfAll:
-    """Return the expected rows of the pipeline and its backfills. Raises as `expected_rows`."""
+    """Return the expected rows of the pipeline. Raises as `expected_rows`."""
     rows, losses, notes = expected_rows(services, ledgers, table, loaded, led)
-    all_loaded = list(loaded)
-    for reservation in services.claims.store.read():
-        backfill = LiveServices(
-            settings_of_backfill(services.settings, reservation.name),
-            services.zookeeper,
-            ALONE,
-            services.run_id,
-        )
-        of_backfill = read_both_ledgers(backfill)
-        newer = of_backfill.table
-        if newer is None or newer.id != table.id or is_of_another_era(of_backfill.ledger, newer):
-            continue
-        with _naming_backfill(reservation.name):
-            plans, led_there = _plans_of_backfill(backfill, of_backfill, newer, table)
-        if reservation.state is ReservationState.GIVEN_UP:
-            of_backfill, plans, doubtful = _as_claimed(of_backfill, plans, reservation, table)
-            _add_given_up(rows, doubtful)
-        more_rows, more_losses, _ = expected_rows(backfill, of_backfill, newer, plans, led_there)
-        all_loaded += plans
-        for audited, found in more_rows.items():
-            rows[audited] = together(rows.get(audited, Expected()), found)
-        for audited, lost in more_losses.items():
-            losses[audited] = losses.get(audited, set()) | lost
     once = {audited: without_reloaded(found, audited) for audited, found in rows.items()}
-    return ExpectedOfAll(
-        tuple(all_loaded),
-        once,
-        _never_loaded(losses, rows),
-        notes,
-    )
-
-
-def _plans_of_backfill(
-    backfill: LiveServices, ledgers: BothLedgers, newer: Table, table: Table
-) -> tuple[list[Loaded], Ancestry]:
-    """Return the applied plans of a backfill, without commits after the version of `table`.
-
-    `newer`: the same table at the later moment when the backfill's ledger was read.
-    """
-    newest = ledgers.ledger.newest
-    in_table = newer.transaction_version or 0
-    place = backfill.settings.table.place
-    known = 0
-    if not newest or not is_accepted(ledgers.ledger, newest, newer, place):
-        known = known_in_table(ledgers.ledger, newer)
-    plans, led = loaded_plans(
-        backfill, ledgers, replace(newer, transaction_version=max(in_table, known))
-    )
-    kept = []
-    for one in plans:
-        # versions of a given-up commit belong to another history of the table
-        if (
-            one.is_given_up
-            or one.applied.delta_version <= table.version
-            or in_table < one.plan.number <= known
-        ):
-            kept.append(one)
-    return kept, led
-
-
-@contextlib.contextmanager
-def _naming_backfill(name: str) -> Iterator[None]:
-    """Name the backfill in errors about its plans, which only the backfill can finish."""
-    try:
-        yield
-    except LedgersDisagree as error:
-        raise LedgersDisagree(
-            f"Backfill {name}: {error.message}",
-            action=f"Run `etl backfills run CONF {name}`, or delete it with `etl backfills delete`",
-            **error.where,
-        ) from error
-
-
-def _as_claimed(
-    ledgers: BothLedgers,
-    plans: Sequence[Loaded],
-    reservation: Reservation,
-    table: Table,
-) -> tuple[BothLedgers, list[Loaded], dict[AuditedLog, tuple[Interval, ...]]]:
-    """Leave out the offsets that the backfill released because this table has no row of them.
-
-    Another backfill may have loaded them since. The last result: the other offsets of ranges that
-    were released in part, if their rows are not known one by one.
-    """
-    found: list[Loaded] = []
-    doubtful: dict[AuditedLog, tuple[Interval, ...]] = {}
-    for one in plans:
-        if one.applied.table_id != table.id:
-            found.append(one)
-            continue
-        plan, applied, doubtful_of_plan = plan_without_released(one.plan, one.applied, reservation)
-        found.append(replace(one, plan=plan, applied=applied))
-        for log, intervals in doubtful_of_plan.items():
-            audited = AuditedLog(log, reservation.incarnation_of(log))
-            doubtful[audited] = (*doubtful.get(audited, ()), *intervals)
-    if ledgers.coverage.table_id in (None, table.id):
-        ledgers = replace(
-            ledgers, coverage=intervals_without_released(ledgers.coverage, reservation)
-        )
-    return ledgers, found, doubtful
-
-
-def _add_given_up(
-    rows: dict[AuditedLog, Expected], doubtful: Mapping[AuditedLog, tuple[Interval, ...]]
-) -> None:
-    """Add given-up offsets: their rows are neither required nor an error."""
-    for audited, intervals in doubtful.items():
-        known = rows.get(audited, Expected())
-        rows[audited] = replace(known, given_up=(*known.given_up, *intervals))
+    return ExpectedOfAll(tuple(loaded), once, _never_loaded(losses, rows), notes)
 
 
 def _never_loaded(
     losses: Mapping[AuditedLog, set[Loss]], rows: Mapping[AuditedLog, Expected]
 ) -> dict[AuditedLog, set[Loss]]:
-    """Return the losses without offsets that the pipeline or a backfill loaded later."""
+    """Return the losses without offsets that the pipeline loaded later."""
     left: dict[AuditedLog, set[Loss]] = {}
     for audited, lost in losses.items():
         parts = left.setdefault(audited, set())

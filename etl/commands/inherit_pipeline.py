@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
-from etl.commands.backfill import reject_table_without_backfills, reject_unfinished
 from etl.commands.operator_decisions import (
     DecisionResult,
     as_member,
@@ -37,7 +36,6 @@ from etl.decide.inherit_pipeline import (
     state_of_itself,
     taken_over_by,
 )
-from etl.decide.loaded_intervals import with_backfills
 from etl.decide.member_offsets import as_left_to_others
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.partition_owners import (
@@ -55,7 +53,6 @@ from etl.errors import NeedsDecision, SettingsError
 from etl.io.delta.loaded_plans import loaded_by, other_pipelines
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import (
-    ReservationStore,
     read_all_loaded_intervals,
     read_pauses,
     read_pauses_at,
@@ -71,8 +68,9 @@ from etl.model.snapshot import (
     OtherPipeline,
     PipelineState,
     RebuildFromTable,
-    ReservationState,
+    Replay,
     Snapshot,
+    StoredBackfill,
     Table,
     UpToDate,
 )
@@ -148,11 +146,6 @@ def _inherit(
     """
     is_itself = _is_this_pipeline(other.app_id, settings)
     if other_ledger:
-        reject_unfinished(other_ledger)
-        if snapshot.table:
-            reject_table_without_backfills(
-                other_ledger, other.app_id, snapshot.table, settings.table.path
-            )
         committed: Mapping[BrokerPartition, Committed] = {}
         if _is_of_group(other, settings):
             committed = snapshot.committed
@@ -178,6 +171,8 @@ def _inherit(
     snapshot = repaired(snapshot, repair)
     if isinstance(state, RebuildFromTable):
         state = state.state
+    if isinstance(state, StoredBackfill):
+        state = Replay(state.plan)
     is_of_other_era = is_of_another_era(snapshot.ledger, snapshot.table)
 
     readable = _leave_to_other_members(other_ledger, other, snapshot, settings)
@@ -187,7 +182,7 @@ def _inherit(
     predecessor = predecessor_of(other, rows, readable, settings)
     intervals = None
     if other_ledger:
-        intervals = _loaded_by_all(other_ledger, other, snapshot.table)
+        intervals = read_all_loaded_intervals(other_ledger, other.number)
     if state and not is_itself and not isinstance(state, FirstRun):
         _reject_unloaded_gap(services, predecessor, state, snapshot, intervals)
     plan = plan_inheritance(
@@ -223,7 +218,7 @@ def _inherit(
         done = ""
         if to_retire:
             done = f"{name_of(other.app_id)} is retired, and no offset was committed"
-        store_decided(services, plan, state, snapshot.ledger, done=done)
+        store_decided(services, plan, snapshot.ledger, done=done)
 
     given_up = {}
     if is_of_other_era:
@@ -489,29 +484,6 @@ def _rows_until(services: LiveServices) -> Mapping[BrokerPartition, tuple[int, i
             f"older than the table's log. Otherwise {BEGIN_ANEW}",
         )
     return rows_until(services.spark(), services.settings.table.path)
-
-
-def _loaded_by_all(
-    ledger: PlanLedger, other: OtherPipeline, table: Table | None
-) -> LoadedIntervals:
-    """Return what the pipeline and its backfills loaded into this table.
-
-    Of an older copy of the table: what that copy holds. Of a deleted backfill: what it still
-    reserves, because other pipelines may have loaded the ranges that it released.
-    """
-    reservations = ReservationStore(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
-    of_backfills = []
-    for reservation in reservations.read():
-        claim = None
-        if reservation.state is ReservationState.GIVEN_UP:
-            claim = reservation
-        backfill_ledger = reservations.ledger_of(reservation.name)
-        of_backfills.append(read_all_loaded_intervals(backfill_ledger, claim=claim))
-    table_id = ""
-    if table:
-        table_id = table.id
-    of_pipeline = read_all_loaded_intervals(ledger, other.number)
-    return with_backfills(of_pipeline, of_backfills, table_id)
 
 
 def _reject_unloaded_gap(

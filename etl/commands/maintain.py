@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from etl.commands.backfill import reject_table_without_backfills
 from etl.commands.run import new_run_id
 from etl.decide.reconcile import (
     compare,
@@ -123,8 +122,6 @@ def observe_for_maintenance(
     reject_table_that_stops_a_run(ledger, table, settings)
     if table is None:
         raise LookupError("a table that was there is gone a moment later")
-    with naming_table(settings):
-        reject_table_without_backfills(services.ledger, services.app_id, table, settings.table.path)
     return table, [one for one in table.foreign if not one.by]
 
 

@@ -4,8 +4,8 @@ A decision is stored in the ledger with its reason, under the driver lock. The n
 (etl/decide/reconcile.py). Each command returns a `DecisionResult`.
 
 - `accept_table` (`etl table accept-changes`): accept a version of the table. This concerns the
-  newest plan of the pipeline and of each backfill. If no ledger records whether such a plan is in
-  the table, its rows are counted.
+  newest plan of the pipeline. If the ledger does not record whether that plan is in the table, its
+  rows are counted.
 - `supersede` (`etl plans supersede`): replace a stored plan.
 - `accept_partitions` (`etl topics accept-changes`): accept recreated topics and truncated partitions.
 - `refresh_path` (`etl table refresh-path`): store the location that the catalog reports now.
@@ -23,9 +23,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.commands.backfill import unloaded_by_backfill
 from etl.commands.run import new_run_id
 from etl.decide.accept_partitions import AcceptRequest, describe_accepted_partitions, plan_reset
+from etl.decide.backfill import count_offsets, left_of
 from etl.decide.byte_offsets import correct_start_offsets
 from etl.decide.member_offsets import (
     CommitOutcome,
@@ -36,6 +36,7 @@ from etl.decide.member_offsets import (
     with_commit_settled,
 )
 from etl.decide.next_step import plan_superseding, repair_of, repaired
+from etl.decide.offsets import starts_of
 from etl.decide.partition_owners import (
     command_plan,
     foreseen_by_command,
@@ -47,13 +48,12 @@ from etl.decide.partition_owners import (
     reject_unknown_incarnations,
     reject_unrecorded_commit,
 )
+from etl.decide.plan_replacement import in_place_of
 from etl.decide.reconcile import (
-    is_of_another_era,
     naming_table,
     reject_other_ledger,
     where_we_stand,
 )
-from etl.decide.reservations import reject_restart_of_reserved_partition
 from etl.decide.table_changes import acknowledging, app_id_of, is_recorded, is_told, unacknowledged
 from etl.decide.table_rules import KEY, describe_accepted, topics_accepted
 from etl.errors import NeedsDecision, SettingsError
@@ -67,6 +67,7 @@ from etl.model.partitions import (
     MemberAssignment,
     parse_interval,
     parse_named,
+    select_keys,
 )
 from etl.model.plans import CommitResult, CommitState, Loss, LossReason, Plan, RangeResult
 from etl.model.snapshot import (
@@ -78,11 +79,13 @@ from etl.model.snapshot import (
     RebuildFromTable,
     Replay,
     Snapshot,
+    StoredBackfill,
     Supersede,
     Table,
     UpToDate,
 )
 from etl.report.describe import (
+    counted,
     describe_continuation,
     describe_given_up,
     describe_left,
@@ -93,13 +96,12 @@ from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_progress import Stopwatch
 from etl.report.run_report import Report
 from etl.report.verify import foreign_commit_as_json
-from etl.run.ingest import finish_repair
+from etl.run.ingest import finish_repair, store_or_replace
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services, place_table
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.run.spark_on_demand import ask
 from etl.settings.choices import place_of
-from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 
 _log = logging.getLogger(__name__)
@@ -125,9 +127,9 @@ def accept_table(
 
     `none`: accept that there is no table. Changes by other writers up to that version stop no
     further run. If no ledger records whether the newest plan is in that table, its rows are
-    counted: with rows the plan is recorded as done, without rows the next run replaces it. The
-    same is decided for the newest plan of each backfill. Rows of other writers, in topics that are
-    planned for the first time, count as rows of another incarnation.
+    counted: with rows the plan is recorded as done, without rows the next run replaces it. Rows of
+    other writers, in topics that are planned for the first time, count as rows of another
+    incarnation.
 
     Raises SettingsError if the table is at another version, or if there is no plan and nothing to
     accept; LedgersDisagree for a table that another ledger of the same name wrote.
@@ -156,12 +158,7 @@ def accept_table(
         if not dry_run:
             services.note_removals(changes)
             record_found(services, ledger.newest, table, decision)
-        backfills = accepted_with_backfills(
-            services, table, reason=reason, at_ms=at_ms, dry_run=dry_run
-        )
-        acknowledgement = replace(
-            decision.acknowledgement, beside=backfills.decisions, rows_of=topics
-        )
+        acknowledgement = replace(decision.acknowledgement, rows_of=topics)
         if not dry_run:
             services.ledger.acknowledge(acknowledgement)
 
@@ -176,7 +173,6 @@ def accept_table(
         rows = sum(result.rows or 0 for result in decision.found)
         sentence += f"; {rows:,} rows of that plan are in it, "
         sentence += "so it is recorded as done" if rows else "so the next run replaces it"
-    sentence += backfills.sentence
     sentence += describe_accepted(topics)
     changes_document = [foreign_commit_as_json(change) for change in changes]
     return _ruling_on_table(sentence, acknowledgement, changes_document)
@@ -353,63 +349,6 @@ def record_found(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillDecisions:
-    """The decisions for the backfills, by name."""
-
-    decisions: dict[str, Acknowledgement]
-    undecided: dict[str, str]
-    """Backfills without a decision, because the rows of their plans cannot be counted, and why."""
-
-    @property
-    def sentence(self) -> str:
-        """The undecided backfills, as the end of a sentence; empty if there are none."""
-        sentence = ""
-        for name, why in self.undecided.items():
-            sentence += (
-                f"; nothing is accepted for backfill {name}: {why}. Correct that, and run this "
-                "command again"
-            )
-        return sentence
-
-
-def accepted_with_backfills(
-    live: LiveServices, table: Table | None, *, reason: str, at_ms: int, dry_run: bool = False
-) -> BackfillDecisions:
-    """Decide for each backfill with rows in that table, and record the rows that are found."""
-    decisions: dict[str, Acknowledgement] = {}
-    unknown: dict[str, str] = {}
-    for reservation in live.claims.store.read():
-        own = LiveServices(
-            settings_of_backfill(live.settings, reservation.name),
-            live.zookeeper,
-            ALONE,
-            live.run_id,
-        )
-        ledger = own.ledger.read_ledger()
-        plan = ledger.newest
-        current = own.read_table(ledger)
-        if (
-            table is None
-            or current is None
-            or plan is None
-            or plan.table.id != current.id
-            or is_of_another_era(ledger, current)
-        ):
-            continue
-        # The decision covers the version that the operator has checked, and no newer one.
-        checked = replace(current, version=table.version)
-        try:
-            decision = decide_on_table(own, ledger, plan, checked, reason=reason, at_ms=at_ms)
-        except NeedsDecision as error:
-            unknown[reservation.name] = error.message
-            continue
-        if not dry_run:
-            record_found(own, plan, current, decision)
-        decisions[reservation.name] = decision.acknowledgement
-    return BackfillDecisions(decisions, unknown)
-
-
 # -- etl plans supersede
 
 
@@ -566,7 +505,7 @@ def _reject_finished(number: int, state: PipelineState, table: Table | None) -> 
             "not have",
             action="Run `etl run CONF`, which restores it to the ledger",
         )
-    if isinstance(state, (Replay, Supersede)):
+    if isinstance(state, (Replay, Supersede, StoredBackfill)):
         return
     place = "was in a table that an operator gave up; the next plan continues after it"
     if table is not None and (table.transaction_version or 0) >= number:
@@ -617,8 +556,7 @@ def accept_partitions(
     records.
 
     Raises SettingsError for an unchanged partition and for options that contradict what is known;
-    NeedsDecision if a run must first restore the table's plan, or a backfill has still to load the
-    partition.
+    NeedsDecision if a run must first restore the table's plan.
     """
     named = tuple(parse_named(name) for name in names)
     request = AcceptRequest(named, reason, at, is_same_log)
@@ -650,6 +588,10 @@ def accept_partitions(
         if isinstance(state, Supersede):
             state = Replay(state.plan)
         repair = repair_of(state, snapshot)
+        stored_backfill = None
+        if isinstance(state, StoredBackfill):
+            stored_backfill = state.plan
+            state = state.state
         report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
         if not dry_run:
             finish_repair(services, repair, report)
@@ -658,21 +600,25 @@ def accept_partitions(
         plan = plan_reset(state, snapshot, settings, request, now_ms=now_ms())
         reject_partitions_of_other_members(_restarted_partitions(plan, state), snapshot, settings)
         reject_unknown_incarnations(state, _restarted_partitions(plan, state))
-        plan = with_id(command_plan(plan, snapshot, settings))
+        plan = command_plan(plan, snapshot, settings)
+        if stored_backfill:
+            plan = in_place_of(plan, stored_backfill)
+        plan = with_id(plan)
         old = _plan_of(state)
-        reject_restart_of_reserved_partition(plan, old, unloaded_by_backfill(services.ledger))
+        unloadable = _describe_backfills_left(services, old, _restarted_partitions(plan, state))
         lost: tuple[Loss, ...] = ()
         if isinstance(state, Replay):
             lost = _new_losses(plan, old)
         if not dry_run:
             _log_losses(lost)
-            store_decided(services, plan, state, snapshot.ledger)
+            store_decided(services, plan, snapshot.ledger)
 
     is_stored = isinstance(state, Replay)
     sentences = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
     for log in sorted(_restarted_partitions(plan, state)):
         sentences.append(describe_continuation(plan, old, log, is_stored=is_stored))
     sentences += describe_accepted_partitions(old, plan, snapshot)
+    sentences += unloadable
     document = {
         "message": sentences,
         "plan": describe_plan(plan, None),
@@ -681,6 +627,22 @@ def accept_partitions(
     return DecisionResult(
         "\n".join([*sentences, *describe_vanished(plan.losses.stale_rows)]), document
     )
+
+
+def _describe_backfills_left(
+    services: LiveServices, old: Plan, restarted: Collection[BrokerPartition]
+) -> list[str]:
+    """Describe what backfills cannot load once these partitions continue as other ones."""
+    sentences = []
+    for backfill in services.backfills.read_all():
+        left = left_of(backfill, services.loaded(), starts_of(old))
+        offsets = count_offsets(select_keys(left, restarted))
+        if offsets:
+            sentences.append(
+                f"Backfill {backfill.name} cannot load {counted(offsets, 'offset')} of these "
+                "partitions that it had still to load"
+            )
+    return sentences
 
 
 def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
@@ -858,7 +820,6 @@ def as_member(
 def store_decided(
     services: LiveServices,
     plan: Plan,
-    state: PipelineState | None,
     ledger: Ledger,
     *,
     done: str = "",
@@ -868,11 +829,7 @@ def store_decided(
     `done`: see `reject_fenced_plan`. Raises Owned if the group has changed since the decision; the
     plan is then not stored.
     """
-    if isinstance(state, (Replay, Supersede)):
-        rejected = services.supersede(plan, ledger)
-    else:
-        rejected = services.store(plan)
-    reject_fenced_plan(rejected, done)
+    reject_fenced_plan(store_or_replace(services, plan, ledger), done)
 
 
 def describe_stored_plan(plan: Plan, reason: str) -> list[str]:

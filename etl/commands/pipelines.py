@@ -14,12 +14,12 @@ import re
 from enum import Enum
 from typing import Any
 
-from etl.commands.backfill import backfills_of_pipeline, reject_unfinished
+from etl.commands.backfill import backfills_of_pipeline
 from etl.commands.operator_decisions import DecisionResult, driver_lock
 from etl.commands.run import new_run_id
 from etl.decide.partition_owners import reject_retiring_unfinished
 from etl.decide.reconcile import reject_shared_topics
-from etl.errors import Owned, SettingsError
+from etl.errors import SettingsError
 from etl.io.delta.table_shape import open_table
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import read_pauses
@@ -86,7 +86,7 @@ def retire(settings: Settings, name: str | None, reason: str) -> DecisionResult:
 
     A stored plan that is not in the table is closed there first, so that a sleeping driver cannot
     append it. Raises SettingsError if it has no plan or is retired, Owned while it runs,
-    NeedsDecision while a backfill may still load or a committed plan is not executed,
+    NeedsDecision while a committed plan is not executed,
     TableUnreachable if a plan cannot be closed.
     """
     chosen = _named(settings, name)
@@ -99,7 +99,6 @@ def retire(settings: Settings, name: str | None, reason: str) -> DecisionResult:
                     f"Pipeline {chosen.pipeline} is retired already: {before.reason}",
                     action="Check with `etl pipelines list CONF`",
                 )
-            reject_unfinished(services.ledger)
             reject_retiring_unfinished(
                 chosen.pipeline,
                 services.ledger.read_ledger(),
@@ -243,10 +242,10 @@ def _state_of(ledger: Ledger, retirement: Retirement | None, driver: DriverNode 
 
 
 def set_acl(settings: Settings, *, dry_run: bool = False) -> DecisionResult:
-    """Apply the ACL of the conf to all znodes of the pipeline and of its backfills.
+    """Apply the ACL of the conf to all znodes of the pipeline.
 
-    Raises SettingsError if there is no such pipeline, Owned while a run of the pipeline or of a
-    backfill is active, and PermissionDenied if the present ACL does not permit this login.
+    Raises SettingsError if there is no such pipeline, Owned while a run of the pipeline is active,
+    and PermissionDenied if the present ACL does not permit this login.
     """
     access = settings.zookeeper.access
     with open_services(settings, ALONE) as services:
@@ -258,15 +257,8 @@ def set_acl(settings: Settings, *, dry_run: bool = False) -> DecisionResult:
             )
         with driver_lock(services, new_run_id(), dry_run=dry_run):
             paths = kept_by(services.zookeeper, settings.group.id, settings.pipeline)
-            own_driver = PipelinePaths(settings.group.id, settings.pipeline).driver
-            for path in paths:
-                if path.endswith("/driver") and path != own_driver:
-                    raise Owned(
-                        "A backfill of the pipeline is at work",
-                        znode=path,
-                        action="Run this command again when it has ended",
-                    )
-            kept = [path for path in paths if path != own_driver]
+            drivers = PipelinePaths(settings.group.id, settings.pipeline).drivers
+            kept = [path for path in paths if not path.startswith(drivers)]
             changed = apply_acls(services.zookeeper, kept, dry_run=dry_run)
     writers = "everybody"
     if access.acl is not Acl.OPEN:

@@ -70,6 +70,7 @@ from etl.model.snapshot import (
     RebuildFromTable,
     Replay,
     Snapshot,
+    StoredBackfill,
     Supersede,
     UpToDate,
 )
@@ -341,7 +342,7 @@ def _from_rows(
         known=known,
         lives=predecessor.incarnations,
     )
-    store_decided(services, plan, state, ledger)
+    store_decided(services, plan, ledger)
     return plan
 
 
@@ -520,6 +521,8 @@ def _describe_next_run(sources: PartitionSources, foreseen: ExpectedRun) -> str 
         return _describe_stored_plan(sources, foreseen)
     if sources.log in foreseen.undecided:
         return "follows the offset or stops, depending on the log end, which was not read"
+    if isinstance(state, StoredBackfill):
+        return _describe_continuing(sources, state.state)
     if not isinstance(state, RebuildFromTable):
         return _describe_continuing(sources, state)
     parts = ["restores the ledger from the table", _describe_continuing(sources, state.state)]

@@ -79,11 +79,13 @@ def reported(
     strict: bool = False,
     request: Request | None = None,
     making: Making | None = None,
+    takes_turns: bool = False,
 ) -> Report:
     """Run `story` as the driver of the pipeline, with a report.
 
     It is repeated with a new session after a lost one (see `run`). The location of a named table is
-    looked up first; `making`: an unknown table is created.
+    looked up first; `making`: an unknown table is created. `takes_turns`: the story takes the
+    driver lock itself, for each of its plans.
     """
     run_id = new_run_id()
     report = Report(
@@ -119,15 +121,21 @@ def reported(
                 )
                 with (
                     opened as services,
-                    services.driving(run_id),
                     translating_spark_errors(),
                     _measured(services, settings, report),
                 ):
-                    if named_table is not None:
-                        write_named_table(services.ledger, named_table)
-                    story(services, report)
-                    mirror(settings, services.zookeeper, report)
-                    compact_when_due(settings, services, report)
+                    if takes_turns:
+                        if named_table is not None:
+                            with services.driving(run_id):
+                                write_named_table(services.ledger, named_table)
+                        story(services, report)
+                        break
+                    with services.driving(run_id):
+                        if named_table is not None:
+                            write_named_table(services.ledger, named_table)
+                        story(services, report)
+                        mirror(settings, services.zookeeper, report)
+                        compact_when_due(settings, services, report)
                 break
             except SessionLost as error:
                 if not left:

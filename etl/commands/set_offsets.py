@@ -33,6 +33,7 @@ from etl.decide.partition_owners import (
     reject_partitions_of_other_members,
     reject_unrecorded_commit,
 )
+from etl.decide.plan_replacement import in_place_of
 from etl.decide.reconcile import reject_retired_or_shared, where_we_stand
 from etl.decide.set_offsets import (
     Changed,
@@ -56,7 +57,14 @@ from etl.io.zookeeper.ledger_side_documents import read_pauses_at, write_pauses
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
 from etl.model.plans import Loss, OffsetRange, Plan
-from etl.model.snapshot import Pause, Replay, Snapshot, Supersede
+from etl.model.snapshot import (
+    Pause,
+    PipelineState,
+    Replay,
+    Snapshot,
+    StoredBackfill,
+    Supersede,
+)
 from etl.report.describe import describe_given_up
 from etl.report.lag import pause_as_json
 from etl.report.plan_json import describe_losses, describe_plan
@@ -128,8 +136,8 @@ def preview_offsets(settings: Settings, wanted: SetOffsetsRequest) -> SetOffsets
     with open_services(settings, ALONE) as services:
         observed = services.observe(wanted.offsets_of)
         snapshot = _permitted(services, foreseen_by_command(observed, settings))
-        stands = _stands(services, snapshot)
-        snapshot = repaired(snapshot, repair_of(stands.state, snapshot))
+        state, stands = _stands(services, snapshot)
+        snapshot = repaired(snapshot, repair_of(state, snapshot))
         moves = moves_to(_targets(services, wanted, stands, snapshot), stands, snapshot)
         _reject_loaded(services, moves, stands, snapshot)
         return SetOffsetsPreview(moves, _lost(stands, moves, snapshot))
@@ -164,8 +172,8 @@ def offsets_set(settings: Settings, foreseen: SetOffsetsPreview, reason: str) ->
     ):
         observed = replace(services.observe(offsets_of), share=assignment)
         snapshot = _permitted(services, observed)
-        stands = _stands(services, snapshot)
-        repair = repair_of(stands.state, snapshot)
+        state, stands = _stands(services, snapshot)
+        repair = repair_of(state, snapshot)
         finish_repair(services, repair, report)
         snapshot = repaired(snapshot, repair)
         moves = moves_to(targets, stands, snapshot)
@@ -178,8 +186,11 @@ def offsets_set(settings: Settings, foreseen: SetOffsetsPreview, reason: str) ->
         reject_active_members(snapshot, settings)
         reject_partitions_of_other_members(targets, snapshot, settings)
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
-        plan = with_id(command_plan(plan, snapshot, settings))
-        store_decided(services, plan, stands.state, snapshot.ledger)
+        plan = command_plan(plan, snapshot, settings)
+        if isinstance(state, StoredBackfill):
+            plan = in_place_of(plan, state.plan)
+        plan = with_id(plan)
+        store_decided(services, plan, snapshot.ledger)
     sentences = describe_stored_plan(plan, reason)
     sentences += foreseen.summary
     document = {
@@ -206,7 +217,8 @@ def _permitted(services: LiveServices, snapshot: Snapshot) -> Snapshot:
     return leave_to_owners(snapshot, services.settings)
 
 
-def _stands(services: LiveServices, snapshot: Snapshot) -> Standing:
+def _stands(services: LiveServices, snapshot: Snapshot) -> tuple[PipelineState, Standing]:
+    """Return the state of the pipeline, and the positions before they are set."""
     state = where_we_stand(snapshot, services.settings)
     reject_unrecorded_commit(state, snapshot, services.settings)
     is_stored = isinstance(state, (Replay, Supersede))
@@ -214,7 +226,7 @@ def _stands(services: LiveServices, snapshot: Snapshot) -> Standing:
     before_stored = None
     if newest and is_stored and newest.number > 1:
         before_stored = services.ledger.read_plan(newest.number - 1)
-    return standing(state, before_stored)
+    return state, standing(state, before_stored)
 
 
 def _targets(
@@ -333,8 +345,7 @@ def _reject_loaded(
         for interval in intervals:
             of_log.extend(subtract_intervals(interval, holes))
     rows = _rows_of(services, to_look_up, stands, vanished)
-    reservations = snapshot.claims.of(table.id)
-    reject_loaded(moves, loaded_offsets, rows, reservations, incarnations)
+    reject_loaded(moves, loaded_offsets, rows, incarnations)
 
 
 def _rows_of(

@@ -63,6 +63,7 @@ from etl.model.snapshot import (
     PipelineState,
     RebuildFromTable,
     Replay,
+    StoredBackfill,
     Table,
 )
 from etl.report.run_progress import Stopwatch
@@ -293,7 +294,7 @@ def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
 
 
 def _note_of_no_rows(state: PipelineState) -> str:
-    if isinstance(state, (FirstRun, Replay)):
+    if isinstance(state, (FirstRun, Replay, StoredBackfill)):
         return "no plan was applied yet"
     return "there is no table, and an operator accepted that: the rows of its plans are given up"
 

@@ -1,13 +1,12 @@
 """Which offsets may a backfill load, and in which plans?
 
-Lives here: the offsets that a new backfill reserves; its next, replacing and closing plan.
-Not here: how reservations bind other pipelines (etl/decide/reservations.py), the order of steps
-(etl/run/backfill.py).
+Lives here: the offsets of a new request, what is left of one, and its next plan.
+Not here: the order of steps (etl/run/backfill.py).
 
     offsets of the interval                        decision
     --------------------------------------------   -------------------------------------------------
-    never loaded, unreserved, retained             reserved
-    the pipeline's, or another backfill's          SettingsError; left out with `--only-unloaded`
+    never loaded, retained                         requested
+    loaded, or left to the pipeline's runs         SettingsError; left out with `--only-unloaded`
     below the log start                            DataLoss; left out with `--only-retained`
     above the readable end                         SettingsError; NotYetReadable after an open
                                                    transaction
@@ -18,24 +17,21 @@ Not here: how reservations bind other pipelines (etl/decide/reservations.py), th
 
 A bound by time is the offset of the first record at or after that time, in each partition.
 
-Each plan reads, of every partition, a part of the first remaining interval, within the caps. Its
-loaded-until offsets are those of the backfill; committed offsets do not move.
+What is left of a request are its intervals without those that any plan of the pipeline loaded, and
+those that a plan of the backfill gave up: two backfills that overlap share what is loaded (ADR 39).
+Each plan reads, of every partition, a part of the first interval that is left, within the caps. It
+moves no position. A stored plan obliges nobody: whoever plans next takes its number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.loaded_intervals import OFFSETS_END, subtract_intervals
-from etl.decide.offsets import starts_of
-from etl.decide.plan import divide_caps, reading_of, shape_of_rows
-from etl.decide.recreated_or_truncated import record_epochs, reject_recreated_or_truncated
-from etl.decide.replay import Bound, OffsetsOfTimes, ReplayRequest
-from etl.decide.reservations import Stretches, reject_other_incarnation
-from etl.decide.table_changes import table_to_record
+from etl.decide.plan import divide_caps, reading_of
+from etl.decide.replay import Bound, OffsetsOfTimes, ReplayRequest, plan_that_moves_nothing
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import (
     BrokerUnreachable,
@@ -43,222 +39,124 @@ from etl.errors import (
     NeedsDecision,
     NotReady,
     NotYetReadable,
-    PartitionTruncated,
     SettingsError,
 )
-from etl.model.partitions import (
-    NOTHING_COMMITTED,
-    BrokerPartition,
-    is_named,
-    select_keys,
-    topics_of,
-)
-from etl.model.plans import Loss, OffsetRange, Plan, PlanKind, PlannedRequest
-from etl.model.snapshot import (
-    Reservation,
-    Reservations,
-    ReservationState,
-    Snapshot,
-    Supersede,
-    UpToDate,
-)
+from etl.model.partitions import BrokerPartition, is_named
+from etl.model.plans import Loss, Losses, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import Backfill, LoadedIntervals, Snapshot, UpToDate
 from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 
 _Part = tuple[int, int]
 """Offsets [from, until)."""
+Intervals = Mapping[BrokerPartition, tuple[_Part, ...]]
+"""Offsets [from, until) of each partition, ascending and disjoint; no partition without any."""
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
+def left_of(
+    backfill: Backfill, loaded: LoadedIntervals, positions: Mapping[BrokerPartition, int]
+) -> dict[BrokerPartition, tuple[_Part, ...]]:
+    """Return the offsets that the backfill still has to load, without empty partitions.
 
-def first_backfill_plan(
-    claim: Reservation, live: Plan, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int
-) -> Plan:
-    """Return plan 1 without its id.
-
-    `live`: the newest plan of the live pipeline; topic ids, incarnations and leader epochs are as
-    there. Raises as `next_backfill_plan`.
+    `loaded`: by all plans of the pipeline. `positions`: the loaded-until offsets; from there on
+    runs load.
     """
-    starts = {log: parts[0][0] for log, parts in claim.stretches.items()}
-    topics = topics_of(starts)
-    before_first = replace(
-        live,
-        number=0,
-        origin=replace(live.origin, pipeline_id=uid),
-        kind=PlanKind.BACKFILL,
-        id="",
-        positions=starts,
-        seen=dict.fromkeys(starts, NOTHING_COMMITTED),
-        moves_offsets=False,
-        topic_ids=select_keys(live.topic_ids, topics),
-        creation_ids=select_keys(live.creation_ids, topics),
-        log_topic_ids=select_keys(live.log_topic_ids, starts),
-        incarnations=dict(claim.incarnations),
-        leader_epochs=select_keys(live.leader_epochs, starts),
-        tails=select_keys(live.tails, starts),
-        record_epochs={},
-        heir_of=(),
-        pending_starts={},
-        pending_offsets={},
-        ranges=(),
-        log_starts={},
-        commit=live.commit.without_member,
-        losses=replace(live.losses, read_by_others=()),
-    )
-    if snapshot.table:
-        # The version of the pipeline: the backfill has not committed yet.
-        snapshot = replace(snapshot, table=replace(snapshot.table, transaction_version=None))
-    plan = _plan_after(before_first, starts, claim, snapshot, settings, now_ms=now_ms)
-    return replace(plan, origin=replace(plan.origin, previous=None))
+    left = {}
+    for log, intervals in backfill.intervals.items():
+        done = list(backfill.lost.get(log, ()))
+        done.append((positions.get(log, 0), OFFSETS_END))
+        done += loaded_in(log, backfill.incarnation_of(log), loaded)
+        parts: list[_Part] = []
+        for interval in intervals:
+            parts += subtract_intervals(interval, done)
+        if parts:
+            left[log] = tuple(parts)
+    return left
 
 
-def next_backfill_plan(
-    claim: Reservation, state: UpToDate, snapshot: Snapshot, settings: Settings, *, now_ms: int
-) -> Plan | None:
-    """Return the next plan without its id; None if there is nothing to read.
-
-    That is, all is loaded, the backfill is abandoned, or no remaining partition has a leader.
-    Raises DataLoss and BrokerUnreachable if policy is `fail`, NeedsDecision and PartitionTruncated
-    for a changed partition, NotYetReadable.
-    """
-    last = state.last
-    remaining = claim.left_from(last.positions)
-    if claim.state is not ReservationState.OPEN or last.closes or not remaining:
-        return None
-    is_unavailable = remaining.keys() <= snapshot.leaderless.difference(snapshot.extents)
-    if is_unavailable and settings.source.on_no_leader is OnNoLeader.SKIP:
-        return None
-    plan = _plan_after(last, last.positions, claim, snapshot, settings, now_ms=now_ms)
-    starts = starts_of(plan)
-    kept_epochs = {}
-    for log, epochs in record_epochs(last, snapshot.ledger.applied).items():
-        if starts.get(log) == last.positions[log]:
-            kept_epochs[log] = epochs
-    return replace(plan, record_epochs=kept_epochs)
+def loaded_in(log: BrokerPartition, incarnation: int, loaded: LoadedIntervals) -> list[_Part]:
+    """Return the loaded offsets of one incarnation of a partition."""
+    offsets = []
+    for interval in loaded.intervals.get(log, ()):
+        if interval.incarnation == incarnation:
+            offsets.append((interval.from_offset, interval.until_offset))
+    return offsets
 
 
-def backfill_replacement_plan(
-    claim: Reservation, state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
-) -> Plan:
-    """Return the plan that replaces one that cannot be finished, without its id.
-
-    It has the same number and the same start offsets. Raises as `next_backfill_plan`.
-    """
-    old = state.plan
-    starts = starts_of(old)
-    plan = _plan_after(old, starts, claim, snapshot, settings, now_ms=now_ms)
-    losses_before = [loss for loss in old.losses.lost if loss.until_offset <= starts[loss.log]]
-    return replace(
-        plan,
-        number=old.number,
-        origin=replace(
-            plan.origin, previous=old.origin.previous, supersedes=old.id, reason=state.reason
-        ),
-        losses=replace(plan.losses, lost=(*losses_before, *plan.losses.lost)),
-        record_epochs=old.record_epochs,
-    )
+def intersect(some: Intervals, others: Intervals) -> dict[BrokerPartition, tuple[_Part, ...]]:
+    """Return the offsets that are in both."""
+    both = {}
+    for log, parts in some.items():
+        common: list[_Part] = []
+        for part in parts:
+            outside = subtract_intervals(part, others.get(log, ()))
+            common += subtract_intervals(part, outside)
+        if common:
+            both[log] = tuple(common)
+    return both
 
 
-def closing_plan(
-    last: Plan, *, is_stored: bool, snapshot: Snapshot, reason: str, now_ms: int
-) -> Plan:
-    """Return the plan that reads nothing and closes a backfill, without its id.
-
-    `is_stored`: it replaces `last`, which is stored and not in the table; else it is the next plan.
-    The table is the current one, which may be an older copy than that of `last`.
-    """
-    plan = replace(
-        last,
-        ranges=(),
-        origin=replace(last.origin, created_at_ms=now_ms, reason=reason),
-        losses=replace(last.losses, lost=()),
-        id="",
-        closes=True,
-    )
-    plan = replace(plan, table=table_to_record(snapshot.table))
-    if is_stored:
-        return replace(
-            plan, origin=replace(plan.origin, supersedes=last.id), positions=starts_of(last)
-        )
-    return replace(
-        plan,
-        origin=replace(plan.origin, supersedes=None, previous=last.id),
-        number=last.number + 1,
-        record_epochs=record_epochs(last, snapshot.ledger.applied),
-    )
+def count_offsets(intervals: Intervals) -> int:
+    """Return the number of offsets; of Jafka, bytes."""
+    total = 0
+    for parts in intervals.values():
+        total += sum(until - start for start, until in parts)
+    return total
 
 
-def _plan_after(
-    last: Plan,
-    positions: Mapping[BrokerPartition, int],
-    claim: Reservation,
+def plan_backfill(
+    backfill: Backfill,
+    left: Intervals,
+    state: UpToDate,
     snapshot: Snapshot,
     settings: Settings,
     *,
     now_ms: int,
-) -> Plan:
-    """Return the plan after `last` that reads the reserved offsets from these offsets on."""
-    reject_other_incarnation(snapshot, positions)
-    reject_recreated_or_truncated(last, snapshot, positions)
-    remaining = claim.left_from(positions)
-    _reject_unavailable(remaining, snapshot, settings)
-    _reject_truncated_partitions(remaining, last, snapshot)
+) -> Plan | None:
+    """Return the plan after the last one that loads a part of what is left, without its id.
+
+    None if no partition that is left has a leader. A plan without ranges records offsets that
+    retention deleted, if policy is `skip`. Raises DataLoss and BrokerUnreachable if policy is
+    `fail`, NeedsDecision and PartitionTruncated for a changed partition, NotYetReadable.
+    """
+    last = state.last
+    _reject_other_incarnation(backfill, left, last)
+    _reject_unavailable(left, snapshot, settings)
+    plan = plan_that_moves_nothing(state, snapshot, settings, reason=None, now_ms=now_ms)
 
     readings: dict[BrokerPartition, _Part] = {}
-    losses: list[Loss] = []
-    passed: dict[BrokerPartition, int] = {}
-    for log in sorted(remaining.keys() & snapshot.extents.keys()):
-        parts = remaining[log]
-        reading, lost = _readable(log, parts, claim.incarnation_of(log), snapshot, settings)
-        losses += lost
-        if reading is None:
-            passed[log] = parts[-1][1]
-        else:
+    lost: list[Loss] = []
+    for log in sorted(left.keys() & snapshot.extents.keys()):
+        incarnation = backfill.incarnation_of(log)
+        reading, lost_before = _readable(log, left[log], incarnation, snapshot, settings)
+        lost += lost_before
+        if reading:
             readings[log] = reading
-            passed[log] = reading[0]
+    if not readings and not lost:
+        return None
 
     sizes = snapshot.bytes_per_offset
     boundaries = boundaries_of(snapshot.extents)
-    stops = divide_caps(readings, sizes, settings.limits, last.number + 1, boundaries)
+    stops = divide_caps(readings, sizes, settings.limits, plan.number, boundaries)
     whole_ranges = []
     for log, (start, _) in readings.items():
-        whole_ranges.append(OffsetRange(log, start, stops[log], snapshot.leaders.get(log)))
+        if start < stops[log]:
+            whole_ranges.append(OffsetRange(log, start, stops[log], snapshot.leaders.get(log)))
     task_bytes = settings.limits.target_task_bytes
     ranges = split_ranges(whole_ranges, sizes, task_bytes, snapshot.parallelism, boundaries)
-
-    log_starts = {}
-    for log, offsets in snapshot.extents.items():
-        if log in positions:
-            log_starts[log] = offsets.log_start_offset
-    plan = replace(
-        last,
-        number=last.number + 1,
+    return replace(
+        plan,
         kind=PlanKind.BACKFILL,
-        origin=replace(
-            last.origin, created_at_ms=now_ms, previous=last.id, supersedes=None, reason=None
-        ),
-        shape=shape_of_rows(settings),
+        backfill=backfill.name,
         ranges=ranges,
-        positions={**positions, **passed, **stops},
-        seen=dict.fromkeys(last.positions, NOTHING_COMMITTED),
-        moves_offsets=False,
-        request=PlannedRequest(),
-        time_zone=snapshot.time_zone,
-        id="",
-        losses=replace(last.losses, lost=tuple(losses), stale_rows=()),
-        took_over=None,
-        stood={},
-        log_starts=log_starts,
-        topic_ids={**last.topic_ids, **select_keys(snapshot.topic_ids, last.topic_ids)},
+        losses=Losses(lost=tuple(lost)),
     )
-    return replace(plan, table=table_to_record(snapshot.table))
 
 
 def _readable(
     log: BrokerPartition,
-    parts: tuple[_Part, ...],
+    parts: Sequence[_Part],
     incarnation: int,
     snapshot: Snapshot,
     settings: Settings,
@@ -274,7 +172,7 @@ def _readable(
             if until > found.end_offset:
                 message = (
                     f"The readable end of the partition is {found.end_offset}, "
-                    f"and the backfill was begun up to {until}"
+                    f"and the backfill loads it up to {until}"
                 )
                 raise NotYetReadable(
                     message,
@@ -286,39 +184,59 @@ def _readable(
     return None, lost
 
 
-def _reject_truncated_partitions(
-    remaining: Mapping[BrokerPartition, tuple[_Part, ...]], last: Plan, snapshot: Snapshot
-) -> None:
-    """Reject partitions that were truncated below the end of the reservation.
+def with_lost(backfill: Backfill, plan: Plan) -> Backfill:
+    """Return the request without the offsets that its plan gave up."""
+    lost = dict(backfill.lost)
+    for loss in plan.losses.lost:
+        lost[loss.log] = (*lost.get(loss.log, ()), (loss.from_offset, loss.until_offset))
+    merged = {log: tuple(merge_intervals(parts)) for log, parts in lost.items()}
+    return replace(backfill, lost=intersect(merged, backfill.intervals))
 
-    When it was made, the leader's end was at or above it.
+
+def merge_intervals(parts: Iterable[_Part]) -> list[_Part]:
+    """Return the intervals sorted, adjacent and overlapping ones merged."""
+    merged: list[_Part] = []
+    for start, until in sorted(parts):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], until)
+        else:
+            merged.append((start, until))
+    return merged
+
+
+def reject_incomplete(backfill: Backfill, left: Intervals) -> None:
+    """Reject the end of a backfill with offsets that no plan could read. Raises
+    BrokerUnreachable.
     """
-    for log, parts in sorted(remaining.items()):
-        reserved_until = parts[-1][1]
-        ends = []
-        offsets = snapshot.extents.get(log)
-        if offsets:
-            ends.append(offsets.end_offset + offsets.held_back)
-        epoch_end = snapshot.epoch_ends.get(log)
-        if epoch_end and epoch_end.asked_epoch == last.leader_epochs.get(log):
-            ends.append(epoch_end.end_offset)
-        if ends and min(ends) < reserved_until:
+    if not left:
+        return
+    log = min(left)
+    raise BrokerUnreachable(
+        f"The rest of backfill {backfill.name} is not loaded yet: {log} has no leader",
+        **log.place,
+        action="Check the brokers of the partition, then run "
+        f"`etl backfills run CONF {backfill.name}` to continue",
+    )
+
+
+def _reject_other_incarnation(backfill: Backfill, left: Intervals, last: Plan) -> None:
+    """Reject a request for partitions of which the pipeline reads another incarnation now."""
+    for log in sorted(left):
+        if last.incarnations.get(log, 0) != backfill.incarnation_of(log):
             message = (
-                f"The partition was truncated at offset {min(ends)}, "
-                f"and the backfill loads it up to {reserved_until}"
+                "The pipeline continues with this partition as truncated or recreated, "
+                "and the backfill was requested before that"
             )
             action = (
-                "Check whether an unclean leader was elected, or a broker lost its disk. "
-                "Run `etl run CONF`: it shows whether the pipeline can continue"
+                f"Run `etl backfills delete CONF {backfill.name} --reason ...`, "
+                "which keeps the loaded rows"
             )
-            raise PartitionTruncated(message, **log.place, offset=reserved_until, action=action)
+            raise NeedsDecision(message, **log.place, action=action)
 
 
-def _reject_unavailable(
-    remaining: Mapping[BrokerPartition, object], snapshot: Snapshot, settings: Settings
-) -> None:
+def _reject_unavailable(left: Intervals, snapshot: Snapshot, settings: Settings) -> None:
     """Reject missing partitions; if policy is `fail`, those without a leader, too."""
-    for log in sorted(remaining.keys() - snapshot.extents.keys()):
+    for log in sorted(left.keys() - snapshot.extents.keys()):
         if log not in snapshot.leaderless:
             message = "The partition does not exist any more, or the conf does not select its topic"
             action = "Check source.topics, and whether the topic was deleted"
@@ -338,7 +256,7 @@ class BackfillRequest(ReplayRequest):
     asked: str = ""
     """The request as text, by which it is recognised."""
     only_missing: bool = False
-    """Only offsets that no pipeline has loaded or reserved."""
+    """Only offsets that the pipeline has not loaded."""
 
     def covers(self, log: BrokerPartition) -> bool:
         """True if the request includes the partition."""
@@ -346,9 +264,9 @@ class BackfillRequest(ReplayRequest):
 
 
 def requested_partitions(
-    request: BackfillRequest, live: Plan, snapshot: Snapshot
+    request: BackfillRequest, last: Plan, snapshot: Snapshot
 ) -> list[BrokerPartition]:
-    """Return the requested partitions: readable ones that the live pipeline has begun.
+    """Return the requested partitions: readable ones that the pipeline has begun.
 
     Raises SettingsError and BrokerUnreachable.
     """
@@ -361,7 +279,7 @@ def requested_partitions(
             )
     logs = [log for log in sorted(existing) if request.covers(log)]
     for log in logs:
-        if log not in live.positions:
+        if log not in last.positions:
             message = (
                 "The pipeline has not begun this partition, "
                 "so it is unknown which offsets are left for a backfill"
@@ -455,7 +373,7 @@ def _retained_start(
 def _reject_above_all_ends(
     request: BackfillRequest, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> None:
-    """Reject an interval above the ends of all partitions: it is for the live pipeline."""
+    """Reject an interval above the ends of all partitions: runs load it."""
     ends = []
     for log in logs:
         offsets = snapshot.extents[log]
@@ -475,7 +393,7 @@ def _reject_above_end(
     offsets = snapshot.extents[log]
     readable_end = offsets.end_offset
     if end <= readable_end or request.only_missing:
-        # The live pipeline loads the records above the readable end.
+        # Runs load the records above the readable end.
         return
     if end <= readable_end + offsets.held_back:
         message = (
@@ -489,45 +407,60 @@ def _reject_above_end(
     raise SettingsError(message, key="--until", **log.place, action=action)
 
 
-def reserved_intervals(
+def unloaded_intervals(
     request: BackfillRequest,
-    intervals: Mapping[BrokerPartition, tuple[int, int]],
-    live: Stretches,
-    lives: Mapping[BrokerPartition, int],
-    claims: Reservations,
-) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    """Return the offsets to reserve of each partition; empty if others have all of them.
+    intervals: Mapping[BrokerPartition, _Part],
+    loaded: LoadedIntervals,
+    last: Plan,
+    positions: Mapping[BrokerPartition, int],
+) -> dict[BrokerPartition, tuple[_Part, ...]]:
+    """Return the offsets of the intervals that a backfill loads; empty if there are none.
 
-    `live`: the offsets of the live pipeline. `lives`: the current incarnations.
-    Raises SettingsError if others reserved a part, unless only missing offsets are requested.
+    `positions`: the loaded-until offsets, from where runs load. Raises SettingsError if a part is
+    loaded, unless only unloaded offsets are requested.
     """
-    reserved = {}
+    found = {}
     for log, interval in sorted(intervals.items()):
-        incarnation = lives.get(log, 0)
-        held: list[tuple[str | None, _Part]] = []
-        for part in live.get(log, ()):
-            held.append((None, part))
-        for claim in claims:
-            if claim.incarnation_of(log) != incarnation:
-                continue
-            for part in claim.stretches.get(log, ()):
-                held.append((claim.name, part))
-        free = subtract_intervals(interval, [part for _, part in held])
+        incarnation = last.incarnations.get(log, 0)
+        held = [(positions[log], OFFSETS_END), *loaded_in(log, incarnation, loaded)]
+        if request.only_missing:
+            held += _read_by_others(log, incarnation, loaded, last)
+        held = merge_intervals(held)
+        free = subtract_intervals(interval, held)
         if free and incarnation:
             raise _incarnation_error(log)
         if free != [interval] and not request.only_missing:
-            for holder, part in held:
+            for part in held:
                 if subtract_intervals(interval, [part]) != [interval]:
-                    raise _held_error(log, interval, holder, part, free)
+                    raise _held_error(log, interval, part, free)
         if free:
-            reserved[log] = tuple(free)
-    return reserved
+            found[log] = tuple(free)
+    return found
+
+
+def also_read_by_others(intervals: Intervals, loaded: LoadedIntervals, last: Plan) -> int:
+    """Return the number of these offsets that other members of the group read."""
+    read: dict[BrokerPartition, tuple[_Part, ...]] = {}
+    for log in intervals:
+        incarnation = last.incarnations.get(log, 0)
+        read[log] = tuple(merge_intervals(_read_by_others(log, incarnation, loaded, last)))
+    return count_offsets(intersect(intervals, read))
+
+
+def _read_by_others(
+    log: BrokerPartition, incarnation: int, loaded: LoadedIntervals, last: Plan
+) -> list[_Part]:
+    offsets = []
+    for read in (*loaded.read_by_others, *last.losses.read_by_others):
+        if read.log == log and read.incarnation == incarnation:
+            offsets.append((read.from_offset, read.until_offset))
+    return offsets
 
 
 def _incarnation_error(log: BrokerPartition) -> NeedsDecision:
     """Return the error for a partition of a later incarnation.
 
-    Neither reservations nor rows of the current incarnation show what earlier ones loaded.
+    The rows of the current incarnation do not show what earlier ones loaded.
     """
     message = (
         "This partition was truncated or recreated since the pipeline began it. "
@@ -538,48 +471,35 @@ def _incarnation_error(log: BrokerPartition) -> NeedsDecision:
 
 
 def _held_error(
-    log: BrokerPartition,
-    interval: _Part,
-    holder: str | None,
-    part: _Part,
-    free: list[_Part],
+    log: BrokerPartition, interval: _Part, part: _Part, free: Sequence[_Part]
 ) -> SettingsError:
-    """Return the error for an interval that overlaps a part of another holder.
-
-    `holder`: the name of the backfill; None: the live pipeline.
-    """
+    """Return the error for an interval that overlaps offsets of the pipeline."""
     low = max(part[0], interval[0])
     high = min(part[1], interval[1])
     parts_left = [f"{start} to {until}" for start, until in free]
-    offsets_left = ", ".join(parts_left)
-    action = (
-        "Pass `--only-unloaded`, which leaves out the offsets of others "
-        f"(it loads {offsets_left or 'nothing of the interval'})"
-    )
-    if holder is not None:
-        message = f"Backfill {holder} has loaded offsets {low} to {high}, or will load them"
-        action += (
-            f". If its rows were deleted since: run `etl backfills delete CONF {holder} "
-            "--reason ...`, which frees their offsets"
+    offsets_left = ", ".join(parts_left) or "nothing of the interval"
+    if part[1] == OFFSETS_END:
+        message = (
+            f"Runs of the pipeline load this partition from offset {part[0]} on, "
+            f"and the interval is {interval[0]} to {interval[1]}"
         )
     else:
-        if part[1] == OFFSETS_END:
-            message = (
-                f"The pipeline loads this partition from offset {part[0]} on, "
-                f"and the interval is {interval[0]} to {interval[1]}"
-            )
-        else:
-            message = f"The pipeline has loaded offsets {low} to {high}"
-        action += ". To read loaded records again, run `etl replay`"
+        message = f"The pipeline has loaded offsets {low} to {high}"
+    action = (
+        "Pass `--only-unloaded`, which leaves these offsets out "
+        f"(it loads {offsets_left}). To read loaded records again, run `etl replay`"
+    )
     return SettingsError(message, key="--from", **log.place, offset=low, action=action)
 
 
-def reject_other_bounds(claim: Reservation, bounds: str) -> None:
-    """Reject another interval under the name of a backfill. Raises SettingsError."""
-    if claim.asked != bounds:
-        message = f"Backfill {claim.name} was begun {claim.asked}, and this request is {bounds}"
+def reject_other_request(backfill: Backfill, request: str) -> None:
+    """Reject another request under the name of a backfill. Raises SettingsError."""
+    if backfill.request != request:
+        message = (
+            f"Backfill {backfill.name} was begun {backfill.request}, and this request is {request}"
+        )
         action = (
             "Use another name for another interval. "
-            f"Run `etl backfills run CONF {claim.name}` to continue that one"
+            f"Run `etl backfills run CONF {backfill.name}` to continue that one"
         )
         raise SettingsError(message, key="NAME", action=action)

@@ -66,6 +66,7 @@ from etl.model.snapshot import (
     Replay,
     Retirement,
     Snapshot,
+    StoredBackfill,
     Supersede,
     UpToDate,
 )
@@ -216,7 +217,7 @@ def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | N
     state = compare(snapshot.ledger, table, settings.table.place)
     if isinstance(state, RebuildFromTable):
         raise _ledger_behind_table()
-    if isinstance(state, (Replay, Supersede)):
+    if isinstance(state, (Replay, Supersede, StoredBackfill)):
         return state
     return None
 
@@ -338,7 +339,7 @@ def plan_inheritance(
     supersedes = None
     losses: tuple[Loss, ...] = ()
     vanished: tuple[Vanished, ...] = ()
-    if last and isinstance(state, (Replay, Supersede)):
+    if last and isinstance(state, (Replay, Supersede, StoredBackfill)):
         reject_replacing(last)
         previous = last.origin.previous
         supersedes = last.id
@@ -443,7 +444,7 @@ def _own_progress(
         return _OwnProgress(newest, starts_of(newest), number)
     if isinstance(state, FirstRun):
         return _OwnProgress(None, {}, 1)
-    if isinstance(state, (Replay, Supersede)):
+    if isinstance(state, (Replay, Supersede, StoredBackfill)):
         return _OwnProgress(state.plan, starts_of(state.plan), state.plan.number)
     if isinstance(state, RebuildFromTable):
         raise _ledger_behind_table()

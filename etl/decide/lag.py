@@ -25,7 +25,15 @@ from etl.decide.recreated_or_truncated import other_logs, reject_recreated_or_tr
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.plans import OffsetRange, Plan
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
+from etl.model.snapshot import (
+    FirstRun,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    StoredBackfill,
+    UpToDate,
+)
 from etl.settings.sections import Settings
 
 
@@ -48,6 +56,8 @@ def progress_of(state: PipelineState, snapshot: Snapshot) -> Progress:
     if isinstance(state, FirstRun):
         return Progress()
     if isinstance(state, RebuildFromTable):
+        return progress_of(state.state, snapshot)
+    if isinstance(state, StoredBackfill):
         return progress_of(state.state, snapshot)
     if isinstance(state, UpToDate):
         unchanged_until = {}

@@ -2,7 +2,7 @@
 
 Lives here: which plans led to the table; merging their ranges into intervals when plans are pruned;
 what remains of an interval after a replay replaced a part; which time intervals are incomplete.
-Not here: which offsets backfills may load (etl/decide/reservations.py).
+Not here: which offsets backfills may load (etl/decide/backfill.py).
 
 If each offset of an older interval has a row, or its gaps are known one by one, the part outside of
 a replaced interval is known, too. Intervals of pruned plans keep counts only: if a replay cuts one,
@@ -284,7 +284,12 @@ def fold(
         return coverage
 
     read_by_others = merged_holes((*coverage.read_by_others, *plan.losses.read_by_others))
-    coverage = replace(coverage, read_by_others=read_by_others)
+    is_unknown_before = plan.number > coverage.through + 1
+    coverage = replace(
+        coverage,
+        read_by_others=read_by_others,
+        has_unknown_plans=coverage.has_unknown_plans or is_unknown_before,
+    )
     if plan.request.run_key and is_reached(plan, reached):
         coverage = replace(coverage, keys=with_key(coverage.keys, run_key_to_record(plan)))
     loaded = _loaded_by(plan, applied)
@@ -360,17 +365,6 @@ def fold_all(
     for plan, applied in recorded:
         coverage = fold(coverage, plan, applied, is_given_up=plan.number not in led.numbers)
     return coverage
-
-
-def with_backfills(
-    live: LoadedIntervals, of_backfills: Iterable[LoadedIntervals], table_id: str
-) -> LoadedIntervals:
-    """Return the intervals of a pipeline and its backfills in this table, as of one pipeline."""
-    intervals: dict[BrokerPartition, tuple[Interval, ...]] = {}
-    for loaded in (live, *of_backfills):
-        if loaded.table_id in (None, table_id):
-            intervals = _together(intervals, loaded.intervals)
-    return replace(live, intervals=intervals, table_id=table_id)
 
 
 OFFSETS_END = 2**63 - 1

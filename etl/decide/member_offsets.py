@@ -233,7 +233,7 @@ def state_after_plan(
     moved_by_plan = set(plan.offsets_to_commit)
     if plan.commit.state is CommitState.AFTER_APPEND_AS_MEMBER:
         moved_by_plan.update(plan.offsets_to_move)
-    moves_later = is_rebuilt or (plan.moves_offsets and not plan.commit.state.is_before_read)
+    moves_later = is_rebuilt or not plan.commit.state.is_before_read
     moves_low_offsets = moves_behind and storage in (None, plan.commit.storage)
 
     for log in sorted(plan.positions.keys() & set(owned)):

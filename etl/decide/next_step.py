@@ -19,18 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from etl.decide.backfill import next_backfill_plan
 from etl.decide.lag import Expiring, find_expiring
 from etl.decide.member_offsets import as_if_alone, with_assignment, with_commit_settled
 from etl.decide.partition_owners import leave_to_owners, reject_owned_ranges
 from etl.decide.plan import plan_next
 from etl.decide.plan_replacement import (
+    in_place_of,
     reject_abandoning_lost_offsets,
     replacement_plan,
     replay_or_supersede,
 )
 from etl.decide.reconcile import reject_retired_or_shared
-from etl.decide.reservations import reject_reserved
 from etl.decide.run_requests import (
     finished_key,
     is_bound_now_known,
@@ -49,6 +48,7 @@ from etl.model.snapshot import (
     RebuildFromTable,
     Replay,
     Snapshot,
+    StoredBackfill,
     Supersede,
     Table,
     UpToDate,
@@ -69,7 +69,7 @@ class Action(str, Enum):
     SUPERSEDE = "supersede"
     """Replace the stored plan."""
     STORE = "store"
-    """Store the next plan."""
+    """Store the next plan, also in place of a stored plan of a backfill."""
     NOTHING = "nothing"
     """No plan: there are no new records."""
 
@@ -146,10 +146,10 @@ class NextStep:
 
     @property
     def goes_on(self) -> bool:
-        """True if another plan follows the one that this step makes: a cap ends it before the run
-        key's bound, or it is a backfill's.
+        """True if another plan follows the one that this step makes, since a cap ends it before
+        the run key's bound.
         """
-        return self.action is Action.STORE and (self.is_cut or self.snapshot.backfill is not None)
+        return self.action is Action.STORE and self.is_cut
 
     @property
     def is_cut(self) -> bool:
@@ -187,13 +187,18 @@ def next_step(
             # The run key can only be looked up after the ledger is restored.
             return replace(step, action=Action.LOOK_AGAIN)
         settled = state.state
+    elif isinstance(state, StoredBackfill):
+        settled = state.state
     else:
         settled = state
 
     try:
-        return _with_plan(step, settled, settings, now_ms=now_ms, uid=uid)
+        step = _with_plan(step, settled, settings, now_ms=now_ms, uid=uid)
     except EtlError as refusal:
         return replace(step, refusal=refusal)
+    if step.plan and isinstance(state, StoredBackfill):
+        return replace(step, plan=with_id(in_place_of(step.plan, state.plan)))
+    return step
 
 
 def steps_ahead(
@@ -217,10 +222,12 @@ def steps_ahead(
 
 
 def repair_of(state: PipelineState, snapshot: Snapshot) -> Repair | None:
-    """Return what is finished first; None if the newest plan is not in the table."""
+    """Return what is finished first; None if the newest plan is not in the table and obliges."""
     if isinstance(state, RebuildFromTable):
         repair = _offset_repair(state.state)
         return replace(repair, adopts=state.plan, knew=snapshot.ledger.newest)
+    if isinstance(state, StoredBackfill):
+        return _offset_repair(state.state)
     if isinstance(state, UpToDate):
         return replace(_offset_repair(state), lacks_record=snapshot.ledger.applied is None)
     return None
@@ -277,31 +284,15 @@ def _with_plan(
     elif isinstance(state, Supersede):
         plan = plan_superseding(state, snapshot, settings, now_ms=now_ms)
         step = replace(step, action=Action.SUPERSEDE, plan=plan, reason=state.reason)
-    elif snapshot.backfill:
-        step = _with_backfill_plan(step, state, settings, now_ms=now_ms)
     else:
         step = _with_new_plan(step, state, settings, now_ms=now_ms, uid=uid)
 
     if step.plan is None:
         return step
-    if step.action is not Action.REPLAY:
-        reject_reserved(step.plan, snapshot.ledger.newest, snapshot.claims)
     soon = find_expiring(
         step.plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms
     )
     return replace(step, expires_soon=soon)
-
-
-def _with_backfill_plan(
-    step: NextStep, state: FirstRun | UpToDate, settings: Settings, *, now_ms: int
-) -> NextStep:
-    snapshot = step.snapshot
-    plan = None
-    if snapshot.backfill and isinstance(state, UpToDate):
-        plan = next_backfill_plan(snapshot.backfill, state, snapshot, settings, now_ms=now_ms)
-    if plan is None:
-        return replace(step, action=Action.NOTHING)
-    return replace(step, action=Action.STORE, plan=with_id(plan))
 
 
 def _with_new_plan(
@@ -358,11 +349,10 @@ def snapshot_after(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
 def _snapshot_after_plan(plan: Plan, snapshot: Snapshot) -> Snapshot:
     """Return the snapshot after the plan is in the table and its offsets are committed."""
     committed = dict(snapshot.committed)
-    if plan.moves_offsets:
-        for log in plan.positions:
-            committed[log] = plan.seen[log]
-        for log in (*plan.offsets_to_move, *plan.offsets_to_commit):
-            committed[log] = plan.moved(log)
+    for log in plan.positions:
+        committed[log] = plan.seen[log]
+    for log in (*plan.offsets_to_move, *plan.offsets_to_commit):
+        committed[log] = plan.moved(log)
 
     before = snapshot.table
     if before is None:

@@ -306,7 +306,7 @@ def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
     """True if an offset that this plan saw in Kafka has expired there."""
     # Brokers drop the offsets of a group without members. In ZooKeeper no offset expires, so a
     # missing one there was set back.
-    is_in_kafka = plan.moves_offsets and plan.commit.storage is not OffsetsStorage.ZOOKEEPER
+    is_in_kafka = plan.commit.storage is not OffsetsStorage.ZOOKEEPER
     return (
         is_in_kafka and found.in_kafka.offset is None and plan.seen[log].in_kafka.offset is not None
     )
@@ -371,7 +371,7 @@ def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
 
     Raises SettingsError.
     """
-    if plan.moves_offsets and plan.commit.storage is not storage:
+    if plan.commit.storage is not storage:
         message = (
             f"Plan {plan.number} is stored and not in the table, and was made for offsets in "
             f"{plan.commit.storage.value}; group.offsets_storage is {storage.value} now"
@@ -686,8 +686,6 @@ def apart_from(
     """
     uncommitted: list[BrokerPartition] = []
     moved: dict[BrokerPartition, Committed] = {}
-    if not plan.moves_offsets:
-        return (), moved
     for log, position in plan.positions.items():
         found = committed.get(log, NOTHING_COMMITTED)
         if found.is_at(position):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from etl.decide.backfill import backfill_replacement_plan
 from etl.decide.byte_offsets import reject_misaligned_offset, reject_misaligned_offsets
 from etl.decide.member_offsets import (
     commits_after_append,
@@ -35,7 +34,6 @@ from etl.decide.recreated_or_truncated import (
     waiting_logs,
 )
 from etl.decide.replay import GIVEN_UP
-from etl.decide.reservations import reject_other_incarnation
 from etl.decide.run_requests import request_of_replacement
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
@@ -80,10 +78,6 @@ def replacement_plan(
     offsets that it does not read.
     """
     reject_in_doubt_commit(state.plan, snapshot, settings)
-    if snapshot.backfill:
-        return backfill_replacement_plan(
-            snapshot.backfill, state, snapshot, settings, now_ms=now_ms
-        )
     if is_never_committed(state.plan, snapshot, settings):
         return _anew(state, snapshot, settings, now_ms=now_ms)
     if state.plan.commit.state.is_binding:
@@ -351,6 +345,15 @@ def _kind_of(plan: Plan, ranges: Sequence[OffsetRange]) -> PlanKind:
     return PlanKind.START
 
 
+def in_place_of(plan: Plan, stored: Plan) -> Plan:
+    """Return the next plan under the number of a stored plan of a backfill, without its id."""
+    reason = plan.origin.reason or f"a plan of backfill {stored.backfill} is made again later"
+    origin = replace(
+        plan.origin, previous=stored.origin.previous, supersedes=stored.id, reason=reason
+    )
+    return replace(plan, number=stored.number, origin=origin, id="")
+
+
 def exclude_skipped(
     ranges: Iterable[OffsetRange], skipped: Sequence[Loss]
 ) -> Iterable[OffsetRange]:
@@ -454,6 +457,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         stood={},
         commit=stored.commit.without_member,
         closes=True,
+        backfill=None,
     )
 
 
@@ -505,7 +509,6 @@ def replay_or_supersede(
         if reason:
             return Supersede(plan, reason)
     _reject_gone_topics(plan, snapshot)
-    reject_other_incarnation(snapshot, starts_of(plan))
     reject_stored_plan_of_recreated_topic(plan, snapshot)
     if plan.commit.state.is_binding:
         reject_recreated_or_truncated(plan, _of_ranges(plan, snapshot))

@@ -7,6 +7,7 @@ application id, and B the value of D when plan N was made. Plan N is in the tabl
     ------   -------------------------------   --------------------------------------------------
     none     no table, or no D                 FirstRun
     N        D = B, plan N's own table         Replay: the stored plan is executed or superseded
+    N        the same, plan N of a backfill    StoredBackfill: the next plan takes its number
     N        D = N, offsets at its positions   UpToDate
     N        D = N, offsets as N saw them      UpToDate, offsets still to commit
     N        D = N, an offset is larger        OffsetMoved, or UpToDate from there (`follow`)
@@ -66,7 +67,7 @@ from etl.decide.table_rules import with_table_name
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError, TopicMissing
 from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerPartition, Committed, OffsetsStorage, topics_of
-from etl.model.plans import Plan
+from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
     FirstRun,
     Ledger,
@@ -74,6 +75,7 @@ from etl.model.snapshot import (
     RebuildFromTable,
     Replay,
     Snapshot,
+    StoredBackfill,
     Supersede,
     Table,
     UpToDate,
@@ -303,12 +305,22 @@ def reconcile(
     reject_other_ledger(ledger, table)
     reject_changed_table(ledger, table, on_rows_removed, place=place)
     found = compare(ledger, table, place)
+    stored = None
+    if isinstance(found, StoredBackfill):
+        # It moves no position: the offsets are compared as if it were in the table.
+        stored = found.plan
+        found = found.state
     if owned is not None:
-        return member_state(
+        found = member_state(
             found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind
         )
-    if isinstance(found, UpToDate):
-        return up_to_date(as_if_stored_in(storage, found.last), committed, on_offset_changed, ends)
+    elif isinstance(found, UpToDate):
+        plan = as_if_stored_in(storage, found.last)
+        found = up_to_date(plan, committed, on_offset_changed, ends)
+    if stored and isinstance(found, UpToDate):
+        return StoredBackfill(stored, found)
+    if owned is not None or isinstance(found, UpToDate):
+        return found
     if isinstance(found, RebuildFromTable):
         plan = as_if_stored_in(storage, found.plan)
         state = up_to_date_once_rebuilt(plan, ledger.newest, committed, on_offset_changed, ends)
@@ -350,6 +362,13 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
 
     Committed offsets and changes by others are not read. Raises LedgersDisagree.
     """
+    state = _compare(ledger, table, place)
+    if isinstance(state, (Replay, Supersede)) and state.plan.kind is PlanKind.BACKFILL:
+        return StoredBackfill(state.plan, UpToDate(state.plan, state.plan.positions))
+    return state
+
+
+def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     plan = ledger.newest
     in_table = _transaction_version(table)
     reject_other_ledger(ledger, table)
@@ -484,9 +503,7 @@ LOAD_GIVEN_UP = (
     "To load what is given up, as far as the brokers still have it, run after that `etl backfills "
     "run CONF NAME -p TOPIC:PARTITION --from OFFSET --until OFFSET --only-unloaded`"
 )
-"""The advice to load what an accepted table lacks, for pipelines. A backfill is deleted first, as
-it reserves the offsets that it has loaded.
-"""
+"""The advice to load what an accepted table lacks."""
 
 
 def _first_position(plan: Plan) -> str:

@@ -13,7 +13,6 @@ out rows that it could not restore or that this pipeline did not load:
     below the log start                DataLoss; rows kept with `--only-retained`
     not loaded, or skipped             SettingsError: a run or a backfill loads them; by time, left
                                        out from the loaded-until offset on
-    reserved by a backfill             SettingsError
     of another incarnation             SettingsError: other records have these offsets now
 
 Loaded-until and committed offsets do not change.
@@ -180,7 +179,6 @@ def requested_intervals(
         else:
             _reject_expired(log, start, log_start, wanted, last, loaded)
         if start < end:
-            _reject_reserved(log, start, end, last, snapshot)
             _reject_unloaded(log, start, end, last, loaded)
             reject_misaligned_offset(log, start, snapshot, key="--from")
             reject_misaligned_offset(log, end, snapshot, key="--until")
@@ -242,33 +240,6 @@ def _reject_expired(
             "Those rows could not be loaded again"
         )
         raise DataLoss(message, **log.place, offset=expired_from, action=action)
-
-
-def _reject_reserved(
-    log: BrokerPartition, start: int, end: int, last: Plan, snapshot: Snapshot
-) -> None:
-    """Reject offsets that a backfill loads: only runs of this pipeline are replayed."""
-    table_id = None
-    if snapshot.table:
-        table_id = snapshot.table.id
-    for claim in snapshot.claims.of(table_id):
-        if claim.incarnation_of(log) != last.incarnations.get(log, 0):
-            continue
-        for low, high in claim.stretches.get(log, ()):
-            if low >= end or start >= high:
-                continue
-            first = max(start, low)
-            message = (
-                f"Offsets {first} to {min(end, high)} of it were loaded by backfill {claim.name}, "
-                "or will be, and a replay reads offsets that runs have loaded"
-            )
-            action = (
-                "Replay the parts before and after them, each with a command of its own. "
-                "If rows of the backfill were deleted: run `etl backfills "
-                f"delete CONF {claim.name} --reason ...`, which frees their offsets for another "
-                "backfill"
-            )
-            raise SettingsError(message, key="--from", **log.place, offset=first, action=action)
 
 
 def _reject_unloaded(
@@ -353,18 +324,11 @@ def plan_replay(
 
     Raises NeedsDecision if a partition was recreated or truncated since.
     """
-    last = state.last
-    table = snapshot.table
-    checked_until = {}
-    for log, loaded_until in last.positions.items():
-        checked_until[log] = min(loaded_until, state.positions.get(log, loaded_until))
-    reject_recreated_or_truncated(last, snapshot, checked_until)
-    if table is None:
+    if snapshot.table is None:
         raise NeedsDecision(
             "There is no table with rows to replace",
             action="Check with `etl run CONF --dry-run`",
         )
-
     whole_ranges = []
     for log, (start, end) in sorted(intervals.items()):
         whole_ranges.append(OffsetRange(log, start, end, snapshot.leaders.get(log)))
@@ -375,7 +339,24 @@ def plan_replay(
         snapshot.parallelism,
         boundaries_of(snapshot.extents),
     )
-    # The next run decides about moved offsets, as it would have without a replay.
+    plan = plan_that_moves_nothing(state, snapshot, settings, reason=reason, now_ms=now_ms)
+    return replace(plan, kind=PlanKind.REPLAY, ranges=ranges)
+
+
+def plan_that_moves_nothing(
+    state: UpToDate, snapshot: Snapshot, settings: Settings, *, reason: str | None, now_ms: int
+) -> Plan:
+    """Return the plan after the last one without kind, ranges and id: it keeps all positions, and
+    carries the committed offsets that the next plan compares.
+
+    Raises NeedsDecision if a partition was recreated, PartitionTruncated.
+    """
+    last = state.last
+    checked_until = {}
+    for log, loaded_until in last.positions.items():
+        checked_until[log] = min(loaded_until, state.positions.get(log, loaded_until))
+    reject_recreated_or_truncated(last, snapshot, checked_until)
+    # The next run decides about moved offsets, as it would have without this plan.
     moved = {*state.followed, *state.not_followed, *state.passed}
     seen = {}
     for log in last.positions:
@@ -386,18 +367,20 @@ def plan_replay(
     return replace(
         last,
         number=last.number + 1,
-        kind=PlanKind.REPLAY,
         origin=replace(
             last.origin, created_at_ms=now_ms, previous=last.id, supersedes=None, reason=reason
         ),
         shape=shape_of_rows(settings),
-        ranges=ranges,
+        ranges=(),
         seen=seen,
-        table=table_to_record(table),
+        table=table_to_record(snapshot.table),
         request=PlannedRequest(),
         id="",
         losses=Losses(),
         took_over=None,
+        stood={},
+        backfill=None,
+        closes=False,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
         commit=PlannedCommit(storage=snapshot.offsets_in),
         time_zone=snapshot.time_zone,

@@ -94,6 +94,7 @@ from etl.model.snapshot import (
     RebuildFromTable,
     Replay,
     Snapshot,
+    StoredBackfill,
     Supersede,
     Table,
     UpToDate,
@@ -142,6 +143,8 @@ def find_lost_part(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan |
         )
     if isinstance(state, RebuildFromTable):
         return Lost.LEDGER, state.plan
+    if isinstance(state, StoredBackfill):
+        state = state.state
     if not isinstance(state, UpToDate):
         return Lost.NOTHING, _stored_plan(state, snapshot, settings)
     if differing_offsets(state.last, snapshot):
@@ -192,8 +195,6 @@ def differing_offsets(
     The values are the committed offset now (None: no offset is committed) and after restoring.
     """
     differing: dict[BrokerPartition, tuple[int | None, int]] = {}
-    if not plan.moves_offsets:
-        return differing
     for log, loaded_until in sorted(plan.positions.items()):
         committed = snapshot.committed.get(log, NOTHING_COMMITTED)
         offset = off_position(committed, loaded_until)
@@ -368,7 +369,7 @@ def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None)
         if is_recorded(ledger, newest) and number_in_table < newest.number:
             return PlanStands.GONE
         return PlanStands.UNCLEAR
-    if isinstance(base, Replay | Supersede):
+    if isinstance(base, Replay | Supersede | StoredBackfill):
         return PlanStands.STORED
     if number_in_table != newest.number:
         return PlanStands.NOT_HELD
@@ -387,13 +388,10 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
     table_plan = plan_in_table(snapshot.ledger, table)
     in_ledger: Mapping[BrokerPartition, int] = {}
     in_table: Mapping[BrokerPartition, int] = {}
-    commits_offsets = True
     if newest:
         in_ledger = newest.positions
-        commits_offsets = newest.moves_offsets
     if table_plan:
         in_table = table_plan.positions
-        commits_offsets = commits_offsets and table_plan.moves_offsets
     in_group = {}
     for log, committed in snapshot.committed.items():
         if committed.offset is not None:
@@ -413,8 +411,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
         compared = {planned}
         if not is_table_plan_unknown:
             compared.add(loaded)
-        if commits_offsets:
-            compared.add(committed_offset)
+        compared.add(committed_offset)
 
         if planned is None and loaded is None:
             difference = Difference.UNREAD

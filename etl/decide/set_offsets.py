@@ -48,7 +48,6 @@ from etl.decide.recreated_or_truncated import (
     tails_to_record,
 )
 from etl.decide.replay import backfill_command, replay_command
-from etl.decide.reservations import intersect_intervals
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.partitions import (
@@ -75,8 +74,8 @@ from etl.model.snapshot import (
     PipelineState,
     RebuildFromTable,
     Replay,
-    Reservation,
     Snapshot,
+    StoredBackfill,
     UpToDate,
 )
 from etl.settings.sections import Settings
@@ -145,12 +144,14 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
             message,
             action="Run `etl ledger restore CONF --reason ...`; then run this command again",
         )
+    if isinstance(state, StoredBackfill):
+        state = state.state
     if isinstance(state, UpToDate):
         return Standing(state, {**state.last.positions, **state.passed})
     stored = state.plan
     reject_replacing(stored)
     run_first = "Run `etl run CONF`, which executes it; then run this command again"
-    if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
+    if stored.kind is PlanKind.REPLAY:
         message = (
             f"Plan {stored.number} is stored and not in the table; it reads offsets again and "
             "does not move positions"
@@ -261,14 +262,13 @@ def reject_loaded(
     moves: Iterable[Move],
     loaded: Stretches,
     rows: Mapping[BrokerPartition, int],
-    reservations: Iterable[Reservation] = (),
     incarnations: Mapping[BrokerPartition, int] = NO_INCARNATIONS,
 ) -> None:
     """Raise NeedsDecision if a move goes back over loaded offsets.
 
     `loaded`: intervals of the plans that led to the table. `rows`: counted rows of the offsets that
-    would be read again. `reservations`: of the table's backfills. The error names the replay that
-    reads loaded offsets again without doubled rows, and the backfill that loads the others.
+    would be read again. The error names the replay that reads loaded offsets again without doubled
+    rows, and the backfill that loads the others.
     """
     for move in moves:
         loaded_until = _loaded_until(move, loaded.get(move.log, ()))
@@ -281,33 +281,21 @@ def reject_loaded(
             message = f"Offsets before {loaded_until} were loaded into the table already"
         message += f": reading them again from {move.to_offset} would double their rows"
         incarnation = incarnations.get(move.log, 0)
-        held = []
-        for one in reservations:
-            if one.incarnation_of(move.log) == incarnation:
-                held += [(one.name, part) for part in one.stretches.get(move.log, ())]
         parts: Sequence[tuple[int, int]] | None = loaded.get(move.log, ())
         until = loaded_until
-        free_from = loaded_until
         if until is None:
             until = move.from_offset
-            free_from = _reserved_until(move, [part for _, part in held], count)
-            if free_from is None:
-                parts = None  # rows that nothing explains
-        action = _load_otherwise(move, until, parts, held, incarnation)
-        if free_from is not None and free_from < move.from_offset:
-            action += f". From {free_from} on nothing was loaded: --to {free_from}"
+            parts = None  # rows that nothing explains
+        action = _load_otherwise(move, until, parts, incarnation)
+        if loaded_until is not None and loaded_until < move.from_offset:
+            action += f". From {loaded_until} on nothing was loaded: --to {loaded_until}"
         raise NeedsDecision(message, **move.log.place, offset=move.to_offset, action=action)
-
-
-_Held = tuple[str, tuple[int, int]]
-"""Name of a backfill, and offsets that it has loaded or will load."""
 
 
 def _load_otherwise(
     move: Move,
     until: int,
     loaded: Sequence[tuple[int, int]] | None,
-    held: Sequence[_Held],
     incarnation: int,
 ) -> str:
     """Return the commands that load the offsets of a rejected move, up to `until`.
@@ -316,14 +304,11 @@ def _load_otherwise(
     plan explains.
     """
     interval = (move.to_offset, until)
-    reserved = [part for _, part in held]
-    # A replay rejects reserved offsets, and a backfill rejects loaded ones.
-    if loaded is None:
-        unloaded = []
-        replayed = subtract_intervals(interval, reserved)
-    else:
-        unloaded = subtract_intervals(interval, [*loaded, *reserved])
-        replayed = subtract_intervals(interval, [*unloaded, *reserved])
+    # A replay rejects offsets that were not loaded, and a backfill rejects loaded ones.
+    unloaded: list[tuple[int, int]] = []
+    if loaded is not None:
+        unloaded = subtract_intervals(interval, loaded)
+    replayed = subtract_intervals(interval, unloaded)
     sentences = []
     for low, high in unloaded:
         name = f"Offsets {low} to {high}"
@@ -337,13 +322,6 @@ def _load_otherwise(
                 f"{name} were never loaded, and a backfill loads them: "
                 f"{backfill_command(move.log, low, high)}"
             )
-    for holder, part in held:
-        low = max(part[0], interval[0])
-        high = min(part[1], interval[1])
-        if low < high:
-            sentences.append(
-                f"Backfill {holder} has loaded offsets {low} to {high}, or will load them"
-            )
     if replayed:
         offsets = render_intervals((move.log, low, high) for low, high in replayed)
         commands = ", ".join(replay_command(move.log, low, high) for low, high in replayed)
@@ -353,19 +331,6 @@ def _load_otherwise(
         )
     sentences[-1] += f"; the position stays at {move.from_offset}"
     return ". ".join(sentences)
-
-
-def _reserved_until(move: Move, reserved: Sequence[tuple[int, int]], rows: int) -> int | None:
-    """Return the end of the offsets of backfills among those that would be read again.
-
-    `rows`: how many rows these have in the table, more than 0. None if the offsets of backfills are
-    fewer: then rows of other offsets are there, too.
-    """
-    interval = [(move.to_offset, move.from_offset)]
-    parts = intersect_intervals(interval, reserved)
-    if sum(until - start for start, until in parts) < rows:
-        return None
-    return parts[-1][1]
 
 
 def _loaded_until(move: Move, loaded: Iterable[tuple[int, int]]) -> int | None:
@@ -454,6 +419,7 @@ def plan_set(
         cluster=replace(old.cluster, id=snapshot.cluster.id),
         commit=PlannedCommit(storage=snapshot.offsets_in),
         closes=False,
+        backfill=None,
     )
 
 
@@ -597,6 +563,21 @@ def with_paused(snapshot: Snapshot) -> Snapshot:
         extents={**snapshot.extents, **snapshot.extents_of_paused},
         paused={},
         extents_of_paused={},
+        leaderless=snapshot.leaderless | leaderless,
+    )
+
+
+def with_all_partitions(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with paused and owned partitions among the others: a backfill reads
+    offsets that nobody else reads.
+    """
+    snapshot = with_paused(snapshot)
+    leaderless = snapshot.owners.keys() - snapshot.extents_of_owned.keys() - snapshot.extents.keys()
+    return replace(
+        snapshot,
+        extents={**snapshot.extents, **snapshot.extents_of_owned},
+        extents_of_owned={},
+        owners={},
         leaderless=snapshot.leaderless | leaderless,
     )
 

@@ -9,8 +9,7 @@ Not here: the state of the pipeline that follows (etl/decide/reconcile.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from etl.errors import LedgersDisagree
 from etl.model.partitions import topics_of
@@ -25,11 +24,10 @@ from etl.model.snapshot import (
     RebuildFromTable,
     Replay,
     Snapshot,
+    StoredBackfill,
     Supersede,
     Table,
     UpToDate,
-    is_same_pipeline,
-    live_and_name,
 )
 from etl.settings.choices import OnRowsRemoved
 
@@ -62,27 +60,6 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
     return not _is_after_acknowledgement(ledger.applied, acknowledgement)
 
 
-def accepted_with_backfills(live: Ledger, name: str) -> Acknowledgement | None:
-    """Return the operator's decision as it applies to that backfill. `live`: the pipeline's ledger.
-
-    A decision that the table is missing applies until the pipeline plans again or creates a table.
-    A table that is absent later may only be unmounted, and a backfill that began in it must not
-    take it for the earlier one.
-    """
-    acknowledged = live.acknowledged
-    if acknowledged is None:
-        return None
-    newest = live.newest
-    if acknowledged.table_id is None:
-        if newest is None or newest.number != acknowledged.number:
-            return None
-        if acknowledged.plan_id not in (None, newest.id):
-            return None
-        if acknowledged.was_recorded is False and newest.table.id is None:
-            return None
-    return acknowledged.of_backfill(name)
-
-
 def acknowledging(
     ledger: Ledger,
     plan: Plan,
@@ -93,7 +70,6 @@ def acknowledging(
     lacks_plan: bool,
     commit: str | None,
     place: str,
-    of_backfills: Mapping[str, Acknowledgement] = MappingProxyType({}),
 ) -> Acknowledgement:
     """Return the decision that this table, or a missing table at this place, is right.
 
@@ -112,7 +88,6 @@ def acknowledging(
         was_recorded=ledger.applied is not None,
         commit=commit,
         place=place,
-        beside=dict(of_backfills),
     )
 
 
@@ -220,8 +195,8 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
 
 
 def is_taken(other: OtherPipeline, plan: Plan) -> bool:
-    """True if the other pipeline was inherited, or is a backfill of an inherited pipeline."""
-    return any(is_same_pipeline(other.app_id, app_id) for app_id in plan.taken)
+    """True if the other pipeline was inherited."""
+    return other.app_id in plan.taken
 
 
 def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
@@ -234,7 +209,7 @@ def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
     return other.topics
 
 
-def plan_of(state: Replay | Supersede | RebuildFromTable | UpToDate) -> Plan:
+def plan_of(state: Replay | Supersede | RebuildFromTable | StoredBackfill | UpToDate) -> Plan:
     """Return the newest plan of the pipeline's state."""
     if isinstance(state, UpToDate):
         return state.last
@@ -253,11 +228,7 @@ def name_of(app_id: str) -> str:
     pipeline = app_id
     if app_id.count("/") >= 3:
         _, cluster, group, pipeline = app_id.split("/", 3)
-    live, backfill = live_and_name(pipeline)
-    description = f"pipeline {live} of group {group} on cluster {cluster}"
-    if backfill:
-        return f"backfill {backfill} of {description}"
-    return description
+    return f"pipeline {pipeline} of group {group} on cluster {cluster}"
 
 
 def take_over_command(app_id: str) -> str:
@@ -269,9 +240,8 @@ def take_over_command(app_id: str) -> str:
 
 
 def names_in_command(app_id: str) -> str:
-    """Return the pipeline's name for a command; of a backfill, the name of its live pipeline."""
-    live, _ = live_and_name(app_id)
-    parts = live.split("/")
+    """Return the pipeline's name for a command."""
+    parts = app_id.split("/")
     return "/".join(parts[2:]) or app_id
 
 

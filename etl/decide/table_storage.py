@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 from etl.errors import NotOurTable, SettingsError
 from etl.ledger.topic_filters import NotTranslated, java_pattern
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import Codec, FileOptions, Plan, PlanKind
+from etl.model.plans import Codec, FileOptions, Plan
 from etl.model.security import SecretRef
 from etl.model.snapshot import Snapshot, Table
 from etl.settings.table import (
@@ -636,8 +636,8 @@ def local_zone(zone: str) -> str:
 
 
 def describe_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    """Describe that a plan is executed under another time zone than that of the plan, the last
-    plan, or the live pipeline.
+    """Describe that a plan is executed under another time zone than that of the plan, or the last
+    plan.
     """
     newest = snapshot.ledger.newest
     if not plan.ranges:
@@ -648,9 +648,6 @@ def describe_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
         yield _describe_change(
             plan, f"the plan before it was made under {newest.time_zone}", snapshot
         )
-    if plan.kind is PlanKind.BACKFILL and _is_other(snapshot.live_time_zone, snapshot):
-        before = f"the newest plan of the live pipeline was made under {snapshot.live_time_zone}"
-        yield _describe_change(plan, before, snapshot)
 
 
 def in_time_zone(plan: Plan, snapshot: Snapshot) -> Plan:

@@ -49,11 +49,10 @@ def open_files() -> int:
     return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
-def this_driver(run_id: str) -> DriverNode:
-    """Return the identity of a run's driver."""
-    return DriverNode(
-        socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id, _pids()
-    )
+def this_driver(run_id: str, backfill: str | None = None) -> DriverNode:
+    """Return the identity of a run's driver. `backfill`: the name of the one that it loads."""
+    pid = os.getpid()
+    return DriverNode(socket.gethostname(), pid, _process_start(pid), run_id, _pids(), backfill)
 
 
 def is_dead(driver: DriverNode) -> bool:

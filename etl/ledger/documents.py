@@ -27,10 +27,10 @@ from etl.ledger.document_codec import Codec, Differs
 from etl.model.plans import CommitResult, RangeResult
 from etl.model.snapshot import (
     Acknowledgement,
+    Backfill,
     ForeignCommit,
     LoadedIntervals,
     Pause,
-    Reservation,
     Retirement,
 )
 
@@ -51,10 +51,14 @@ It is more than what is written, so that a lower `WRITTEN_MAX_BYTES` makes no do
 DIFFERING: Mapping[type, Mapping[str, Differs]] = {
     CommitResult: {"receipts": Differs.BY_COLUMN, "undated": Differs.NOT_STORED},
     RangeResult: {"gaps": Differs.FLAT, "epochs": Differs.FLAT, "requests": Differs.NOT_STORED},
-    LoadedIntervals: {"given_up": Differs.APART, "read_by_others": Differs.LEFT_OUT},
+    LoadedIntervals: {
+        "given_up": Differs.APART,
+        "read_by_others": Differs.LEFT_OUT,
+        "has_unknown_plans": Differs.LEFT_OUT,
+    },
     ForeignCommit: {"by": Differs.NOT_STORED},
-    Acknowledgement: {"beside": Differs.LEFT_OUT, "rows_of": Differs.LEFT_OUT},
-    Reservation: {"incarnations": Differs.ZERO_IF_ABSENT, "table_id": Differs.LEFT_OUT},
+    Acknowledgement: {"rows_of": Differs.LEFT_OUT},
+    Backfill: {"incarnations": Differs.ZERO_IF_ABSENT, "lost": Differs.APART},
 }
 """Fields that differ from the JSON of their types."""
 CODEC = Codec(DIFFERING, format=FORMAT)

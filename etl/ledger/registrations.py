@@ -267,6 +267,9 @@ class DriverNode:
     namespace never counts as dead: its session decides.
     """
 
+    backfill: str | None = None
+    """Name of the backfill of which it loads a plan; None for other commands."""
+
     def __str__(self) -> str:
         return f"run {self.run_id}, pid {self.pid} on {self.host}"
 
@@ -279,6 +282,7 @@ def render_driver(driver: DriverNode) -> bytes:
         "started": driver.started,
         "run_id": driver.run_id,
         "pids": driver.pids,
+        "backfill": driver.backfill,
     }
     return json.dumps(document).encode()
 
@@ -293,6 +297,7 @@ def parse_driver(payload: bytes) -> DriverNode | None:
             found.get("started"),
             str(found["run_id"]),
             found.get("pids"),
+            found.get("backfill"),
         )
         if not 0 < driver.pid < 2**31:
             return None

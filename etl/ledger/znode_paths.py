@@ -11,7 +11,8 @@
     /consumers/<group>/owners/<topic>/<key>        thread that owns the partition, ephemeral
     /consumers/<group>/offsets/<topic>/<key>       next offset to read, ASCII decimal
     /consumers/<group>/etl/<pipeline>              uid of the pipeline
-      .../driver                                   host, pid and run id of the driver, ephemeral
+      .../drivers/<id>-<sequence>                  host, pid and run id of a driver, ephemeral: the
+                                                   first one drives, the others wait
       .../plans/<N>                                plan N
       .../chunks/<hash>/<i>                        pieces of a plan that is too large for a znode
       .../applied/<N>                              result of plan N
@@ -20,9 +21,7 @@
       .../retired                                  why the pipeline loads no more
       .../paused                                   paused partitions, with reason and time
       .../named_table                              location of a table that a catalog names
-      .../fence                                    empty; its version changes with each reservation
-    /consumers/<group>/etl/<pipeline>@<name>       a backfill: the same without fence, and
-      .../claim                                    the offsets that it reserves
+      .../backfills/<name>                         the request of a backfill
 
 `<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on Jafka. Paths are relative
 to the chroot of the connect string. Parents that are created on the way hold no data.
@@ -113,15 +112,9 @@ class PipelinePaths:
         return f"{GroupPaths(self.group).pipelines}/{self.pipeline}"
 
     @property
-    def driver(self) -> str:
-        """The driver at work."""
-        return f"{self.root}/driver"
-
-    def session(self, number: int) -> str:
-        """Shows that the driver's session lives, in the transaction of a commit. No other session
-        ever creates this znode.
-        """
-        return f"{self.root}/session-{number & 2**64 - 1:016x}"
+    def drivers(self) -> str:
+        """Children are the driver at work, which came first, and those that wait."""
+        return f"{self.root}/drivers"
 
     @property
     def plans(self) -> str:
@@ -159,14 +152,13 @@ class PipelinePaths:
         return f"{self.root}/named_table"
 
     @property
-    def fence(self) -> str:
-        """Its version moves with each claim of offsets; of a live pipeline."""
-        return f"{self.root}/fence"
+    def backfills(self) -> str:
+        """Children are the names of the pipeline's backfills."""
+        return f"{self.root}/backfills"
 
-    @property
-    def claim(self) -> str:
-        """Reservation of a backfill."""
-        return f"{self.root}/claim"
+    def backfill(self, name: str) -> str:
+        """The request of a backfill."""
+        return f"{self.backfills}/{name}"
 
     def plan(self, number: int) -> str:
         """Plan `number`."""

@@ -208,8 +208,8 @@ class PlanKind(str, Enum):
     position moves.
     """
     BACKFILL = "backfill"
-    """A part of what a backfill is to load, older than where a live pipeline began or apart from
-    what it reads. No offset moves.
+    """Its ranges are a part of what a backfill requests: offsets below the positions that were not
+    loaded. No position moves.
     """
 
 
@@ -306,7 +306,7 @@ class CommitState(Enum):
     """What became of a plan's offset commit.
 
     ======================  ========================================================================
-    AFTER_APPEND            the commit follows the append (replay, backfill: nothing to move)
+    AFTER_APPEND            the commit follows the append
     AFTER_APPEND_AS_MEMBER  the same, of the partitions that the member then still owns
     IN_DOUBT                stored by a member that commits before it reads; the commit may have
                             been sent
@@ -401,7 +401,6 @@ class Plan:
     """Ids of the topics' znodes, in addition to their own ids
     (`etl.decide.recreated_or_truncated.compared_ids`).
     """
-    moves_offsets: bool = True
     request: PlannedRequest = field(default_factory=PlannedRequest)
     id: str = ""
     losses: Losses = Losses()
@@ -445,8 +444,10 @@ class Plan:
     """How its offsets are committed. The id tells only whether that is before the read."""
     closes: bool = False
     """True if it reads nothing and takes its number from a driver that may still execute another
-    plan: of a retired or inherited pipeline, or of an abandoned backfill.
+    plan: of a retired or inherited pipeline.
     """
+    backfill: str | None = None
+    """The name of the backfill that it loads a part of; None for other kinds."""
     time_zone: str | None = None
     """The session time zone of Spark where the plan was made; None: unknown, it is from before this
     was kept. No part of its id.
@@ -456,10 +457,10 @@ class Plan:
 
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:
-        """Return the ranges that advance positions: all, or none of a replay."""
-        # A replay's ranges are below the positions: with them, a replacement of the plan would load
-        # its interval a second time.
-        if self.kind is PlanKind.REPLAY:
+        """Return the ranges that advance positions: all, or none of a replay or a backfill."""
+        # Their ranges are below the positions: with them, a replacement of the plan would load its
+        # interval a second time.
+        if self.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
             return ()
         return self.ranges
 
@@ -490,7 +491,7 @@ class Plan:
         Their position differs from the committed offset that the plan saw; of a group member, only
         those of its assignment.
         """
-        if not self.moves_offsets or self.commit.state.is_before_read:
+        if self.commit.state.is_before_read:
             return ()
         if self.commit.member:
             return self._uncommitted(self.commit.member.logs)

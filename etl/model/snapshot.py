@@ -1,16 +1,13 @@
 """What did the brokers, the ledger and the table hold at the start of a run?
 
-Lives here: the snapshot of a run; the ledger of a pipeline and the reservations of its backfills;
+Lives here: the snapshot of a run; the ledger of a pipeline and the requests of its backfills;
 the last plan in the table, and commits of other writers; the state of the pipeline that follows.
-
-A backfill has a pipeline of its own, named `PIPELINE@NAME`: no conf can use that name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from etl.model.partitions import (
     NOTHING_COMMITTED,
@@ -40,139 +37,45 @@ from etl.model.plans import (
     Vanished,
 )
 
-MARK = "@"
-"""Separates the names of a pipeline and of its backfill."""
-
-
-class ReservationState(str, Enum):
-    """State of a backfill."""
-
-    OPEN = "open"
-    """It loads, or has loaded all."""
-    CLOSING = "closing"
-    """It is being deleted: its plans are no longer stored, and which of them are in the table is
-    not known yet.
-    """
-    GIVEN_UP = "given up"
-    """It was deleted. It reserves the offsets that it has loaded."""
-
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """The offsets that a backfill has loaded or will load, and no other pipeline."""
+class Backfill:
+    """The request of a backfill, as the pipeline's ledger has it.
+
+    What it still has to load is its intervals without those that are loaded or lost.
+    """
 
     name: str
-    stretches: Mapping[BrokerPartition, tuple[tuple[int, int], ...]]
-    """Per partition offset intervals [from, until), ascending and disjoint."""
+    intervals: Mapping[BrokerPartition, tuple[tuple[int, int], ...]]
+    """Per partition the requested offsets [from, until), ascending and disjoint."""
     incarnations: Mapping[BrokerPartition, int]
     """The incarnation of each partition; 0 if not named."""
-    asked: str
+    request: str
     """The request as text: one name stands for one request."""
-    made_at_ms: int
-    state: ReservationState = ReservationState.OPEN
-    reason: str | None = None
-    """Why it was deleted."""
-    table_id: str | None = None
-    """Id of the table that it was created for; None: a document without it."""
+    created_at_ms: int
+    lost: Mapping[BrokerPartition, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """Requested offsets that its plans gave up, by policy."""
 
     def __post_init__(self) -> None:
-        for log, intervals in self.stretches.items():
-            for start, until in intervals:
-                if not 0 <= start < until:
-                    raise ValueError(f"{start} to {until} of {log} is no offset interval")
+        for by_partition in (self.intervals, self.lost):
+            for log, intervals in by_partition.items():
+                for start, until in intervals:
+                    if not 0 <= start < until:
+                        raise ValueError(f"{start} to {until} of {log} is no offset interval")
         if any(incarnation < 0 for incarnation in self.incarnations.values()):
             raise ValueError("an incarnation is negative")
 
-    def is_of(self, table_id: str | None) -> bool:
-        """True if it may be of that table; in another table it reserves nothing."""
-        return None in (self.table_id, table_id) or self.table_id == table_id
-
     @property
     def offsets(self) -> int:
-        """Return the number of reserved offsets; of Jafka, bytes."""
+        """Return the number of requested offsets; of Jafka, bytes."""
         total = 0
-        for intervals in self.stretches.values():
+        for intervals in self.intervals.values():
             total += sum(until - start for start, until in intervals)
         return total
 
     def incarnation_of(self, log: BrokerPartition) -> int:
-        """Return the incarnation of the partition that the reserved offsets belong to."""
+        """Return the incarnation of the partition that the requested offsets belong to."""
         return self.incarnations.get(log, 0)
-
-    def left_from(
-        self, positions: Mapping[BrokerPartition, int]
-    ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-        """Return the intervals at or above these offsets, without empty partitions."""
-        left = {}
-        for log, intervals in self.stretches.items():
-            position = positions.get(log, 0)
-            above = []
-            for start, until in intervals:
-                if position < until:
-                    above.append((max(start, position), until))
-            if above:
-                left[log] = tuple(above)
-        return left
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A reservation as it was read."""
-
-    claim: Reservation
-    version: int
-    """Version of its znode."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reservations:
-    """Reservations of a pipeline's backfills, and the reservation lock read before them."""
-
-    fence: int | None = None
-    """Version of the lock's znode; None: it does not exist. Nothing was reserved yet, or somebody
-    deleted the znodes of the live pipeline and left those of its backfills."""
-    backfills: tuple[Claimed, ...] = ()
-    """By name."""
-
-    def __iter__(self) -> Iterator[Reservation]:
-        for claimed in self.backfills:
-            yield claimed.claim
-
-    def of(self, table_id: str | None) -> Reservations:
-        """Return the reservations that may be of that table."""
-        of_table = [claimed for claimed in self.backfills if claimed.claim.is_of(table_id)]
-        return Reservations(self.fence, tuple(of_table))
-
-    def named(self, name: str) -> Claimed | None:
-        """Return the reservation of that name; None if there is none."""
-        for claimed in self.backfills:
-            if claimed.claim.name == name:
-                return claimed
-        return None
-
-
-NO_CLAIMS = Reservations()
-
-
-def backfill_pipeline(pipeline: str, name: str) -> str:
-    """Return the name of a backfill's pipeline."""
-    return f"{pipeline}{MARK}{name}"
-
-
-def live_and_name(pipeline: str) -> tuple[str, str | None]:
-    """Return the live pipeline, and the name of the backfill; None for the live pipeline itself."""
-    live, mark, name = pipeline.partition(MARK)
-    if not mark:
-        return live, None
-    return live, name
-
-
-def is_same_pipeline(app_id: str, other: str) -> bool:
-    """True if two application ids are of one pipeline and its backfills.
-
-    Reservations keep their offsets apart.
-    """
-    return live_and_name(app_id)[0] == live_and_name(other)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +218,10 @@ class LoadedIntervals:
     """Run keys of folded plans, and of runs that had nothing to read, oldest first."""
     read_by_others: tuple[ReadByOthers, ...] = ()
     """Offsets that other members read, of pruned plans, adjacent ones merged."""
+    has_unknown_plans: bool = False
+    """True if a plan with a number below `through` is unknown, as after a ledger was restored and
+    the table's log had lost its commit: rows may be in the table that no interval names.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,17 +253,8 @@ class Acknowledgement:
     """Location of that table, or of a missing one, as by `settings.choices.place_of`; None: a
     document without it.
     """
-    beside: Mapping[str, Acknowledgement] = field(default_factory=dict)
-    """The same decision for the newest plan of each backfill in that table, by name."""
-
     rows_of: tuple[str, ...] = ()
     """Topics of another cluster or incarnation, with rows of other writers in that table."""
-
-    def of_backfill(self, name: str) -> Acknowledgement:
-        """Return the decision as a backfill uses it: changes by others are accepted for all; for a
-        backfill that began since, nothing else is.
-        """
-        return self.beside.get(name) or replace(self, number=-1, beside={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,14 +355,8 @@ class Snapshot:
     """Where `committed` was read."""
     asked: ResolvedRequest | None = None
     """None: nothing in addition to the conf."""
-    claims: Reservations = NO_CLAIMS
-    """Reservations of this pipeline's backfills."""
-    backfill: Reservation | None = None
-    """This pipeline's own reservation, if it is a backfill's; None: a live pipeline."""
-    live_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """For a backfill: the incarnation of each partition in its live pipeline's newest plan."""
     pauses: tuple[Pause, ...] = ()
-    """Paused partitions of a live pipeline, as in the ledger."""
+    """Paused partitions, as in the ledger."""
     paused: Mapping[BrokerPartition, Pause] = field(default_factory=dict)
     """Paused partitions (`decide.set_offsets`); the other mappings do not have them."""
     extents_of_paused: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
@@ -474,8 +366,6 @@ class Snapshot:
     """Partitions that the run owns as a group member; None: no member."""
     time_zone: str | None = None
     """The session time zone that Spark has in this run."""
-    live_time_zone: str | None = None
-    """For a backfill: time zone of its live pipeline's newest plan."""
 
     def committed_of(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
         """Return the committed offset of each partition, `NOTHING_COMMITTED` if it has none."""
@@ -557,7 +447,18 @@ class UpToDate:
     """Logs of ours that other members of the group read on, and up to where."""
 
 
-PipelineState = FirstRun | Replay | Supersede | RebuildFromTable | UpToDate
+@dataclass(frozen=True, slots=True)
+class StoredBackfill:
+    """The newest plan is a backfill's and was not appended. It obliges nobody: the next plan takes
+    its number, or it stays where there is nothing to read, and the backfill plans that part again.
+    """
+
+    plan: Plan
+    state: UpToDate
+    """State of the pipeline without that plan, which moves no position."""
+
+
+PipelineState = FirstRun | Replay | Supersede | RebuildFromTable | StoredBackfill | UpToDate
 """The state of the pipeline, as decided by `reconcile`."""
 
 

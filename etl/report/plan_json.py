@@ -48,7 +48,7 @@ from etl.model.plans import (
     RowsBefore,
     RunKeyRecord,
 )
-from etl.model.snapshot import CommitMetadata, Snapshot, live_and_name
+from etl.model.snapshot import CommitMetadata, Snapshot
 from etl.report.describe import format_time
 from etl.report.run_progress import Outcome
 from etl.settings.sections import Settings
@@ -455,11 +455,7 @@ def write_settings(settings: Settings) -> dict[str, Any]:
 
 def read_settings(found: dict[str, Any]) -> Settings:
     """Read settings that `write_settings` wrote. They have no addresses; decisions are the same."""
-    live, _ = live_and_name(found["pipeline"])  # a conf cannot have a backfill's name
-    conf = Settings.model_validate(
-        {**found, "pipeline": live, "zookeeper": {"connect": "left-out:2181"}}
-    )
-    return conf.model_copy(update={"pipeline": found["pipeline"]})
+    return Settings.model_validate({**found, "zookeeper": {"connect": "left-out:2181"}})
 
 
 def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:

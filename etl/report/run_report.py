@@ -24,7 +24,6 @@ from etl.decide.lag import (
     unread_starts,
 )
 from etl.decide.member_offsets import ReadTwice
-from etl.decide.offsets import starts_of
 from etl.decide.run_requests import loaded_beyond, up_to_bound
 from etl.decide.table_changes import name_of
 from etl.errors import DataLost, EtlError
@@ -38,7 +37,7 @@ from etl.model.plans import (
     Request,
     RunKeyRecord,
 )
-from etl.model.snapshot import PipelineState, Reservation, Snapshot
+from etl.model.snapshot import PipelineState, Snapshot
 from etl.report.describe import (
     describe_by_owner,
     describe_capped,
@@ -96,6 +95,16 @@ class _Observation:
         return lag_of(log, self.snapshot, self.reached, self.settings)
 
 
+@dataclass(frozen=True, slots=True)
+class BackfillProgress:
+    """How far a backfill was before the present plan."""
+
+    loaded_before: int
+    """Offsets that are loaded or lost."""
+    offsets: int
+    """All requested offsets."""
+
+
 class SnapshotPair:
     """The first and the last snapshot of a run."""
 
@@ -109,13 +118,6 @@ class SnapshotPair:
         self._count += 1
         self._last = _Observation(snapshot)
         self._first = self._first or self._last
-
-    @property
-    def claim(self) -> Reservation | None:
-        """Return the reservation of a backfill in the last snapshot; None without one."""
-        if self._last is None:
-            return None
-        return self._last.snapshot.backfill
 
     def stands(self, state: PipelineState, settings: Settings) -> None:
         """Set the state of the pipeline at that snapshot."""
@@ -183,11 +185,6 @@ def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
         yield Outcome.TOPIC_CHANGES_ACCEPTED, decision
         for sentence in describe_vanished(plan.losses.stale_rows):
             yield Outcome.TOPIC_CHANGES_ACCEPTED, sentence
-    elif plan.kind is PlanKind.BACKFILL and not plan.losses.lost:
-        yield (
-            Outcome.OFFSETS_STORED,
-            f"Plan {plan.number} closes the backfill: {plan.origin.reason}",
-        )
     elif plan.kind is PlanKind.SET:
         yield Outcome.OFFSETS_SET, decision
     elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:
@@ -280,6 +277,8 @@ class Report:
     membership: RebalanceStatistics | None = None
     oldest: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
     """Oldest unread records, if they were looked up at the end."""
+    backfill: BackfillProgress | None = None
+    """How far the backfill was before its present plan; None: the run is of no backfill."""
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
         """Context manager: add the time inside to the verb's seconds, also after an exception."""
@@ -506,28 +505,19 @@ class Report:
         return self.looks.as_json(self.settings)
 
 
-def loaded_before(claim: Reservation, plan: Plan) -> int:
-    """Return how many offsets a backfill had loaded before this plan."""
-    left = 0
-    for intervals in claim.left_from(starts_of(plan)).values():
-        left += sum(until - start for start, until in intervals)
-    return claim.offsets - left
-
-
 def progress_of_backfill(doing: Doing, report: Report) -> Doing:
     """Return the progress of a backfill's run relative to the whole backfill.
 
-    Returns it unchanged if that is unknown, or if the run is of no backfill.
+    Returns it unchanged if that is unknown, or if no plan of a backfill is at work.
     """
-    reservation = report.looks.claim
-    plan = report.plan
+    backfill = report.backfill
     progress = doing.reached
-    if reservation is None or plan is None or progress is None:
+    if backfill is None or progress is None:
         return doing
     whole = replace(
         progress,
-        offsets=loaded_before(reservation, plan) + progress.offsets,
-        offsets_in_all=reservation.offsets,
+        offsets=backfill.loaded_before + progress.offsets,
+        offsets_in_all=backfill.offsets,
         records=progress.records + report.records,
         bytes=progress.bytes + (report.fetched_bytes or 0),
     )

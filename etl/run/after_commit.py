@@ -35,7 +35,7 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
     try:
         ledger = PlanLedger(zookeeper, settings.group.id, settings.pipeline).read_ledger()
         plan = ledger.newest
-        if plan is None or ledger.applied is None or not plan.moves_offsets:
+        if plan is None or ledger.applied is None:
             return
         positions = {}
         for log, offset in plan.positions.items():

@@ -35,6 +35,7 @@ from etl.model.plans import CommitResult, CommitState, Loss, LossReason, Plan, P
 from etl.model.snapshot import (
     Acknowledgement,
     ForeignCommit,
+    Ledger,
     PipelineState,
     RebuildFromTable,
     Snapshot,
@@ -330,10 +331,8 @@ def _store(services: Services, step: NextStep, report: Report) -> Plan | Rejecte
     if step.plan is None:
         return None
     rejected = None
-    if step.action is Action.STORE:
-        rejected = services.store(step.plan)
-    elif step.action is Action.SUPERSEDE:
-        rejected = services.supersede(step.plan, step.snapshot.ledger)
+    if step.action in (Action.STORE, Action.SUPERSEDE):
+        rejected = store_or_replace(services, step.plan, step.snapshot.ledger)
     if rejected:
         return rejected
     plan = services.hand_over(step.plan)
@@ -347,6 +346,13 @@ def _store(services: Services, step: NextStep, report: Report) -> Plan | Rejecte
     for expiry in step.expires_soon:
         report.add(Outcome.EXPIRES_SOON, str(expiry))
     return plan
+
+
+def store_or_replace(services: Services, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
+    """Store the next plan, or one that replaces the newest plan of the ledger."""
+    if plan.origin.supersedes:
+        return services.supersede(plan, ledger)
+    return services.store(plan)
 
 
 def _is_committed_now(step: NextStep, plan: Plan) -> bool:
@@ -363,7 +369,7 @@ def _is_committed_now(step: NextStep, plan: Plan) -> bool:
 
 
 def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
-    if step.action is Action.SUPERSEDE:
+    if step.action is not Action.REPLAY and plan.origin.supersedes:
         report.add(
             Outcome.PLAN_SUPERSEDED,
             f"Plan {plan.number} ({plan.origin.supersedes}) was replaced: {plan.origin.reason}",
@@ -389,8 +395,6 @@ def _describe_stored(plan: Plan) -> str:
 
 def _is_new(plan: Plan) -> bool:
     """True if a command stored the plan, so that no run executed it before."""
-    if plan.kind is PlanKind.BACKFILL:
-        return plan.number == 1
     return plan.kind in (PlanKind.RESET, PlanKind.SET)
 
 

@@ -1,9 +1,7 @@
 """How are a run's services implemented on real ZooKeeper, brokers, Delta and Spark?
 
 `LiveServices` implements `Services` by calls of etl/io and decides nothing. It stores plans,
-commits offsets as a member or by compare-and-set, ends memberships of dead drivers, and writes the
-reservation lock of a pipeline or the reservation of a backfill at the version that was observed
-before the plan was made (ADR 22).
+commits offsets as a member or by compare-and-set, and ends memberships of dead drivers.
 
 Not here: snapshots (etl/run/observe.py), reading loaded rows again (etl/run/loaded_rows.py).
 """
@@ -13,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +20,6 @@ from etl.decide.member_offsets import CommitOutcome, commit_outcome, commits_aft
 from etl.decide.offsets import reject_other_offsets_storage
 from etl.decide.plan import is_short
 from etl.decide.reconcile import reject_missing_topics
-from etl.decide.reservations import reject_reserved, updates_reservation_lock
 from etl.decide.table_changes import app_id_of
 from etl.decide.table_rules import catalog_of, reject_relocated_table
 from etl.decide.table_storage import is_probe_due
@@ -35,14 +31,14 @@ from etl.io.delta import losses
 from etl.io.delta.append import Destination, Load, Takes, append
 from etl.io.delta.exclusive_create_probe import require_exclusive_create
 from etl.io.delta.loaded_plans import Outcome, Result, read_back
-from etl.io.delta.table_shape import check_writable, open_table
+from etl.io.delta.table_shape import check_writable
 from etl.io.process import new_uid
 from etl.io.zookeeper import ledger_side_documents
 from etl.io.zookeeper.broker_registrations import read_topics
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import HandOver
-from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger, Write
-from etl.io.zookeeper.ledger_side_documents import ReservationStore, read_named_table, write_mark
+from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger
+from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_named_table, write_mark
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.request_values import SupportedMembership
@@ -57,19 +53,8 @@ from etl.model.partitions import (
     OffsetsStorage,
     RejectedCommit,
 )
-from etl.model.plans import CommitResult, CommitState, Plan, Request, RunKeyRecord
-from etl.model.snapshot import (
-    NO_CLAIMS,
-    Claimed,
-    ForeignCommit,
-    Ledger,
-    Reservation,
-    Reservations,
-    Snapshot,
-    Table,
-    backfill_pipeline,
-    live_and_name,
-)
+from etl.model.plans import CommitResult, CommitState, Plan, PlanKind, Request, RunKeyRecord
+from etl.model.snapshot import Backfill, ForeignCommit, Ledger, Snapshot, Table
 from etl.report.run_progress import Phases, Stopwatch, Verb
 from etl.run.discovery import Discovery, configured_family
 from etl.run.loaded_rows import LoadedRows, adopt_commits, applied_in_run
@@ -93,108 +78,6 @@ from etl.settings.sections import GroupSettings, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class ClaimsOfRun:
-    """The reservations of backfills as a run observed them, and as it wrote them since."""
-
-    def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
-        self.store = ReservationStore(
-            zookeeper, settings.group.id, live_and_name(settings.pipeline)[0]
-        )
-        self.seen: Reservations = NO_CLAIMS
-        self.own: Claimed | None = None
-        """This pipeline's own reservation, if it is a backfill's."""
-        self._newest: Plan | None = None
-
-    def saw(self, seen: ObservedState) -> None:
-        """Keep the reservations of a snapshot."""
-        self.seen = seen.snapshot.claims
-        self.own = seen.claimed
-        self._newest = seen.snapshot.ledger.newest
-
-    def writes(self, plan: Plan) -> list[Write]:
-        """Return the writes of reservations that belong to the plan's transaction.
-
-        Raises NeedsDecision if a backfill reserved offsets at its start.
-        """
-        if self.own:
-            # ZooKeeper and the table are not read at the same time: a forgotten driver may store
-            # another plan of the backfill meanwhile. Only one write at this version succeeds.
-            return [self.store.write_of(self.own.claim, self.own.version)]
-        reject_reserved(plan, self._newest, self.seen)
-        if not updates_reservation_lock(plan, self._newest):
-            return []
-        return [self.store.reservation_lock_write(self.seen.fence)]
-
-    def stored(self, plan: Plan) -> None:
-        """Update the versions after the plan was stored."""
-        if self.own:
-            self.own = replace(self.own, version=self.own.version + 1)
-        elif updates_reservation_lock(plan, self._newest):
-            version = 0 if self.seen.fence is None else self.seen.fence + 1
-            self.seen = replace(self.seen, fence=version)
-        self._newest = plan
-
-
-class BackfillVerbs:
-    """Services of a backfill: begin, abandon, settle. See `Services`."""
-
-    settings: Settings
-    ledger: PlanLedger
-    claims: ClaimsOfRun
-
-    def reject_unwritable(self, plan: Plan) -> None:
-        """Reject a plan that could not be executed."""
-        raise NotImplementedError
-
-    def claim(self) -> Claimed | None:
-        """See `Services`."""
-        name = live_and_name(self.settings.pipeline)[1]
-        return self.claims.store.read_one(name) if name else None
-
-    def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
-        """See `Services`."""
-        plans = []
-        for plan in self.ledger.read_plans():
-            has_result = self.ledger.read_record_of(plan) is not None
-            plans.append((plan, has_result))
-        return tuple(plans)
-
-    def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
-        """See `Services`."""
-        self.reject_unwritable(plan)
-        self.claims.store.begin(claim, plan, self.claims.seen.fence)
-
-    @property
-    def app_id(self) -> str:
-        """Return the application id of this pipeline in the table."""
-        raise NotImplementedError
-
-    def backfill_in_table(self, name: str) -> int | None:
-        """See `Services`."""
-        table = open_table(self.settings.table.path)
-        if table is None:
-            return None
-        return table.transaction_version(backfill_pipeline(self.app_id, name))
-
-    def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
-        """See `Services`."""
-        own = self.claims.own
-        if own is None:
-            raise Owned("The backfill was not observed", action="Run the command again")
-        also = [self.claims.store.write_of(claim, own.version)]
-        if plan.origin.supersedes and ledger.newest_version is not None:
-            self.ledger.supersede_plan(plan, ledger.newest_version, also=also)
-        else:
-            self.ledger.store_plan(plan, also=also)
-        self.claims.own = Claimed(claim, own.version + 1)
-
-    def settle_backfill(self, claim: Reservation) -> None:
-        """See `Services`."""
-        if self.claims.own is None:
-            raise Owned("The backfill was not observed", action="Run the command again")
-        self.claims.store.settle(claim, self.claims.own.version)
 
 
 _OLD_SESSION_S = 30.0
@@ -402,10 +285,11 @@ class MembershipVerbs:
 class PlanStore(MembershipVerbs):
     """Services that store plans. See `Services`."""
 
-    claims: ClaimsOfRun
     _lock: DriverLock
     _spark: RunSpark
     _pipelines_version: int | None
+    _recorded: int | None
+    """Number of the newest plan that this run knows as recorded."""
 
     def reject_unwritable(self, plan: Plan) -> None:
         """Reject a plan that could not be executed."""
@@ -425,9 +309,9 @@ class PlanStore(MembershipVerbs):
             self.ledger.store_plan(
                 plan,
                 pipelines_version=self._pipelines_version,
-                also=(*self.claims.writes(plan), *parts),
+                also=parts,
+                is_after_record=self._recorded == plan.number - 1,
             )
-            self.claims.stored(plan)
 
         return self._written(plan, write, is_handed_over=plan.commit.state is CommitState.DONE)
 
@@ -444,12 +328,8 @@ class PlanStore(MembershipVerbs):
 
         def write(parts: Sequence[Part]) -> None:
             self.ledger.supersede_plan(
-                plan,
-                version,
-                pipelines_version=self._pipelines_version,
-                also=(*self.claims.writes(plan), *parts),
+                plan, version, pipelines_version=self._pipelines_version, also=parts
             )
-            self.claims.stored(plan)
 
         return self._written(plan, write, is_handed_over=commits_now)
 
@@ -469,7 +349,7 @@ class PlanStore(MembershipVerbs):
         return None
 
 
-class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
+class LiveServices(PlanStore, LoadedRows):
     """`Services` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
@@ -494,7 +374,9 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         self._observer = Observer(
             settings, zookeeper, self.offsets, self.ledger, now_ms=now_ms, request=request
         )
-        self.claims, self._phases = ClaimsOfRun(settings, zookeeper), phases or Stopwatch()
+        self.backfills = BackfillStore(self.ledger)
+        self._phases = phases or Stopwatch()
+        self._recorded = None
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
@@ -509,15 +391,23 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         self._spark.stop()
 
     @contextlib.contextmanager
-    def driving(self, run_id: str) -> Iterator[None]:
+    def driving(
+        self, run_id: str, *, backfill: str | None = None, has_begun: bool = False
+    ) -> Iterator[None]:
         """Context manager: hold the driver lock. Raises Owned, also if the path of a named table
         was looked up again meanwhile.
+
+        `backfill`: the backfill of which a plan is loaded; once it `has_begun`, the wait for runs
+        has no limit.
         """
         if self.settings.source.bootstrap_servers is None:
             self._discovery.registered()  # raises for a wrong chroot, before it is written to
         else:
             self.zookeeper.ensure("/")
-        with self._lock.driving(run_id, wait_s=self.settings.ledger.lock_timeout_s):
+        wait_s: float | None = self.settings.ledger.lock_timeout_s
+        if has_begun:
+            wait_s = None
+        with self._lock.driving(run_id, wait_s=wait_s, backfill=backfill):
             if self.settings.table.name is not None and self.settings.table.is_placed:
                 table, catalog = self.settings.table, catalog_of(self.settings.spark)
                 reject_relocated_table(
@@ -529,15 +419,13 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """See `Services`; `named` are offsets that an operator names."""
         return self._saw(self._observer.observe(named))
 
-    def observe_ledgers(self) -> Snapshot:
-        """See `Services`."""
-        return self._saw(self._observer.observe_ledgers())
-
     def _saw(self, seen: ObservedState) -> Snapshot:
         self._cluster_name = seen.snapshot.cluster.name
         self._seen_ledger = seen.snapshot.ledger
         self._pipelines_version = seen.pipelines_version
-        self.claims.saw(seen)
+        applied = seen.snapshot.ledger.applied
+        if applied:
+            self._recorded = applied.number
         return seen.snapshot
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
@@ -565,15 +453,36 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """See `Services`."""
         return self.ledger.read_ledger()
 
+    def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
+        """See `Services`."""
+        plans = []
+        for plan in self.ledger.read_plans():
+            has_result = self.ledger.read_record_of(plan) is not None
+            plans.append((plan, has_result))
+        return tuple(plans)
+
+    def read_backfill(self, name: str) -> Backfill | None:
+        """See `Services`."""
+        return self.backfills.read(name)
+
+    def create_backfill(self, backfill: Backfill) -> None:
+        """See `Services`."""
+        self.backfills.create(backfill)
+
+    def replace_backfill(self, before: Backfill, after: Backfill) -> None:
+        """See `Services`."""
+        self.backfills.replace(before, after)
+
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See `Services`."""
         ledger_side_documents.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
         """See `Services`; with `group.mode: observe` nothing is claimed, and a member
-        owns its assignment.
+        owns its assignment. Nobody else reads what a backfill reads.
         """
-        if self.settings.group.mode is not OwnershipMode.CLAIM:
+        is_backfill = plan.kind is PlanKind.BACKFILL
+        if is_backfill or self.settings.group.mode is not OwnershipMode.CLAIM:
             return contextlib.nullcontext()
         logs = {r.log for r in plan.ranges}
         return self._owners.claiming(logs, self.run_id)
@@ -644,6 +553,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
         if applied:
             self.ledger.record_applied(applied)
+            self._recorded = applied.number
 
     def recount(self, plan: Plan) -> CommitResult | None:
         """See `Services`. If the table's log lost the commit, rows are counted in the

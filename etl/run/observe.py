@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
 from etl.decide.lag import progress_of_table, unread_starts
-from etl.decide.offsets import both, in_zookeeper_alone, starts_of, timestamps_to_look_up
+from etl.decide.offsets import both, in_zookeeper_alone, timestamps_to_look_up
 from etl.decide.partition_owners import members_as_owners
 from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.reconcile import (
@@ -24,10 +24,9 @@ from etl.decide.reconcile import (
     reject_other_broker_type,
 )
 from etl.decide.recreated_or_truncated import end_places, epochs_to_ask, known_places
-from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.decide.set_offsets import paused_logs
-from etl.decide.table_changes import accepted_with_backfills, app_id_of, is_waiting_for_a_table
+from etl.decide.table_changes import app_id_of, is_waiting_for_a_table
 from etl.decide.table_rules import missing_files_error, topics_to_check, unplanned_rows_error
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics, unknown_topics
@@ -41,7 +40,7 @@ from etl.io.delta.table_shape import check_shape, columns_to_add, open_table
 from etl.io.spark.session import parallelism_of, time_zone
 from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_side_documents import ReservationStore, find_key, read_pauses
+from etl.io.zookeeper.ledger_side_documents import find_key, read_pauses
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.kafka.request_values import ClusterMetadata
 from etl.model.columns import arrow_schema
@@ -50,7 +49,6 @@ from etl.model.partitions import (
     BrokerPartition,
     Committed,
     Isolation,
-    KafkaGroup,
     MemberAssignment,
     OffsetsStorage,
     OldestRecord,
@@ -60,16 +58,10 @@ from etl.model.partitions import (
 )
 from etl.model.plans import CommitState, Plan, Request
 from etl.model.snapshot import (
-    NO_CLAIMS,
-    Claimed,
     Ledger,
-    Pause,
-    Reservation,
-    Reservations,
     ResolvedRequest,
     Snapshot,
     Table,
-    live_and_name,
 )
 from etl.run.discovery import Discovery
 from etl.settings.sections import Settings
@@ -274,8 +266,6 @@ class ObservedState:
     snapshot: Snapshot
     pipelines_version: int | None
     """See `PlanLedger.pipelines_version`: from before the other pipelines were read."""
-    claimed: Claimed | None = None
-    """The reservation of this backfill pipeline, read before all else."""
 
 
 class Observer:
@@ -299,8 +289,6 @@ class Observer:
         self._ledger = ledger
         self._now_ms = now_ms
         self._discovery = Discovery(settings, zookeeper)
-        self._live, self._backfill = live_and_name(settings.pipeline)
-        self._claims = ReservationStore(zookeeper, settings.group.id, self._live)
 
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> ObservedState:
         """Take a snapshot. It is repeated if another driver stored a plan meanwhile, because the
@@ -326,17 +314,14 @@ class Observer:
         return seen
 
     def _observe_ledgers(self) -> ObservedState:
-        claims, claimed, ledger, live = self._observe_reservations()
+        ledger = self._ledger.read_ledger()
         admits = self._settings.source.topic_filter.admits
         newest = ledger.newest
-        is_live = self._backfill is None
         if newest:
             called = newest.cluster
         else:
             called = self._discovery.identity_of(ClusterMetadata(None, {}, {}), None)
-        logs: set[BrokerPartition] = set()
-        if is_live:
-            logs |= self._group.logs_with_offsets(admits)
+        logs = self._group.logs_with_offsets(admits)
         if newest:
             logs |= newest.positions.keys()
         app_id = app_id_of(called.name, self._settings.group.id, self._settings.pipeline)
@@ -350,15 +335,10 @@ class Observer:
             if admits(log.topic):
                 read.add(log)
                 topics.add(log.topic)
-        committed: dict[BrokerPartition, Committed] = {}
-        owners: Mapping[BrokerPartition, str] = {}
-        live_consumers: tuple[str, ...] = ()
-        other_pipelines: Mapping[str, frozenset[str]] = {}
-        if is_live:
-            committed = self._offsets.committed(logs, after=newest)
-            owners = self._group.owners(topics)
-            live_consumers = self._group.live_consumers()
-            other_pipelines = self._ledger.other_pipelines()
+        committed = self._offsets.committed(logs, after=newest)
+        owners = self._group.owners(topics)
+        live_consumers = self._group.live_consumers()
+        other_pipelines = self._ledger.other_pipelines()
         return ObservedState(
             Snapshot(
                 cluster=called,
@@ -375,31 +355,11 @@ class Observer:
                 ledger=ledger,
                 table=table,
                 other_pipelines=other_pipelines,
-                claims=claims,
-                backfill=_reservation_of(claimed),
-                live_epochs=incarnations_of(live),
-                live_time_zone=_zone_of(live),
                 time_zone=self._time_zone(),
-                pauses=self._pauses(),
+                pauses=read_pauses(self._ledger),
             ),
             None,
-            claimed,
         )
-
-    def _observe_reservations(self) -> tuple[Reservations, Claimed | None, Ledger, Plan | None]:
-        """Read reservations, then the ledger, since plans are stored at the version of the
-        reservations read; for a backfill also its live pipeline's newest plan.
-        """
-        if self._backfill is None:
-            claims = self._claims.read()
-            return claims, None, self._ledger.read_ledger(), None
-        claimed = self._claims.read_one(self._backfill)
-        ledger = self._ledger.read_ledger()
-        if claimed is None:
-            return NO_CLAIMS, None, ledger, None
-        live = self._ledger.ledger_of(self._live).read_ledger()
-        accepted = accepted_with_backfills(live, self._backfill)
-        return NO_CLAIMS, claimed, replace(ledger, acknowledged=accepted), live.newest
 
     def _time_zone(self) -> str:
         """The session time zone of Spark in this run."""
@@ -410,13 +370,11 @@ class Observer:
         end that is read later.
         """
         source = self._settings.source
-        claims, claimed, ledger, live = self._observe_reservations()
+        ledger = self._ledger.read_ledger()
         # Before any request: brokers of another type do not have these partitions.
         reject_other_broker_type(ledger.newest, self._settings)
         pipelines_version = self._ledger.pipelines_version()  # before the other pipelines are read
-        other_pipelines: Mapping[str, frozenset[str]] = {}
-        if self._backfill is None:
-            other_pipelines = self._ledger.other_pipelines()
+        other_pipelines = self._ledger.other_pipelines()
         # Tasks cannot distinguish a deleted topic from one without a leader, so the topics of a
         # stored plan are requested here, also those that the conf no longer names.
         left = topics_left_to_read(ledger)
@@ -440,16 +398,10 @@ class Observer:
             called = self._discovery.identity_of(metadata, ledger.newest)
             logs = []
             for topic in metadata.topics.values():
-                for partition in topic.partitions:
-                    if _is_read(partition.log, claimed, ledger):
-                        logs.append(partition.log)
-            committed: dict[BrokerPartition, Committed] = {}
-            topics: Collection[str] = ()
-            if not self._backfill:
-                partitions = {*logs, *known}
-                committed = self._offsets.committed(partitions, cluster, after=ledger.newest)
-                topics = metadata.topics
-            table = self._table(called.name, ledger, topics)
+                logs += [partition.log for partition in topic.partitions]
+            partitions = {*logs, *known}
+            committed = self._offsets.committed(partitions, cluster, after=ledger.newest)
+            table = self._table(called.name, ledger, metadata.topics)
             found = cluster.extents(
                 logs,
                 isolation=source.isolation_level,
@@ -489,17 +441,10 @@ class Observer:
             retention, retained_from = self._fetch_retention(cluster, found, ledger, kept)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
-            pauses = self._pauses()
-            members = KafkaGroup()
-            if not self._backfill:
-                members = cluster.members_of(self._settings.group.id, metadata.brokers.values())
-            owners: dict[BrokerPartition, str] = {}
-            live_consumers: tuple[str, ...] = ()
+            members = cluster.members_of(self._settings.group.id, metadata.brokers.values())
             live_in_kafka = tuple(sorted(members.members))
-            if not self._backfill:
-                owners.update(members_as_owners(members, logs))
-                owners.update(self._group.owners(metadata.topics))
-                live_consumers = (*self._group.live_consumers(), *live_in_kafka)
+            owners = {**members_as_owners(members, logs), **self._group.owners(metadata.topics)}
+            live_consumers = (*self._group.live_consumers(), *live_in_kafka)
             creation_ids = self._discovery.creation_ids(metadata)
             snapshot = Snapshot(
                 cluster=called,
@@ -527,16 +472,12 @@ class Observer:
                 parallelism=parallelism_of(self._settings.spark),
                 looked_at=looked_at,
                 asked=request,
-                claims=claims,
-                backfill=_reservation_of(claimed),
-                live_epochs=incarnations_of(live),
-                live_time_zone=_zone_of(live),
                 time_zone=self._time_zone(),
                 offsets_in=self._offsets.storage,
-                pauses=pauses,
+                pauses=read_pauses(self._ledger),
             )
             snapshot = replace(snapshot, oldest_of_paused=self._oldest_of_paused(cluster, snapshot))
-        return ObservedState(snapshot, pipelines_version, claimed)
+        return ObservedState(snapshot, pipelines_version)
 
     def _oldest_of_paused(
         self, cluster: Cluster, snapshot: Snapshot
@@ -556,12 +497,6 @@ class Observer:
             return {}
         isolation = self._settings.source.isolation_level
         return read_oldest(cluster, ranges, snapshot.leaders, isolation=isolation)
-
-    def _pauses(self) -> tuple[Pause, ...]:
-        """Return the pauses of a live pipeline; a backfill ignores them."""
-        if self._backfill is not None:
-            return ()
-        return read_pauses(self._ledger)
 
     def _fetch_tails(
         self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None
@@ -654,22 +589,6 @@ class Observer:
         if ledger.newest:
             planned = {*ledger.newest.positions, *ledger.newest.pending_starts}
         return planned | self._group.logs_with_offsets(self._settings.source.topic_filter.admits)
-
-
-def _reservation_of(claimed: Claimed | None) -> Reservation | None:
-    return claimed.claim if claimed else None
-
-
-def _zone_of(plan: Plan | None) -> str | None:
-    return plan.time_zone if plan else None
-
-
-def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> bool:
-    """Return True unless this is a backfill that has nothing left to read in the partition."""
-    if claimed is None:
-        return True
-    starts = starts_of(ledger.newest) if ledger.newest else {}
-    return log in claimed.claim.left_from(starts)
 
 
 def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from etl.decide.loaded_intervals import fold, spans_of
 from etl.decide.next_step import NextStep, repaired
+from etl.decide.plan_replacement import in_place_of
 from etl.decide.replay import (
     ReplayRequest,
     plan_replay,
@@ -26,19 +27,26 @@ from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
-    FirstRun,
     Ledger,
     LoadedIntervals,
     RebuildFromTable,
     Replay,
     Snapshot,
+    StoredBackfill,
     Supersede,
     UpToDate,
 )
 from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_progress import Outcome, Verb
 from etl.report.run_report import Report
-from etl.run.ingest import CONFLICTS_MAX, execute, finish_left, finish_repair, observe_and_decide
+from etl.run.ingest import (
+    CONFLICTS_MAX,
+    execute,
+    finish_left,
+    finish_repair,
+    observe_and_decide,
+    store_or_replace,
+)
 from etl.run.service_interfaces import Services
 from etl.settings.sections import Settings
 
@@ -70,8 +78,12 @@ def replay(
             if left and left.kind is PlanKind.REPLAY and _places(left) == _places(plan):
                 return left  # an earlier command stored this very replay, and was killed
             _reject_another(shown, plan)
-            plan = with_id(replace(plan, stood=services.rows_there(spans_of(plan))))
-            services.store(plan)
+            plan = replace(plan, stood=services.rows_there(spans_of(plan)))
+            _, stored = settled_state(step)
+            if stored:
+                plan = in_place_of(plan, stored)
+            plan = with_id(plan)
+            store_or_replace(services, plan, repaired(step.snapshot, step.repair).ledger)
             report.planned(plan)
             logs = {r.log for r in plan.ranges}
             for sentence in describe_paused_but_loaded(logs, step.snapshot.pauses):
@@ -115,26 +127,39 @@ def next_replay(
     """Return the plan of the replay after the one in the table, without id and existing rows.
     Stores nothing.
     """
-    if step.state is None and step.refusal:
-        raise step.refusal
-    state = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
-    if isinstance(state, FirstRun) or not isinstance(state, UpToDate):
-        raise SettingsError(
-            "This pipeline has loaded nothing yet, so there is nothing to replay",
-            action="Check with `etl run CONF --dry-run` what a run would load",
-        )
+    state, _ = settled_state(step)
     snapshot = with_paused(repaired(step.snapshot, step.repair))
     logs = requested_partitions(wanted, state.last, snapshot)
     found = services.first_at(times_to_look_up(wanted, logs))
     intervals = requested_intervals(
-        wanted, logs, found, state.last, snapshot, _loaded(services, snapshot.ledger)
+        wanted, logs, found, state.last, snapshot, loaded_now(services, snapshot.ledger)
     )
     return plan_replay(
         state, intervals, snapshot, settings, reason=reason, now_ms=services.now_ms()
     )
 
 
-def _loaded(services: Services, ledger: Ledger) -> LoadedIntervals:
+def settled_state(step: NextStep) -> tuple[UpToDate, Plan | None]:
+    """Return the state from which a replay or a backfill plans, once the step's repair is done; and
+    the stored plan of a backfill whose number the plan takes, if there is one.
+
+    Raises the error of a step without a state, and SettingsError for a pipeline that has loaded
+    nothing.
+    """
+    if step.state is None and step.refusal:
+        raise step.refusal
+    if isinstance(step.state, StoredBackfill):
+        return step.state.state, step.state.plan
+    state = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
+    if isinstance(state, UpToDate):
+        return state, None
+    raise SettingsError(
+        "This pipeline has loaded nothing yet, so nothing can be replayed or backfilled",
+        action="Check with `etl run CONF --dry-run` what a run would load, and run `etl run CONF`",
+    )
+
+
+def loaded_now(services: Services, ledger: Ledger) -> LoadedIntervals:
     """Return what the pipeline has loaded, or will have once its stored plan is executed."""
     loaded = services.loaded()
     newest, result = ledger.newest, ledger.applied

@@ -26,11 +26,10 @@ from etl.model.partitions import (
 )
 from etl.model.plans import CommitResult, Plan, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
-    Claimed,
+    Backfill,
     ForeignCommit,
     Ledger,
     LoadedIntervals,
-    Reservation,
     Snapshot,
     Table,
 )
@@ -88,13 +87,6 @@ class Services(Protocol):
 
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """Take a snapshot of brokers, ledger and table. `named`: offsets that an operator names."""
-
-    def observe_ledgers(self) -> Snapshot:
-        """Return a snapshot of ZooKeeper and the table only, with the partitions of the ledger.
-
-        No broker receives a request for offsets or leaders. Committed offsets in Kafka are read
-        from the coordinator.
-        """
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """Return when these partitions have no owner. Raises Owned after the timeout."""
@@ -195,32 +187,17 @@ class Services(Protocol):
         `transaction_version`: the table's; None: the newest plan with a result is in it.
         """
 
-    def claim(self) -> Claimed | None:
-        """Return this pipeline's reservation, if it is a backfill's."""
+    def read_backfill(self, name: str) -> Backfill | None:
+        """Return the request of this backfill; None if there is none of that name."""
+
+    def create_backfill(self, backfill: Backfill) -> None:
+        """Store the request of a new backfill. Raises Owned if its name is used."""
+
+    def replace_backfill(self, before: Backfill, after: Backfill) -> None:
+        """Store a changed request. Raises Owned if it is not as before any more."""
 
     def stored_plans(self) -> Sequence[tuple[Plan, bool]]:
         """Return the stored plans, ascending, each with whether it has a stored result."""
-
-    def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
-        """Store a backfill's reservation with its first plan. Raises Owned if anything was reserved
-        since the snapshot.
-        """
-
-    def backfill_in_table(self, name: str) -> int | None:
-        """Return the newest plan in the table of a backfill of that name, of any ledger; None for
-        none.
-        """
-
-    def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
-        """Store the closing plan of this backfill with its reservation; no other plan is stored
-        after it. It replaces the ledger's newest plan or follows it. Raises Owned if one was stored
-        since the snapshot.
-        """
-
-    def settle_backfill(self, claim: Reservation) -> None:
-        """Write the final reservation of a closed backfill. Raises Owned if another process did
-        since the snapshot.
-        """
 
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]

@@ -22,13 +22,10 @@ from pydantic import ValidationError
 from etl.errors import SettingsError
 from etl.model.partitions import Isolation, OffsetsStorage
 from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
-from etl.model.snapshot import backfill_pipeline
 from etl.settings.choices import (
     BACKFILL_PLAN_BYTES,
-    CommitWhen,
     OnActiveMembers,
     OnNoLeader,
-    OwnershipMode,
     WriterName,
     check_place,
     not_apart,
@@ -378,8 +375,8 @@ def _with_absolute_paths(settings: Settings, folder: str) -> Settings:
 
 
 def settings_of_backfill(settings: Settings, name: str) -> Settings:
-    """Return the settings for the plans of a backfill: it owns no partitions, mirrors no offsets
-    and always has a cap. Raises SettingsError for an invalid name.
+    """Return the settings for the plans of a backfill, which always have a cap, and read offsets
+    that no active member of the group reads. Raises SettingsError for an invalid name.
     """
     if not re.fullmatch(PIPELINE_NAME, name):
         raise SettingsError(
@@ -390,18 +387,9 @@ def settings_of_backfill(settings: Settings, name: str) -> Settings:
     limits = settings.limits
     if limits.max_bytes_per_plan is None:
         limits = limits.model_copy(update={"max_bytes_per_plan": BACKFILL_PLAN_BYTES})
-    join = settings.group.join.model_copy(update={"commit_when": CommitWhen.BEFORE_READ})
-    group = settings.group.model_copy(
-        update={
-            "mode": OwnershipMode.OBSERVE,
-            "on_active_members": OnActiveMembers.SKIP,
-            "mirror_group": None,
-            "join": join,
-        }
-    )
+    group = settings.group.model_copy(update={"on_active_members": OnActiveMembers.SKIP})
     return settings.model_copy(
         update={
-            "pipeline": backfill_pipeline(settings.pipeline, name),
             "limits": limits,
             "group": group,
             "metrics": settings.metrics.model_copy(update={"path": None}),

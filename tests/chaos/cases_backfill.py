@@ -185,8 +185,8 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         32,
-        "a backfill killed before its next plan is stored",
-        "a backfill: SIGKILL before its second plan is stored",
+        "a backfill killed before its first plan is stored",
+        "a backfill: SIGKILL after its request is stored, before its first plan is",
         partial(at_verb, verb="store"),
     ),
     Case(

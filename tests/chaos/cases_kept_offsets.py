@@ -60,7 +60,7 @@ def answer_lost(
     stage: Stage, *, storage: str, api: int, times: int | None, ends: int
 ) -> CaseResult:
     """Of the coordinator, so many times; None: all of them, as long as the run lasts."""
-    pipeline, proxy = through_proxy(stage, storage, timeout_s=2)
+    pipeline, proxy = through_proxy(stage, storage, request_timeout_s=2)
     with stage.writing(pipeline):
         proxy.spoil(cut(0.0), api=api, times=times)
         result = pipeline.run()

@@ -30,7 +30,7 @@ FROM, UNTIL, PARTITIONS = 20, 80, 4
 LOADED = 240
 """Records of each of the two plans: batches of 20, as many in each partition."""
 KILLS = 20
-_DOOR = ("replay", "--from", str(FROM), "--until", str(UNTIL), "--yes")
+_DOOR = ("replay", "--from", str(FROM), "--until", str(UNTIL), "--reason", "a test", "--yes")
 
 
 def marked(rows: DataFrame) -> DataFrame:

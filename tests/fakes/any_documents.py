@@ -24,10 +24,10 @@ from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult
 from etl.model.snapshot import (
     Acknowledgement,
+    Backfill,
     LoadedIntervals,
     NamedTable,
     Pause,
-    Reservation,
     Retirement,
 )
 
@@ -38,7 +38,7 @@ KINDS: tuple[type[Any], ...] = (
     LoadedIntervals,
     NamedTable,
     Pauses,
-    Reservation,
+    Backfill,
     Retirement,
 )
 GOLDEN = Path(__file__).parents[1] / "golden" / "ledger" / "documents.json"

@@ -44,14 +44,13 @@ from etl.decide.set_offsets import pausing, resuming
 from etl.errors import BadOffset, DataLoss, EtlError, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
 from etl.model.plans import Loss, LossReason
-from etl.model.snapshot import Replay, Supersede
+from etl.model.snapshot import Replay, StoredBackfill, Supersede
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
 from etl.run.replay import replay
 from etl.settings.choices import OnOffsetChanged, StartAt
 from etl.settings.sections import Settings
-from tests.fakes.backfill_stories import accept_table, backfill_request, filled, given_up
-from tests.fakes.fake_ledger import read_claim
+from tests.fakes.backfill_stories import accept_table, backfill_request, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.record_oracle import RecordOracle
@@ -435,7 +434,7 @@ class Pipeline(RuleBasedStateMachine):
             snapshot = leave_to_owners(world.observe(), settings)
             state = where_we_stand(snapshot, settings)
             newest = snapshot.ledger.newest
-            if newest is None or not isinstance(state, (Replay, Supersede)):
+            if newest is None or not isinstance(state, (Replay, Supersede, StoredBackfill)):
                 raise NeedsDecision("there is nothing to supersede")
             plan = plan_superseding(
                 Supersede(newest, "seen", skips), snapshot, settings, now_ms=world.now_ms()
@@ -469,8 +468,7 @@ class Pipeline(RuleBasedStateMachine):
         start = min(start, max(found.end - 1, 0))
         until = max(start + 1, min(start + count, found.end))
         request = backfill_request(start, until, render_log(log), only_missing=only_missing)
-        has_begun = read_claim(self.outside.backfill(name)) is not None
-        self._backfill(name, None if has_begun else request, fate)
+        self._backfill(name, None if name in self.outside.backfills else request, fate)
 
     def _backfill(self, name: str, request: BackfillRequest | None, fate: Moment) -> Driver:
         run_id = f"run-{next(self.numbers)}"
@@ -492,28 +490,19 @@ class Pipeline(RuleBasedStateMachine):
     @precondition(has_plan)
     @rule(log=logs, start=offsets, count=counts, moment=moments)
     def replace_backfill(self, log: BrokerPartition, start: int, count: int, moment: int) -> None:
-        """A backfill sleeps; it is abandoned, another one loads its offsets, and it goes on."""
+        """A backfill sleeps; it is deleted, another one loads its offsets, and it goes on."""
         self.backfill(log, start, count, True, "old", (Fate.SLEEP, moment))
         slept = self.sleepers[-1:]
         if slept:
-            self._give_up("old", END)
+            self.outside.backfills.pop("old", None)
             self.backfill(log, start, count, True, "older", END)
         self._wake(slept)
 
     @precondition(lambda self: self.outside.backfills)
-    @rule(name=backfills, fate=fates)
-    def give_up_backfill(self, name: str, fate: Moment) -> None:
+    @rule(name=backfills)
+    def delete_backfill(self, name: str) -> None:
         """`etl backfills delete`."""
-        if name in self.outside.backfills:
-            self._give_up(name, fate)
-
-    def _give_up(self, name: str, fate: Moment) -> Driver:
-        settings = self.settings
-
-        def work(at: At) -> None:
-            given_up(self.outside, at, name=name, settings=settings)
-
-        return self._drive(f"delete backfill {name}", work, fate)
+        self.outside.backfills.pop(name, None)
 
     @precondition(has_plan)
     @rule(log=logs, start=offsets, count=counts, only_retained=st.booleans(), fate=fates)
@@ -619,7 +608,7 @@ class Pipeline(RuleBasedStateMachine):
         if isinstance(error, DataLoss):
             self.settings = _skipping(self.settings)
         elif to_delete:
-            given_up(self.outside, name=to_delete[1], settings=self.settings)
+            self.outside.backfills.pop(to_delete[1], None)
         elif named:
             self._accept(named[1])
         elif isinstance(error, BadOffset):

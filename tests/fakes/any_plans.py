@@ -166,7 +166,6 @@ def plans(draw: st.DrawFn) -> Plan:
             seen={log: draw(committed) for log in logs},
             table=TableExpectation(id=draw(NAMES), transaction_version=draw(st.integers(0, 9))),
             topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
-            moves_offsets=draw(st.booleans()),
             closes=draw(st.booleans()),
             request=PlannedRequest(
                 run_key=draw(NAMES),

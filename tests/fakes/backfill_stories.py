@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
-from etl.decide.backfill import BackfillRequest
+from etl.decide.backfill import BackfillRequest, left_of
+from etl.decide.offsets import starts_of
 from etl.decide.table_changes import acknowledging, is_told
-from etl.model.partitions import parse_named
+from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import CommitResult
-from etl.model.snapshot import Acknowledgement, Reservation
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.run.backfill import abandon, backfill
+from etl.run.backfill import Turn, backfill
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger, fake_table
@@ -68,34 +67,25 @@ def filled(
     report: Report | None = None,
     run_id: str = "run-1",
     reads_first: bool = False,
-) -> Reservation | None:
+    turn: Turn = contextlib.nullcontext,
+) -> Report:
+    """Run the backfill; return its report."""
     own = settings_of_backfill(settings, name)
-    world = FakeWorld(outside.backfill(name), own, at, run_id=run_id, reads_first=reads_first)
-    return backfill(
-        world, FakeWorld(outside, settings, at), own, settings, report or new_report(), what
-    )
+    world = FakeWorld(outside, own, at, run_id=run_id, reads_first=reads_first)
+    report = report or new_report()
+    backfill(world, own, report, name, what, turn)
+    return report
 
 
-def given_up(
-    outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED
-) -> Reservation:
-    own = settings_of_backfill(settings, name)
-    return abandon(FakeWorld(outside.backfill(name), own, at), own, new_report(), "not needed")
+def left(outside: Outside, name: str = "old") -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    """What the backfill still has to load."""
+    requested, newest = fake_ledger.read_backfill(outside, name), outside.newest_plan()
+    assert requested and newest
+    return left_of(requested, fake_ledger.loaded(outside, None), starts_of(newest))
 
 
 def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:
-    """The decision of `etl table accept-changes` on the present table, for the pipeline and for
-    each backfill of that table.
-    """
-    decisions = {
-        name: _acknowledged(one, settings)
-        for name, one in outside.backfills.items()
-        if (newest := one.newest_plan()) and newest.table.id == outside.table_id
-    }
-    outside.acknowledged = replace(_acknowledged(outside, settings), beside=decisions)
-
-
-def _acknowledged(outside: Outside, settings: Settings) -> Acknowledgement:
+    """The decision of `etl table accept-changes` on the present table."""
     ledger, table = fake_ledger.read_ledger(outside), fake_table.read_table(outside)
     assert ledger.newest
     lacks_plan = False
@@ -109,7 +99,7 @@ def _acknowledged(outside: Outside, settings: Settings) -> Acknowledgement:
                     ledger.newest.number, ledger.newest.id, table.version, table.id, tuple(found)
                 ),
             )
-    return acknowledging(
+    outside.acknowledged = acknowledging(
         ledger,
         ledger.newest,
         table,

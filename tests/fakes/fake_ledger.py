@@ -5,11 +5,9 @@ compare-and-set and all or nothing per request.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from etl.decide.loaded_intervals import fold_all
 from etl.decide.offsets import is_anothers
-from etl.decide.reservations import reject_reserved, updates_reservation_lock
 from etl.decide.run_requests import is_reached, run_key_to_record, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.ledger import documents, plan_document
@@ -22,9 +20,9 @@ from etl.model.partitions import (
     RejectedCommit,
 )
 from etl.model.plans import CommitResult, CommitState, Plan, RunKeyRecord
-from etl.model.snapshot import Claimed, Ledger, LoadedIntervals, Reservation, Reservations
+from etl.model.snapshot import Backfill, Ledger, LoadedIntervals
 from tests.fakes.fake_table import receipt_of
-from tests.fakes.outside import BackfillOutside, FakeCommit, Outside
+from tests.fakes.outside import FakeCommit, Outside
 
 
 def read_ledger(out: Outside) -> Ledger:
@@ -57,78 +55,21 @@ def store_uid(out: Outside, uid: str) -> None:
     out.uid = uid
 
 
-def read_claims(out: Outside) -> Reservations:
-    """The reservation lock, then the reservations of backfills."""
-    claimed = [read_claim(one) for _, one in sorted(out.backfills.items())]
-    return Reservations(out.fence, tuple(one for one in claimed if one))
+def read_backfill(out: Outside, name: str) -> Backfill | None:
+    payload = out.backfills.get(name)
+    return parse(Backfill, payload, path="backfills") if payload else None
 
 
-def read_claim(out: Outside) -> Claimed | None:
-    if not isinstance(out, BackfillOutside) or out.claim is None:
-        return None
-    return Claimed(parse(Reservation, out.claim, path="claim"), out.claim_version)
+def create_backfill(out: Outside, backfill: Backfill) -> None:
+    if read_backfill(out, backfill.name) not in (None, backfill):
+        raise Owned("Another command changed this backfill at the same time")
+    out.backfills[backfill.name] = render(backfill)
 
 
-def begin_backfill(out: Outside, claim: Reservation, plan: Plan, fence: int | None) -> None:
-    """Claim, first plan and fence in one transaction."""
-    there = out.backfill(claim.name)
-    if there.claim is not None or out.fence != fence:
-        raise Owned("offsets were claimed at this moment")
-    store_plan(there, plan)
-    there.claim, out.fence = render(claim), _moved(fence)
-
-
-def settle_claim(out: Outside, claim: Reservation, version: int) -> None:
-    assert isinstance(out, BackfillOutside)
-    if out.claim_version != version:
-        raise Owned("Another command changed the backfill at the same time")
-    out.claim, out.claim_version = render(claim), version + 1
-
-
-def close_backfill(
-    out: Outside, claim: Reservation, plan: Plan, version: int, *, stored: int | None
-) -> None:
-    """The closing plan and the reservation in one transaction; `stored`: the version of the plan
-    that it replaces.
-    """
-    assert isinstance(out, BackfillOutside)
-    if out.claim_version != version:
-        raise Owned("Another command changed the backfill at the same time")
-    if stored is None:
-        store_plan(out, plan)
-    else:
-        replace_plan(out, plan, stored)
-    settle_claim(out, claim, version)
-
-
-def _moved(version: int | None) -> int:
-    return 0 if version is None else version + 1
-
-
-def writes_of_claims(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
-    """The writes in one transaction with a plan of this pipeline. Raises Owned if another writer
-    changed them since they were observed.
-    """
-    if isinstance(out, BackfillOutside):
-        if claims.own is None or out.claim_version != claims.own.version:
-            raise Owned("Another command changed the backfill at the same time")
-        out.claim_version += 1
-        claims.own = replace(claims.own, version=out.claim_version)
-    elif updates_reservation_lock(plan, claims.newest):
-        reject_reserved(plan, claims.newest, claims.seen)
-        if out.fence != claims.seen.fence:
-            raise Owned("offsets were claimed at this moment")
-        out.fence = _moved(out.fence)
-        claims.seen = replace(claims.seen, fence=out.fence)
-
-
-@dataclass
-class ClaimsSeen:
-    """As `etl.run.live_services.ClaimsOfRun`."""
-
-    seen: Reservations = Reservations()
-    own: Claimed | None = None
-    newest: Plan | None = None
+def replace_backfill(out: Outside, before: Backfill, after: Backfill) -> None:
+    if read_backfill(out, before.name) not in (before, after):
+        raise Owned("Another command changed this backfill at the same time")
+    out.backfills[before.name] = render(after)
 
 
 def hand_over(
@@ -155,15 +96,14 @@ def hand_over(
     return None
 
 
-def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> None:
+def store_plan(out: Outside, plan: Plan, *, is_after_record: bool = False) -> None:
     store_uid(out, plan.origin.pipeline_id)
     if plan.number in out.plans:
         if not _is_stored(out, plan.number, plan.id):
             raise Owned("another driver stored this number")
         return
-    if claims:
-        writes_of_claims(out, plan, claims)
-        claims.newest = plan
+    if is_after_record and _record_of(out, plan.number - 1, plan.origin.previous) is None:
+        raise Owned("the ledger does not have the result of the plan before any more")
     out.plans[plan.number] = plan_document.render_plan(plan)
 
 
@@ -197,15 +137,10 @@ def prune(out: Outside) -> None:
         out.kept_keys = with_key(out.kept_keys, run_key_to_record(plan))
 
 
-def replace_plan(
-    out: Outside, plan: Plan, version: int | None, claims: ClaimsSeen | None = None
-) -> None:
+def replace_plan(out: Outside, plan: Plan, version: int | None) -> None:
     if version is None:
         raise LedgersDisagree(f"Plan {plan.number} does not exist")
     if plan.number in out.plans and out.plan_versions.get(plan.number, 0) == version:
-        if claims:
-            writes_of_claims(out, plan, claims)
-            claims.newest = plan
         out.plans[plan.number] = plan_document.render_plan(plan)
         out.plan_versions[plan.number] = version + 1
     elif not _is_stored(

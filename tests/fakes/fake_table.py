@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from etl.decide.backfill import merge_intervals
 from etl.decide.loaded_intervals import Span, spans_of
 from etl.decide.recreated_or_truncated import Cut, is_creation_id
-from etl.decide.reservations import merge_intervals
 from etl.errors import (
     ExpiredOffsets,
     LedgersDisagree,

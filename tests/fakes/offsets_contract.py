@@ -90,11 +90,6 @@ class OffsetsContract:
             zombie.commit(plan)
         assert world.observe().committed == {log: Committed(2, 1)}
 
-    def test_a_plan_that_moves_no_offsets_moves_none(self, stage: Stage) -> None:
-        world = stage.world()
-        assert world.commit(plan_for(world, {stage.logs[0]: 5}, moves_offsets=False)) == {}
-        assert world.observe().committed == {}
-
     # -- claims
     # ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from etl.decide.offsets import both
-from etl.decide.table_changes import accepted_with_backfills
 from etl.ledger import plan_document
 from etl.model.partitions import (
     NOTHING_COMMITTED,
@@ -19,7 +18,7 @@ from etl.model.partitions import (
     OffsetsStorage,
 )
 from etl.model.plans import Loss, Plan, RunKeyRecord
-from etl.model.snapshot import Acknowledgement, ForeignCommit, Ledger, OtherPipeline, Pause
+from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Pause
 from tests.fakes.fake_group import FakeGroup
 from tests.fakes.fake_log import FakeLog, Place
 
@@ -116,9 +115,8 @@ class Outside:
     topic_ids: dict[str, str] = field(default_factory=dict)
     creation_ids: dict[str, str] = field(default_factory=dict)
     pauses: tuple[Pause, ...] = ()
-    fence: int | None = None
-    """The version of its znode."""
-    backfills: dict[str, BackfillOutside] = field(default_factory=dict)
+    backfills: dict[str, bytes] = field(default_factory=dict)
+    """The requests of backfills."""
     app_id: str = APP_ID
 
     def commits(self) -> list[tuple[int, FakeCommit]]:
@@ -128,10 +126,6 @@ class Outside:
             for version, one in enumerate(self.table or (), 1)
             if (one.app_id or APP_ID) == self.app_id
         ]
-
-    def backfill(self, name: str) -> BackfillOutside:
-        """A backfill of this pipeline, begun or not."""
-        return self.backfills.setdefault(name, BackfillOutside(self, name))
 
     def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
         """How often the table holds each offset of each log; of a physical one, each message of
@@ -186,59 +180,3 @@ class Outside:
         if self.plans:
             return plan_document.parse_plan(self.plans[max(self.plans)], path="plans")
         return None
-
-
-class BackfillOutside(Outside):
-    """What outlives a driver of a backfill: plans of its own, logs and a table that are the live
-    pipeline's.
-    """
-
-    def __init__(self, live: Outside, name: str) -> None:
-        self.live, self.name = live, name
-        self.uid: str | None = None
-        self.plans: dict[int, bytes] = {}
-        self.plan_versions: dict[int, int] = {}
-        self.removals: list[ForeignCommit] = []
-        self.kept_keys: tuple[RunKeyRecord, ...] = ()
-        self.applied: dict[int, bytes] = {}
-        self.losses: list[tuple[int, Loss]] = []
-        self.offsets: dict[BrokerPartition, tuple[int, int]] = {}
-        self.offsets_in, self.kept = live.offsets_in, {}
-        self.owners: dict[BrokerPartition, str] = {}
-        self.app_id = f"{APP_ID}@{name}"
-        self.claim: bytes | None = None
-        self.claim_version = 0
-
-
-def _accepted(backfill: BackfillOutside) -> Acknowledgement | None:
-    return accepted_with_backfills(
-        Ledger(
-            backfill.live.uid, backfill.live.newest_plan(), acknowledged=backfill.live.acknowledged
-        ),
-        backfill.name,
-    )
-
-
-def _shared(name: str) -> property:
-    """The state of the live pipeline."""
-    return property(
-        lambda self: getattr(self.live, name), lambda self, value: setattr(self.live, name, value)
-    )
-
-
-for _name in (
-    "logs",
-    "table",
-    "table_id",
-    "foreign",
-    "reported_id",
-    "topic_ids",
-    "creation_ids",
-    "now_ms",
-    "uids_made",
-    "forgotten_commits",
-    "fence",
-    "backfills",
-):
-    setattr(BackfillOutside, _name, _shared(_name))
-setattr(BackfillOutside, "acknowledged", property(_accepted))

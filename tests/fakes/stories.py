@@ -22,21 +22,19 @@ from etl.decide.partition_owners import (
     reject_unknown_incarnations,
     reject_unrecorded_commit,
 )
+from etl.decide.plan_replacement import in_place_of
 from etl.decide.reconcile import where_we_stand
-from etl.decide.reservations import reject_restart_of_reserved_partition
 from etl.decide.set_offsets import intervals_to_look_up, moves_to, plan_set, reject_loaded, standing
 from etl.errors import NeedsDecision
 from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan
-from etl.model.snapshot import Replay, ReservationState, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import Replay, Snapshot, StoredBackfill, Supersede, UpToDate
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
-from etl.run.backfill import left_of
-from etl.run.ingest import finish_repair, ingest
+from etl.run.ingest import finish_repair, ingest, store_or_replace
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
-from tests.fakes import fake_ledger
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.members import member_with
 from tests.fakes.outside import Outside
@@ -253,11 +251,14 @@ def _accept(
     reject_unrecorded_commit(state, snapshot, settings)
     if isinstance(state, Supersede):
         state = Replay(state.plan)
+    repair = repair_of(state, snapshot)
+    stored = None
+    if isinstance(state, StoredBackfill):
+        stored, state = state.plan, state.state
     if not isinstance(state, (UpToDate, Replay)):
         raise NeedsDecision(
             "there is no plan yet, or only the table has it", action="Run `etl run CONF`"
         )
-    repair = repair_of(state, snapshot)
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)
     plan = plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms())
@@ -267,22 +268,9 @@ def _accept(
     ]
     reject_partitions_of_other_members(anew, snapshot, settings)
     reject_unknown_incarnations(state, anew)
-    plan = with_id(command_plan(plan, snapshot, settings))
-    claims = {
-        one.claim.name: one.claim
-        for one in snapshot.claims.backfills
-        if one.claim.state is not ReservationState.GIVEN_UP
-    }
-    left = {
-        name: left_of(claim, fake_ledger.stored_plans(outside.backfill(name)))
-        for name, claim in claims.items()
-    }
-    reject_restart_of_reserved_partition(
-        plan, state.last if isinstance(state, UpToDate) else state.plan, left
-    )
-    reject_fenced_plan(
-        world.supersede(plan, snapshot.ledger) if isinstance(state, Replay) else world.store(plan)
-    )
+    plan = command_plan(plan, snapshot, settings)
+    plan = with_id(in_place_of(plan, stored) if stored else plan)
+    reject_fenced_plan(store_or_replace(world, plan, snapshot.ledger))
     return plan
 
 
@@ -335,7 +323,7 @@ def _set_to(
     reject_unrecorded_commit(state, snapshot, settings)
     base = outside.plans.get(newest.number - 1) if newest else None
     stands = standing(state, parse_plan(base, path="plans") if base else None)
-    repair = repair_of(stands.state, snapshot)
+    repair = repair_of(state, snapshot)
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)
     moves = moves_to(named, stands, snapshot)
@@ -352,16 +340,11 @@ def _set_to(
     if not moves:
         return None
     reject_partitions_of_other_members(named, snapshot, settings)
-    plan = with_id(
-        command_plan(
-            plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()),
-            snapshot,
-            settings,
-        )
+    plan = command_plan(
+        plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()),
+        snapshot,
+        settings,
     )
-    reject_fenced_plan(
-        world.supersede(plan, snapshot.ledger)
-        if isinstance(stands.state, Replay)
-        else world.store(plan)
-    )
+    plan = with_id(in_place_of(plan, state.plan) if isinstance(state, StoredBackfill) else plan)
+    reject_fenced_plan(store_or_replace(world, plan, snapshot.ledger))
     return plan

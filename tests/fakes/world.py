@@ -18,7 +18,7 @@ from typing import Any
 from etl.decide.byte_offsets import OperatorOffsets, no_operator_offsets, unverified_offsets
 from etl.decide.loaded_intervals import Span
 from etl.decide.member_offsets import CommitOutcome, commit_outcome
-from etl.decide.offsets import reject_other_offsets_storage, starts_of, timestamps_to_look_up
+from etl.decide.offsets import reject_other_offsets_storage, timestamps_to_look_up
 from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.reconcile import plan_in_force
 from etl.decide.recreated_or_truncated import (
@@ -27,13 +27,11 @@ from etl.decide.recreated_or_truncated import (
     epochs_to_ask,
     known_places,
 )
-from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.errors import Owned
 from etl.ledger import registrations
 from etl.model.partitions import (
     BrokerPartition,
-    ClusterIdentity,
     Committed,
     Membership,
     OffsetsStorage,
@@ -44,17 +42,16 @@ from etl.model.plans import (
     CommitState,
     OffsetRange,
     Plan,
+    PlanKind,
     RangeResult,
     Request,
     RunKeyRecord,
 )
 from etl.model.snapshot import (
-    NO_CLAIMS,
-    Claimed,
+    Backfill,
     ForeignCommit,
     Ledger,
     LoadedIntervals,
-    Reservation,
     ResolvedRequest,
     Snapshot,
     Table,
@@ -65,7 +62,7 @@ from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
 from tests.fakes import fake_group, fake_ledger, fake_table
 from tests.fakes.fake_log import FakeLog
-from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, BackfillOutside, Outside, leader_of
+from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, Outside, leader_of
 
 _processes = itertools.count(1)
 
@@ -117,7 +114,7 @@ class FakeWorld:
             GROUP, registrations.OwnerNode(PIPELINE, us)
         ).decode()
         self._at = at
-        self.claims = fake_ledger.ClaimsSeen()
+        self._recorded: int | None = None
         self._logs_per_request = logs_per_request
         self.steps: list[str] = []
 
@@ -130,60 +127,16 @@ class FakeWorld:
 
     def observe(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         """See World; `named` are offsets that an operator names."""
-        claimed = fake_ledger.read_claims(self.outside), fake_ledger.read_claim(self.outside)
-        self.claims = fake_ledger.ClaimsSeen(*claimed)
-        return self._with_claims(self._do("observe", lambda: self._snapshot(named)))
+        return self._saw(self._do("observe", lambda: self._snapshot(named)))
 
-    def observe_ledgers(self) -> Snapshot:
-        """See World."""
-        claimed = fake_ledger.read_claims(self.outside), fake_ledger.read_claim(self.outside)
-        self.claims = fake_ledger.ClaimsSeen(*claimed)
-        return self._with_claims(self._do("observe", self._ledgers))
-
-    def _ledgers(self) -> Snapshot:
-        out, ledger = self.outside, self._ledger()
-        logs = frozenset(ledger.newest.positions if ledger.newest else ())
-        return Snapshot(
-            cluster=ClusterIdentity(self._settings.source.broker_type, CLUSTER),
-            extents={},
-            leaders={},
-            leaderless=logs,
-            topic_ids={},
-            bytes_per_offset={},
-            committed=out.committed(),
-            offsets_in=out.offsets_in,
-            starts={},
-            owners=dict(out.owners),
-            live_consumers=out.live_consumers,
-            ledger=ledger,
-            table=self._table(),
-        )
-
-    def _with_claims(self, found: Snapshot) -> Snapshot:
-        self.claims.newest = found.ledger.newest
-        own = self.claims.own
-        lives: Mapping[BrokerPartition, int] = {}
-        pauses = self.outside.pauses
-        if isinstance(self.outside, BackfillOutside):
-            lives = incarnations_of(self.outside.live.newest_plan())
-            pauses = ()
-        found = replace(found, pauses=pauses)
-        return replace(
-            found,
-            claims=NO_CLAIMS if own else self.claims.seen,
-            backfill=own.claim if own else None,
-            live_epochs=lives,
-        )
+    def _saw(self, found: Snapshot) -> Snapshot:
+        if found.ledger.applied:
+            self._recorded = found.ledger.applied.number
+        return replace(found, pauses=self.outside.pauses)
 
     def _snapshot(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         out = self.outside
-        own = self.claims.own
-        ours = {
-            log: found
-            for log, found in out.logs.items()
-            if self._topics.admits(log.topic)
-            and (own is None or log in own.claim.left_from(self._begins()))
-        }
+        ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic)}
         logs = {log: found for log, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
         moments = timestamps_to_look_up(
@@ -255,10 +208,6 @@ class FakeWorld:
         found = {log: one.late_at(until.at_ms) for log, one in logs.items()}
         return ResolvedRequest(self._request, kept, plan, found)
 
-    def _begins(self) -> Mapping[BrokerPartition, int]:
-        newest = self._ledger().newest
-        return starts_of(newest) if newest else {}
-
     def _ledger(self) -> Ledger:
         return fake_ledger.read_ledger(self.outside)
 
@@ -299,8 +248,11 @@ class FakeWorld:
 
     def store(self, plan: Plan) -> RejectedCommit | None:
         """See World."""
+        is_after_record = self._recorded == plan.number - 1
         return self._handed_over(
-            "store plan", plan, lambda: fake_ledger.store_plan(self.outside, plan, self.claims)
+            "store plan",
+            plan,
+            lambda: fake_ledger.store_plan(self.outside, plan, is_after_record=is_after_record),
         )
 
     def remember(self, key: RunKeyRecord, *, after: int) -> None:
@@ -311,7 +263,7 @@ class FakeWorld:
         """See World."""
 
         def write() -> None:
-            fake_ledger.replace_plan(self.outside, plan, ledger.newest_version, self.claims)
+            fake_ledger.replace_plan(self.outside, plan, ledger.newest_version)
 
         if not (ledger.newest and ledger.newest.commit.state is CommitState.DONE):
             return self._handed_over("supersede", plan, write)
@@ -386,7 +338,8 @@ class FakeWorld:
         with our pipeline's name.
         """
         logs = {r.log for r in plan.ranges}
-        if not logs or self._group.mode is not OwnershipMode.CLAIM:
+        is_backfill = plan.kind is PlanKind.BACKFILL
+        if not logs or is_backfill or self._group.mode is not OwnershipMode.CLAIM:
             yield
             return
         self._do("claim", lambda: self._claim(logs))
@@ -456,6 +409,7 @@ class FakeWorld:
         self._record_losses(plan)
         if applied:
             self._do("record", lambda: fake_ledger.record(self.outside, applied))
+            self._recorded = applied.number
 
     def _record_losses(self, plan: Plan) -> None:
         if plan.losses.lost:
@@ -516,46 +470,23 @@ class FakeWorld:
         """See World."""
         return fake_ledger.loaded(self.outside, transaction_version)
 
-    def claim(self) -> Claimed | None:
+    def read_backfill(self, name: str) -> Backfill | None:
         """See World."""
-        return fake_ledger.read_claim(self.outside)
+        return fake_ledger.read_backfill(self.outside, name)
+
+    def create_backfill(self, backfill: Backfill) -> None:
+        """See World."""
+        self._do("create backfill", lambda: fake_ledger.create_backfill(self.outside, backfill))
+
+    def replace_backfill(self, before: Backfill, after: Backfill) -> None:
+        """See World."""
+        self._do(
+            "replace backfill", lambda: fake_ledger.replace_backfill(self.outside, before, after)
+        )
 
     def stored_plans(self) -> list[tuple[Plan, bool]]:
         """See World."""
         return fake_ledger.stored_plans(self.outside)
-
-    def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
-        """See World."""
-        self._do(
-            "begin",
-            lambda: fake_ledger.begin_backfill(self.outside, claim, plan, self.claims.seen.fence),
-        )
-
-    def backfill_in_table(self, name: str) -> int | None:
-        """See World."""
-        return self.outside.backfill(name).transaction_version() or None
-
-    def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
-        """See World."""
-        assert self.claims.own
-        version = self.claims.own.version
-        self._do(
-            "close",
-            lambda: fake_ledger.close_backfill(
-                self.outside,
-                claim,
-                plan,
-                version,
-                stored=ledger.newest_version if plan.origin.supersedes else None,
-            ),
-        )
-        self.claims.own = Claimed(claim, version + 1)
-
-    def settle_backfill(self, claim: Reservation) -> None:
-        """See World."""
-        assert self.claims.own
-        version = self.claims.own.version
-        self._do("settle", lambda: fake_ledger.settle_claim(self.outside, claim, version))
 
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from etl.model.partitions import Committed, PartitionOffsets
 from etl.model.snapshot import Ledger
-from tests.fakes.backfill_contract import BackfillContract
 from tests.fakes.ledger_contract import LedgerContract
 from tests.fakes.offsets_contract import OffsetsContract
 from tests.fakes.run_key_contract import RunKeyContract
@@ -19,9 +18,7 @@ from tests.fakes.table_contract import TableContract
 from tests.fakes.world_stage import SIZES, Stage, append, stored
 
 
-class WorldContract(
-    LedgerContract, TableContract, OffsetsContract, RunKeyContract, BackfillContract
-):
+class WorldContract(LedgerContract, TableContract, OffsetsContract, RunKeyContract):
     """What `ingest` may rely on."""
 
     def test_before_anything_is_planned_there_are_logs_and_nothing_else(self, stage: Stage) -> None:

@@ -41,9 +41,6 @@ class Stage(Protocol):
         bounds and key in addition to the conf.
         """
 
-    def backfill(self, name: str, run_id: str = "run-1") -> Services:
-        """A driver of a backfill of that pipeline, begun or not."""
-
     def rows(self) -> list[tuple[BrokerPartition, int]]:
         """Log and offset of each row of the table, in order."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.fakes.outside import Outside
 
 Znodes = dict[str, Any]
-PIPELINES_ZNODES = (
+ZNODES = (
     "uid",
     "plans",
     "plan_versions",
@@ -18,37 +18,16 @@ PIPELINES_ZNODES = (
     "applied",
     "offsets",
     "pauses",
-    "fence",
-)
-BACKFILLS_ZNODES = (
-    "uid",
-    "plans",
-    "plan_versions",
-    "removals",
-    "kept_keys",
-    "applied",
-    "offsets",
-    "claim",
-    "claim_version",
+    "backfills",
 )
 
 
 def znodes_of(outside: Outside) -> Znodes:
     """A copy of ZooKeeper's persistent znodes."""
-    found = {name: copy.copy(getattr(outside, name)) for name in PIPELINES_ZNODES}
-    found["backfills"] = {
-        backfill: {name: copy.copy(getattr(one, name)) for name in BACKFILLS_ZNODES}
-        for backfill, one in outside.backfills.items()
-    }
-    return found
+    return {name: copy.copy(getattr(outside, name)) for name in ZNODES}
 
 
 def restore_znodes(outside: Outside, found: Znodes) -> None:
     """Put the copy in ZooKeeper's place."""
-    for name in PIPELINES_ZNODES:
+    for name in ZNODES:
         setattr(outside, name, copy.copy(found[name]))
-    outside.backfills.clear()
-    for backfill, znodes in found["backfills"].items():
-        there = outside.backfill(backfill)
-        for name in BACKFILLS_ZNODES:
-            setattr(there, name, copy.copy(znodes[name]))

@@ -68,7 +68,7 @@ from etl.model.partitions import (
     parse_partition_key,
 )
 from etl.model.security import Security, SecurityProtocol
-from etl.model.snapshot import Acknowledgement, NamedTable, Pause, Reservation, Retirement
+from etl.model.snapshot import Acknowledgement, Backfill, NamedTable, Pause, Retirement
 from etl.reader.options import parse_options, parse_ranges
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings, parse_change, parse_settings
@@ -86,7 +86,7 @@ _PAUSES = Pauses(
         Pause(LOG.topic, LOG, "broken", "kim@host", 6),
     )
 )
-_CLAIM = Reservation("old", {LOG: ((0, 10), (20, 30))}, {LOG: 1}, "from 0 until 30", 5)
+_BACKFILL = Backfill("old", {LOG: ((0, 10), (20, 30))}, {LOG: 1}, "from 0 until 30", 5)
 _NAMED_TABLE = NamedTable("main.lake.clicks", "/wh/clicks", "3f-1", 7)
 
 
@@ -657,7 +657,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     *_of_document("applied", seeds.APPLIED),
     *_of_document("coverage", seeds.COVERAGE),
-    *_of_document("claim", _CLAIM),
+    *_of_document("backfill", _BACKFILL),
     *_of_document("pauses", _PAUSES),
     *_of_document("named-table", _NAMED_TABLE),
     Target(

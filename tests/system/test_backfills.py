@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from kafka.admin import KafkaAdminClient
 
-from etl.testkit.server_process import wait_until
 from tests.command_result import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 
@@ -44,7 +42,7 @@ def test_records_before_the_start_are_loaded_once_and_verify_and_the_next_run_ac
     assert backfill(pipeline, "old", *INTERVAL).outcomes == ["already_loaded"]
     assert pipeline.door("backfills", "run", after=("old",)).outcomes == ["already_loaded"]
     [row] = pipeline.door("backfills", "list").document["backfills"]
-    assert (row["state"], row["loaded"], row["left"], row["newest_plan"]) == ("whole", 400, 0, 3)
+    assert (row["state"], row["loaded"], row["left"], row["newest_plan"]) == ("whole", 400, 0, 5)
 
     assert pipeline.ran().outcomes == ["up_to_date"]
     proof = pipeline.door("verify")
@@ -77,25 +75,26 @@ def test_an_interrupted_backfill_continues_during_runs_of_the_pipeline(
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640
 
 
-def test_one_that_is_given_up_keeps_what_it_loaded_and_another_one_fills_the_rest(
+def test_a_deleted_backfill_keeps_what_it_loaded_and_another_one_of_its_name_loads_the_rest(
     late: Pipeline,
 ) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")
-    rows = DeltaTable(str(late.table)).to_pyarrow_table(columns=["offset"]).num_rows
-    given_up = late.door("backfills", "delete", after=("old", "--reason", "too slow", "--yes"))
-    assert given_up.code == 0, given_up.err
-    [row] = late.door("backfills", "list").document["backfills"]
-    assert (row["state"], row["loaded"], row["reason"]) == ("given up", rows - 200, "too slow")
-    refused(backfill(late, "old", *INTERVAL), 2, "was given up: too slow")
-    assert backfill(late, "rest", *INTERVAL, "--only-unloaded").code == 0
-    assert late.is_whole() and late.door("verify").document["found_rows"] == 600
+    late.produce(40)
+    deleted = late.door("backfills", "delete", after=("old", "--reason", "too slow", "--yes"))
+    assert deleted.code == 0, deleted.err
+    assert late.door("backfills", "list").document["backfills"] == []
+    assert late.ran().outcomes[-1] == "ingested"
+    assert backfill(late, "old", *INTERVAL, "--only-unloaded").code == 0
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 640
 
 
 def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_claimed(
     late: Pipeline,
 ) -> None:
     beyond = backfill(late, "a", "--from", "0", "--until", "120")
-    refused(beyond, 2, "The pipeline loads this partition from offset 100 on", "--only-unloaded")
+    refused(
+        beyond, 2, "Runs of the pipeline load this partition from offset 100 on", "--only-unloaded"
+    )
     refused(backfill(late, "a", "--from", "10", "--until", "10"), 2, "The interval is empty")
     refused(
         backfill(late, "a", "--from", "10", "--until", "9"),
@@ -129,84 +128,55 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     refused(
         backfill(late, "c", "--from", "0", "--until", "15"),
         2,
-        "Backfill b has loaded offsets 10 to 15, or will",
+        "The pipeline has loaded offsets 10 to 15",
     )
 
 
-def test_deleted_rows_of_a_complete_backfill_are_released_and_loaded_by_another_one(
-    late: Pipeline,
-) -> None:
-    pipeline, name = late, ("old", "--reason", "deleted by mistake")
+def test_deleted_rows_of_a_backfill_are_replayed_once_that_is_accepted(late: Pipeline) -> None:
+    pipeline = late
     assert backfill(pipeline, "old", *INTERVAL).code == 0
-    refused(
-        pipeline.door("backfills", "delete", after=(*name, "--yes")),
-        2,
-        "There is nothing to give up",
-    )
     DeltaTable(str(pipeline.table)).delete("partition = 1 and offset >= 20 and offset < 60")
-    refused(
-        pipeline.door("backfills", "delete", after=(*name, "--yes")),
-        5,
-        "removed rows",
-        "table accept-changes",
-    )
+    refused(pipeline.run(), 5, "removed rows", "table accept-changes")
     version = DeltaTable(str(pipeline.table)).version()
     accepted = pipeline.door(
         "table", "accept-changes", after=(str(version), "--reason", "a test", "--yes")
     )
     assert accepted.code == 0, accepted.err
-    refused(
-        backfill(pipeline, "new", *INTERVAL),
-        2,
-        "Backfill old has loaded offsets 0 to 100",
-        "`etl backfills delete CONF old --reason ...`",
-    )
-    given_up = pipeline.door("backfills", "delete", after=(*name, "--yes"))
-    assert given_up.code == 0, given_up.err
-    [row] = pipeline.door("backfills", "list").document["backfills"]
-    assert (row["state"], row["loaded"]) == ("given up", 360)
-    assert pipeline.door("verify").document["found_rows"] == 560
-
-    assert backfill(pipeline, "new", *INTERVAL, "--only-unloaded").code == 0
+    interval = ("--from", "20", "--until", "60", "--reason", "deleted by mistake", "--yes")
+    replayed = pipeline.door("replay", after=("-p", f"{pipeline.topic}:1", *interval))
+    assert replayed.code == 0, replayed.err
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 600), proof.err
     assert pipeline.is_whole() and pipeline.ran().outcomes == ["up_to_date"]
 
 
-def test_offsets_missing_in_an_accepted_copy_are_released_also_for_a_deleted_topic(
+def test_offsets_missing_in_an_accepted_copy_are_loaded_again_by_the_same_backfill(
     late: Pipeline,
 ) -> None:
     assert backfill(late, "old", *INTERVAL).code == 0
     last = DeltaTable(str(late.table)).version()
     for kept in (late.table / "_delta_log").glob(f"*{last:020}.*"):
         kept.unlink()
-    abandon = ("old", "--reason", "an older copy", "--yes")
-    refused(
-        late.door("backfills", "delete", after=abandon),
-        5,
-        "now the table does not hold it",
-        f"etl table accept-changes CONF {last - 1}",
-    )
+    for command in (late.run, lambda: late.door("backfills", "run", after=("old",))):
+        refused(command(), 5, f"etl table accept-changes CONF {last - 1}")
     accepted = late.door(
         "table", "accept-changes", after=(str(last - 1), "--reason", "a test", "--yes")
     )
     assert accepted.code == 0, accepted.err
-    refused(
-        late.door("backfills", "run", after=("old",)),
-        5,
-        "the table has no row of",
-        "`etl backfills delete CONF old",
-    )
-    assert late.door("backfills", "delete", after=abandon).code == 0
-    assert backfill(late, "rest", *INTERVAL, "--only-unloaded").code == 0
+    assert late.door("backfills", "run", after=("old",)).outcomes[-1] == "backfill_done"
     assert late.is_whole() and late.door("verify").document["found_rows"] == 600
     assert late.ran().outcomes == ["up_to_date"]
-    with KafkaAdminClient(bootstrap_servers=late.cluster.bootstrap) as admin:
-        admin.delete_topics([late.topic])
-        assert wait_until(lambda: late.topic not in admin.list_topics(), 30)
-    assert late.door("backfills", "run", after=("rest",)).outcomes == ["already_loaded"]
-    refused(
-        late.door("backfills", "delete", after=("rest", "--reason", "gone", "--yes")),
-        2,
-        "There is nothing to give up",
-    )
+
+
+def test_where_zookeeper_lost_the_ledger_the_rows_of_a_backfill_are_not_loaded_again(
+    late: Pipeline,
+) -> None:
+    assert backfill(late, "old", *INTERVAL).code == 0
+    with late.zookeeper() as client:
+        client.delete(f"/consumers/{late.group}/etl", recursive=True)
+    late.produce(40)
+    assert "ledger_restored" in late.ran().outcomes
+    assert late.door("backfills", "list").document["backfills"] == []
+    refused(backfill(late, "old", *INTERVAL), 2, "The pipeline has loaded offsets 0 to 100")
+    assert backfill(late, "old", *INTERVAL, "--only-unloaded").outcomes == ["up_to_date"]
+    assert late.is_whole() and late.door("verify").document["found_rows"] == 640

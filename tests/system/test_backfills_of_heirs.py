@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from deltalake import DeltaTable
 
 from tests.command_result import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
@@ -51,42 +50,9 @@ def test_an_heir_knows_the_inherited_pipelines_backfills_and_loads_only_missing_
 
 
 @pytest.mark.long
-def test_an_heir_loads_released_offsets_and_those_of_another_backfill_are_there_once(
-    late: Pipeline,
-) -> None:
-    assert (
-        late.door("backfills", "run", after=("jan", "--from", "0", "--until", "100", "--yes")).code
-        == 0
-    )
-    DeltaTable(str(late.table)).delete("offset < 60")
-    accepted = late.door(
-        "table",
-        "accept-changes",
-        after=(str(DeltaTable(str(late.table)).version()), "--reason", "a test", "--yes"),
-    )
-    assert accepted.code == 0, accepted.err
-    assert late.door("backfills", "delete", after=("jan", "--reason", "deleted", "--yes")).code == 0
-    assert (
-        late.door("backfills", "run", after=("feb", "--from", "0", "--until", "30", "--yes")).code
-        == 0
-    )
-    heir = heir_that_fills_the_rest(late)
-    proof = heir.door("verify")
-    assert (proof.code, proof.document["found_rows"]) == (0, len(late.in_topic()))
-
-
-@pytest.mark.long
-def test_a_pipeline_with_a_backfill_that_may_still_load_is_not_retired(
-    late: Pipeline,
-) -> None:
+def test_a_backfill_of_a_retired_pipeline_loads_no_more(late: Pipeline) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")
-    retiring = ("pipelines", "retire"), ("--reason", "no more")
-    refused(
-        late.door(*retiring[0], after=retiring[1]),
-        5,
-        "Backfill old of that pipeline is stopped",
-        "etl backfills delete",
-    )
-    assert late.door("backfills", "run", after=("old",)).code == 0
-    assert late.door(*retiring[0], after=retiring[1]).code == 0
-    assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
+    assert late.door("pipelines", "retire", after=("--reason", "no more")).code == 0
+    rows = late.in_table()
+    refused(late.door("backfills", "run", after=("old",)), 5, "This pipeline was retired")
+    assert late.in_table() == rows and set(rows.values()) == {1}

@@ -4,6 +4,7 @@ over, the lost know it.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -19,9 +20,10 @@ from etl.errors import Owned, SessionLost
 from etl.io.zookeeper.ledger import DriverLock
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger import registrations
+from etl.testkit.server_process import wait_until
 from tests.system.sessions import lose_session
 
-DRIVER = "/consumers/g/etl/clicks/driver"
+DRIVERS = "/consumers/g/etl/clicks/drivers"
 
 
 def lock_of(session: ZooKeeper) -> DriverLock:
@@ -29,7 +31,10 @@ def lock_of(session: ZooKeeper) -> DriverLock:
 
 
 def driver_in(session: ZooKeeper) -> registrations.DriverNode | None:
-    found = session.read(DRIVER)
+    """The first driver in the queue, dead or alive."""
+    names = session.children(DRIVERS) or []
+    names.sort(key=lambda name: name.rpartition("-")[2])
+    found = session.read(f"{DRIVERS}/{names[0]}") if names else None
     return registrations.parse_driver(found[0]) if found else None
 
 
@@ -131,7 +136,7 @@ def test_what_a_run_stored_stays(zookeeper: ZooKeeper, kept: str) -> None:
         else:
             zookeeper.create("/consumers/g/etl/clicks/plans/1", b"a plan")
         during = tree(zookeeper)
-    assert tree(zookeeper) == [path for path in during if not path.endswith("/driver")]
+    assert tree(zookeeper) == [path for path in during if "/drivers" not in path]
 
 
 def test_drivers_that_store_nothing_leave_nothing_however_they_come_together(
@@ -145,7 +150,7 @@ def test_drivers_that_store_nothing_leave_nothing_however_they_come_together(
             with ZooKeeper(connect) as session:
                 for n in range(30):
                     with DriverLock(session, "g", pipeline).driving(f"run-{name}-{n}", wait_s=60):
-                        assert session.children(f"/consumers/g/etl/{pipeline}") == ["driver"]
+                        assert session.children(f"/consumers/g/etl/{pipeline}") == ["drivers"]
         except BaseException as error:
             failures.append(error)
 
@@ -239,10 +244,11 @@ def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(
     ],
 )
 def test_a_driver_on_another_machine_is_left_alone(zookeeper: ZooKeeper, left: bytes) -> None:
-    zookeeper.create(DRIVER, left)
+    path = f"{DRIVERS}/other-0000000000"
+    zookeeper.create(path, left)
     with pytest.raises(Owned), lock_of(zookeeper).driving("run-2", wait_s=0):
         pytest.fail("it may be alive")
-    assert zookeeper.read(DRIVER) == (left, 0)
+    assert zookeeper.read(path) == (left, 0)
 
 
 def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(
@@ -253,7 +259,8 @@ def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(
     assert us is not None
     if us.started is None:
         pytest.skip("this system does not report the start time of a process")
-    zookeeper.create(DRIVER, registrations.render_driver(replace(us, started="1", run_id="run-0")))
+    dead = registrations.render_driver(replace(us, started="1", run_id="run-0"))
+    zookeeper.create(f"{DRIVERS}/dead-0000000000", dead)
     with lock_of(zookeeper).driving("run-2", wait_s=0):
         driver = driver_in(zookeeper)
         assert driver is not None and driver.run_id == "run-2"
@@ -278,3 +285,74 @@ def test_a_driver_that_lost_its_session_knows_it_and_leaves_the_next_ones_lock_a
         assert driver is not None and driver.run_id == "run-2"
         second.__exit__(None, None, None)
     assert driver_in(zookeeper) is None
+
+
+def test_drivers_come_in_the_order_in_which_they_queued(connect: str, zookeeper: ZooKeeper) -> None:
+    drove: list[str] = []
+
+    def drive(name: str) -> None:
+        with ZooKeeper(connect) as session, lock_of(session).driving(name, wait_s=60):
+            drove.append(name)
+
+    threads = []
+    with lock_of(zookeeper).driving("run-0", wait_s=0):
+        for number in range(1, 4):
+            thread = threading.Thread(target=drive, args=(f"run-{number}",))
+            thread.start()
+            threads.append(thread)
+            assert wait_until(lambda: len(zookeeper.children(DRIVERS) or ()) == number + 1, 30)
+    for thread in threads:
+        thread.join(60)
+    assert drove == ["run-1", "run-2", "run-3"]
+
+
+def test_a_run_waits_for_the_plan_of_a_backfill_and_comes_before_its_next_one(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
+    drove: list[str] = []
+
+    def run() -> None:
+        with ZooKeeper(connect) as session, lock_of(session).driving("run", wait_s=0):
+            drove.append("run")
+
+    lock = lock_of(zookeeper)
+    thread = threading.Thread(target=run)
+    with lock.driving("backfill", wait_s=0, backfill="old"):
+        [at_work] = lock.drivers()
+        assert at_work.backfill == "old"
+        thread.start()
+        assert wait_until(lambda: len(lock.drivers()) == 2, 30)
+    with lock.driving("backfill", wait_s=None, backfill="old"):
+        drove.append("backfill")
+    thread.join(60)
+    assert drove == ["run", "backfill"]
+
+
+def test_a_run_does_not_wait_longer_for_a_run_because_a_backfill_was_before_it(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
+    failed: list[Owned] = []
+
+    def run() -> None:
+        with ZooKeeper(connect) as session:
+            try:
+                with lock_of(session).driving("run-2", wait_s=0):
+                    pytest.fail("two drivers at once")
+            except Owned as error:
+                failed.append(error)
+
+    with ZooKeeper(connect) as other, contextlib.ExitStack() as at_work:
+        with lock_of(zookeeper).driving("backfill", wait_s=0, backfill="old"):
+            first = threading.Thread(
+                target=lambda: at_work.enter_context(lock_of(other).driving("run-1", wait_s=60))
+            )
+            first.start()
+            assert wait_until(lambda: len(zookeeper.children(DRIVERS) or ()) == 2, 30)
+            second = threading.Thread(target=run)
+            second.start()
+            assert wait_until(lambda: len(zookeeper.children(DRIVERS) or ()) == 3, 30)
+        second.join(60)
+        first.join(60)
+    assert [error.message.partition(",")[0] for error in failed] == [
+        "Another driver is at work on this pipeline: run run-1"
+    ]

@@ -223,9 +223,8 @@ def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_l
     with ZooKeeper(connect) as other, contextlib.ExitStack() as at_work:
 
         def lose() -> None:
-            session = driver.zookeeper.client.client_id[0]
-            driver.zookeeper.client.delete(PipelinePaths("g", "clicks").session(session))
-            driver.zookeeper.client.delete(f"{ROOT}/driver")
+            [name] = driver.zookeeper.children(f"{ROOT}/drivers") or []
+            driver.zookeeper.client.delete(f"{ROOT}/drivers/{name}")
             at_work.enter_context(DriverLock(other, "g", "clicks").driving("run-2", wait_s=0))
 
         with pytest.raises(SessionLost):

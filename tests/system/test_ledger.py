@@ -11,25 +11,23 @@ from typing import Any
 
 import pytest
 
-from etl.commands.backfill import unloaded_by_backfill
 from etl.decide import loaded_intervals
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.io.process import new_uid
 from etl.io.zookeeper import ledger as documents
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.ledger_side_documents import ReservationStore, note_removals, prune, remember
+from etl.io.zookeeper.ledger_side_documents import BackfillStore, note_removals, prune, remember
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
-from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, RunKeyRecord
+from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
     Acknowledgement,
+    Backfill,
     ForeignCommit,
     Interval,
     Ledger,
     LoadedIntervals,
-    Reservation,
-    ReservationState,
     Retirement,
 )
 from etl.testkit import cluster as embedded
@@ -589,59 +587,35 @@ def test_pruning_keeps_intervals_that_a_later_plan_abandons_apart(
     )
 
 
-def backfill_plan(number: int, until: int) -> Plan:
-    reads = (OffsetRange(LOG, until - 4, until),)
-    return plan_of(
-        number, ranges=reads, positions={LOG: until}, kind=PlanKind.BACKFILL, moves_offsets=False
-    )
-
-
-def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
-    ledger: PlanLedger, zookeeper: ZooKeeper
-) -> None:
-    reservations = ReservationStore(zookeeper, "g", "clicks")
-    other = BrokerPartition("clicks", 1)
-    ledger.store_plan(plan_of(1))
-    assert unloaded_by_backfill(ledger) == {}
-    claim = Reservation(
-        "old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "from 0 until 24", 5
-    )
-    reservations.begin(claim, backfill_plan(1, 4), None)
-    assert unloaded_by_backfill(ledger) == {"old": claim.stretches}, (
-        "the plan is stored and has no recorded result"
-    )
-    own = reservations.ledger_of("old")
-    own.record_applied(applied_of(backfill_plan(1, 4)))
-    assert unloaded_by_backfill(ledger) == {"old": {LOG: ((4, 8), (20, 24)), other: ((5, 9),)}}
-    own.store_plan(backfill_plan(2, 24))
-    own.record_applied(applied_of(backfill_plan(2, 24)))
-    assert unloaded_by_backfill(ledger) == {"old": {other: ((5, 9),)}}
-    reservations.settle(replace(claim, state=ReservationState.GIVEN_UP), 0)
-    assert unloaded_by_backfill(ledger) == {"old": {}}
-
-
-def test_backfills_are_known_after_the_znodes_of_their_pipeline_were_deleted(
-    ledger: PlanLedger, zookeeper: ZooKeeper
-) -> None:
-    reservations = ReservationStore(zookeeper, "g", "clicks")
-    ledger.store_plan(plan_of(1))
-    claim = Reservation("old", {LOG: ((0, 8),)}, {}, "from 0 until 8", 5)
-    reservations.begin(claim, backfill_plan(1, 8), None)
-    zookeeper.client.delete(ROOT, recursive=True)
-    found = reservations.read()
-    assert (found.fence, list(found)) == (None, [claim]), (
-        "another backfill of these offsets would load the rows a second time"
-    )
-
-
-def test_an_operators_decision_applies_to_backfills_for_their_own_plans(
+def test_requests_of_backfills_are_created_once_and_change_by_compare_and_set(
     ledger: PlanLedger,
 ) -> None:
-    ledger.store_plan(plan_of(1))
-    of_old = Acknowledgement("t", 7, 4, "it was me", 5, plan_id="p")
-    ledger.acknowledge(Acknowledgement("t", 7, 1, "it was me", 5, beside={"old": of_old}))
-    assert ledger.ledger_of("clicks@old").read_acknowledgement() == of_old
-    assert ledger.ledger_of("clicks@new").read_acknowledgement() == Acknowledgement(
-        "t", 7, -1, "it was me", 5
-    )
-    assert ledger.ledger_of("other@old").read_acknowledgement() is None
+    store = BackfillStore(ledger)
+    old = Backfill("old", {LOG: ((0, 8), (20, 24))}, {}, "from 0 until 24", 5)
+    assert store.read_all() == [] and store.read("old") is None
+    store.create(old)
+    store.create(old)  # a lost answer
+    with pytest.raises(Owned):
+        store.create(replace(old, request="from 0 until 25"))
+    after = replace(old, lost={LOG: ((0, 3),)})
+    store.replace(old, after)
+    store.replace(old, after)  # a lost answer
+    with pytest.raises(Owned):
+        store.replace(old, replace(old, lost={LOG: ((0, 4),)}))
+    store.create(replace(old, name="new"))
+    assert [one.name for one in store.read_all()] == ["new", "old"]
+    store.delete("old")
+    store.delete("old")
+    assert store.read("old") is None and len(store.read_all()) == 1
+
+
+def test_a_plan_is_stored_only_while_the_result_before_it_is_recorded(ledger: PlanLedger) -> None:
+    """A ledger that is restored from a copy during a run lacks it."""
+    first = plan_of(1)
+    ledger.store_plan(first)
+    second = with_id(replace(plan_of(2), origin=replace(plan_of(2).origin, previous=first.id)))
+    with pytest.raises(Owned, match="does not have the result of plan 1"):
+        ledger.store_plan(second, is_after_record=True)
+    ledger.record_applied(applied_of(first))
+    ledger.store_plan(second, is_after_record=True)
+    assert ledger.plan_numbers() == [1, 2]

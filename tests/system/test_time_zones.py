@@ -195,7 +195,7 @@ def test_rows_of_another_time_zone_are_reported_by_the_next_run_a_replay_its_pre
         after=("before", "--from", "0", "--until", "10", *which[:2], "--yes"),
     )
     assert filled.outcomes[0] == "another_time_zone"
-    assert pipeline.ran().outcomes == ["another_time_zone", "ingested"]
+    assert pipeline.ran().outcomes == ["ingested"], "the backfill's plan is the newest one"
     assert pipeline.door("replay", after=(*which, "--yes")).outcomes == [
         "another_time_zone",
         "rows_replaced",

@@ -26,7 +26,6 @@ from etl.model.snapshot import ForeignCommit
 from etl.run.live_services import LiveServices
 from etl.run.service_interfaces import RunContext
 from etl.settings.choices import split_address
-from etl.settings.load import settings_of_backfill
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
@@ -75,11 +74,6 @@ class RealStage:
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> LiveServices:
         return LiveServices(self.settings, self._session(), RunContext(), run_id, request=request)
-
-    def backfill(self, name: str, run_id: str = "run-1") -> LiveServices:
-        return LiveServices(
-            settings_of_backfill(self.settings, name), self._session(), RunContext(), run_id
-        )
 
     def _session(self) -> ZooKeeper:
         return self._opened.enter_context(ZooKeeper(self._connect))
@@ -163,15 +157,6 @@ class SoaksStage(RealStage):
             uid="uid1",
             now_ms=lambda: 1_700_000_000_000,
             request=request,
-        )
-
-    def backfill(self, name: str, run_id: str = "run-1") -> MemoryWorld:
-        return MemoryWorld(
-            settings_of_backfill(self.settings, name),
-            self._session(),
-            run_id=run_id,
-            uid="uid2",
-            now_ms=lambda: 1_700_000_000_000,
         )
 
     def expire(self, log: BrokerPartition, until: int) -> None:

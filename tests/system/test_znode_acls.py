@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etl.commands.pipelines import set_acl
-from etl.errors import Owned, PermissionDenied
+from etl.errors import PermissionDenied
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.permissions import apply_acls, kept_by, writers_of
 from etl.io.zookeeper.session_requests import ZooKeeper
@@ -89,18 +89,3 @@ def test_a_dry_run_counts_the_znodes_that_the_command_changes(
     )
     shown = set_acl(settings, dry_run=True)
     assert shown.summary == set_acl(settings).summary, "the driver's own znode is not counted"
-
-
-def test_no_acl_is_set_while_a_backfill_is_at_work(connect: str, zookeeper: ZooKeeper) -> None:
-    for pipeline in ("p", "p@of-may"):
-        PlanLedger(zookeeper, "g", pipeline).store_plan(plain_plan(1))
-    zookeeper.create("/consumers/g/etl/p@of-may/driver", b"")
-    settings = plain_settings(
-        group="g",
-        pipeline="p",
-        zookeeper={"connect": connect},
-        source={"bootstrap_servers": ["127.0.0.1:1"]},
-    )
-    with pytest.raises(Owned, match="A backfill of the pipeline is at work"):
-        set_acl(settings)
-    assert zookeeper.read("/consumers/g/etl/p/driver") is None

@@ -51,7 +51,6 @@ from etl.model.snapshot import (
     ForeignCommit,
     OtherPipeline,
     Table,
-    is_same_pipeline,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
         raise unreachable(error, path, "read") from public_cause(error, path)
     wanted = {}
     for other, number in transactions.items():
-        if other.startswith(OURS) and not is_same_pipeline(other, app_id):
+        if other.startswith(OURS) and other != app_id:
             wanted[other] = number
     if not wanted:
         return ()
@@ -149,7 +148,7 @@ def is_of_others_alone(path: str, app_id: str) -> bool:
         for name in transactions:
             if not name.startswith(OURS):
                 continue
-            if is_same_pipeline(name, app_id):
+            if name == app_id:
                 return False
             is_of_pipeline = True
         if not is_of_pipeline and adds_rows(content):
@@ -245,12 +244,9 @@ def _load(
     commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs
 ) -> Iterator[ForeignCommit]:
     for other, number in sorted(commit.transactions.items()):
-        if not other.startswith(OURS) or is_same_pipeline(other, app_id):
+        if not other.startswith(OURS) or other == app_id:
             continue
         if number <= taken.get(other, -1):
-            continue
-        # a backfill of an inherited pipeline
-        if any(is_same_pipeline(other, predecessor) for predecessor in taken.keys() - {other}):
             continue
         plan = plan_of(commit.user_metadata, commit.version)
         if plan is None:

@@ -21,7 +21,7 @@ from pyarrow import fs
 from etl.decide.table_changes import RESTORE
 from etl.errors import TableUnreachable
 from etl.io.delta.stores import options_of, public_cause, unreachable
-from etl.model.snapshot import ForeignCommit, is_same_pipeline
+from etl.model.snapshot import ForeignCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +201,13 @@ def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
 
 
 def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | None:
-    """Return the change of our rows or columns by this commit; None if it is ours, a backfill's, or
+    """Return the change of our rows or columns by this commit; None if it is ours or
     harmless.
 
     `before` is the table's shape before it; None: unknown, and no shape is compared. A RESTORE
     always counts: it may restore rows that the table holds already.
     """
-    if any(is_same_pipeline(one, app_id) for one in commit.transactions):
+    if app_id in commit.transactions:
         return None
     if before is not None and commit.shape is not None and not _kept(before, commit.shape):
         return ForeignCommit(commit.version, commit.operation, "redefined the table")

@@ -13,7 +13,7 @@ is rejected.
 Transactions of one commit are in flight together, and a rejected one does not stop the others.
 Nothing follows from which of them succeeded: each offset is compared with plan and table on its
 own. What must come first is answered first: the pieces of a plan before its znode, the plan before
-the reservation, the result before the offsets.
+the offsets, the result before the offsets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """How numbered plans and their results are stored in ZooKeeper, by one driver at a time.
 
 A document that is too large for one znode is written in pieces first. One znode then holds the
-hash of the pieces, so readers find the whole document or none. The driver lock is an ephemeral
-znode. It only saves work: correctness rests on the numbered plans, since two drivers that execute
-the same plan cannot double a row.
+hash of the pieces, so readers find the whole document or none. The driver lock is a queue of ephemeral
+znodes. It only saves work: correctness rests on the numbered plans, since two drivers that execute
+the same plan cannot double a row. Drivers queue for it: the first one drives, and a run waits for
+as long as the plan of a backfill takes (ADR 39).
 
 Lives here: documents, plans and their results, retirement, operator decisions, the driver lock.
 Not here: other records of the ledger (ledger_side_documents.py), their format (etl/ledger/).
@@ -17,11 +18,12 @@ import json
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kazoo.client import TransactionRequest
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import CheckVersion, Create, SetData
 
@@ -40,14 +42,7 @@ from etl.ledger import documents as ledger_documents
 from etl.ledger import plan_document, registrations, znode_paths
 from etl.ledger.znode_paths import CONSUMERS, GroupPaths, PipelinePaths
 from etl.model.plans import CommitResult, Plan
-from etl.model.snapshot import (
-    MARK,
-    Acknowledgement,
-    Ledger,
-    LoadedIntervals,
-    Retirement,
-    live_and_name,
-)
+from etl.model.snapshot import Acknowledgement, Ledger, LoadedIntervals, Retirement
 
 REQUEST_MAX_BYTES = 1_000_000
 """Largest transaction. A server accepts 1,048,575 bytes per request by default (jute.maxbuffer)."""
@@ -337,9 +332,8 @@ class PlanLedger:
         return found
 
     def pipelines(self) -> list[str]:
-        """Return the names of all pipelines of the group, without backfills."""
-        names = self.zookeeper.children(self._pipelines) or ()
-        return sorted(name for name in names if MARK not in name)
+        """Return the names of all pipelines of the group."""
+        return sorted(self.zookeeper.children(self._pipelines) or ())
 
     def groups(self) -> list[str]:
         """Return the names of all groups in this ZooKeeper that have a pipeline."""
@@ -441,15 +435,24 @@ class PlanLedger:
         )
 
     def store_plan(
-        self, plan: Plan, *, pipelines_version: int | None = None, also: Sequence[Part] = ()
+        self,
+        plan: Plan,
+        *,
+        pipelines_version: int | None = None,
+        also: Sequence[Part] = (),
+        is_after_record: bool = False,
     ) -> None:
         """Store plan N before its first fetch, if N is free.
 
         The transaction includes the uid of a new pipeline and the parts `also`, all or nothing. If
         the plan adds a topic and `pipelines_version` is given, `pipelines_version` must still be
-        `pipelines_version`. Raises Owned if another driver stored another plan N, another pipeline
-        of the group added a topic, or a znode of `also` was written meanwhile.
+        `pipelines_version`. `is_after_record`: the result of plan N - 1 was recorded, and must
+        still be. Otherwise a ledger that is restored from a copy meanwhile would get a plan after
+        plans that it does not know (ADR 39). Raises Owned if another driver stored another plan N,
+        another pipeline of the group added a topic, or a znode of `also` was written meanwhile.
         """
+        if is_after_record:
+            also = (*also, self._check_of_record(plan))
         head = self.documents.head(plan_document.render_plan(plan), also=also)
         self.zookeeper.ensure(self.paths.root)
         request = self.zookeeper.client.transaction()
@@ -459,6 +462,21 @@ class PlanLedger:
             request.create(self.paths.plans, b"")
         request.create(self.paths.plan(plan.number), head)
         self._transact_plan(request, plan)
+
+    def _check_of_record(self, plan: Plan) -> Check:
+        """Return the check that the result before this plan is recorded. Raises Owned."""
+        path = self.paths.applied(plan.number - 1)
+        stored = self.documents.read(path)
+        if stored:
+            applied = ledger_documents.parse(CommitResult, stored[0], path=path)
+            if applied.plan_id == plan.origin.previous:
+                return Check(path, stored[1])
+        raise Owned(
+            f"The ledger does not have the result of plan {plan.number - 1} any more",
+            znode=path,
+            action="Check whether ZooKeeper was restored from a copy. Run again: the next run "
+            "continues after the table's newest plan",
+        )
 
     def supersede_plan(
         self,
@@ -494,8 +512,8 @@ class PlanLedger:
     ) -> None:
         """Add the parts `also`, and the compare-and-set of the group's znode for a new topic.
 
-        Two pipelines that add topics at the same time write the same znode, and so do two drivers
-        that reserve offsets. ZooKeeper rejects one of the two transactions.
+        Two pipelines that add topics at the same time write the same znode, and ZooKeeper rejects
+        one of the two transactions.
         """
         for part in also:
             part.add_to(request)
@@ -517,13 +535,12 @@ class PlanLedger:
             return
         message = (
             "Another pipeline of this group took a topic at the same time, "
-            "or offsets of this pipeline were reserved"
+            "or the ledger was restored from a copy"
         )
         if self.read_plan(plan.number):
             message = (
                 f"Another driver stored or changed plan {plan.number} at the same time, "
-                "or another pipeline of this group took a topic, "
-                "or offsets of this pipeline were reserved"
+                "or another pipeline of this group took a topic"
             )
         raise Owned(
             message,
@@ -624,144 +641,179 @@ class PlanLedger:
                 self.documents.put(path, payload)
 
     def read_acknowledgement(self) -> Acknowledgement | None:
-        """Return the operator's last decision; None without one.
-
-        For a backfill: the part of its pipeline's decision that applies to it.
-        """
-        live, backfill = live_and_name(self.pipeline)
-        path = PipelinePaths(self.paths.group, live).acknowledged
+        """Return the operator's last decision; None without one."""
+        path = self.paths.acknowledged
         found = self.zookeeper.read(path)
         if not found or not found[0]:
             return None
-        decision = ledger_documents.parse(Acknowledgement, found[0], path=path)
-        return decision.of_backfill(backfill) if backfill else decision
+        return ledger_documents.parse(Acknowledgement, found[0], path=path)
+
+
+_WAIT_SLICE_S = 30.0
+"""Longest wait for one change of the queue."""
 
 
 class DriverLock:
-    """The driver lock of one pipeline: an ephemeral znode. Raises what `ZooKeeper` raises."""
+    """The driver lock of one pipeline. Raises what `ZooKeeper` raises.
+
+    Drivers queue as ephemeral sequential znodes, and the first one drives. Each has a name of its
+    own, so a transaction that checks its znode fails once the session is over.
+    """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
         self._paths = znode_paths.PipelinePaths(group, pipeline)
         self._pipelines = znode_paths.GroupPaths(group).pipelines
+        self._own: str | None = None
+        """Name of the driver's znode while it drives."""
 
     @contextlib.contextmanager
-    def driving(self, run_id: str, *, wait_s: float) -> Iterator[None]:
+    def driving(
+        self, run_id: str, *, wait_s: float | None, backfill: str | None = None
+    ) -> Iterator[None]:
         """Hold the driver lock of the pipeline while the context is open.
 
-        A znode that a dead process of this host left is deleted at once. Raises Owned if another
-        driver holds the lock for `wait_s` seconds.
+        Znodes that dead processes of this host left are deleted at once. While a backfill's plan is
+        at work, the wait has no limit. Raises Owned if another driver holds the lock for `wait_s`
+        seconds (None: no limit). `backfill`: the name of the backfill that this driver loads.
         """
-        driver = this_driver(run_id)
-        deadline = time.monotonic() + wait_s
+        driver = this_driver(run_id, backfill)
         created = self._zookeeper.missing(self._paths.root)
-        while not self._try_driving(driver):
-            self._wait_for_driver(deadline)
+        own = self._enqueue(driver)
         try:
+            self._wait_for_turn(own, wait_s)
+            self._own = own
             yield
         finally:
+            self._own = None
             with contextlib.suppress(
                 KazooException, KazooTimeoutError, Unreachable, PermissionDenied
             ):
-                self._delete_own_driver_node()
+                self._delete(own)
                 self._delete_unused(created)
 
     @contextlib.contextmanager
     def proven(self) -> Iterator[Check]:
-        """Yield a check that makes a transaction fail once the lock is lost. Raises SessionLost.
-
-        The driver's znode cannot be checked, since a successor's znode has the same version. The
-        check is of an ephemeral znode with this session's id in its name: only this session
-        creates it, it ends with the session, and the lock is held as long as the session lives.
-        """
-        client = self._zookeeper.client
-        session = client.client_id[0] if client.client_id else 0
-        path = self._paths.session(session)
+        """Yield a check that makes a transaction fail once the lock is lost. Raises SessionLost."""
         self._zookeeper.require_session()
-        with contextlib.suppress(NodeExistsError):  # left by an earlier offset commit
-            self._zookeeper.guarded(lambda: client.create(path, b"", ephemeral=True), path)
-        try:
-            found = self._zookeeper.read_znodes([self._paths.driver])[0]
-            if found is None or found.owner_session != session:
-                raise SessionLost(
-                    "This run lost the driver lock",
-                    znode=self._paths.driver,
-                    action="Run again",
-                )
-            yield Check(path, 0)
-        finally:
-            with contextlib.suppress(
-                KazooException, KazooTimeoutError, Unreachable, PermissionDenied
-            ):
-                client.delete(path, version=0)
+        queue = self._queue()
+        if self._own is None or not queue or queue[0] != self._own:
+            raise self._lost()
+        yield Check(self._path(self._own), 0)
 
     def driver(self) -> registrations.DriverNode | None:
         """Return the active driver; None if there is none or it is a dead process of this host."""
-        found = self._zookeeper.read(self._paths.driver)
-        driver = registrations.parse_driver(found[0]) if found else None
-        return None if driver is None or is_dead(driver) else driver
+        drivers = self.drivers()
+        return drivers[0] if drivers else None
 
-    def _try_driving(self, driver: registrations.DriverNode) -> bool:
-        path = self._paths.driver
+    def drivers(self) -> list[registrations.DriverNode]:
+        """Return the active driver and those that wait, without dead processes of this host."""
+        found = []
+        for name in self._queue():
+            driver = self._read(name)
+            if driver and not is_dead(driver):
+                found.append(driver)
+        return found
+
+    def _enqueue(self, driver: registrations.DriverNode) -> str:
+        """Add the driver to the queue; return the name of its znode."""
         payload = registrations.render_driver(driver)
+        prefix = f"{uuid.uuid4().hex}-"
         client = self._zookeeper.client
+
+        def create() -> str:
+            # The create is retried when its answer is lost: it may have succeeded.
+            for name in self._queue():
+                if name.startswith(prefix):
+                    return name
+            path = client.create(self._path(prefix), payload, ephemeral=True, sequence=True)
+            return str(path).rpartition("/")[2]
+
+        while True:
+            self._zookeeper.ensure(self._paths.drivers)
+            try:
+                name: str = self._zookeeper.guarded(
+                    lambda: client.retry(create), self._paths.drivers
+                )
+                return name
+            except NoNodeError:
+                # Between the two steps, a driver that stored nothing deleted the znode above.
+                continue
+
+    def _queue(self, changed: threading.Event | None = None) -> list[str]:
+        """Return the names in the order of the queue. `changed` is set when it changes."""
+        client = self._zookeeper.client
+        watch = None
+        if changed:
+            watch = _setting(changed)
         try:
-            self._zookeeper.ensure(self._paths.root)
-            # The create is retried when its answer is lost. The second try may then find the
-            # znode of the first, which has the same payload.
-            self._zookeeper.guarded(
-                lambda: client.retry(client.create, path, payload, ephemeral=True), path
+            names = self._zookeeper.guarded(
+                lambda: client.get_children(self._paths.drivers, watch=watch)
             )
         except NoNodeError:
-            # Between the two steps, a driver that stored nothing deleted the znode above.
-            return self._try_driving(driver)
-        except NodeExistsError:
-            found = self._zookeeper.read(path)
-            if found is None:
-                return False
-            other = registrations.parse_driver(found[0])
-            if other == driver:
-                return True  # the create succeeded, only its answer was lost
-            if other and is_dead(other):
-                version = found[1]
-                with contextlib.suppress(NoNodeError, BadVersionError):
-                    self._zookeeper.guarded(lambda: client.delete(path, version=version), path)
-                return self._try_driving(driver)
-            return False
-        return True
+            return []
+        return sorted(names, key=lambda name: name.rpartition("-")[2])
 
-    def _wait_for_driver(self, deadline: float) -> None:
-        deleted = threading.Event()
-        path = self._paths.driver
-        found = self._zookeeper.guarded(
-            lambda: self._zookeeper.client.exists(path, watch=lambda _: deleted.set())
+    def _wait_for_turn(self, own: str, wait_s: float | None) -> None:
+        deadline = None
+        while True:
+            changed = threading.Event()
+            queue = self._queue(changed)
+            if own not in queue:
+                raise self._lost()
+            if queue[0] == own:
+                return
+            found = self._zookeeper.read(self._path(queue[0]))
+            if found is None:
+                continue
+            first = registrations.parse_driver(found[0])
+            if first and is_dead(first):
+                self._delete(queue[0])
+                continue
+            left_s = _WAIT_SLICE_S
+            if wait_s is None or (first and first.backfill):
+                deadline = None
+            else:
+                deadline = deadline or time.monotonic() + wait_s
+                left_s = min(left_s, deadline - time.monotonic())
+            if left_s <= 0:
+                raise Owned(
+                    f"Another driver is at work on this pipeline: {first or 'unknown'}",
+                    znode=self._path(queue[0]),
+                    action="Check whether that run is intended; "
+                    "a second one waits ledger.lock_timeout_s for it",
+                )
+            changed.wait(left_s)
+
+    def _read(self, name: str) -> registrations.DriverNode | None:
+        found = self._zookeeper.read(self._path(name))
+        return registrations.parse_driver(found[0]) if found else None
+
+    def _path(self, name: str) -> str:
+        return f"{self._paths.drivers}/{name}"
+
+    def _lost(self) -> SessionLost:
+        return SessionLost(
+            "This run lost the driver lock", znode=self._paths.drivers, action="Run again"
         )
-        if not found or deleted.wait(max(0.0, deadline - time.monotonic())):
-            return
-        if time.monotonic() < deadline:
-            return
-        node = self._zookeeper.read(path)
-        other = registrations.parse_driver(node[0]) if node else None
-        raise Owned(
-            f"Another driver is at work on this pipeline: {other or 'unknown'}",
-            znode=path,
-            action="Check whether that run is intended; "
-            "a second one waits ledger.lock_timeout_s for it",
-        )
+
+    def _delete(self, name: str) -> None:
+        with contextlib.suppress(NoNodeError, BadVersionError):
+            self._zookeeper.guarded(
+                lambda: self._zookeeper.client.delete(self._path(name), version=0)
+            )
 
     def _delete_unused(self, created: Collection[str]) -> None:
         """Delete the empty znodes of a run that stored nothing, and those above that it created.
 
         ZooKeeper deletes no znode with a child, such as the lock of a driver that came meanwhile.
         """
-        own = (self._paths.root, self._pipelines)
+        own = (self._paths.drivers, self._paths.root, self._pipelines)
         above = [path for path in created if path not in own]
         for path in (*own, *above):
             if not self._zookeeper.delete_unused(path):
                 return
 
-    def _delete_own_driver_node(self) -> None:
-        client = self._zookeeper.client
-        stat = client.exists(self._paths.driver)
-        if stat and client.client_id and stat.owner_session_id == client.client_id[0]:
-            client.delete(self._paths.driver, version=stat.version)
+
+def _setting(changed: threading.Event) -> Callable[[object], None]:
+    return lambda event: changed.set()

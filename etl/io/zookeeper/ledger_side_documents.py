@@ -1,6 +1,6 @@
 """How the records of the ledger other than plans are read and written.
 
-Lives here: loaded intervals of pruned plans, reservations of backfills, results of offset commits
+Lives here: loaded intervals of pruned plans, requests of backfills, results of offset commits
 in Kafka, the location of a named table, pauses, and run keys.
 Not here: when intervals are merged (etl/decide/loaded_intervals.py), documents and plans
 (ledger.py).
@@ -14,40 +14,25 @@ from dataclasses import replace
 from etl.decide import loaded_intervals
 from etl.decide.loaded_intervals import add_removals, ancestry, fold, fold_all, prunable
 from etl.decide.offsets import starts_of
-from etl.decide.reservations import ledger_without_released
 from etl.decide.run_requests import with_key
 from etl.errors import Owned
-from etl.io.zookeeper.ledger import PlanLedger, Write
-from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.documents import Pauses, parse, render
 from etl.ledger.plan_document import parse_plan, render_plan
-from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitState, Plan, RunKeyRecord
-from etl.model.snapshot import (
-    Claimed,
-    ForeignCommit,
-    LoadedIntervals,
-    NamedTable,
-    Pause,
-    Reservation,
-    Reservations,
-    backfill_pipeline,
-    live_and_name,
-)
+from etl.model.snapshot import Backfill, ForeignCommit, LoadedIntervals, NamedTable, Pause
 
 _TRIES_MAX = 3
 """Tries of a compare-and-set, if other drivers change the document at the same time."""
 
 
 def read_all_loaded_intervals(
-    ledger: PlanLedger, transaction_version: int | None = None, claim: Reservation | None = None
+    ledger: PlanLedger, transaction_version: int | None = None
 ) -> LoadedIntervals:
     """Return what all plans with a recorded result loaded, pruned or stored.
 
-    Plans and intervals are merged by `loaded_intervals.fold_all`. `claim`: the reservation of a
-    backfill that was deleted. It may have released loaded intervals, which are then left out by
-    `reservations.ledger_without_released`.
+    Plans and intervals are merged by `loaded_intervals.fold_all`.
     """
     # Plans are read before the intervals: pruning moves them in this direction.
     recorded = []
@@ -58,10 +43,7 @@ def read_all_loaded_intervals(
         applied = ledger.read_applied(plan.number)
         if applied and applied.plan_id == plan.id:
             recorded.append((plan, applied))
-    pruned = ledger.read_loaded_intervals()
-    if claim:
-        pruned, recorded = ledger_without_released(pruned, recorded, claim)
-    return fold_all(pruned, recorded, transaction_version)
+    return fold_all(ledger.read_loaded_intervals(), recorded, transaction_version)
 
 
 def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:
@@ -148,12 +130,13 @@ def _paths_with_pieces(ledger: PlanLedger) -> list[str]:
     """Return the paths of all documents that can be in pieces, since they grow."""
     paths = ledger.paths
     results = ledger.zookeeper.children(paths.applied_plans) or ()
+    backfills = ledger.zookeeper.children(paths.backfills) or ()
     return [
         *(paths.plan(number) for number in ledger.plan_numbers()),
         paths.coverage,
-        paths.claim,
         paths.paused,
         *(f"{paths.applied_plans}/{number}" for number in results),
+        *(paths.backfill(name) for name in backfills),
     ]
 
 
@@ -184,82 +167,66 @@ def _plan_sizes(ledger: PlanLedger) -> list[tuple[int, int]]:
     return sizes
 
 
-class ReservationStore:
-    """The reservations of the backfills of one live pipeline.
+class BackfillStore:
+    """The requests of a pipeline's backfills.
 
-    Each change is a compare-and-set, together with the plan that it belongs to. Raises what
-    `ZooKeeper` raises, and LedgersDisagree if a document is invalid.
+    Raises what `ZooKeeper` raises, and LedgersDisagree if a document is invalid.
     """
 
-    def __init__(self, zookeeper: ZooKeeper, group: str, live: str) -> None:
-        self._zookeeper = zookeeper
-        self._group = group
-        self._live = live
-        self._lock = PipelinePaths(group, live).fence
+    def __init__(self, ledger: PlanLedger) -> None:
+        self._ledger = ledger
 
-    def ledger_of(self, name: str) -> PlanLedger:
-        """Return the ledger of a backfill."""
-        return PlanLedger(self._zookeeper, self._group, backfill_pipeline(self._live, name))
+    def read_all(self) -> list[Backfill]:
+        """Return all requests by name, without those that are deleted meanwhile."""
+        names = self._ledger.zookeeper.children(self._ledger.paths.backfills) or ()
+        found = []
+        for name in sorted(names):
+            backfill = self.read(name)
+            if backfill:
+                found.append(backfill)
+        return found
 
-    def read(self) -> Reservations:
-        """Return all reservations and the version of the reservation lock, which is read first.
+    def read(self, name: str) -> Backfill | None:
+        """Return one request; None if there is no backfill of that name."""
+        return self._read(name)[0]
 
-        A follower that lags returns old versions of both, and writes over old versions fail.
-        Reservations outlive a lock that somebody deleted with the live pipeline's znodes.
-        """
-        found = self._zookeeper.read(self._lock)
-        lock_version = None
-        if found:
-            lock_version = found[1]
-        prefix = backfill_pipeline(self._live, "")
-        reservations = []
-        for name in sorted(self._zookeeper.children(GroupPaths(self._group).pipelines) or ()):
-            if not name.startswith(prefix):
-                continue
-            claimed = self.read_one(name.removeprefix(prefix))
-            if claimed:
-                reservations.append(claimed)
-        return Reservations(lock_version, tuple(reservations))
+    def create(self, backfill: Backfill) -> None:
+        """Store a new request. Raises Owned if the name is used."""
+        path = self._ledger.paths.backfill(backfill.name)
+        self._ledger.zookeeper.ensure(self._ledger.paths.backfills)
+        if self._ledger.documents.create(path, render(backfill)):
+            return
+        if self.read(backfill.name) != backfill:  # else only the answer was lost
+            raise self._changed(path)
 
-    def read_one(self, name: str) -> Claimed | None:
-        """Return one reservation; None if there is no backfill of that name."""
-        ledger = self.ledger_of(name)
-        found = ledger.documents.read(ledger.paths.claim)
-        if found is None:
-            return None
-        payload, version = found
-        return Claimed(parse(Reservation, payload, path=ledger.paths.claim), version)
+    def replace(self, before: Backfill, after: Backfill) -> None:
+        """Store a changed request. Raises Owned if it is not as before any more."""
+        path = self._ledger.paths.backfill(before.name)
+        found, version = self._read(before.name)
+        if found == after:
+            return
+        if found != before or not self._ledger.documents.replace(
+            path, render(after), version=version
+        ):
+            raise self._changed(path)
 
-    def begin(self, claim: Reservation, plan: Plan, fence: int | None) -> None:
-        """Store a new reservation and its first plan. Raises Owned.
+    def delete(self, name: str) -> None:
+        """Delete a request; nothing is done if there is none."""
+        self._ledger.zookeeper.delete_tree(self._ledger.paths.backfill(name))
 
-        `fence`: the expected version of the reservation lock; None: it does not exist.
-        """
-        self.ledger_of(claim.name).store_plan(
-            plan, also=[self.write_of(claim, None), self.reservation_lock_write(fence)]
+    def _read(self, name: str) -> tuple[Backfill | None, int | None]:
+        path = self._ledger.paths.backfill(name)
+        stored = self._ledger.documents.read(path)
+        if stored is None:
+            return None, None
+        return parse(Backfill, stored[0], path=path), stored[1]
+
+    def _changed(self, path: str) -> Owned:
+        return Owned(
+            "Another command changed this backfill at the same time",
+            znode=path,
+            action="Check with `etl backfills list CONF`, then run the command again",
         )
-
-    def settle(self, claim: Reservation, version: int) -> None:
-        """Overwrite a reservation that has no stored plan any more.
-
-        Raises Owned if another client changed it meanwhile.
-        """
-        write = self.write_of(claim, version)
-        if not self._zookeeper.replace(write.path, write.payload, version=version):
-            raise Owned(
-                "Another driver changed the backfill at the same time",
-                znode=write.path,
-                action="Run the command again",
-            )
-
-    def write_of(self, claim: Reservation, version: int | None) -> Write:
-        """Return the reservation as a part of a transaction."""
-        ledger = self.ledger_of(claim.name)
-        return Write(ledger.paths.claim, ledger.documents.head(render(claim)), version)
-
-    def reservation_lock_write(self, version: int | None) -> Write:
-        """Return the lock as a part of a transaction that reserves."""
-        return Write(self._lock, b"", version)
 
 
 def write_mark(ledger: PlanLedger, plan: Plan) -> None:
@@ -303,11 +270,11 @@ def _may_change(stored: Plan, plan: Plan) -> bool:
 def read_named_table(ledger: PlanLedger) -> NamedTable | None:
     """Return the recorded location of the table; None without one.
 
-    A backfill uses that of its pipeline. Raises LedgersDisagree if the document is invalid.
+    Raises LedgersDisagree if the document is invalid.
     """
-    live = _live_ledger(ledger)
-    stored = live.documents.read(live.paths.named_table)
-    return parse(NamedTable, stored[0], path=live.paths.named_table) if stored else None
+    path = ledger.paths.named_table
+    stored = ledger.documents.read(path)
+    return parse(NamedTable, stored[0], path=path) if stored else None
 
 
 def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
@@ -315,19 +282,14 @@ def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
 
     Raises Owned if another client writes at the same time.
     """
-    live = _live_ledger(ledger)
-    live.zookeeper.ensure(live.paths.root)
-    if not live.documents.put(live.paths.named_table, render(found)):
+    path = ledger.paths.named_table
+    ledger.zookeeper.ensure(ledger.paths.root)
+    if not ledger.documents.put(path, render(found)):
         raise Owned(
             "Another driver resolved the table's name at the same time",
-            znode=live.paths.named_table,
+            znode=path,
             action="Run again",
         )
-
-
-def _live_ledger(ledger: PlanLedger) -> PlanLedger:
-    live, backfill = live_and_name(ledger.pipeline)
-    return ledger.ledger_of(live) if backfill else ledger
 
 
 def read_pauses(ledger: PlanLedger) -> tuple[Pause, ...]:

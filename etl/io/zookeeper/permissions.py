@@ -29,7 +29,6 @@ from etl.io.zookeeper import login_and_acl
 from etl.io.zookeeper.session_requests import NO_ANSWER, ZooKeeper, children_of_each
 from etl.ledger.znode_paths import GroupPaths, PipelinePaths
 from etl.model.security import EVERYBODY, OPEN_ZOOKEEPER, Access
-from etl.model.snapshot import backfill_pipeline
 
 _ANY_VERSION = -1
 _NO_VERSION = 2**31 - 2
@@ -37,15 +36,13 @@ _NO_VERSION = 2**31 - 2
 
 
 def kept_by(zookeeper: ZooKeeper, group: str, pipeline: str) -> list[str]:
-    """Return the paths of all znodes of a pipeline and its backfills, parents first.
+    """Return the paths of all znodes of a pipeline, parents first.
 
     Empty if there is no such pipeline.
     """
-    backfills = backfill_pipeline(pipeline, "")
     level = []
-    for name in sorted(zookeeper.children(GroupPaths(group).pipelines) or ()):
-        if name == pipeline or name.startswith(backfills):
-            level.append(PipelinePaths(group, name).root)
+    if pipeline in (zookeeper.children(GroupPaths(group).pipelines) or ()):
+        level.append(PipelinePaths(group, pipeline).root)
     paths = []
     while level:
         paths.extend(level)

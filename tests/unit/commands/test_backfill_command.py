@@ -19,34 +19,25 @@ from etl.commands.backfill import (
     parse_backfill_request,
     preview_backfill,
 )
-from etl.decide.reconcile import LOAD_GIVEN_UP
-from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, RecordTooLarge, SettingsError
+from etl.decide.backfill import BackfillRequest
+from etl.errors import LedgersDisagree, RecordTooLarge, SettingsError
 from etl.ledger.documents import parse, render
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
-from etl.model.snapshot import (
-    Claimed,
-    Pause,
-    Reservation,
-    ReservationState,
-    backfill_pipeline,
-    is_same_pipeline,
-    live_and_name,
-)
+from etl.model.snapshot import Backfill, Pause
 from etl.reader.options import with_pipeline_advice
 from etl.report.run_progress import Doing, ReadSoFar, Verb
-from etl.report.run_report import progress_of_backfill
-from etl.run.backfill import estimate_backfill
-from etl.settings.choices import BACKFILL_PLAN_BYTES, OwnershipMode
+from etl.report.run_report import BackfillProgress, progress_of_backfill
+from etl.run.backfill import Beginning, action_for_backfill
+from etl.settings.choices import BACKFILL_PLAN_BYTES, OnActiveMembers
 from etl.settings.load import settings_of_backfill
-from tests.builders import plain_plan, plain_settings, plain_snapshot
-from tests.fakes.outside import APP_ID
+from tests.builders import plain_plan, plain_settings
 from tests.fakes.stories import LOGS, new_report, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld
 
 LATEST = settings_of(starting_offsets="latest")
 LOG = BrokerPartition("clicks", 0)
-CLAIM = Reservation(
+REQUESTED = Backfill(
     "old",
     {LOG: ((0, 10), (20, 30)), BrokerPartition("clicks", 1): ((5, 9),)},
     {LOG: 2},
@@ -58,21 +49,14 @@ CLAIM = Reservation(
 def preview() -> BackfillPreview:
     outside = outside_of(5, 3, 4)
     run(outside, LATEST)
-    own = settings_of_backfill(LATEST, "old")
-    found = estimate_backfill(
-        FakeWorld(outside, LATEST),
-        LATEST,
-        own,
-        parse_backfill_request(
-            "0",
-            "3",
-            (
-                "clicks:0",
-                "clicks:1",
-            ),
-        ),
-    )
-    return BackfillPreview(found, "clicks", 250)
+    request = parse_backfill_request("0", "3", ("clicks:0", "clicks:1"))
+    return BackfillPreview(beginning_of(FakeWorld(outside, LATEST), request), "clicks", 250)
+
+
+def beginning_of(world: FakeWorld, request: BackfillRequest) -> Beginning:
+    from etl.commands.backfill import _beginning
+
+    return _beginning(world, settings_of_backfill(LATEST, "old"), "old", request)
 
 
 def test_a_dry_run_lists_paused_offsets_and_offsets_that_other_members_read() -> None:
@@ -119,39 +103,19 @@ def test_the_number_of_plans_goes_by_both_limits() -> None:
     assert replace(by_bytes, plan_bytes=None).plans == 1
 
 
-@pytest.mark.parametrize(
-    ("claim", "bounds", "message", "action"),
-    [
-        (CLAIM, ("0", "31"), "Backfill old was begun from 0 until 30, and this", "to continue"),
-        (
-            replace(CLAIM, state=ReservationState.GIVEN_UP, reason="not needed"),
-            ("0", "30"),
-            "Backfill old was given up: not needed",
-            "Use another name to load",
-        ),
-        (
-            replace(CLAIM, state=ReservationState.GIVEN_UP, reason="not needed"),
-            ("0", "31"),
-            "Backfill old was given up: not needed",
-            "Use another name to load",
-        ),
-    ],
-)
-def test_a_preview_is_refused_where_the_backfill_would_be(
-    claim: Reservation,
-    bounds: tuple[str, str],
-    message: str,
-    action: str,
+def test_a_preview_of_another_request_under_the_name_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from etl.commands import backfill
 
-    store = SimpleNamespace(read_one=lambda _: Claimed(claim, 0))
-    live = SimpleNamespace(claims=SimpleNamespace(store=store))
-    monkeypatch.setattr(backfill, "open_services", lambda *_, **__: nullcontext(live))
-    with pytest.raises(SettingsError, match=message) as refused:
-        preview_backfill(LATEST, "old", parse_backfill_request(*bounds, ()))
-    assert action in refused.value.action
+    services = SimpleNamespace(read_backfill=lambda _: REQUESTED)
+    monkeypatch.setattr(backfill, "open_services", lambda *_, **__: nullcontext(services))
+    with pytest.raises(
+        SettingsError, match="Backfill old was begun from 0 until 30, and this"
+    ) as refused:
+        preview_backfill(LATEST, "old", parse_backfill_request("0", "31", ()))
+    assert "to continue" in refused.value.action
+    assert preview_backfill(LATEST, "old", parse_backfill_request("0", "30", ())) is None
 
 
 @pytest.mark.parametrize(
@@ -188,51 +152,30 @@ def test_a_topic_or_partition_of_a_backfill_that_is_none_is_refused(partition: s
         parse_backfill_request("0", "9", (partition,))
 
 
-def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
-    conf = plain_settings(group={"mirror_group": "watched"}, metrics={"path": "/metrics"})
-    own = settings_of_backfill(conf, "old")
-    assert (own.pipeline, own.group.mirror_group, own.metrics_file, own.group.mode) == (
-        "clicks@old",
-        None,
-        None,
-        OwnershipMode.OBSERVE,
-    )
+def test_a_backfill_has_a_cap_and_reads_beside_active_members() -> None:
+    own = settings_of_backfill(plain_settings(metrics={"path": "/metrics"}), "old")
+    assert (own.pipeline, own.metrics_file) == ("clicks", None)
+    assert own.group.on_active_members is OnActiveMembers.SKIP
     assert own.limits.max_bytes_per_plan == BACKFILL_PLAN_BYTES
-    assert (
-        settings_of_backfill(
-            plain_settings(limits={"max_bytes_per_plan": 5}), "old"
-        ).limits.max_bytes_per_plan
-        == 5
-    )
+    capped = plain_settings(limits={"max_bytes_per_plan": 5})
+    assert settings_of_backfill(capped, "old").limits.max_bytes_per_plan == 5
     for name in ("", "a/b", "a@b", ".."):
         with pytest.raises(SettingsError, match="is not a name of a backfill"):
-            settings_of_backfill(conf, name)
-    with pytest.raises(SettingsError):
-        plain_settings(pipeline=own.pipeline)
+            settings_of_backfill(plain_settings(), name)
 
 
-def test_a_pipeline_and_its_backfills_are_the_same_pipeline_and_no_other_is() -> None:
-    backfill = backfill_pipeline(APP_ID, "old")
-    assert live_and_name(backfill) == (APP_ID, "old") and live_and_name(APP_ID) == (APP_ID, None)
-    assert (
-        is_same_pipeline(APP_ID, backfill)
-        and is_same_pipeline(backfill, backfill_pipeline(APP_ID, "new"))
-        and is_same_pipeline(backfill, backfill)
-    )
-    assert not is_same_pipeline(APP_ID + "-2", backfill)
-
-
-def test_a_claim_comes_back_as_it_was_written() -> None:
-    for one in (CLAIM, replace(CLAIM, stretches={}, incarnations={}, reason="no")):
-        assert parse(Reservation, render(one), path="p") == one
+def test_a_request_comes_back_as_it_was_written() -> None:
+    lost = replace(REQUESTED, lost={LOG: ((0, 3), (5, 6))})
+    for one in (REQUESTED, lost, replace(REQUESTED, intervals={}, incarnations={})):
+        assert parse(Backfill, render(one), path="p") == one
 
 
 @pytest.mark.parametrize("offsets", [[3, 3], [5, 3], [-1, 3]])
-def test_a_claim_with_a_stretch_that_is_none_is_refused(offsets: list[int]) -> None:
-    document = json.loads(zlib.decompress(render(CLAIM)))
-    document["stretches"][0] = [offsets]
+def test_a_request_with_an_invalid_interval_is_rejected(offsets: list[int]) -> None:
+    document = json.loads(zlib.decompress(render(REQUESTED)))
+    document["intervals"][0] = [offsets]
     with pytest.raises(LedgersDisagree, match=f"{offsets[0]} to {offsets[1]} of"):
-        parse(Reservation, zlib.compress(json.dumps(document).encode()), path="p")
+        parse(Backfill, zlib.compress(json.dumps(document).encode()), path="p")
 
 
 def part(number: int, start: int, until: int, at_ms: int) -> Any:
@@ -245,57 +188,39 @@ def part(number: int, start: int, until: int, at_ms: int) -> Any:
 
 
 def test_the_pace_is_computed_from_the_last_plans() -> None:
-    assert pace_of(CLAIM, []) is None and pace_of(CLAIM, [part(1, 0, 4, 1000)]) is None
-    assert pace_of(CLAIM, [part(1, 0, 4, 1000), part(2, 4, 8, 3000)]) == 2.0
-    assert pace_of(CLAIM, [part(1, 8, 10, 1000), part(2, 20, 24, 2000)]) == 2.0, (
-        "the offsets between two reserved ranges are not loaded"
+    assert pace_of([]) is None and pace_of([part(1, 0, 4, 1000)]) is None
+    assert pace_of([part(1, 0, 4, 1000), part(2, 4, 8, 3000)]) == 2.0
+    assert pace_of([part(1, 8, 10, 1000), part(2, 20, 24, 2000)]) == 2.0, (
+        "the offsets between two requested intervals are not loaded"
     )
 
 
 def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() -> None:
     report, doing = new_report(), Doing(Verb.FETCH, ReadSoFar(0, 1, 3, 4, 3, 300))
     assert progress_of_backfill(doing, report) == doing
-    report.saw(plain_snapshot({}, backfill=CLAIM))
-    report.planned(part(2, 20, 24, 1000))
+    report.backfill = BackfillProgress(10, 24)
     found = progress_of_backfill(doing, report).reached
-    assert found and (found.offsets, found.offsets_in_all) == (4 + 10 + 3, 24)
+    assert found and (found.offsets, found.offsets_in_all) == (10 + 3, 24)
     assert progress_of_backfill(Doing(Verb.PLAN), report) == Doing(Verb.PLAN)
 
 
 @pytest.mark.parametrize(
-    ("error", "check"),
+    ("action", "expected"),
     [
+        ("etl plans supersede CONF 3 --reason ...", "Delete the backfill with `etl"),
+        ("the retention", "the retention. Or delete the backfill with"),
+        ("`--only-unloaded` fills", "`--only-unloaded` fills"),
         (
-            NeedsDecision("x", action="etl plans supersede CONF 3 --reason ..."),
-            "Delete the backfill with `etl",
-        ),
-        (
-            DataLoss("x", action="the retention"),
-            "the retention. Or delete the backfill with",
-        ),
-        (DataLoss("x", action="`--only-unloaded` fills"), "`--only-unloaded` fills"),
-        (
-            LedgersDisagree("x", action=f"accept it. {LOAD_GIVEN_UP}"),
-            "accept it. Or delete the backfill with",
-        ),
-        (
-            SettingsError("x", action="a function; or give the plan up: etl plans supersede CONF"),
+            "a function; or give the plan up: etl plans supersede CONF",
             "a function. Or delete the backfill with",
         ),
-        (SettingsError("x", action="the conf"), "the conf"),
     ],
 )
-def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check: str) -> None:
-    from etl.commands.backfill import _suggest_backfill_commands
-
-    with pytest.raises(type(error)), _suggest_backfill_commands("old", lambda: True):
-        raise error
-    assert error.action.startswith(check)
+def test_what_stops_a_backfill_names_a_command_that_leads_out(action: str, expected: str) -> None:
+    assert action_for_backfill(action, "old").startswith(expected)
 
 
 def test_the_remedy_for_a_large_record_stays_in_the_action_of_a_backfill() -> None:
-    from etl.commands.backfill import _suggest_backfill_commands
-
     checks = (
         "Check its producer. max_record_bytes can be raised if Spark has ten times as much memory "
         "for each core that reads"
@@ -304,9 +229,7 @@ def test_the_remedy_for_a_large_record_stays_in_the_action_of_a_backfill() -> No
         RecordTooLarge("A record has more than 9 bytes", action=checks, offset=7)
     )
     assert error.action == f"{checks}. Or see `etl plans supersede --help`"
-    with pytest.raises(RecordTooLarge), _suggest_backfill_commands("old", lambda: True):
-        raise error
-    assert error.action == (
+    assert action_for_backfill(error.action, "old") == (
         f"{checks}. Or delete the backfill with `etl backfills delete CONF old --reason ...`: it "
         "keeps what it loaded"
     )
@@ -410,9 +333,7 @@ def test_a_backfill_that_was_begun_continues_without_yes(monkeypatch: pytest.Mon
 
 def test_a_dry_run_of_a_pipeline_without_a_plan_advises_to_run_it_first() -> None:
     world = FakeWorld(outside_of(5, 3, 4), LATEST)
-    with pytest.raises(SettingsError, match="The pipeline has loaded nothing yet,") as refused:
-        estimate_backfill(
-            world, LATEST, settings_of_backfill(LATEST, "old"), parse_backfill_request("0", "3", ())
-        )
-    assert refused.value.action == "Run `etl run CONF`; then run this command again"
+    with pytest.raises(SettingsError, match="This pipeline has loaded nothing yet,") as refused:
+        beginning_of(world, parse_backfill_request("0", "3", ()))
+    assert refused.value.action.endswith("and run `etl run CONF`")
     assert list(LOGS) and not world.outside.plans

@@ -4,18 +4,14 @@ restored.
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
 from etl.commands.maintain import reject_table_that_stops_a_run
-from etl.decide.reservations import reject_table_without_backfill
 from etl.errors import LedgersDisagree
 from etl.model.snapshot import Table
 from tests.fakes import fake_table
-from tests.fakes.backfill_stories import backfill_request, filled, live, nothing
 from tests.fakes.outside import Outside
-from tests.fakes.stories import SETTINGS, At, crash_at, grow, outside_of, run
+from tests.fakes.stories import SETTINGS, crash_at, grow, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
 
 
@@ -71,64 +67,3 @@ def test_a_table_is_maintained_though_its_ledger_is_lost() -> None:
     outside.applied.clear()
     outside.uid = None
     assert observed(outside)
-
-
-def backfilled(at: At = nothing) -> Outside:
-    """Three partitions that the pipeline started at offset 3, and a backfill of the offsets before
-    in three plans.
-    """
-    outside = live(3, 3, 3)
-    with contextlib.suppress(Crash):
-        filled(outside, backfill_request(0, 3), at)
-    return outside
-
-
-def observed_with_backfill(outside: Outside) -> None:
-    """As maintenance looks at what the backfill has loaded, its ledger first."""
-    backfill = outside.backfill("old")
-    ledger, theirs, table = (
-        FakeWorld(backfill, SETTINGS).read_ledger(),
-        fake_table.read_table(backfill),
-        fake_table.read_table(outside),
-    )
-    assert table
-    reject_table_without_backfill(
-        "old", ledger, table, (theirs.transaction_version or 0) if theirs else 0
-    )
-
-
-@pytest.mark.parametrize(
-    ("lacking", "message"),
-    [(1, "loaded plan 3 .* its newest plan there is plan 2"), (3, "holds none of its plans")],
-)
-def test_an_older_copy_of_the_table_that_lacks_a_backfills_commits_alone_is_not_maintained(
-    lacking: int, message: str
-) -> None:
-    outside = backfilled()
-    observed_with_backfill(outside)
-    assert outside.table
-    del outside.table[-lacking:]
-    assert observed(outside), "of the pipeline's own commits it lacks none"
-    with pytest.raises(LedgersDisagree, match=message):
-        observed_with_backfill(outside)
-
-
-@pytest.mark.parametrize("stop", ["begin", "fetch", "append", "record", "store plan"])
-def test_a_table_is_maintained_after_a_killed_backfill(stop: str) -> None:
-    observed_with_backfill(backfilled(crash_at(stop, When.AFTER)))
-
-
-def test_a_table_that_lacks_what_a_killed_backfill_had_loaded_before_is_not_maintained() -> None:
-    outside = backfilled(crash_at("store plan", When.AFTER))
-    assert outside.table
-    outside.table.pop()
-    with pytest.raises(LedgersDisagree, match="Backfill old has loaded plan 1"):
-        observed_with_backfill(outside)
-
-
-def test_a_backfill_into_another_table_does_not_prevent_the_maintenance_of_this_one() -> None:
-    outside = backfilled()
-    outside.table_id = "table-2"
-    assert outside.table
-    del outside.table[-3:]
-    observed_with_backfill(outside)

@@ -75,32 +75,12 @@ def both_ledgers_of(outside: Outside) -> BothLedgers:
 
 
 def world_of(outside: Outside, settings: Settings) -> Any:
-    claims = (fake_ledger.read_claim(backfill) for backfill in outside.backfills.values())
-    store = SimpleNamespace(read=lambda: [one.claim for one in claims if one])
-    return SimpleNamespace(
-        settings=settings,
-        app_id=outside.app_id,
-        zookeeper=None,
-        run_id="r",
-        claims=SimpleNamespace(store=store),
-    )
+    return SimpleNamespace(settings=settings, app_id=outside.app_id)
 
 
 @pytest.fixture
-def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What all that load the table are expected to have put there."""
-
-    def backfill_of(settings: Settings) -> Outside:
-        return outside.backfill(settings.pipeline.split("@")[1])
-
-    monkeypatch.setattr(
-        expected_rows,
-        "LiveServices",
-        lambda settings, *_: world_of(backfill_of(settings), settings),
-    )
-    monkeypatch.setattr(
-        expected_rows, "read_both_ledgers", lambda own: both_ledgers_of(backfill_of(own.settings))
-    )
+def expected(outside: Outside) -> Any:
+    """What the pipeline is expected to have put into the table."""
 
     def found() -> expected_rows.ExpectedOfAll:
         reported = both_ledgers_of(outside)

@@ -24,7 +24,6 @@ from etl.decide.loaded_intervals import (
     is_better,
     merge,
     prunable,
-    with_backfills,
 )
 from etl.errors import LedgersDisagree
 from etl.ledger.documents import parse, render
@@ -359,20 +358,6 @@ def test_the_loaded_intervals_of_a_table_depend_on_its_version(
         assert [(one.from_offset, one.until_offset) for one in there.get(A, ())] == (
             [offsets] if offsets else []
         )
-
-
-def test_inherited_intervals_include_those_of_backfills_except_into_another_table() -> None:
-    live = fold(LoadedIntervals(), *plan_of(1, (A, 5, 9)))
-    backfill = fold(LoadedIntervals(), *plan_of(1, (A, 0, 3), (B, 0, 2)))
-    elsewhere = replace(fold(LoadedIntervals(), *plan_of(1, (A, 3, 5))), table_id="t2")
-    found = with_backfills(live, (backfill, elsewhere), "t")
-    assert {
-        log: [(one.from_offset, one.until_offset) for one in some]
-        for log, some in found.intervals.items()
-    } == {A: [(0, 3), (5, 9)], B: [(0, 2)]}
-    assert inherit_intervals(
-        LoadedIntervals(), found, {A: 9}, table_id="t", known=()
-    ).intervals == {A: found.intervals[A]}
 
 
 def test_what_other_members_read_of_a_pipeline_stays_theirs_for_who_takes_over() -> None:

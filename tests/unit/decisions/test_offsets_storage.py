@@ -266,7 +266,6 @@ def test_a_stored_plan_moves_offsets_in_its_own_storage_and_the_changed_key_appl
         "Set group.offsets_storage: zookeeper, with which `etl run CONF` finishes the plan. Then"
         in raised.value.action
     )
-    reject_other_offsets_storage(replace(plan, moves_offsets=False), KAFKA)
 
 
 def test_of_a_log_that_is_no_longer_read_no_dropped_offset_is_reported() -> None:

@@ -83,13 +83,11 @@ def test_the_first_plan_reads_from_the_first_record_and_records_every_observatio
         plan.topic_ids,
         plan.origin.previous,
         plan.losses.lost,
-        plan.moves_offsets,
     ) == (
         "t1",
         {"clicks": "id-1"},
         None,
         (),
-        True,
     )
 
 

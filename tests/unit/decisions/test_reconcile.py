@@ -27,6 +27,7 @@ from etl.model.snapshot import (
     PipelineState,
     RebuildFromTable,
     Replay,
+    StoredBackfill,
     Supersede,
     Table,
     UpToDate,
@@ -335,10 +336,13 @@ def test_an_offset_that_was_removed_is_never_followed(on_offset_changed: OnOffse
         )
 
 
-def test_a_plan_that_moves_no_offsets_does_not_ask_for_them() -> None:
-    table = table_of(2, metadata=stamp_of(plan_of(2, moves_offsets=False)))
-    found = stand(ledger_of(2, moves_offsets=False), table, {A: Committed(99, 9)})
-    assert found == UpToDate(plan_of(2, moves_offsets=False), POSITIONS)
+def test_a_stored_plan_of_a_backfill_obliges_nobody_and_its_offsets_are_compared() -> None:
+    changes: dict[str, Any] = {"kind": PlanKind.BACKFILL, "backfill": "old"}
+    plan = plan_of(3, **changes)
+    ledger, table = ledger_of(3, **changes), table_of(2)
+    assert stand(ledger, table, COMPLETE) == StoredBackfill(plan, UpToDate(plan, plan.positions))
+    with pytest.raises(OffsetMoved):
+        stand(ledger, table, {**COMPLETE, A: Committed(99, 9)})
 
 
 # -- N | N under another id

@@ -16,7 +16,6 @@ from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, Setting
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, PlanKind
-from etl.model.snapshot import Reservation
 from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
@@ -143,34 +142,6 @@ def test_skipped_offsets_between_loaded_ones_are_for_a_backfill_and_the_others_f
     assert (refused.value.action or "").startswith(
         "Offsets 100 to 110 were never loaded, and no backfill loads them, since the partition was "
         "truncated or recreated. Only a replay"
-    )
-
-
-@pytest.mark.parametrize("loaded", [[(0, 100), (110, 130)], [(0, 130)]])
-def test_offsets_of_a_backfill_are_for_no_replay(loaded: list[tuple[int, int]]) -> None:
-    gap = Reservation("gap", {A: ((100, 110),)}, {}, "from 100 until 110 of clicks:0", 0)
-    with pytest.raises(NeedsDecision) as refused:
-        reject_loaded((Move(A, 130, 100),), {A: loaded}, {A: 30}, (gap,))
-    assert refused.value.action == (
-        "Backfill gap has loaded offsets 100 to 110, or will load them. Only a replay reads such "
-        "offsets (clicks:0:110-130) again, for it replaces their rows: `etl replay CONF -p "
-        "clicks:0 --from 110 --until 130 --reason ...`; the position stays at 130"
-    )
-
-
-def test_rows_of_a_backfill_alone_leave_the_offsets_after_them_free() -> None:
-    old = Reservation("old", {A: ((0, 50),)}, {}, "from 0 until 50 of clicks:0", 0)
-    with pytest.raises(NeedsDecision, match="holds 20 rows of these offsets") as refused:
-        reject_loaded((Move(A, 100, 30),), {}, {A: 20}, (old,))
-    assert refused.value.action == (
-        "Offsets 50 to 100 were never loaded, and a backfill loads them: `etl backfills run CONF "
-        "NAME -p clicks:0 --from 50 --until 100`. Backfill old has loaded offsets 30 to 50, or "
-        "will load them; the position stays at 100. From 50 on nothing was loaded: --to 50"
-    )
-    with pytest.raises(NeedsDecision) as refused:
-        reject_loaded((Move(A, 100, 30),), {}, {A: 21}, (old,))
-    assert "Only a replay reads such offsets (clicks:0:50-100) again" in refused.value.action, (
-        "one row more than the backfill has offsets there"
     )
 
 

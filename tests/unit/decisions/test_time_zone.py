@@ -122,14 +122,6 @@ def test_the_first_plan_with_rows_after_a_change_of_the_time_zone_is_reported() 
     assert not [*describe_time_zones(plan_in("Asia/Tokyo", 2, 10, 20, ranges=()), snapshot)]
 
 
-def test_a_backfill_of_a_live_pipeline_with_another_time_zone_is_reported() -> None:
-    plan = plan_in("Asia/Tokyo", 1, 0, 10, kind=PlanKind.BACKFILL)
-    [sentence] = describe_time_zones(
-        plan, replace(HERE, ledger=Ledger(newest=plan), live_time_zone="America/New_York")
-    )
-    assert "live pipeline was made under America/New_York" in sentence
-
-
 def test_a_replay_is_reported_by_the_plans_that_made_the_present_rows() -> None:
     first, second = plan_in("UTC", 1, 0, 10), plan_in("Europe/Berlin", 2, 10, 20)
     again = plan_in("Asia/Tokyo", 3, 0, 10, kind=PlanKind.REPLAY)

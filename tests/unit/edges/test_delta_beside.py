@@ -11,11 +11,10 @@ from etl.io.delta.log import judge, parse_commit
 from etl.ledger.plan_document import render_commit_metadata, with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
-from etl.model.snapshot import backfill_pipeline
 from tests.builders import plain_plan
 from tests.fakes.outside import APP_ID
 
-BACKFILL = backfill_pipeline(APP_ID, "old")
+OTHER = f"{APP_ID}-2"
 LOG = BrokerPartition("clicks", 0)
 
 
@@ -42,17 +41,12 @@ def loads_seen(app_id: str, by: str) -> int:
     return len(found)
 
 
-def test_loads_of_the_same_pipeline_are_reported_to_no_backfill_of_it() -> None:
-    assert (
-        loads_seen(APP_ID, BACKFILL)
-        == loads_seen(BACKFILL, APP_ID)
-        == loads_seen(BACKFILL, backfill_pipeline(APP_ID, "new"))
-        == 0
-    )
-    assert loads_seen(APP_ID, APP_ID + "-2") == loads_seen(BACKFILL, APP_ID + "-2") == 1
+def test_loads_of_the_same_pipeline_are_not_those_of_another_one() -> None:
+    assert loads_seen(APP_ID, APP_ID) == 0
+    assert loads_seen(APP_ID, OTHER) == 1
 
 
-def test_a_replay_of_the_pipeline_removes_no_rows_of_a_backfill() -> None:
+def test_rows_that_a_replay_of_the_pipeline_removes_are_not_removed_by_another_writer() -> None:
     replayed = parse_commit(5, commit_of(APP_ID, removes=True))
-    assert judge(replayed, BACKFILL, None) is None and judge(replayed, APP_ID, None) is None
-    assert judge(replayed, APP_ID + "-2", None) is not None
+    assert judge(replayed, APP_ID, None) is None
+    assert judge(replayed, OTHER, None) is not None

@@ -12,10 +12,6 @@ def test_a_plan_moves_the_offsets_that_are_not_at_its_positions_and_no_others() 
     assert plan_of(1).offsets_to_move == (A, B), "C was at its position when the plan was made"
 
 
-def test_a_plan_that_moves_no_offsets_has_none_to_move() -> None:
-    assert plan_of(1, moves_offsets=False).offsets_to_move == ()
-
-
 def test_an_offset_moved_by_the_plan_has_its_end_and_the_next_znode_version() -> None:
     assert {log: plan_of(1).moved(log) for log in (A, B)} == {log: COMPLETE[log] for log in (A, B)}
 

@@ -48,7 +48,8 @@ def test_the_groups_part_of_the_tree_is_the_one_old_consumers_use() -> None:
 def test_the_pipelines_part_of_the_tree_lies_under_its_group() -> None:
     paths = PipelinePaths("g", "clicks")
     assert paths.root == "/consumers/g/etl/clicks"
-    assert paths.driver == "/consumers/g/etl/clicks/driver"
+    assert paths.drivers == "/consumers/g/etl/clicks/drivers"
+    assert paths.backfill("old") == "/consumers/g/etl/clicks/backfills/old"
     assert paths.plan(7) == "/consumers/g/etl/clicks/plans/7"
     assert paths.applied(7) == "/consumers/g/etl/clicks/applied/7"
     assert paths.coverage == "/consumers/g/etl/clicks/coverage"

@@ -251,7 +251,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
         {"previous": None},
         {"supersedes": "x"},
         {"reason": "x"},
-        {"moves_offsets": False},
+        {"backfill": "old"},
         {"run_key": "x"},
         {"lost": (Loss(LOG, 1, 2, LossReason.EXPIRED),)},
         {"lost": (Loss(LOG, 1, 2, LossReason.MOVED),)},

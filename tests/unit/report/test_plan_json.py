@@ -28,14 +28,10 @@ from etl.model.partitions import (
 from etl.model.plans import CommitResult, HeldRows, Plan, TookOver
 from etl.model.snapshot import (
     Acknowledgement,
-    Claimed,
     CommitMetadata,
     ForeignCommit,
     Ledger,
     OtherPipeline,
-    Reservation,
-    Reservations,
-    ReservationState,
     Retirement,
     Snapshot,
     Table,
@@ -129,17 +125,6 @@ TABLES = st.builds(
     st.booleans(),
     NAMES,
 )
-RESERVED = st.tuples(st.integers(0, 9), st.integers(10))
-CLAIMS = st.builds(
-    Reservation,
-    WORDS,
-    by_log(st.lists(RESERVED, min_size=1, max_size=2).map(tuple)),
-    by_log(SMALL),
-    WORDS,
-    OFFSETS,
-    st.sampled_from(ReservationState),
-    NAMES,
-)
 SNAPSHOTS = st.builds(
     Snapshot,
     cluster=CLUSTERS,
@@ -173,12 +158,6 @@ SNAPSHOTS = st.builds(
     tails=by_log(
         st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)
     ),
-    claims=st.builds(
-        Reservations,
-        st.none() | SMALL,
-        st.lists(st.builds(Claimed, CLAIMS, SMALL), max_size=2).map(tuple),
-    ),
-    backfill=st.none() | CLAIMS,
 )
 
 

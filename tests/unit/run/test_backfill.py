@@ -5,7 +5,6 @@ whichever driver runs at the same time.
 from __future__ import annotations
 
 import contextlib
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -19,18 +18,24 @@ from etl.errors import (
     LedgersDisagree,
     NeedsDecision,
     NotReady,
+    OffsetMoved,
     Owned,
     SettingsError,
 )
-from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
-from etl.model.snapshot import Acknowledgement, ReservationState
 from etl.report.describe import format_time
 from etl.report.run_progress import Outcome
 from etl.run.replay import replay
 from etl.settings.source import Timestamp
 from tests.fakes import fake_ledger
-from tests.fakes.backfill_stories import CAPPED, backfill_request, filled, given_up, live
+from tests.fakes.backfill_stories import (
+    CAPPED,
+    accept_table,
+    backfill_request,
+    filled,
+    left,
+    live,
+)
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.stories import (
@@ -49,6 +54,7 @@ from tests.fakes.stories import (
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
+from tests.fakes.zookeeper_copies import restore_znodes, znodes_of
 
 
 def started(*ends: int) -> Outside:
@@ -78,9 +84,8 @@ def test_a_backfill_loads_the_records_before_the_start_in_bounded_plans_and_move
     filled(outside, report=report)
     reject_lacking(outside)
     assert outside.offsets == offsets
-    assert sorted(outside.backfill("old").plans) == [1, 2, 3, 4], (
-        "fifteen offsets, four at most in each"
-    )
+    of_backfill = [plan for plan, _ in fake_ledger.stored_plans(outside) if plan.backfill == "old"]
+    assert [sum(r.size for r in plan.ranges) for plan in of_backfill] == [4, 4, 4, 3]
     assert report.outcomes[-1] == (
         Outcome.BACKFILL_DONE,
         "Backfill old: all 15 offsets of 3 partitions loaded",
@@ -103,7 +108,7 @@ MOMENTS = len(
 STEPS = {
     "observe",
     "count rows",
-    "begin",
+    "create backfill",
     "fetch",
     "open table",
     "append",
@@ -187,134 +192,187 @@ def test_any_run_in_the_middle_of_a_backfill_loads_no_offset_twice(moment: int, 
     reject_lacking(outside)
 
 
-@pytest.mark.parametrize("stop", ["store plan", "append"])
-@pytest.mark.parametrize("moment", range(14))
-def test_deleted_at_any_moment_a_backfill_keeps_its_loaded_offsets_reserved_and_frees_the_rest(
-    stop: str, moment: int
-) -> None:
-    outside = live(3, 3, 3)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at(stop, When.AFTER))
-    with contextlib.suppress(Crash):
-        given_up(outside, crash_at_moment(moment))
-    reject_twice(outside)
-    claim = given_up(outside)
-    assert claim.state is ReservationState.GIVEN_UP
-    in_table = {(log, at) for log, at in outside.rows() if offset_of(at) < 3}
-    assert {
-        (log, at)
-        for log, parts in claim.stretches.items()
-        for start, until in parts
-        for at in range(start, until)
-    } == in_table
-    with pytest.raises(SettingsError, match="was given up: not needed"):
-        filled(outside, backfill_request(0, 3))
-    filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
-    reject_lacking(outside)
-
-
 @pytest.mark.parametrize("moment", range(MOMENTS))
-def test_a_forgotten_driver_of_a_backfill_that_was_given_up_doubles_nothing(moment: int) -> None:
-    """It is suspended at a moment, its session is lost, the backfill is given up, another one takes
-    the rest, and it continues.
+@pytest.mark.parametrize("other", ["a run", "another backfill", "the same under its name again"])
+def test_a_deleted_backfill_whose_driver_slept_doubles_nothing(moment: int, other: str) -> None:
+    """It is suspended at a moment, its session is lost, the backfill is deleted, others work, and
+    it continues.
     """
     outside, done, at_moment = live(3, 3, 3), list[int](), iter(range(10_000))
+    again = backfill_request(0, 3, only_missing=True)
 
     def meanwhile(step: str, when: When) -> None:
         if next(at_moment) == moment and not done:
             done.append(1)
-            with contextlib.suppress(SettingsError):
-                given_up(outside)
-            filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
+            outside.backfills.clear()
+            if other == "a run":
+                grow(outside, 1, 0, 2)
+                run(outside, CAPPED)
+            elif other == "another backfill":
+                filled(outside, again, name="rest")
+            else:
+                filled(outside, again)
 
     with contextlib.suppress(EtlError):
         filled(outside, backfill_request(0, 3), meanwhile)
+    reject_twice(outside)
+    filled(outside, again, name="what-is-left")
+    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
+        reject_twice(outside)
     assert done
     reject_lacking(outside)
 
 
-def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
-    """The copy has an open reservation; only the plan in the table shows that it was given up."""
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_a_stored_plan_of_a_backfill_obliges_no_run(moment: int) -> None:
+    """It is killed, and retention deletes its offsets: runs continue as if there were none."""
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
-    kept = {
-        name: copy.deepcopy(getattr(outside.backfill("old"), name))
-        for name in ("plans", "plan_versions", "applied", "claim")
-    }
-    given_up(outside)
+        filled(outside, backfill_request(0, 3), crash_at_moment(moment))
+    for log in LOGS:
+        outside.logs[log].log_start = 3
+    stored = outside.newest_plan()
+    assert outcomes(run(outside, CAPPED))[-1] is Outcome.UP_TO_DATE
+    assert outside.newest_plan() == stored, "with nothing to read it stays"
+    grow(outside, 1, 0, 2)
+    run(outside, CAPPED)
+    reject_twice(outside)
+    assert {(LOGS[0], 5), (LOGS[2], 5), (LOGS[2], 6)} <= set(outside.rows())
+
+
+def test_an_offset_that_another_client_moved_behind_a_backfill_is_found() -> None:
+    outside = live(3, 3, 3)
+    with pytest.raises(OffsetMoved):
+        filled(outside, backfill_request(0, 3), at=moves_offset_at(outside, "fetch"))
+    grow(outside, 3, 0, 0)
+    with pytest.raises(OffsetMoved):
+        run(outside, CAPPED)
+
+
+def test_an_offset_that_another_client_moved_beside_a_stored_plan_of_a_backfill_is_found() -> None:
+    outside = live(3, 3, 3)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
+    outside.move_offset(LOGS[0], 4)
+    with pytest.raises(OffsetMoved):
+        run(outside, CAPPED)
+
+
+def moves_offset_at(outside: Outside, stop: str) -> Any:
+    """Another client moves an offset when the first plan comes to this step."""
+    done = list[int]()
+
+    def at(step: str, when: When) -> None:
+        if step == stop and not done:
+            done.append(1)
+            outside.move_offset(LOGS[0], 4)
+
+    return at
+
+
+def test_a_deleted_backfill_ends_after_its_present_plan_and_its_name_is_free() -> None:
+    outside = live(3, 3, 3)
+
+    def deleted(step: str, when: When) -> None:
+        if step == "append":
+            outside.backfills.clear()
+
+    with pytest.raises(SettingsError, match="Backfill old was deleted while it was loaded"):
+        filled(outside, backfill_request(0, 3), deleted)
+    loaded = len(outside.rows())
+    assert 6 < loaded < 15, "the present plan is in the table"
+    filled(outside, backfill_request(0, 3, only_missing=True))
+    reject_lacking(outside)
+
+
+def test_two_backfills_that_overlap_share_what_is_loaded() -> None:
+    outside = live(3, 3, 3)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(0, 3), crash_at("create backfill", When.AFTER))
+    filled(outside, backfill_request(1, 3), name="new")
+    assert left(outside) == {log: ((0, 1),) for log in LOGS}
+    report = filled(outside, None)
+    assert outcomes(report)[-1] is Outcome.BACKFILL_DONE
+    reject_lacking(outside)
+
+
+def test_a_ledger_that_is_restored_during_a_run_gets_no_plan_of_it() -> None:
+    """Otherwise plan N would follow a plan that the ledger does not have, and a backfill would load
+    the offsets of that plan again.
+    """
+    outside = live(3, 3, 3)
+    copy_of_ledger = znodes_of(outside)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(0, 3), crash_at("tidy", When.AFTER))
+    grow(outside, 1, 1, 1)
+
+    def restored(step: str, when: When) -> None:
+        if (step, when) == ("store plan", When.BEFORE):
+            restore_znodes(outside, copy_of_ledger)
+
+    with pytest.raises(Owned, match="does not have the result of the plan before"):
+        run(outside, CAPPED, restored)
+    run(outside, CAPPED)
     filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
-    for name, value in kept.items():
-        setattr(outside.backfill("old"), name, value)
-    for what in (backfill_request(0, 3), None):
-        with pytest.raises(SettingsError, match="Backfill old was given up: not needed"):
-            filled(outside, what)
-        reject_lacking(outside)
-    claim = given_up(outside)
-    assert (
-        claim.state is ReservationState.GIVEN_UP
-        and claim.reason == "not needed"
-        and claim.offsets < 9
-    )
     reject_lacking(outside)
 
 
-def begun_and_given_up_without_a_ledger() -> Outside:
-    """The table has the plan that closed it and none of its rows; ZooKeeper has no backfill."""
+def test_rows_of_a_backfill_are_replayed_as_those_of_runs() -> None:
+    outside = live(5, 5, 5)
+    filled(outside, backfill_request(1, 5))
+    before = outside.rows()
+    wanted = ReplayRequest((parse_named("clicks:0"),), 1, 6)
+    replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
+    assert outside.rows() == before
+
+
+def test_a_replay_takes_the_number_of_a_stored_plan_of_a_backfill() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(1, 3), crash_at("store plan", When.AFTER))
+    stored = outside.newest_plan()
+    before = outside.rows()
+    wanted = ReplayRequest((parse_named("clicks:0"),), 5, 6)
+    done = replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
+    assert stored and (done.number, done.origin.supersedes) == (stored.number, stored.id)
+    assert outside.rows() == before
+    filled(outside, None)
+    reject_twice(outside)
+
+
+def test_set_offsets_take_the_number_of_a_stored_plan_of_a_backfill() -> None:
+    outside = live(5, 5, 5)
+    grow(outside, 4, 4, 4)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(1, 3), crash_at("store plan", When.AFTER))
+    stored = outside.newest_plan()
+    plan = set_to(outside, CAPPED, a=9)
+    assert stored and plan and plan.number == stored.number and plan.backfill is None
+    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
+        reject_twice(outside)
+    filled(outside, None)
+    reject_twice(outside)
+
+
+def test_rows_that_only_an_unknown_plan_can_have_loaded_are_not_loaded_again() -> None:
+    """ZooKeeper was restored from a copy, and the table's log has lost commits since."""
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at("begin", When.AFTER))
-    given_up(outside)
-    outside.backfills.clear()
-    return outside
-
-
-def test_a_name_with_plans_in_the_table_is_rejected_before_anything_is_stored() -> None:
-    outside = begun_and_given_up_without_a_ledger()
-    with pytest.raises(
-        SettingsError,
-        match="The table holds plan 1 of a backfill of this name, but ZooKeeper has no ledger of "
-        "it",
-    ) as refused:
-        filled(outside, backfill_request(0, 3))
-    assert refused.value.action and refused.value.action.startswith("Use another")
-    assert outside.backfill("old").claim is None and not outside.backfill("old").plans
-    filled(outside, backfill_request(0, 3), name="again")
-    reject_lacking(outside)
-
-
-def test_a_ledger_with_plans_that_can_never_be_in_the_table_is_deleted_and_reserves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An earlier version began a backfill under a name that the table knew."""
-    outside = begun_and_given_up_without_a_ledger()
-    monkeypatch.setattr(FakeWorld, "backfill_in_table", lambda self, name: None)
-    with pytest.raises(LedgersDisagree, match="written by another pipeline of the same name"):
-        filled(outside, backfill_request(0, 3))
-    claim = given_up(outside)
-    assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
-    filled(outside, backfill_request(0, 3), name="again")
-    reject_lacking(outside)
-
-
-def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
-    outside = live(5, 5, 5)
-    filled(outside, backfill_request(1, 3))
-    wanted = ReplayRequest((parse_named("clicks:0"),), 1, 6)
-    with pytest.raises(
-        SettingsError, match="Offsets 1 to 3 of it were loaded by backfill old, or will be,"
-    ):
-        replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
-
-
-def test_a_complete_backfill_is_not_deleted() -> None:
-    outside = live(3, 3, 3)
-    filled(outside, backfill_request(0, 3))
-    with pytest.raises(
-        SettingsError,
-        match="Backfill old: all 9 offsets of 3 partitions loaded. There is nothing to give up",
-    ):
-        given_up(outside)
+        filled(outside, backfill_request(0, 3), crash_at("create backfill", When.AFTER))
+    copy_of_ledger = znodes_of(outside)
+    filled(outside, None)
+    grow(outside, 1, 1, 1)
+    run(outside, CAPPED)
+    restore_znodes(outside, copy_of_ledger)
+    assert outside.table
+    newest = outside.table[-1]
+    forgotten = outside.table[2:-1]
+    with forgetting(outside, forgotten):
+        run(outside, CAPPED)
+    assert outside.newest_plan() == newest.plan
+    with pytest.raises(NeedsDecision, match="The table holds .* rows of these offsets"):
+        filled(outside, None)
+    reject_twice(outside)
 
 
 def test_a_complete_backfill_reports_its_time_and_its_request() -> None:
@@ -324,12 +382,12 @@ def test_a_complete_backfill_reports_its_time_and_its_request() -> None:
     outside = live(3, 3, 3)
     what = replace(backfill_request(0, 3), asked="from -24h until -1h")
     filled(outside, what)
-    claim, report = fake_ledger.read_claim(outside.backfill("old")), new_report()
-    assert claim
+    requested, report = fake_ledger.read_backfill(outside, "old"), new_report()
+    assert requested
     filled(outside, what, report=report)
     text = (
         f"Backfill old: all 9 offsets of 3 partitions loaded; it began at "
-        f"{format_time(claim.claim.made_at_ms)} from -24h until -1h"
+        f"{format_time(requested.created_at_ms)} from -24h until -1h"
     )
     assert report.outcomes == [(Outcome.ALREADY_LOADED, text)]
 
@@ -349,8 +407,6 @@ def test_a_backfill_that_was_not_begun_cannot_continue() -> None:
     outside = live(5, 5, 5)
     with pytest.raises(SettingsError, match="No backfill of this name exists"):
         filled(outside, None)
-    with pytest.raises(SettingsError, match="No backfill of this name exists"):
-        given_up(outside)
 
 
 def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_out_on_request() -> (
@@ -359,31 +415,27 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
     outside = live(5, 5, 5)
     with pytest.raises(
         SettingsError,
-        match="The pipeline loads this partition from offset 5 on, and the interval is 0 to 9",
+        match="Runs of the pipeline load this partition from offset 5 on, and the interval is 0",
     ):
         grow(outside, 2, 2, 2)
         filled(outside, backfill_request(0, 9))
     with pytest.raises(
         SettingsError,
-        match="The pipeline loads this partition from offset 5 on, and the interval is 2 to 6",
+        match="Runs of the pipeline load this partition from offset 5 on, and the interval is 2",
     ) as refused:
         filled(outside, backfill_request(2, 6))
     assert (
         refused.value.action
-        and "`--only-unloaded`, which leaves out the offsets of others (it loads 2 to 5)."
+        and "`--only-unloaded`, which leaves these offsets out (it loads 2 to 5)."
         in refused.value.action
     )
     filled(outside, backfill_request(2, 4))
-    with pytest.raises(SettingsError, match="Backfill old has loaded offsets 2 to 4, or will"):
+    with pytest.raises(SettingsError, match="The pipeline has loaded offsets 2 to 4"):
         filled(outside, backfill_request(0, 5), name="new")
-    claim = filled(outside, backfill_request(0, 9, only_missing=True), name="new")
-    assert claim and set(claim.stretches.values()) == {((0, 2), (4, 5))}
-    report = new_report()
-    assert (
-        filled(outside, backfill_request(0, 9, only_missing=True), name="none", report=report)
-        is None
-    )
-    assert outcomes(report) == [Outcome.UP_TO_DATE] and outside.backfill("none").claim is None
+    filled(outside, backfill_request(0, 9, only_missing=True), name="new")
+    assert intervals_of(outside, "new") == {((0, 2), (4, 5))}
+    report = filled(outside, backfill_request(0, 9, only_missing=True), name="none")
+    assert outcomes(report) == [Outcome.UP_TO_DATE] and "none" not in outside.backfills
     run(outside, CAPPED)
     run(outside, CAPPED)
     reject_lacking(outside)
@@ -412,8 +464,8 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         outside.logs[log].later = {n: 10_000 + n for n in range(2, 5)} | {
             n: 90_000 for n in range(5, 9)
         }
-    claim = filled(outside, backfill_request(_time(10), _time(60)))
-    assert claim and set(claim.stretches.values()) == {((2, 5),)}
+    filled(outside, backfill_request(_time(10), _time(60)))
+    assert intervals_of(outside) == {((2, 5),)}
     reject_lacking(outside, 2)
 
 
@@ -458,13 +510,14 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         ),
     ],
 )
-def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(
+def test_what_cannot_be_backfilled_is_rejected_and_nothing_is_stored(
     what: BackfillRequest, error: type[EtlError], message: str
 ) -> None:
     outside = live(5, 5, 5)
+    plans = dict(outside.plans)
     with pytest.raises(error, match=message):
         filled(outside, what)
-    assert outside.backfill("old").claim is None and not outside.backfill("old").plans
+    assert not outside.backfills and outside.plans == plans
 
 
 @pytest.mark.parametrize(
@@ -484,12 +537,13 @@ def test_offsets_before_the_log_start_are_reported_and_left_out_on_request(
         outside.logs[log].later = dict.fromkeys(range(9), 90_000)
     with pytest.raises(DataLoss, match=message):
         filled(outside, backfill_request(from_, 5))
-    claim = filled(outside, backfill_request(from_, 5, only_retained=True))
-    assert claim and dict(claim.stretches) == {LOGS[0]: ((2, 5),), LOGS[2]: ((0, 5),)}
+    filled(outside, backfill_request(from_, 5, only_retained=True))
+    requested = fake_ledger.read_backfill(outside, "old")
+    assert requested and dict(requested.intervals) == {LOGS[0]: ((2, 5),), LOGS[2]: ((0, 5),)}
 
 
 def test_before_the_first_run_nothing_is_backfilled() -> None:
-    with pytest.raises(SettingsError, match="The pipeline has loaded nothing yet,"):
+    with pytest.raises(SettingsError, match="This pipeline has loaded nothing yet,"):
         filled(outside_of(3, 3, 3))
 
 
@@ -500,43 +554,10 @@ def test_a_partition_that_the_pipeline_has_not_begun_is_refused() -> None:
         filled(outside)
 
 
-def test_a_position_is_not_set_back_into_what_a_backfill_has_claimed() -> None:
-    outside = started(5, 5, 5)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(2, 4), crash_at("begin", When.AFTER))
-    with pytest.raises(
-        NeedsDecision, match="would begin at offset 3, and backfill old has reserved offsets 3 to 4"
-    ) as refused:
-        set_to(outside, CAPPED, a=3)
-    assert (
-        refused.value.action
-        and "`etl backfills delete CONF old --reason ...`" in refused.value.action
-    )
-    set_to(outside, CAPPED, a=4)
-    given_up(outside)
-    set_to(outside, CAPPED, b=0)
-    run(outside, CAPPED)
-    reject_twice(outside)
-
-
-def test_a_pipeline_that_begins_inside_of_a_claim_is_refused_before_it_stores_anything() -> None:
-    outside = live(5, 5, 5)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(2, 4), crash_at("begin", When.AFTER))
-    outside.plans.clear()  # ZooKeeper lost the pipeline's ledger, and the table is another one
-    outside.applied.clear()
-    outside.table, outside.uid, outside.offsets = None, None, {}
-    with pytest.raises(
-        NeedsDecision, match="would begin at offset 0, and backfill old has reserved offsets 2 to 4"
-    ):
-        run(outside, settings_of())
-    assert not outside.plans
-
-
 def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None:
     outside = live(5, 5, 5)
     with pytest.raises(Crash):
-        filled(outside, at=crash_at("begin", When.AFTER))
+        filled(outside, at=crash_at("create backfill", When.AFTER))
     outside.logs[LOGS[0]].log_start = 2
     with pytest.raises(DataLoss):
         filled(outside)
@@ -546,7 +567,7 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     filled(outside, settings=skipping)
     reject_twice(outside)
     assert {(LOGS[0], at) for at in (2, 3, 4)} <= set(outside.rows())
-    assert [loss.until_offset for _, loss in outside.backfill("old").losses] == [2]
+    assert [loss.until_offset for _, loss in outside.losses] == [2]
     report = new_report()
     filled(outside, settings=skipping, report=report)
     [(_, message)] = report.outcomes
@@ -576,73 +597,25 @@ def test_a_backfill_does_not_continue_on_a_recreated_log() -> None:
     outside.logs[LOGS[0]].grow(9)
     with pytest.raises(EtlError):
         filled(outside, backfill_request(0, 3))
-    assert given_up(outside).state is ReservationState.GIVEN_UP
     accept(outside, "clicks:0", settings=CAPPED)
     run(outside, CAPPED)
+    with pytest.raises(NeedsDecision, match="as truncated or recreated") as refused:
+        filled(outside, None)
+    assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
     reject_twice(outside)
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_backfill_of_another_table_is_deleted_and_reserves_nothing(is_there: bool) -> None:
-    outside = live(5, 5, 5)
-    with pytest.raises(Crash):
-        filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
-    outside.table, outside.table_id = ([] if is_there else None), "another"
-    with pytest.raises(EtlError):
-        filled(outside, backfill_request(0, 3))
-    before = outside.backfill("old").claim
-    with pytest.raises(
-        NeedsDecision,
-        match="The table at this path is not" if is_there else "No table exists at this path",
-    ) as refused:
-        given_up(outside)
-    assert outside.backfill("old").claim == before, "the path may be wrong, or not mounted"
-    assert f"`etl table accept-changes CONF {0 if is_there else 'none'} --reason ...`" in str(
-        refused.value.action
-    )
-    newest = outside.newest_plan()
-    assert newest
-    outside.acknowledged = Acknowledgement(
-        "another" if is_there else None, None, newest.number, "recreated", 1, plan_id=newest.id
-    )
-    claim = given_up(outside)
-    assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
-
-
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_offsets_loaded_into_another_table_are_not_reserved(is_whole: bool) -> None:
+def test_what_an_older_copy_of_the_table_lacks_is_loaded_again_once_that_is_accepted() -> None:
     outside = live(3, 3, 3)
-    if is_whole:
-        filled(outside, backfill_request(0, 3))
-    else:
-        with pytest.raises(Crash):
-            filled(outside, backfill_request(0, 3), crash_at("record", When.AFTER))
-        given_up(outside)
-    plan = outside.newest_plan()
-    assert plan and outside.table
-    outside.table_id = (
-        "another"  # recreated and accepted: it has the rows that the pipeline has loaded since
-    )
-    again = with_id(
-        replace(
-            plan,
-            number=plan.number + 1,
-            origin=replace(plan.origin, previous=plan.id),
-            table=replace(plan.table, id="another"),
-            ranges=(),
-        )
-    )
-    outside.table = [FakeCommit(again, ())]
-    outside.plans[again.number] = render_plan(again)
-    if is_whole:
-        with pytest.raises(LedgersDisagree, match="The table at this path has id another,"):
-            filled(outside, backfill_request(0, 3))
-    claim = filled(outside, backfill_request(0, 3, only_missing=True), name="rest")
-    assert claim and claim.offsets == 9
-    assert {offset_of(at) for _, at in outside.rows()} == {0, 1, 2}
-    outside.acknowledged = Acknowledgement("another", None, -1, "recreated", 1)
-    assert dict(given_up(outside).stretches) == {}
-    reject_twice(outside)
+    filled(outside, backfill_request(0, 3))
+    assert outside.table
+    del outside.table[-2:]
+    with pytest.raises(LedgersDisagree):
+        filled(outside, None)
+    accept_table(outside)
+    report = filled(outside, None)
+    assert outcomes(report)[-1] is Outcome.BACKFILL_DONE
+    reject_lacking(outside)
 
 
 def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> None:
@@ -653,72 +626,73 @@ def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> 
     for log in PHYSICAL_LOGS[:2]:
         outside.logs[log].grow(1)
     run(outside, settings)
-    claim = filled(
-        outside, backfill_request(0, ends[PHYSICAL_LOGS[0]], "clicks:1-0"), settings=settings
-    )
-    assert claim and list(claim.stretches) == [PHYSICAL_LOGS[0]]
+    filled(outside, backfill_request(0, ends[PHYSICAL_LOGS[0]], "clicks:1-0"), settings=settings)
+    requested = fake_ledger.read_backfill(outside, "old")
+    assert requested and list(requested.intervals) == [PHYSICAL_LOGS[0]]
     assert {place for log, place in outside.rows() if log == PHYSICAL_LOGS[0]} == set(
         outside.logs[PHYSICAL_LOGS[0]].read(0, outside.logs[PHYSICAL_LOGS[0]].end)
     )
 
 
-def test_of_two_who_claim_at_one_moment_the_second_is_refused() -> None:
+def test_of_two_requests_under_one_name_at_one_moment_the_second_is_rejected() -> None:
     outside = live(5, 5, 5)
 
     def meanwhile(step: str, when: When) -> None:
-        if (step, when) == ("begin", When.BEFORE) and not outside.backfill("new").plans:
-            filled(outside, backfill_request(1, 3), name="new")
+        if (step, when) == ("create backfill", When.BEFORE) and not outside.backfills:
+            filled(outside, backfill_request(1, 3))
 
-    with pytest.raises(Owned, match="offsets were claimed at this moment"):
+    with pytest.raises(Owned, match="Another command changed this backfill"):
         filled(outside, backfill_request(0, 3), meanwhile)
-    assert outside.backfill("old").claim is None
     reject_twice(outside)
 
 
-def test_what_a_stored_plan_of_the_pipeline_may_still_read_is_its_own() -> None:
-    outside = started(5, 5, 5)
-    grow(outside, 4, 0, 0)
-    with pytest.raises(Crash):
-        run(outside, CAPPED, crash_at("store plan", When.AFTER))
-    assert outside.newest_plan() and outside.transaction_version() == 1
-    with pytest.raises(SettingsError, match="The pipeline loads this partition from offset 5 on"):
-        filled(outside, backfill_request(0, 6, "clicks:0"))
-    filled(outside, backfill_request(0, 5))
-    run(outside, CAPPED)
-    reject_lacking(outside)
-
-
-def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is_in_the_table() -> (
-    None
-):
-    """A driver that runs the other backfill may find the missing records again, and append them."""
-    settings = settings_of(starting_offsets="latest", on_data_loss="skip")
-    outside = outside_of(5, 5, 5)
-    run(outside, settings)
-    grow(outside, 4, 0, 0)
-    outside.logs[LOGS[0]].lost = {6}
-    with pytest.raises(Crash):
-        run(outside, settings, crash_at("supersede", When.AFTER))
-    outside.logs[LOGS[0]].lost = set()
-    with pytest.raises(Owned, match=r"Plan 2 of the pipeline is stored and not in the table\."):
-        filled(outside, backfill_request(6, 7, "clicks:0"), settings=settings)
-    run(outside, settings)
-    filled(outside, backfill_request(6, 7, "clicks:0"), settings=settings)
-    assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(5, 9))
-    reject_twice(outside)
-
-
-def test_after_a_stored_plan_that_sets_offsets_no_backfill_begins() -> None:
+@pytest.mark.parametrize("until", [5, 7])
+def test_the_stored_plan_of_a_run_is_executed_before_a_backfill_begins(until: int) -> None:
     outside = started(5, 5, 5)
     grow(outside, 4, 4, 4)
-    set_to(outside, CAPPED, a=7)
-    with pytest.raises(Owned, match=r"Plan 2 of the pipeline is stored and not in the table\."):
-        filled(outside, backfill_request(0, 7, "clicks:0"))
-    run(outside, CAPPED)
-    filled(outside, backfill_request(0, 7, "clicks:0"))
+    if until == 5:
+        with pytest.raises(Crash):
+            run(outside, CAPPED, crash_at("store plan", When.AFTER))
+    else:
+        set_to(outside, CAPPED, a=until)
+    assert outside.newest_plan() and outside.transaction_version() == 1
+    filled(outside, backfill_request(0, until, "clicks:0"))
     while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
-        pass
-    reject_twice(outside)
+        reject_twice(outside)
     assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(9)), (
-        "the backfill loads the offsets that the operator skipped"
+        "also offsets that an operator skipped"
     )
+
+
+def test_each_plan_is_loaded_under_a_driver_lock_of_its_own() -> None:
+    turns = list[int]()
+
+    @contextlib.contextmanager
+    def turn() -> Any:
+        turns.append(len(outside.rows()))
+        yield
+
+    outside = live(5, 5, 5)
+    filled(outside, turn=turn)
+    assert turns == [6, 10, 14, 18, 21], "before each plan, and to see that nothing is left"
+
+
+def intervals_of(outside: Outside, name: str = "old") -> set[tuple[tuple[int, int], ...]]:
+    """The requested intervals of the partitions."""
+    requested = fake_ledger.read_backfill(outside, name)
+    assert requested
+    return set(requested.intervals.values())
+
+
+@contextlib.contextmanager
+def forgetting(outside: Outside, commits: list[FakeCommit]) -> Any:
+    """Inside, the table's log has lost these commits, and the table has their rows."""
+    gone = {id(one) for one in commits}
+    whole = Outside.commits
+
+    def commits_left(self: Outside) -> list[tuple[int, FakeCommit]]:
+        return [(version, one) for version, one in whole(self) if id(one) not in gone]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Outside, "commits", commits_left)
+        yield

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from etl.commands.backfill import _beginning
 from etl.commands.operator_decisions import as_member
 from etl.commands.restore_ledger import compare_sources, restore_from_commits
 from etl.decide.backfill import BackfillRequest
@@ -40,7 +41,7 @@ from etl.model.partitions import (
 from etl.model.plans import CommitState, Loss, LossReason, PlannedCommit, ReadByOthers
 from etl.model.snapshot import Ledger, Supersede, UpToDate
 from etl.report.run_progress import Outcome
-from etl.run.backfill import Beginning, estimate_backfill
+from etl.run.backfill import Beginning
 from etl.run.ingest import ingest
 from etl.settings.choices import OwnershipMode
 from etl.settings.load import settings_of_backfill
@@ -361,12 +362,12 @@ def test_a_backfill_of_missing_offsets_leaves_others_and_one_by_name_reports_the
     run(outside, [A, B])
     own = settings_of_backfill(SETTINGS, "old")
 
-    def ahead(backfill_request: BackfillRequest) -> Beginning:
-        return estimate_backfill(FakeWorld(outside, SETTINGS), SETTINGS, own, backfill_request)
+    def ahead(request: BackfillRequest) -> Beginning:
+        return _beginning(FakeWorld(outside, own), own, "old", request)
 
-    assert not ahead(backfill_request(0, 9, "clicks:0", only_missing=True)).claim.stretches
+    assert not ahead(backfill_request(0, 9, "clicks:0", only_missing=True)).backfill.intervals
     found = ahead(backfill_request(5, 7, "clicks:0"))
-    assert (found.claim.stretches, found.read_by_others) == ({A: ((5, 7),)}, 2)
+    assert (found.backfill.intervals, found.read_by_others) == ({A: ((5, 7),)}, 2)
     report = new_report()
     filled(outside, backfill_request(5, 7, "clicks:0"), settings=SETTINGS, report=report)
     assert report.outcomes[0] == (

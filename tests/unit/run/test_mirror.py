@@ -154,9 +154,8 @@ def test_the_metadata_of_another_pipeline_is_reported_and_that_of_an_inherited_o
     [
         Ledger(),
         Ledger("u", PLAN),
-        Ledger("u", plain_plan(3, moves_offsets=False), RECORDED.applied),
     ],
-    ids=["no plan", "not recorded", "moves no offsets"],
+    ids=["no plan", "not recorded"],
 )
 def test_offsets_without_a_confirmed_append_are_not_written(
     monkeypatch: pytest.MonkeyPatch, ledger: Ledger

@@ -22,7 +22,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from etl.decide import accept_partitions, offsets, plan
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan
-from etl.model.snapshot import UpToDate
+from etl.model.snapshot import LoadedIntervals, UpToDate
 from etl.settings.choices import OnOffsetChanged
 from tests.fakes import fake_table
 from tests.fakes.any_history import Pipeline
@@ -154,9 +154,9 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "an accepted partition keeps its incarnation": (
         (f"{FAKE}.stories.plan_reset", _reset_in_one_incarnation),
     ),
-    "a backfill reserves what the pipeline has loaded": (
-        ("etl.run.backfill.reserved_by_pipeline", lambda *args: {}),
-        ("etl.run.backfill._reject_rows_without_ledger", nothing),
+    "a backfill loads what the pipeline has loaded": (
+        ("etl.run.backfill.loaded_in_table", lambda *args: LoadedIntervals()),
+        ("etl.run.backfill._reject_rows_of", nothing),
     ),
     "offsets are committed without compare-and-set": (
         (f"{FAKE}.fake_ledger.commit_request", _commit_blindly),
@@ -164,8 +164,9 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "a run ends after the stored plan of an earlier one": (
         ("etl.decide.next_step.NextStep.is_last", property(lambda step: True)),
     ),
-    "an abandoned backfill does not close its stored plan": (
-        ("etl.run.backfill._may_load", lambda *args, **more: False),
+    "a stored plan of a backfill counts as executed": (
+        ("etl.decide.next_step.in_place_of", lambda following, stored: following),
+        ("etl.run.backfill.in_place_of", lambda following, stored: following),
     ),
 }
 LONG_MUTANTS: dict[str, tuple[Patch, ...]] = {
@@ -190,7 +191,7 @@ LONG_MUTANTS: dict[str, tuple[Patch, ...]] = {
 
 Not found in 1,500 histories, so not here: a plan stored or replaced over another one (the table's
 transaction version keeps the second one out), the epochs of record batches beside those of leaders,
-set offsets over those that a backfill has reserved, and an older copy of the table that is put back
+and an older copy of the table that is put back
 during a run (`test_removed_rows` has that).
 """
 

@@ -8,7 +8,6 @@ from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
-from etl.settings.load import settings_of_backfill
 from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import GROUP, PIPELINE, Outside
@@ -32,11 +31,6 @@ class FakeStage:
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> FakeWorld:
         return FakeWorld(self._outside, SETTINGS, run_id=run_id, request=request)
-
-    def backfill(self, name: str, run_id: str = "run-1") -> FakeWorld:
-        return FakeWorld(
-            self._outside.backfill(name), settings_of_backfill(SETTINGS, name), run_id=run_id
-        )
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
         return sorted((log, offset_of(place)) for log, place in self._outside.rows().elements())

@@ -70,7 +70,7 @@ def test_an_interrupted_backfill_continues_during_runs_of_the_pipeline(
     ]
     assert reported["verdict"] == "advice" and "old is stopped" in reported["found"], reported
     late.produce(40)
-    assert late.ran().outcomes == ["ingested"]
+    assert late.ran().outcomes[-1] == "ingested"
     assert late.door("backfills", "run", after=("old",)).code == 0
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
 ) -> None:
     beyond = backfill(late, "a", "--from", "0", "--until", "120")
     refused(
-        beyond, 2, "Runs of the pipeline load this partition from offset 100 on", "--only-unloaded"
+        beyond, 2, "The pipeline has loaded this partition from offset 100 on", "--only-unloaded"
     )
     refused(backfill(late, "a", "--from", "10", "--until", "10"), 2, "The interval is empty")
     refused(
@@ -177,6 +177,6 @@ def test_where_zookeeper_lost_the_ledger_the_rows_of_a_backfill_are_not_loaded_a
     late.produce(40)
     assert "ledger_restored" in late.ran().outcomes
     assert late.door("backfills", "list").document["backfills"] == []
-    refused(backfill(late, "old", *INTERVAL), 2, "The pipeline has loaded offsets 0 to 100")
+    refused(backfill(late, "old", *INTERVAL), 2, "The pipeline has loaded this partition from")
     assert backfill(late, "old", *INTERVAL, "--only-unloaded").outcomes == ["up_to_date"]
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from kazoo.client import KazooState
@@ -67,31 +66,18 @@ def test_a_second_driver_leaves_when_the_first_stays_and_names_it(
 
 
 def test_a_second_driver_that_waits_continues_when_the_first_ends(
-    connect: str,
-    zookeeper: ZooKeeper,
-    monkeypatch: pytest.MonkeyPatch,
+    connect: str, zookeeper: ZooKeeper
 ) -> None:
     drove = []
-    watches = threading.Event()
 
     def drive_second() -> None:
-        with ZooKeeper(connect) as second:
-            exists = second.client.exists
-
-            def exists_and_report(path: str, watch: Any = None) -> Any:
-                found = exists(path, watch=watch)
-                if found and watch:
-                    watches.set()
-                return found
-
-            monkeypatch.setattr(second.client, "exists", exists_and_report)
-            with lock_of(second).driving("run-2", wait_s=60):
-                drove.append(driver_in(second))
+        with ZooKeeper(connect) as second, lock_of(second).driving("run-2", wait_s=60):
+            drove.append(driver_in(second))
 
     waiting = threading.Thread(target=drive_second)
     with lock_of(zookeeper).driving("run-1", wait_s=0):
         waiting.start()
-        assert watches.wait(60), "it never came to wait"
+        assert wait_until(lambda: len(zookeeper.children(DRIVERS) or ()) == 2, 60)
         assert not drove
     waiting.join(60)
     assert [driver.run_id for driver in drove if driver] == ["run-2"]

@@ -296,7 +296,7 @@ def test_after_an_append_many_offsets_move_and_one_of_another_owner_delays_none(
 
 def test_a_hand_over_leaves_no_znode_of_its_own(driver: Driver) -> None:
     driver.store(driver.plan())
-    assert sorted(driver.zookeeper.children(ROOT) or ()) == ["driver", "plans"]
+    assert sorted(driver.zookeeper.children(ROOT) or ()) == ["drivers", "plans"]
 
 
 def test_five_thousand_partitions_are_handed_over_in_one_step(driver: Driver) -> None:

@@ -415,13 +415,13 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
     outside = live(5, 5, 5)
     with pytest.raises(
         SettingsError,
-        match="Runs of the pipeline load this partition from offset 5 on, and the interval is 0",
+        match="The pipeline has loaded this partition from offset 5 on, or its runs load it, and the interval is 0",
     ):
         grow(outside, 2, 2, 2)
         filled(outside, backfill_request(0, 9))
     with pytest.raises(
         SettingsError,
-        match="Runs of the pipeline load this partition from offset 5 on, and the interval is 2",
+        match="The pipeline has loaded this partition from offset 5 on, or its runs load it, and the interval is 2",
     ) as refused:
         filled(outside, backfill_request(2, 6))
     assert (

@@ -90,6 +90,7 @@ def backfill(
     another request than it began with, and as `begin`.
     """
     begun = None
+    left_before = None
     conflicts = expiries = 0
     while conflicts < CONFLICTS_MAX and expiries <= EXPIRIES_MAX:
         with turn():
@@ -113,8 +114,10 @@ def backfill(
         begun = begun or result.backfill
         if result.is_complete:
             return
-        if result.is_conflict:
+        # A plan that leaves as much as it found was not recorded: no endless repetition.
+        if result.is_conflict or (result.left is not None and result.left == left_before):
             conflicts += 1
+        left_before = result.left
     raise Owned(
         f"Another driver runs this pipeline, or retention deletes the offsets of backfill {name} "
         "faster than they are read",
@@ -129,6 +132,8 @@ class _Turn:
     backfill: Backfill | None
     """None: it has not begun yet."""
     is_complete: bool = False
+    left: int | None = None
+    """Offsets that were left before its plan; None: it had none."""
     is_conflict: bool = False
     """True if another driver's plan took the number."""
 
@@ -195,10 +200,10 @@ def _load_one_plan(
     with _naming_way_out(name):
         executed = execute(services, plan, snapshot, settings, report)
     if executed is None:
-        return _Turn(current, is_conflict=True)
+        return _Turn(current, left=count_offsets(left), is_conflict=True)
     if executed.losses.lost:
         services.replace_backfill(current, with_lost(current, executed))
-    return _Turn(current)
+    return _Turn(current, left=count_offsets(left))
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
 from tests.builders import with_keys
+from tests.fakes.backfill_stories import CAPPED, backfill_request, filled, live
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
@@ -99,6 +100,15 @@ def crashed(step: str, outside: Outside | None = None, settings: Settings = SETT
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
     grow(outside, 2, 0, 1)
+    return outside
+
+
+def left_by_backfill(more: int) -> Outside:
+    """A backfill was killed after it stored a plan, and each partition grows by `more`."""
+    outside = live(6, 6, 6)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(0, 3), crash_at("store plan", When.AFTER))
+    grow(outside, more, more, more)
     return outside
 
 
@@ -241,6 +251,15 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
             leaderless(settings_of(on_no_leader="skip")),
             settings_of(on_no_leader="skip"),
             finishes=(Outcome.PLAN_SUPERSEDED,),
+        ),
+    },
+    "N | the same, plan N of a backfill": {
+        "there is more to read": lambda: Situation(
+            left_by_backfill(1), CAPPED, finishes=(Outcome.PLAN_SUPERSEDED,)
+        ),
+        "there is nothing new": lambda: Situation(left_by_backfill(0), CAPPED),
+        "and its offsets are gone": lambda: Situation(
+            _expired(left_by_backfill(1)), CAPPED, finishes=(Outcome.PLAN_SUPERSEDED,)
         ),
     },
     "N | D = N, offsets at its positions": {

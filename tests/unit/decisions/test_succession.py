@@ -119,32 +119,6 @@ def test_a_start_that_the_other_decided_and_could_not_read_is_taken_over() -> No
     assert [offset for log, offset in outside.rows() if log == late] == [3]
 
 
-def test_backfills_of_a_pipeline_are_inherited_with_it() -> None:
-    outside = loaded_by_another(6, 6, 6)
-    outside.others = (*outside.others, replace(old_pipeline(), app_id=f"{OLD}@jan"))
-    run(ruled(outside))
-    reject_doubled(outside)
-
-
-@pytest.mark.parametrize("plan", [old_pipeline().plan, None])
-def test_errors_advise_to_inherit_the_live_pipeline_and_not_its_backfill(
-    plan: Plan | None,
-) -> None:
-    outside = loaded_by_another(6, 6, 6)
-    snapshot = snapshot_of(outside)
-    assert snapshot.table
-    table = replace(
-        snapshot.table,
-        others=(OtherPipeline(f"{OLD}@jan", 4, 9, plan),),
-        topics_with_rows=frozenset({"clicks"}),
-    )
-    with pytest.raises(
-        LedgersDisagree, match="backfill jan of pipeline clicks of group old-group"
-    ) as refused:
-        where_we_stand(replace(snapshot, table=table), SETTINGS)
-    assert "--predecessor old-group/clicks --reason" in str(refused.value.action)
-
-
 def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> (
     None
 ):

@@ -189,7 +189,7 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
             table=TableExpectation(id="t1"),
         )
     )
-    assert plan_id(plan) == "2f53e8c4c8efd9279aa29033bcfd7de0"
+    assert plan_id(plan) == "ed06ed651b934f2a96537b407afd02ec"
 
 
 @pytest.mark.parametrize("older", [1, 2])

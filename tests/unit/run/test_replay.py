@@ -385,7 +385,7 @@ def test_a_replay_of_offsets_that_were_never_loaded_is_rejected_and_nothing_is_s
 
 
 def test_before_the_first_run_there_is_nothing_to_replay() -> None:
-    with pytest.raises(SettingsError, match="nothing to replay"):
+    with pytest.raises(SettingsError, match="has loaded nothing yet"):
         replayed(outside_of(3))
 
 

@@ -108,7 +108,7 @@ def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> CaseResul
     def lose(world: LiveServices) -> None:
         if by_hand:
             with pipeline.zookeeper() as client:
-                client.delete(f"/consumers/{pipeline.group}/etl/clicks/driver")
+                client.delete(f"/consumers/{pipeline.group}/etl/clicks/drivers", recursive=True)
         else:
             end_session(pipeline.cluster.zookeeper_connect, world)
 

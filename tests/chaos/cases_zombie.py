@@ -169,8 +169,14 @@ def overtaken(
 def wait_for_no_driver(pipeline: Pipeline) -> None:
     """Wait until ZooKeeper has dropped the session of the driver."""
     with pipeline.zookeeper() as client:
-        path = f"/consumers/{pipeline.group}/etl/clicks/driver"
-        assert wait_until(lambda: not client.exists(path), 60), "the session does not end"
+        path = f"/consumers/{pipeline.group}/etl/clicks/drivers"
+        assert wait_until(lambda: not drivers_below(client, path), 60), "the session does not end"
+
+
+def drivers_below(client: Any, path: str) -> list[str]:
+    """The znodes of drivers; empty without their parent."""
+    names: list[str] = client.get_children(path) if client.exists(path) else []
+    return names
 
 
 def finish_two_drivers(

@@ -23,6 +23,7 @@ from etl.io.zookeeper.session_requests import ZooKeeper as Session
 from etl.run.live_services import LiveServices
 from etl.testkit.cluster import ZooKeeper
 from etl.testkit.server_process import wait_until
+from tests.chaos.cases_zombie import drivers_below
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, CaseResult, Stage, held, summary_of
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy
@@ -136,9 +137,9 @@ def paused_past_its_session(stage: Stage) -> CaseResult:
         Driver(case.pipeline, sends=(signal.SIGSTOP, "commit")) as driver,
     ):
         driver.wait_until_paused()
-        driver_node = f"/etl/consumers/{case.pipeline.group}/etl/clicks/driver"
+        drivers = f"/etl/consumers/{case.pipeline.group}/etl/clicks/drivers"
         with session_at(case.server.connect) as client:
-            assert wait_until(lambda: client.exists(driver_node) is None, _NOTICED_WITHIN_S), (
+            assert wait_until(lambda: not drivers_below(client, drivers), _NOTICED_WITHIN_S), (
                 "the session does not expire"
             )
         after = held(case.pipeline)
@@ -363,7 +364,7 @@ CASES: tuple[Case, ...] = (
         11,
         "answer-lost-when-the-lock-was-taken",
         "connection cut after the driver's lock was taken, before the answer came",
-        partial(lost, what=Lost.ANSWER, chosen=creates(b"/driver")),
+        partial(lost, what=Lost.ANSWER, chosen=creates(b"/drivers/")),
     ),
     Case(
         11,

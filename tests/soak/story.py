@@ -283,7 +283,7 @@ class Story:
         """
         with self._sessions.one() as operator:
             operator.delete_tree(f"/consumers/{self.name}/owners")
-            operator.delete_tree(f"/consumers/{self.name}/etl/clicks/driver")
+            operator.delete_tree(f"/consumers/{self.name}/etl/clicks/drivers")
         for _ in range(self.random.choice((1, 1, 2, 3))):
             self._produce()
             self._forget()

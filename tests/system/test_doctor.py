@@ -362,7 +362,8 @@ def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_h
         assert lines(pipeline.door("doctor"), "group")[0]["verdict"] == "advice"
         pipeline.settings = {}
         driver = b'{"host": "elsewhere", "pid": 7, "started": null, "run_id": "theirs"}'
-        client.create(f"{root}/etl/clicks/driver", driver, ephemeral=True, makepath=True)
+        path = f"{root}/etl/clicks/drivers/theirs-0000000000"
+        client.create(path, driver, ephemeral=True, makepath=True)
         result = all_well(pipeline)
         assert "run theirs, pid 7 on elsewhere" in lines(result, "group")[0]["found"]
 

@@ -164,10 +164,6 @@ MUTANTS: dict[str, tuple[Patch, ...]] = {
     "a run ends after the stored plan of an earlier one": (
         ("etl.decide.next_step.NextStep.is_last", property(lambda step: True)),
     ),
-    "a stored plan of a backfill counts as executed": (
-        ("etl.decide.next_step.in_place_of", lambda following, stored: following),
-        ("etl.run.backfill.in_place_of", lambda following, stored: following),
-    ),
 }
 LONG_MUTANTS: dict[str, tuple[Patch, ...]] = {
     "tasks do not check topic ids": ((f"{FAKE}.fake_table._reject_recreated", nothing),),

@@ -26,7 +26,7 @@ _COMMANDS = {
     "driving": "before its lock",
     "observe": "before it looks",
     "supersede": "before it stores",
-    "plan_superseded": "once it has stored",
+    "superseded": "once it has stored",
 }
 _RUNS = {
     "observe": "before it looks",
@@ -90,7 +90,7 @@ def recreated(stage: Stage, *, command: str | None = None, run: str | None = Non
     stopped(pipeline.run(), 5, "recreated")
     if command:
         killed(pipeline, command, "topics accept-changes", "-p", pipeline.topic, *_REASON)
-    if command != "plan_superseded":
+    if command != "superseded":
         accepted(pipeline, pipeline.topic)
     return _finished(pipeline, rows, *_strict(pipeline, run, "topic_recreated"), "topic_recreated")
 
@@ -158,7 +158,7 @@ def _cases() -> Iterator[Case]:
             41,
             f"given up, {name}, both killed",
             f"{what}`{command}` SIGKILLed once it has stored, the run before the record",
-            partial(play, command="plan_superseded", run="record"),
+            partial(play, command="superseded", run="record"),
         )
 
 

@@ -47,7 +47,7 @@ def _take_over(heir: Pipeline, old: Pipeline) -> list[str]:
         "pipelines",
         "inherit",
         str(heir.conf),
-        "--from",
+        "--predecessor",
         f"{old.group}/clicks",
         "--reason",
         "renamed",

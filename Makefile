@@ -91,24 +91,24 @@ soak: setup ## a real run killed 60 times at random moments, 40 minutes; SOAK=--
 	@$(BIN)/python -m tests.soak $(SOAK)
 
 bench: setup ## speed compared with Spark's Kafka source and others, memory, growth, small runs, planning: 25 minutes; writes docs/proof/speed.md; BENCH="--workloads 1kB-lz4" for a part
-	@$(BIN)/python -m tests.bench --to docs/proof $(BENCH)
+	@$(BIN)/python -m bench --to docs/proof $(BENCH)
 
 bench-quick: setup ## a part of that in three minutes, into build/bench
-	@$(BIN)/python -m tests.bench --quick $(BENCH)
+	@$(BIN)/python -m bench --quick $(BENCH)
 
 bench-parts: setup ## single parts: decoding, recovery after a crash, class archive, sets of offsets, Jafka, small runs, planning, CPU of a task, rows in the JVM, TLS
-	@$(BIN)/python tests/bench/decode.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/recovery.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/spark_start.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/offset_sets.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/jafka_run.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/small_runs.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/cold_profile.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/planning.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/joining.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/task_profile.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/through_jvm.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/encrypted.py
+	@$(BIN)/python bench/decode.py
+	@PYTHONPATH=. $(BIN)/python bench/recovery.py
+	@PYTHONPATH=. $(BIN)/python bench/spark_start.py
+	@PYTHONPATH=. $(BIN)/python bench/offset_sets.py
+	@PYTHONPATH=. $(BIN)/python bench/jafka_run.py
+	@PYTHONPATH=. $(BIN)/python bench/small_runs.py
+	@PYTHONPATH=. $(BIN)/python bench/cold_profile.py
+	@PYTHONPATH=. $(BIN)/python bench/planning.py
+	@PYTHONPATH=. $(BIN)/python bench/joining.py
+	@PYTHONPATH=. $(BIN)/python bench/task_profile.py
+	@PYTHONPATH=. $(BIN)/python bench/through_jvm.py
+	@PYTHONPATH=. $(BIN)/python bench/encrypted.py
 
 clean: ## remove what make and the tools made here; the cache folder stays
 	@rm -rf $(VENV) build *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .fuzz

@@ -4,7 +4,7 @@ Compares the offsets in the table (bitmaps that Spark computes, etl/io/delta/off
 with the expected ones: range results of applied plans, and row counts of the loaded intervals of
 pruned plans. One partition is in memory at a time, and one bucket of 32,768 offsets of it. The
 bitmaps are compared as they are: converting them to Roaring bitmaps takes many times as long
-(tests/bench/offset_sets.py).
+(bench/offset_sets.py).
 
 Kafka 0.8 and later: a row is unique by its offset. Jafka and Kafka 0.7: by the position of its
 entry and its index there. Positions do not show how many messages a range has, the range result

@@ -28,7 +28,7 @@ the log still has once, up to its end, and commit that end.
     python -m tests.model.one_sequence [SCENARIO] [--large] [--without RULE]
 
 Not here: what the plans of a group's members commit before they read (handing_over), older copies
-of the table (exactly_once).
+of the table (tests/unit/run/test_stateful_law.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of `make bench` is made of its results alone; `python -m tests.bench` measures them."""
+"""The page of `make bench` is made of its results alone; `python -m bench` measures them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.bench.whole.document import KEPT, PAGE, Document
-from tests.bench.whole.drain import next_offset
-from tests.bench.whole.page import rendered
-from tests.bench.whole.records import Clicks
+from bench.whole.document import KEPT, PAGE, Document
+from bench.whole.drain import next_offset
+from bench.whole.page import rendered
+from bench.whole.records import Clicks
 
 PROOF = Path(__file__).parents[2] / "docs" / "proof"
 ABOUT: dict[str, Any] = {
-    "commands": ["python -m tests.bench --quick"],
+    "commands": ["python -m bench --quick"],
     "measured_at": "2026-01-02 03:04 UTC",
     "codec": "zstd",
     "versions": {"Kafka": "3.9.1"},
@@ -165,8 +165,8 @@ def test_a_repeated_measurement_replaces_the_old_one_and_the_rest_stays(
         ("arrow", 5.0),
     ]
     assert kept["commands"] == [
-        "python -m tests.bench --quick",
-        "python -m tests.bench --kinds arrow",
+        "python -m bench --quick",
+        "python -m bench --kinds arrow",
     ]
     assert (
         len(kept["measured_at"].split(", then "))

@@ -350,7 +350,9 @@ class _Seen:
         positions: Mapping[BrokerPartition, int] = {}
         if plans:
             newest, record = plans[-1]
-            positions = newest.positions if record else starts_of(newest)
+            positions = starts_of(newest)
+            if record:
+                positions = newest.positions
         return cls(plans, read_all_loaded_intervals(ledger), positions, drivers)
 
     def left_of(self, requested: Backfill) -> Intervals:
@@ -409,6 +411,9 @@ def _plan_json(plan: Plan, record: CommitResult | None) -> dict[str, Any]:
 def _backfill_json(requested: Backfill, seen: _Seen) -> dict[str, Any]:
     """Return one backfill in the document of `etl backfills list`."""
     driver = seen.driver_of(requested.name)
+    driver_text = None
+    if driver:
+        driver_text = str(driver)
     left = count_offsets(seen.left_of(requested))
     lost = count_offsets(requested.lost)
     plans = [plan for plan, record in seen.plans_of(requested.name) if record]
@@ -434,7 +439,7 @@ def _backfill_json(requested: Backfill, seen: _Seen) -> dict[str, Any]:
         "lost": lost,
         "left": left,
         "newest_plan": newest_plan,
-        "driver": str(driver) if driver else None,
+        "driver": driver_text,
         "offsets_per_second": pace,
         "seconds_left": seconds_left,
     }

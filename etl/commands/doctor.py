@@ -106,7 +106,7 @@ def check_backfills(name: str, findings: Findings) -> Iterator[Line]:
         if current == State.STOPPED.value:
             to_do = (
                 f"Run `etl backfills run CONF {called}` to continue it, "
-                f"or `etl backfills delete CONF {called} --reason ...` to give it up"
+                f"or `etl backfills delete CONF {called} --reason ...` to delete it"
             )
             yield advice(name, found, to_do)
         elif current == State.AT_WORK.value:

@@ -30,11 +30,7 @@ from etl.decide.plan import may_be_transformed
 from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
-from etl.model.snapshot import (
-    Ledger,
-    LoadedIntervals,
-    Table,
-)
+from etl.model.snapshot import Ledger, LoadedIntervals, Table
 from etl.report.describe import describe_jafka_proof, describe_vanished
 from etl.run.live_services import LiveServices
 from etl.settings.sections import Settings

@@ -7,7 +7,8 @@ A decision is stored in the ledger with its reason, under the driver lock. The n
   newest plan of the pipeline. If the ledger does not record whether that plan is in the table, its
   rows are counted.
 - `supersede` (`etl plans supersede`): replace a stored plan.
-- `accept_partitions` (`etl topics accept-changes`): accept recreated topics and truncated partitions.
+- `accept_partitions` (`etl topics accept-changes`): accept recreated topics and truncated
+  partitions.
 - `refresh_path` (`etl table refresh-path`): store the location that the catalog reports now.
 
 Lives here: the commands, and what commands that store a plan share: group membership, storing,
@@ -633,9 +634,14 @@ def _describe_backfills_left(
     services: LiveServices, old: Plan, restarted: Collection[BrokerPartition]
 ) -> list[str]:
     """Describe what backfills cannot load once these partitions continue as other ones."""
+    backfills = services.backfills.read_all()
+    if not backfills:
+        return []
+    loaded = services.loaded()
+    starts = starts_of(old)
     sentences = []
-    for backfill in services.backfills.read_all():
-        left = left_of(backfill, services.loaded(), starts_of(old))
+    for backfill in backfills:
+        left = left_of(backfill, loaded, starts)
         offsets = count_offsets(select_keys(left, restarted))
         if offsets:
             sentences.append(

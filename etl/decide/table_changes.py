@@ -133,24 +133,6 @@ def is_recorded(ledger: Ledger, plan: Plan) -> bool:
     return ledger.applied is not None and ledger.applied.number == plan.number
 
 
-def known_in_table(ledger: Ledger, table: Table) -> int:
-    """Return the number of the newest plan that has been in this table; 0 if none has.
-
-    The ledger must be read before the table. A restored older copy of the table may lack the plan.
-    """
-    plan = ledger.newest
-    applied = ledger.applied
-    if plan is None:
-        return 0
-    if applied and is_recorded(ledger, plan):
-        if applied.table_id != table.id:
-            return 0
-        return plan.number
-    if plan.table.id != table.id:
-        return 0
-    return plan.table.transaction_version or 0
-
-
 def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) -> bool:
     """True if the decision is about this table, or about a missing table at `place`."""
     if table is None:

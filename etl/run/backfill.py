@@ -158,7 +158,10 @@ def _load_one_plan(
     step = observe_and_decide(services, settings, report, named)
     if is_left(step):
         finish_left(services, step, settings, report)
-        return _Turn(known if isinstance(known, Backfill) else None)
+        begun = None
+        if isinstance(known, Backfill):
+            begun = known
+        return _Turn(begun)
     finish_repair(services, step.repair, report)
     with report.timed(Verb.PLAN):
         state, stored = settled_state(step)

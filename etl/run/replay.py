@@ -150,7 +150,9 @@ def settled_state(step: NextStep) -> tuple[UpToDate, Plan | None]:
         raise step.refusal
     if isinstance(step.state, StoredBackfill):
         return step.state.state, step.state.plan
-    state = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
+    state = step.state
+    if isinstance(state, RebuildFromTable):
+        state = state.state
     if isinstance(state, UpToDate):
         return state, None
     raise SettingsError(

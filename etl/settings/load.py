@@ -4,8 +4,7 @@ Steps: read the file, apply `--set`, merge defaults, resolve references, validat
 reported at once), make paths absolute.
 
 Lives here, too: keys that are not supported on Jafka, and why; the path of a table that a catalog
-names; settings of a backfill, which owns no partitions, mirrors no offsets and always has caps,
-so that a driver that dies loses one bounded plan at most.
+names; settings of a backfill, which always has caps, so that runs wait for one bounded plan.
 Not here: the run key and the end of a run (etl/settings/until_and_run_key.py).
 """
 

@@ -79,8 +79,7 @@ def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
     """Return each other pipeline with a commit in the table, by its newest commit.
 
     A pipeline under another name has an empty ledger: only the table shows that topics which the
-    ledger does not know are loaded already. Backfills of this pipeline are left out. Raises
-    TableUnreachable.
+    ledger does not know are loaded already. Raises TableUnreachable.
     """
     table = open_table(path)
     if table is None:

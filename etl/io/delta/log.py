@@ -201,8 +201,7 @@ def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
 
 
 def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | None:
-    """Return the change of our rows or columns by this commit; None if it is ours or
-    harmless.
+    """Return the change of our rows or columns by this commit; None if it is ours or harmless.
 
     `before` is the table's shape before it; None: unknown, and no shape is compared. A RESTORE
     always counts: it may restore rows that the table holds already.

@@ -1,10 +1,11 @@
 """How numbered plans and their results are stored in ZooKeeper, by one driver at a time.
 
 A document that is too large for one znode is written in pieces first. One znode then holds the
-hash of the pieces, so readers find the whole document or none. The driver lock is a queue of ephemeral
-znodes. It only saves work: correctness rests on the numbered plans, since two drivers that execute
-the same plan cannot double a row. Drivers queue for it: the first one drives, and a run waits for
-as long as the plan of a backfill takes (ADR 39).
+hash of the pieces, so readers find the whole document or none.
+
+The driver lock is a queue of ephemeral znodes: the first driver drives, and a run waits for as long
+as the plan of a backfill takes (ADR 39). It only saves work: correctness rests on the numbered
+plans, since two drivers that execute the same plan cannot double a row.
 
 Lives here: documents, plans and their results, retirement, operator decisions, the driver lock.
 Not here: other records of the ledger (ledger_side_documents.py), their format (etl/ledger/).
@@ -445,11 +446,11 @@ class PlanLedger:
         """Store plan N before its first fetch, if N is free.
 
         The transaction includes the uid of a new pipeline and the parts `also`, all or nothing. If
-        the plan adds a topic and `pipelines_version` is given, `pipelines_version` must still be
-        `pipelines_version`. `is_after_record`: the result of plan N - 1 was recorded, and must
-        still be. Otherwise a ledger that is restored from a copy meanwhile would get a plan after
-        plans that it does not know (ADR 39). Raises Owned if another driver stored another plan N,
-        another pipeline of the group added a topic, or a znode of `also` was written meanwhile.
+        the plan adds a topic and `pipelines_version` is given, the group's znode must still have that
+        version. `is_after_record`: the result of plan N - 1 was recorded, and must still be.
+        Otherwise a ledger that is restored from a copy meanwhile would get a plan after plans that
+        it does not know (ADR 39). Raises Owned if another driver stored another plan N, another
+        pipeline of the group added a topic, or a znode of `also` was written meanwhile.
         """
         if is_after_record:
             also = (*also, self._check_of_record(plan))

@@ -194,11 +194,6 @@ def test_a_commit_of_some_logs_moves_only_those(group: ConsumerGroup) -> None:
     assert group.committed([A, B]) == {B: Committed(6, 0)}
 
 
-def test_a_plan_that_moves_no_offsets_commits_none(group: ConsumerGroup) -> None:
-    assert group.commit(plan_of({A: 5}, {}, moves_offsets=False)) == {}
-    assert group.committed([A]) == {}
-
-
 def test_the_keys_of_the_old_family_are_broker_and_partition(
     group: ConsumerGroup, client: KazooClient
 ) -> None:

@@ -824,7 +824,7 @@ def as_member(
 
 
 def store_decided(
-    services: LiveServices,
+    services: Services,
     plan: Plan,
     ledger: Ledger,
     *,

@@ -45,7 +45,8 @@ class State(str, Enum):
     AT_WORK = "at work"
     """A driver holds its lock."""
     STORED = "a plan is stored"
-    """The result of its newest plan is not recorded: the next run executes or records it."""
+    """The result of its newest plan is not recorded: the next run executes, records or replaces it.
+    """
     UP_TO_DATE = "up to date"
     """Its newest plan is recorded, and no driver is active."""
     RETIRED = "retired"

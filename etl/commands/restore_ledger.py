@@ -32,11 +32,16 @@ from etl.decide.partition_owners import (
     foreseen_by_command,
     leave_to_owners,
     reject_active_members,
-    reject_fenced_plan,
     reject_partitions_of_other_members,
     reject_rewinding_other_members,
 )
-from etl.decide.reconcile import plan_in_force, reject_other_broker_type, reject_retired
+from etl.decide.plan_replacement import in_place_of
+from etl.decide.reconcile import (
+    compare,
+    plan_in_force,
+    reject_other_broker_type,
+    reject_retired,
+)
 from etl.decide.restore_ledger import (
     Difference,
     ExpectedRun,
@@ -286,11 +291,15 @@ def restore_from_commits(
     if last is None:
         raise Owned("The table's log was cleaned up meanwhile", action="Run this command again")
     done = ""
+    stored = None
+    if lost is not Lost.LEDGER:
+        stored = _stored_backfill(snapshot, settings)
     if lost is Lost.LEDGER:
         repair = repair_from(last, snapshot)
         done = "The ledger was restored, and no offset was committed"
     else:
-        repair = Repair(last, lacks_record=snapshot.ledger.applied is None)
+        is_unrecorded = snapshot.ledger.applied is None and stored is None
+        repair = Repair(last, lacks_record=is_unrecorded)
     if snapshot.share:
         repair = replace(repair, offsets=())  # the plan moves them
     report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
@@ -298,9 +307,20 @@ def restore_from_commits(
     snapshot = repaired(snapshot, repair)
     standing = Standing(UpToDate(last, last.positions), last.positions)
     plan = plan_set(standing, (), snapshot, settings, reason=reason, now_ms=now_ms())
-    plan = with_id(command_plan(plan, snapshot, settings))
-    reject_fenced_plan(services.store(plan), done)
+    plan = command_plan(plan, snapshot, settings)
+    if stored:
+        plan = in_place_of(plan, stored)
+    plan = with_id(plan)
+    store_decided(services, plan, snapshot.ledger, done=done)
     return plan
+
+
+def _stored_backfill(snapshot: Snapshot, settings: Settings) -> Plan | None:
+    """Return the stored plan of a backfill, whose number the next plan takes; None without one."""
+    state = compare(snapshot.ledger, snapshot.table, settings.table.place)
+    if isinstance(state, StoredBackfill):
+        return state.plan
+    return None
 
 
 def _from_rows(
@@ -316,7 +336,9 @@ def _from_rows(
     predecessor = predecessor_of(itself, until, snapshot, settings)
     state = state_of_itself(snapshot, settings)
     has_all_plans = not is_forgotten(ledger, snapshot.table)
+    stored = None
     if has_all_plans and ledger.newest:
+        stored = _stored_backfill(snapshot, settings)
         state = UpToDate(ledger.newest, ledger.newest.positions)
     plan = plan_inheritance(
         predecessor,
@@ -330,9 +352,12 @@ def _from_rows(
     )
     if has_all_plans:
         plan = replace(plan, kind=PlanKind.SET, took_over=None)
-    plan = with_id(command_plan(plan, snapshot, settings))
+    plan = command_plan(plan, snapshot, settings)
+    if stored:
+        plan = in_place_of(plan, stored)
+    plan = with_id(plan)
     known: Collection[BrokerPartition] = set()
-    if isinstance(state, (Replay, Supersede, UpToDate)):
+    if isinstance(state, (Replay, Supersede, StoredBackfill, UpToDate)):
         known = plan_of(state).positions.keys()
     take_in(
         services.ledger,

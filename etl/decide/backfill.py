@@ -204,14 +204,10 @@ def merge_intervals(parts: Iterable[_Part]) -> list[_Part]:
     return merged
 
 
-def reject_incomplete(backfill: Backfill, left: Intervals) -> None:
-    """Reject the end of a backfill with offsets that no plan could read. Raises
-    BrokerUnreachable.
-    """
-    if not left:
-        return
+def incomplete_error(backfill: Backfill, left: Intervals) -> BrokerUnreachable:
+    """Return the error for a backfill of which no partition that is left can be read."""
     log = min(left)
-    raise BrokerUnreachable(
+    return BrokerUnreachable(
         f"The rest of backfill {backfill.name} is not loaded yet: {log} has no leader",
         **log.place,
         action="Check the brokers of the partition, then run "

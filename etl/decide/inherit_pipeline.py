@@ -343,7 +343,8 @@ def plan_inheritance(
         reject_replacing(last)
         previous = last.origin.previous
         supersedes = last.id
-        losses = last.losses.lost
+        if last.kind is not PlanKind.BACKFILL:
+            losses = last.losses.lost
         vanished = last.losses.stale_rows
         seen |= last.seen
     elif last:

@@ -77,6 +77,9 @@ def replacement_plan(
     plan. Raises as `plan_next` and `reject_in_doubt_commit`, and SettingsError if `skipped` names
     offsets that it does not read.
     """
+    if state.plan.kind is PlanKind.BACKFILL:
+        # Its losses are the backfill's, which plans them again.
+        state = replace(state, plan=replace(state.plan, losses=Losses()))
     reject_in_doubt_commit(state.plan, snapshot, settings)
     if is_never_committed(state.plan, snapshot, settings):
         return _anew(state, snapshot, settings, now_ms=now_ms)
@@ -445,6 +448,8 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
             key_ends.setdefault(r.log, stored.positions[r.log])
     again = losses_to_read_again(stored)
     losses = [loss for loss in stored.losses.lost if loss not in again]
+    if stored.kind is PlanKind.BACKFILL:
+        losses = []  # they are the backfill's, which plans them again
     return replace(
         stored,
         kind=PlanKind.SET,
@@ -581,7 +586,7 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
     # A task cannot distinguish a deleted topic from one that is moving, so a run requests these
     # topics before Spark starts, also those that the conf no longer names.
     plan = ledger.newest
-    if plan is None or ledger.applied is not None:
+    if plan is None or ledger.applied is not None or plan.kind is PlanKind.BACKFILL:
         return set()
     deleted = {loss.log.topic for loss in plan.losses.lost if loss.why is LossReason.DELETED}
     return deleted | plan.read_topics

@@ -123,7 +123,7 @@ def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
     plan = ledger.newest
     if plan is None or plan.table.id is not None or plan.table.transaction_version:
         return False
-    if plan.kind not in (PlanKind.INGEST, PlanKind.START):
+    if plan.kind not in (PlanKind.INGEST, PlanKind.START, PlanKind.BACKFILL):
         return False
     return table.transaction_version is None and not is_recorded(ledger, plan)
 

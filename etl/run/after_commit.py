@@ -15,6 +15,7 @@ from etl.io.delta.maintenance import Compacted, compact, data_files, may_have_de
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.session_requests import ZooKeeper
+from etl.model.plans import PlanKind
 from etl.report.describe import counted
 from etl.report.run_progress import Outcome, Verb, size_in_words
 from etl.report.run_report import Report
@@ -35,7 +36,9 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
     try:
         ledger = PlanLedger(zookeeper, settings.group.id, settings.pipeline).read_ledger()
         plan = ledger.newest
-        if plan is None or ledger.applied is None:
+        # A stored plan of a backfill moves no position: all before it is in the table.
+        is_loaded = ledger.applied is not None
+        if plan is None or not (is_loaded or plan.kind is PlanKind.BACKFILL):
             return
         positions = {}
         for log, offset in plan.positions.items():

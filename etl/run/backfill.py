@@ -21,17 +21,16 @@ from etl.decide.backfill import (
     Intervals,
     also_read_by_others,
     count_offsets,
+    incomplete_error,
     intersect,
     left_of,
     plan_backfill,
-    reject_incomplete,
     reject_other_request,
     requested_intervals,
     requested_partitions,
     unloaded_intervals,
     with_lost,
 )
-from etl.decide.byte_offsets import no_operator_offsets
 from etl.decide.next_step import repaired
 from etl.decide.plan_replacement import in_place_of
 from etl.decide.replay import times_to_look_up
@@ -94,17 +93,9 @@ def backfill(
     conflicts = expiries = 0
     while conflicts < CONFLICTS_MAX and expiries <= EXPIRIES_MAX:
         with turn():
-            found = services.read_backfill(name)
-            if found and request:
-                reject_other_request(found, request.asked)
-            if begun and found is None:
-                raise SettingsError(
-                    f"Backfill {name} was deleted while it was loaded; the loaded rows stay",
-                    key="NAME",
-                    action="Check with `etl backfills list CONF`",
-                )
+            found = _requested(services, name, request, begun)
             try:
-                result = _load_one_plan(services, settings, report, name, found or request)
+                result = _take_turn(services, settings, report, name, found)
             except ExpiredOffsets:
                 # The next snapshot shows what retention left.
                 if settings.source.on_data_loss is OnDataLoss.FAIL:
@@ -117,12 +108,52 @@ def backfill(
         # A plan that leaves as much as it found was not recorded: no endless repetition.
         if result.is_conflict or (result.left is not None and result.left == left_before):
             conflicts += 1
+        else:
+            conflicts = expiries = 0
         left_before = result.left
     raise Owned(
         f"Another driver runs this pipeline, or retention deletes the offsets of backfill {name} "
         "faster than they are read",
         action=f"Check who else runs this conf, then run `etl backfills run CONF {name}`",
     )
+
+
+def _requested(
+    services: Services, name: str, request: BackfillRequest | None, begun: Backfill | None
+) -> Backfill | BackfillRequest:
+    """Return the backfill, or the request of one that has not begun. Raises SettingsError."""
+    found = services.read_backfill(name)
+    if found is None and begun:
+        raise SettingsError(
+            f"Backfill {name} was deleted while it was loaded; the loaded rows stay",
+            key="NAME",
+            action="Check with `etl backfills list CONF`",
+        )
+    if found is None and request is None:
+        raise SettingsError(
+            "No backfill of this name exists",
+            key="NAME",
+            action="Check with `etl backfills list CONF`",
+        )
+    if found is None and request:
+        return request
+    assert found
+    if request:
+        reject_other_request(found, request.asked)
+    if begun is None:
+        return _with_losses_of_plans(services, found)
+    return found
+
+
+def _with_losses_of_plans(services: Services, backfill: Backfill) -> Backfill:
+    """Store what recorded plans gave up, if a crash came between the record and that."""
+    known = backfill
+    for plan, is_recorded in services.stored_plans():
+        if is_recorded and plan.backfill == backfill.name:
+            known = with_lost(known, plan)
+    if known != backfill:
+        services.replace_backfill(backfill, known)
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,75 +169,114 @@ class _Turn:
     """True if another driver's plan took the number."""
 
 
-def _load_one_plan(
+def _take_turn(
     services: Services,
     settings: Settings,
     report: Report,
     name: str,
-    known: Backfill | BackfillRequest | None,
+    known: Backfill | BackfillRequest,
 ) -> _Turn:
     """Finish the stored plan of a run, or load one plan of the backfill."""
-    if known is None:
-        raise SettingsError(
-            "No backfill of this name exists",
-            key="NAME",
-            action="Check with `etl backfills list CONF`",
-        )
-    named = no_operator_offsets
+    named = _no_named_offsets
     if isinstance(known, BackfillRequest):
         named = known.offsets_of
     step = observe_and_decide(services, settings, report, named)
     if is_left(step):
-        finish_left(services, step, settings, report)
+        report.backfill = None
+        finished = finish_left(services, step, settings, report)
         begun = None
         if isinstance(known, Backfill):
             begun = known
-        return _Turn(begun)
+        return _Turn(begun, is_conflict=finished is None)
     finish_repair(services, step.repair, report)
     with report.timed(Verb.PLAN):
         state, stored = settled_state(step)
         snapshot = with_all_partitions(repaired(step.snapshot, step.repair))
         loaded = loaded_in_table(services, snapshot)
-        if isinstance(known, Backfill):
-            current = known
-        else:
-            beginning = begin(services, name, known, state, snapshot, loaded)
-            current = beginning.backfill
-            if not current.intervals:
-                report.add(Outcome.UP_TO_DATE, describe_nothing_missing(name))
-                return _Turn(None, is_complete=True)
-            services.create_backfill(current)
-            for sentence in describe_also_loaded(beginning.read_by_others):
-                report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
+        current = _begun(services, report, name, known, state, snapshot, loaded)
+        if current is None:
+            return _Turn(None, is_complete=True)
         left = left_of(current, loaded, state.last.positions)
         if not left:
             _report_complete(current, report, has_begun=isinstance(known, Backfill))
             return _Turn(current, is_complete=True)
-        now_ms = services.now_ms()
-        with _naming_way_out(name):
-            plan = plan_backfill(current, left, state, snapshot, settings, now_ms=now_ms)
-        if plan is None:
-            reject_incomplete(current, left)
-            return _Turn(current, is_complete=True)
-        _reject_unknown_rows(services, plan, loaded, settings)
-        if stored:
-            plan = in_place_of(plan, stored)
-        plan = with_id(plan)
-        store_or_replace(services, plan, snapshot.ledger)
+        plan = _stored_plan(services, current, left, state, stored, snapshot, loaded, settings)
         report.backfill = BackfillProgress(current.offsets - count_offsets(left), current.offsets)
         report.planned(plan, goes_on=True)
-        for sentence in describe_time_zones(plan, snapshot):
-            report.add(Outcome.OTHER_TIME_ZONE, sentence)
-        logs = {r.log for r in plan.ranges}
-        for sentence in describe_paused_but_loaded(logs, step.snapshot.pauses):
-            report.add(Outcome.PAUSED, sentence)
+        _report_notes(plan, step.snapshot, report)
     with _naming_way_out(name):
         executed = execute(services, plan, snapshot, settings, report)
     if executed is None:
         return _Turn(current, left=count_offsets(left), is_conflict=True)
-    if executed.losses.lost:
+    if executed.losses.lost and services.read_backfill(name):
         services.replace_backfill(current, with_lost(current, executed))
     return _Turn(current, left=count_offsets(left))
+
+
+def _no_named_offsets(log: BrokerPartition) -> tuple[int, ...]:
+    """The request of a backfill that has begun names no offset. The snapshot still has the
+    retention of all topics: below the loaded-until offsets it explains missing offsets, too.
+    """
+    del log
+    return ()
+
+
+def _begun(
+    services: Services,
+    report: Report,
+    name: str,
+    known: Backfill | BackfillRequest,
+    state: UpToDate,
+    snapshot: Snapshot,
+    loaded: LoadedIntervals,
+) -> Backfill | None:
+    """Return the backfill; a new one is stored. None if nothing of a request is missing."""
+    if isinstance(known, Backfill):
+        return known
+    beginning = begin(services, name, known, state, snapshot, loaded)
+    if not beginning.backfill.intervals:
+        report.add(Outcome.UP_TO_DATE, describe_nothing_missing(name))
+        return None
+    services.create_backfill(beginning.backfill)
+    for sentence in describe_also_loaded(beginning.read_by_others):
+        report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
+    return beginning.backfill
+
+
+def _stored_plan(
+    services: Services,
+    backfill: Backfill,
+    left: Intervals,
+    state: UpToDate,
+    stored: Plan | None,
+    snapshot: Snapshot,
+    loaded: LoadedIntervals,
+    settings: Settings,
+) -> Plan:
+    """Store and return the next plan of the backfill. `stored`: the plan whose number it takes.
+
+    Raises as `plan_backfill`, and BrokerUnreachable if no partition can be read.
+    """
+    now_ms = services.now_ms()
+    with _naming_way_out(backfill.name):
+        plan = plan_backfill(backfill, left, state, snapshot, settings, now_ms=now_ms)
+    if plan is None:
+        raise incomplete_error(backfill, left)
+    _reject_unknown_rows(services, plan, loaded)
+    if stored:
+        plan = in_place_of(plan, stored)
+    plan = with_id(plan)
+    store_or_replace(services, plan, snapshot.ledger)
+    return plan
+
+
+def _report_notes(plan: Plan, snapshot: Snapshot, report: Report) -> None:
+    """Report another time zone, and paused partitions that the plan reads."""
+    for sentence in describe_time_zones(plan, snapshot):
+        report.add(Outcome.OTHER_TIME_ZONE, sentence)
+    logs = {r.log for r in plan.ranges}
+    for sentence in describe_paused_but_loaded(logs, snapshot.pauses):
+        report.add(Outcome.PAUSED, sentence)
 
 
 @contextlib.contextmanager
@@ -284,9 +354,7 @@ def describe_nothing_missing(name: str) -> str:
     return f"Backfill {name}: nothing of it is missing, all is loaded"
 
 
-def _reject_unknown_rows(
-    services: Services, plan: Plan, loaded: LoadedIntervals, settings: Settings
-) -> None:
+def _reject_unknown_rows(services: Services, plan: Plan, loaded: LoadedIntervals) -> None:
     """Reject a plan with rows in the table already, where the ledger may not know of them.
 
     That is, of offsets that were loaded into a state of the table that an operator gave up, and

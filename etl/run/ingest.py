@@ -39,6 +39,7 @@ from etl.model.snapshot import (
     PipelineState,
     RebuildFromTable,
     Snapshot,
+    StoredBackfill,
     Table,
     UpToDate,
 )
@@ -214,7 +215,9 @@ def note_removals(
 
 def report_dropped_offsets(state: PipelineState, report: Report) -> None:
     """Report that Kafka deleted committed offsets of the group; they are committed again."""
-    last = state.state if isinstance(state, RebuildFromTable) else state
+    last = state
+    if isinstance(state, (RebuildFromTable, StoredBackfill)):
+        last = state.state
     if isinstance(last, UpToDate) and last.dropped:
         report.add(
             Outcome.PLAN_COMPLETED,

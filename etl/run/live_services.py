@@ -447,7 +447,10 @@ class LiveServices(PlanStore, LoadedRows):
     def adopt(self, plan: Plan) -> Ledger:
         """See `Services`."""
         losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
-        return adopt_commits(plan, self.ledger, self.settings, self.app_id)
+        ledger = adopt_commits(plan, self.ledger, self.settings, self.app_id)
+        if ledger.applied:
+            self._recorded = ledger.applied.number
+        return ledger
 
     def read_ledger(self) -> Ledger:
         """See `Services`."""

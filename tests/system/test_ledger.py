@@ -619,3 +619,14 @@ def test_a_plan_is_stored_only_while_the_result_before_it_is_recorded(ledger: Pl
     ledger.record_applied(applied_of(first))
     ledger.store_plan(second, is_after_record=True)
     assert ledger.plan_numbers() == [1, 2]
+
+
+def test_a_plan_whose_result_was_recorded_meanwhile_is_not_replaced(ledger: PlanLedger) -> None:
+    """Its driver slept, and appended and recorded it after the plan in its place was decided."""
+    plan = plan_of(1)
+    ledger.store_plan(plan)
+    other = with_id(replace(plan, origin=replace(plan.origin, supersedes=plan.id, reason="seen")))
+    ledger.record_applied(applied_of(plan))
+    with pytest.raises(Owned, match="executed plan 1 meanwhile"):
+        ledger.supersede_plan(other, 0)
+    assert ledger.read_plan(1) == plan

@@ -43,7 +43,9 @@ def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(
         refused(pipeline.run(), 4, "old-consumer-1-0", "partition 2", pipeline.topic)
         client.delete(f"{root}/owners/{pipeline.topic}/2")
         driver = b'{"host": "elsewhere", "pid": 7, "started": null, "run_id": "theirs"}'
-        client.create(f"{root}/etl/clicks/driver", driver, ephemeral=True, makepath=True)
+        client.create(
+            f"{root}/etl/clicks/drivers/theirs-0000000000", driver, ephemeral=True, makepath=True
+        )
         refused(pipeline.run(), 4, "run theirs, pid 7 on elsewhere")
         assert not client.exists(f"{root}/etl/clicks/plans")
 
@@ -258,7 +260,7 @@ def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
     broker.script.clear()
     broker.hang_up_on_everybody()
     with pipeline.zookeeper() as client:
-        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/driver")
+        assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/drivers")
 
 
 @pytest.mark.long

@@ -202,7 +202,7 @@ def end_session_of_the_driver(pipeline: Pipeline) -> None:
     are gone, and the driver does not know.
     """
     with pipeline.zookeeper() as client:
-        client.delete(f"/consumers/{pipeline.group}/etl/clicks/driver", recursive=True)
+        client.delete(f"/consumers/{pipeline.group}/etl/clicks/drivers", recursive=True)
         owners = f"/consumers/{pipeline.group}/owners"
         if client.exists(owners):
             client.delete(owners, recursive=True)

@@ -103,7 +103,22 @@ class Check:
         request.operations.append(CheckVersion(request.client.chroot + self.path, self.version))
 
 
-Part = Write | Check
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A check that one znode does not exist, as a part of a transaction."""
+
+    path: str
+
+    def add_to(self, request: TransactionRequest) -> None:
+        """Add the check to a transaction.
+
+        ZooKeeper has none for a missing znode: creating and deleting it fails if it exists.
+        """
+        request.create(self.path, b"")
+        request.delete(self.path)
+
+
+Part = Write | Check | Absent
 """A part of a transaction."""
 
 
@@ -479,6 +494,25 @@ class PlanLedger:
             "continues after the table's newest plan",
         )
 
+    def _check_of_no_record(self, plan: Plan) -> Check | Absent:
+        """Return the check that the plan which this one replaces has no recorded result.
+
+        Its driver may have slept, appended and recorded it since. Raises Owned.
+        """
+        path = self.paths.applied(plan.number)
+        stored = self.documents.read(path)
+        if stored is None:
+            self.zookeeper.ensure(self.paths.applied_plans)
+            return Absent(path)
+        applied = ledger_documents.parse(CommitResult, stored[0], path=path)
+        if applied.plan_id == plan.origin.supersedes:
+            raise Owned(
+                f"Another driver executed plan {plan.number} meanwhile",
+                znode=path,
+                action="Run again; the next run continues after it",
+            )
+        return Check(path, stored[1])
+
     def supersede_plan(
         self,
         plan: Plan,
@@ -487,10 +521,12 @@ class PlanLedger:
         pipelines_version: int | None = None,
         also: Sequence[Part] = (),
     ) -> None:
-        """Replace the stored plan of the same number, if its znode still has that version.
+        """Replace the stored plan of the same number, if its znode still has that version and no
+        result of it is recorded.
 
         Raises Owned if it has not, and as `store_plan`.
         """
+        also = (*also, self._check_of_no_record(plan))
         head = self.documents.head(plan_document.render_plan(plan), also=also)
         request = self.zookeeper.client.transaction()
         self._add_others(request, plan, pipelines_version, also)

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from etl.commands.restore_ledger import restore_from_commits
 from etl.decide.backfill import BackfillRequest
+from etl.decide.byte_offsets import no_operator_offsets
+from etl.decide.plan_replacement import topics_left_to_read
 from etl.decide.replay import ReplayRequest
 from etl.errors import (
     DataLoss,
@@ -696,3 +699,58 @@ def forgetting(outside: Outside, commits: list[FakeCommit]) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outside, "commits", commits_left)
         yield
+
+
+def test_losses_are_the_backfills_though_it_was_killed_after_their_plan_was_recorded() -> None:
+    skipping = settings_of(
+        starting_offsets="latest", on_data_loss="skip", limits={"max_records_per_plan": 4}
+    )
+    outside = live(5, 5, 5, settings=skipping)
+    outside.logs[LOGS[0]].lost = {1}
+    with pytest.raises(Crash):
+        filled(outside, settings=skipping, at=crash_at("replace backfill", When.BEFORE))
+    filled(outside, None)
+    assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(1, 2)]
+    assert not left(outside)
+    reject_twice(outside)
+
+
+def test_the_retention_of_all_topics_is_known_to_each_plan_of_a_backfill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It explains missing offsets: below the loaded-until offsets no other plan needs it."""
+    named = list[bool]()
+    observe = FakeWorld.observe
+
+    def observe_and_note(world: FakeWorld, offsets: Any = no_operator_offsets) -> Any:
+        named.append(offsets is not no_operator_offsets)
+        return observe(world, offsets)
+
+    outside = live(5, 5, 5)
+    monkeypatch.setattr(FakeWorld, "observe", observe_and_note)
+    filled(outside)
+    assert len(named) == 5 and all(named)
+
+
+def test_a_deleted_topic_stops_runs_beside_a_stored_plan_of_a_backfill() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(1, 3), crash_at("store plan", When.AFTER))
+    assert topics_left_to_read(fake_ledger.read_ledger(outside)) == set()
+
+
+def test_restoring_the_ledger_takes_the_number_of_a_stored_plan_of_a_backfill() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(1, 3), crash_at("store plan", When.AFTER))
+    stored = outside.newest_plan()
+    outside.move_offset(LOGS[0], 4)
+    world = FakeWorld(outside, CAPPED)
+    plan = restore_from_commits(world, world.observe(), CAPPED, "seen", "run-9")
+    assert stored and (plan.number, plan.origin.supersedes) == (stored.number, stored.id)
+    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
+        reject_twice(outside)
+    assert outside.offsets[LOGS[0]][0] == 7
+    filled(outside, None)
+    reject_twice(outside)
+    assert not left(outside)

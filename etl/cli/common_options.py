@@ -102,12 +102,12 @@ def show(
             print_error(output_error(error.reason), wants_json=False)
 
 
-def confirm(effects: Sequence[str], *, yes: bool, as_json: bool) -> None:
-    """Print what would be done and wait for a confirmation, unless `yes`.
+def confirm(effects: Sequence[str], *, yes: bool, dry_run: bool = False, as_json: bool) -> None:
+    """Print what would be done and wait for a confirmation, unless `yes` or a dry run.
 
     Raises Stopped for any other answer, SettingsError without a terminal.
     """
-    if yes:
+    if yes or dry_run:
         return
     if not is_attended(as_json=as_json):
         raise SettingsError(

@@ -207,8 +207,7 @@ def plans_supersede(
         effects.append(f"These offsets are recorded as lost: {', '.join(skip)}")
     if assume_offsets_committed:
         effects.append(f"The offsets of plan {number} count as committed")
-    if not dry_run:
-        confirm(effects, yes=yes, as_json=as_json)
+    confirm(effects, yes=yes, dry_run=dry_run, as_json=as_json)
     decision = operator_decisions.supersede(
         settings,
         number,
@@ -305,8 +304,7 @@ def topics_accept_changes(
         effect += f"; records below offset {truncated_at} count as unchanged"
     if not_recreated:
         effect += "; all records count as unchanged (if that is wrong, records are lost or doubled)"
-    if not dry_run:
-        confirm([effect], yes=yes, as_json=as_json)
+    confirm([effect], yes=yes, dry_run=dry_run, as_json=as_json)
     decision = operator_decisions.accept_partitions(
         settings,
         tuple(partition),
@@ -423,8 +421,7 @@ def table_accept_changes(
     effect = f"Changes of other writers up to and including version {up_to_version} are accepted"
     if up_to_version == "none":
         effect = "It is accepted that the table is gone"
-    if not dry_run:
-        confirm([effect], yes=yes, as_json=as_json)
+    confirm([effect], yes=yes, dry_run=dry_run, as_json=as_json)
     decision = operator_decisions.accept_table(settings, up_to_version, reason, dry_run=dry_run)
     _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
@@ -493,8 +490,7 @@ def ledger_apply_acl(
         f"zookeeper.acl: {settings.zookeeper.acl.value} is applied to the existing znodes of "
         f"pipeline {settings.pipeline}"
     )
-    if not dry_run:
-        confirm([effect], yes=yes, as_json=as_json)
+    confirm([effect], yes=yes, dry_run=dry_run, as_json=as_json)
     decision = set_acl(settings, dry_run=dry_run)
     _show_decision(decision, dry_run=dry_run, as_json=as_json)
 
@@ -565,8 +561,7 @@ def pipelines_inherit(
         f"Pipeline {settings.pipeline} continues where {predecessor} ended, which is retired if "
         "this conf names all its topics"
     )
-    if not dry_run:
-        confirm([effect], yes=yes, as_json=as_json)
+    confirm([effect], yes=yes, dry_run=dry_run, as_json=as_json)
     context = run_context(quiet=quiet)
     decision = inherit_pipeline.inherit_pipeline(
         settings, predecessor, reason, context, dry_run=dry_run

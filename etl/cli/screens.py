@@ -358,8 +358,9 @@ def show_complete(found: TopicsReady) -> None:
 def show_intervals(found: TableGaps) -> None:
     """Print the intervals that are not fully loaded, and those that wait in paused partitions."""
     screen.print(found.summary)
-    incomplete = [_gap_row(gap) for gap in found.incomplete]
-    table(("from", "until", "partitions", "missing", "deleted in Kafka"), incomplete)
+    if found.incomplete:
+        incomplete = [_gap_row(gap) for gap in found.incomplete]
+        table(("from", "until", "partitions", "missing", "deleted in Kafka"), incomplete)
     if found.waiting:
         waiting = [_gap_row(gap) for gap in found.waiting]
         table(("from", "until", "paused partitions", "waiting", "deleted in Kafka"), waiting)

@@ -417,9 +417,13 @@ def supersede(
             _log_losses(lost)
             services.supersede(replacement, snapshot.ledger)
 
+    # Without a change, the id is of no use: it depends on the time of the replacement.
+    replaced_by = "another plan of the same number"
+    if not dry_run:
+        replaced_by += f" ({replacement.id})"
     sentence = (
-        f"Plan {number} ({newest.id}) was replaced by another plan of the same number "
-        f"({replacement.id}), which the next run executes: {reason}"
+        f"Plan {number} ({newest.id}) was replaced by {replaced_by}, which the next run executes: "
+        f"{reason}"
     )
     not_read = describe_left(newest, replacement)
     document = {

@@ -31,7 +31,7 @@ from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import Ledger, LoadedIntervals, Table
-from etl.report.describe import describe_jafka_proof, describe_vanished
+from etl.report.describe import describe_jafka_proof, describe_stale_rows
 from etl.run.live_services import LiveServices
 from etl.settings.sections import Settings
 
@@ -200,7 +200,7 @@ def expected_rows(
         audited = AuditedLog(loss.log, loss.incarnation)
         known = expected.setdefault(audited, Expected())
         losses.setdefault(audited, set()).update(still_lost(loss, known))
-    notes += describe_vanished(vanished)
+    notes += describe_stale_rows(vanished)
     return expected, losses, tuple(notes)
 
 

@@ -28,7 +28,7 @@ from etl.commands.operator_decisions import (
 from etl.commands.run import new_run_id
 from etl.decide.inherit_pipeline import (
     Loaded,
-    Predecessor,
+    PredecessorState,
     plan_inheritance,
     predecessor_of,
     reject_unloaded_gap,
@@ -417,7 +417,7 @@ def _resumed(
                 number = in_table.number
                 break
         stored = ledger.read_ledger().newest
-        if stored and stored.number > number and services.app_id in stored.taken:
+        if stored and stored.number > number and services.app_id in stored.predecessor_numbers:
             if dry_run:
                 return None
             with _services_of(ledger, services, run_id) as other_services:
@@ -434,7 +434,7 @@ def _resumed(
 
 def _has_continued(successor: OtherPipeline, services: LiveServices) -> bool:
     """Return whether the successor's commits in the table include topics of this pipeline."""
-    if successor.plan is None or services.app_id in successor.plan.taken:
+    if successor.plan is None or services.app_id in successor.plan.predecessor_numbers:
         return True
     topics = set(successor.topics or ())
     return bool(topics & services.ledger.topics())
@@ -488,7 +488,7 @@ def _rows_until(services: LiveServices) -> Mapping[BrokerPartition, tuple[int, i
 
 def _reject_unloaded_gap(
     services: LiveServices,
-    predecessor: Predecessor,
+    predecessor: PredecessorState,
     state: PipelineState,
     snapshot: Snapshot,
     intervals: LoadedIntervals | None,
@@ -530,7 +530,7 @@ def _merge_loaded(intervals: LoadedIntervals, in_table_log: Loaded) -> Loaded:
 
 def _describe(
     plan: Plan,
-    predecessor: Predecessor,
+    predecessor: PredecessorState,
     topics_left: Sequence[str],
     given_up: Mapping[BrokerPartition, int],
 ) -> list[str]:
@@ -562,7 +562,7 @@ def _describe(
 
 
 def _result(
-    sentences: Sequence[str], plan: Plan | None, took_over: str | None, *, is_retired: bool
+    sentences: Sequence[str], plan: Plan | None, inherits: str | None, *, is_retired: bool
 ) -> DecisionResult:
     message = "\n".join(sentences)
     described = None
@@ -571,7 +571,7 @@ def _result(
     document = {
         "message": message,
         "plan": described,
-        "took_over": took_over,
+        "took_over": inherits,
         "retired": is_retired,
     }
     return DecisionResult(message, document)

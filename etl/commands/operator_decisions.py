@@ -90,7 +90,7 @@ from etl.report.describe import (
     describe_continuation,
     describe_given_up,
     describe_left,
-    describe_vanished,
+    describe_stale_rows,
     format_time,
 )
 from etl.report.plan_json import describe_losses, describe_plan
@@ -630,7 +630,7 @@ def accept_partitions(
         "lost": describe_losses(lost),
     }
     return DecisionResult(
-        "\n".join([*sentences, *describe_vanished(plan.losses.stale_rows)]), document
+        "\n".join([*sentences, *describe_stale_rows(plan.losses.stale_rows)]), document
     )
 
 

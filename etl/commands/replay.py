@@ -61,7 +61,7 @@ class ReplayPreview:
     @property
     def summary(self) -> str:
         """Summarize the replay in one sentence."""
-        go = sum(self.plan.stood.values())
+        go = sum(self.plan.replaced_rows.values())
         come = "those that the log has there"
         if not any(r.log.is_physical for r in self.plan.ranges):
             come = f"at most {sum(r.size for r in self.plan.ranges):,} come"
@@ -110,7 +110,7 @@ class ReplayPreview:
                     **span.log.place,
                     "from": span.from_offset,
                     "until": span.until_offset,
-                    "rows_that_go": span.stood,
+                    "rows_that_go": span.replaced_rows,
                     "rows_that_come_at_most": max_rows,
                 }
             )
@@ -119,7 +119,7 @@ class ReplayPreview:
             "notes": list(self.notes),
             "plan": self.plan.number,
             "first_executes": self.left.number if self.left else None,
-            "rows_that_go": sum(self.plan.stood.values()),
+            "rows_that_go": sum(self.plan.replaced_rows.values()),
             "replaces": replaces,
         }
 
@@ -176,7 +176,7 @@ def preview_of(
     """Return the same of a snapshot."""
     step, left = step_after_stored_plan(snapshot, settings)
     plan = next_replay(services, step, settings, wanted, None)
-    plan = replace(plan, stood=services.rows_there(spans_of(plan)))
+    plan = replace(plan, replaced_rows=services.rows_there(spans_of(plan)))
     _, stored = settled_state(step)
     if stored:
         plan = in_place_of(plan, stored)
@@ -251,8 +251,8 @@ class Copied:
     def summary(self) -> str:
         """Summarize the result in one sentence."""
         sentence = f"{self.counts.there:,} rows are in {self.table}, each once"
-        if self.counts.stood:
-            sentence += f"; they took the place of {self.counts.stood:,}"
+        if self.counts.replaced_rows:
+            sentence += f"; they took the place of {self.counts.replaced_rows:,}"
         return "; ".join([sentence, *self.notes])
 
     def as_json(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ class Copied:
             "message": self.summary,
             "table": self.table,
             "rows": self.counts.there,
-            "rows_that_went": self.counts.stood,
+            "rows_that_went": self.counts.replaced_rows,
             "records_read": self.counts.read,
             "replaces": _offsets(self.plan),
         }

@@ -351,7 +351,7 @@ def _from_rows(
         sets_back=True,
     )
     if has_all_plans:
-        plan = replace(plan, kind=PlanKind.SET, took_over=None)
+        plan = replace(plan, kind=PlanKind.SET, inherits=None)
     plan = command_plan(plan, snapshot, settings)
     if stored:
         plan = in_place_of(plan, stored)

@@ -39,13 +39,13 @@ from etl.decide.recreated_or_truncated import (
     accept_command,
     compared_ids,
     creations_to_record,
+    fingerprints_to_record,
     is_creation_id,
     is_what_was_read,
     leader_epochs_to_record,
     named,
     record_epochs,
     recreated_topics,
-    tails_to_record,
     topic_ids_to_record,
     truncated_partitions,
     undecided_logs,
@@ -58,9 +58,9 @@ from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,
     Committed,
+    Fingerprint,
     Lineage,
     Named,
-    Tail,
     drop_keys,
     is_named,
     topics_of,
@@ -73,8 +73,8 @@ from etl.model.plans import (
     PlanKind,
     PlannedCommit,
     PlanOrigin,
-    TookOver,
-    Vanished,
+    Predecessor,
+    StaleRows,
 )
 from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.settings.choices import StartAt
@@ -573,8 +573,8 @@ class _Inherited:
     """Of the reset plan."""
     previous: str | None
     supersedes: str | None
-    took_over: TookOver | None
-    vanished: Sequence[Vanished]
+    inherits: Predecessor | None
+    stale_rows: Sequence[StaleRows]
     record_epochs: Mapping[BrokerPartition, Lineage]
     seen: Mapping[BrokerPartition, Committed]
     """Committed offsets that the replaced plan has observed."""
@@ -589,8 +589,8 @@ def _inherited_by_successor(state: UpToDate, snapshot: Snapshot) -> _Inherited:
         number=newest.number + 1,
         previous=newest.id,
         supersedes=None,
-        took_over=None,
-        vanished=(),
+        inherits=None,
+        stale_rows=(),
         record_epochs=record_epochs(newest, snapshot.ledger.applied),
         seen={},
     )
@@ -604,8 +604,8 @@ def _inherited_by_replacement(newest: Plan) -> _Inherited:
         number=newest.number,
         previous=newest.origin.previous,
         supersedes=newest.id,
-        took_over=newest.took_over,
-        vanished=newest.losses.stale_rows,
+        inherits=newest.inherits,
+        stale_rows=newest.losses.stale_rows,
         record_epochs=newest.record_epochs,
         seen=newest.seen,
     )
@@ -683,12 +683,12 @@ def _reset(
         leader_epochs=leader_epochs,
         record_epochs=_epochs_left(inherited.record_epochs, moved, accepted.exact),
         incarnations=incarnations,
-        took_over=inherited.took_over,
-        heir_of=newest.heir_of,
+        inherits=inherited.inherits,
+        predecessors=newest.predecessors,
         losses=Losses(
-            stale_rows=_gone(records_left, inherited.loaded_until, newest, inherited.vanished)
+            stale_rows=_gone(records_left, inherited.loaded_until, newest, inherited.stale_rows)
         ),
-        tails=_tails(newest, accepted, snapshot),
+        fingerprints=_fingerprints(newest, accepted, snapshot),
         log_topic_ids=topic_ids_to_record(newest, decided, positions, topic_ids),
         commit=PlannedCommit(storage=snapshot.offsets_in),
         time_zone=newest.time_zone,
@@ -700,28 +700,28 @@ def _gone(
     left: Mapping[BrokerPartition, int],
     loaded_until: Mapping[BrokerPartition, int],
     newest: Plan,
-    vanished: Sequence[Vanished],
-) -> tuple[Vanished, ...]:
+    stale_rows: Sequence[StaleRows],
+) -> tuple[StaleRows, ...]:
     """Return the intervals of rows without records in the log.
 
     `left` is the end of the records that each partition still has.
-    `vanished`: those of a replaced plan. It was never executed, so no row has the incarnation that
+    `stale_rows`: those of a replaced plan. It was never executed, so no row has the incarnation that
     it began; its intervals extend to the records that the partition has lost since.
     """
     kept, earlier = [], []
     begun = {}
-    for interval in vanished:
+    for interval in stale_rows:
         log = interval.log
         if interval.incarnation == newest.incarnations.get(log, 0) - 1:
             begun[log] = interval
-    for interval in vanished:
+    for interval in stale_rows:
         if interval.log not in left:
             kept.append(interval)
         elif interval != begun.get(interval.log):
             earlier.append(interval)
     found = []
     for log, start in sorted(left.items()):
-        interval = Vanished(log, start, loaded_until[log], newest.incarnations.get(log, 0))
+        interval = StaleRows(log, start, loaded_until[log], newest.incarnations.get(log, 0))
         if log in begun:
             interval = replace(begun[log], from_offset=start)
         if interval.from_offset < interval.until_offset:
@@ -729,15 +729,15 @@ def _gone(
     return (*kept, *earlier, *found)
 
 
-def _tails(
+def _fingerprints(
     newest: Plan, accepted: AcceptedPartitions, snapshot: Snapshot
-) -> dict[BrokerPartition, Tail]:
+) -> dict[BrokerPartition, Fingerprint]:
     """Return the tail fingerprints: current ones of accepted partitions, else the former ones."""
     changed = accepted.cut.union(accepted.moved)
     return {
-        **drop_keys(newest.tails, changed),
-        **tails_to_record(newest, accepted.same, snapshot),
-        **tails_to_record(None, changed, snapshot),
+        **drop_keys(newest.fingerprints, changed),
+        **fingerprints_to_record(newest, accepted.same, snapshot),
+        **fingerprints_to_record(None, changed, snapshot),
     }
 
 

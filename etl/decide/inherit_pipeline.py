@@ -41,8 +41,8 @@ from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.partitions import (
     BrokerPartition,
     Committed,
+    Fingerprint,
     Lineage,
-    Tail,
     drop_keys,
     select_keys,
     topics_of,
@@ -55,8 +55,8 @@ from etl.model.plans import (
     PlanKind,
     PlannedCommit,
     PlanOrigin,
-    TookOver,
-    Vanished,
+    Predecessor,
+    StaleRows,
 )
 from etl.model.snapshot import (
     FirstRun,
@@ -79,7 +79,7 @@ Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Predecessor:
+class PredecessorState:
     """The other pipeline, and its loaded-until offsets in the topics that the conf names."""
 
     other: OtherPipeline
@@ -92,7 +92,7 @@ def predecessor_of(
     rows_until: Mapping[BrokerPartition, tuple[int, int]],
     snapshot: Snapshot,
     settings: Settings,
-) -> Predecessor:
+) -> PredecessorState:
     """Return the predecessor's loaded-until offsets in the topics that the conf names.
 
     They are those of its plan; without a plan, those of `rows_until`: incarnation and end of the
@@ -132,7 +132,7 @@ def predecessor_of(
         )
     if other.plan:
         _reject_other_brokers(other.app_id, other.plan, positions, snapshot, settings)
-    return Predecessor(other, positions, select_keys(incarnations, positions))
+    return PredecessorState(other, positions, select_keys(incarnations, positions))
 
 
 def _reject_other_brokers(
@@ -246,7 +246,7 @@ def state_of_own_ledger(snapshot: Snapshot) -> UpToDate | Replay | None:
 
 
 def reject_unloaded_gap(
-    predecessor: Predecessor,
+    predecessor: PredecessorState,
     state: PipelineState,
     snapshot: Snapshot,
     own_loaded: Loaded,
@@ -288,7 +288,7 @@ def reject_unloaded_gap(
 
 
 def plan_inheritance(
-    predecessor: Predecessor,
+    predecessor: PredecessorState,
     state: PipelineState | None,
     snapshot: Snapshot,
     settings: Settings,
@@ -338,14 +338,14 @@ def plan_inheritance(
     previous = None
     supersedes = None
     losses: tuple[Loss, ...] = ()
-    vanished: tuple[Vanished, ...] = ()
+    stale_rows: tuple[StaleRows, ...] = ()
     if last and isinstance(state, (Replay, Supersede, StoredBackfill)):
         reject_replacing(last)
         previous = last.origin.previous
         supersedes = last.id
         if last.kind is not PlanKind.BACKFILL:
             losses = last.losses.lost
-        vanished = last.losses.stale_rows
+        stale_rows = last.losses.stale_rows
         seen |= last.seen
     elif last:
         previous = last.id
@@ -366,7 +366,7 @@ def plan_inheritance(
 
     own_facts = _partition_facts(last, snapshot.ledger.applied)
     other_facts = _partition_facts(other.plan, None)
-    tails = _merge(own_facts.tails, other_facts.tails, ahead)
+    fingerprints = _merge(own_facts.fingerprints, other_facts.fingerprints, ahead)
     log_starts = _merge(own_facts.log_starts, other_facts.log_starts, ahead)
     leader_epochs = _merge(own_facts.leader_epochs, other_facts.leader_epochs, ahead)
     batch_epochs = _merge(own_facts.record_epochs, other_facts.record_epochs, ahead)
@@ -399,10 +399,10 @@ def plan_inheritance(
         topic_ids=topic_ids,
         creation_ids=creation_ids,
         log_topic_ids=log_topic_ids,
-        tails=tails,
-        took_over=TookOver(other.app_id, other.number),
-        heir_of=_all_predecessors(last, other, own_app_id),
-        losses=Losses(lost=losses, stale_rows=vanished),
+        fingerprints=fingerprints,
+        inherits=Predecessor(other.app_id, other.number),
+        predecessors=_all_predecessors(last, other, own_app_id),
+        losses=Losses(lost=losses, stale_rows=stale_rows),
         pending_starts=starts,
         pending_offsets=start_offsets,
         log_starts=log_starts,
@@ -463,7 +463,7 @@ def _ledger_behind_table() -> SettingsError:
     )
 
 
-def _obsolete_topics(predecessor: Predecessor, last: Plan | None) -> set[str]:
+def _obsolete_topics(predecessor: PredecessorState, last: Plan | None) -> set[str]:
     """Return the topics in which the predecessor's loaded-until offsets are obsolete.
 
     They were recreated since the predecessor read them, and this pipeline continued them.
@@ -502,7 +502,7 @@ def _reject_committed_above(
 
 def _topics_of_other(
     inherited: Collection[BrokerPartition],
-    predecessor: Predecessor,
+    predecessor: PredecessorState,
     last: Plan | None,
     own_app_id: str,
 ) -> set[str]:
@@ -535,7 +535,7 @@ def _highest_incarnation(topic: str, incarnations: Mapping[BrokerPartition, int]
 class _PartitionFacts:
     """Facts of each partition that a plan stores for comparison in later runs."""
 
-    tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
+    fingerprints: Mapping[BrokerPartition, Fingerprint] = field(default_factory=dict)
     log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     record_epochs: Mapping[BrokerPartition, Lineage] = field(default_factory=dict)
@@ -546,7 +546,7 @@ def _partition_facts(plan: Plan | None, applied: CommitResult | None) -> _Partit
     if plan is None:
         return _PartitionFacts()
     epochs = record_epochs(plan, applied)
-    return _PartitionFacts(plan.tails, plan.log_starts, plan.leader_epochs, epochs)
+    return _PartitionFacts(plan.fingerprints, plan.log_starts, plan.leader_epochs, epochs)
 
 
 def _merge(
@@ -609,7 +609,7 @@ def _pending_offsets(
 
 def _all_predecessors(
     last: Plan | None, other: OtherPipeline, own_app_id: str
-) -> tuple[TookOver, ...]:
+) -> tuple[Predecessor, ...]:
     """Return the other pipeline, its predecessors and the own ones.
 
     Every plan keeps them transitively. Otherwise a pipeline that was renamed twice finds rows of
@@ -617,13 +617,13 @@ def _all_predecessors(
     """
     numbers: dict[str, int] = {}
     if last:
-        numbers.update(last.taken)
+        numbers.update(last.predecessor_numbers)
     other_numbers: dict[str, int] = {}
     if other.plan:
-        other_numbers.update(other.plan.taken)
+        other_numbers.update(other.plan.predecessor_numbers)
     other_numbers[other.app_id] = other.number
     for app_id, number in other_numbers.items():
         numbers[app_id] = max(number, numbers.get(app_id, 0))
     numbers.pop(own_app_id, None)
-    predecessors = [TookOver(app_id, number) for app_id, number in sorted(numbers.items())]
+    predecessors = [Predecessor(app_id, number) for app_id, number in sorted(numbers.items())]
     return tuple(predecessors)

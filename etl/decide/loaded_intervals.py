@@ -35,7 +35,7 @@ class Span:
     from_offset: int
     until_offset: int
     incarnation: int = 0
-    stood: int | None = None
+    replaced_rows: int | None = None
     """Rows of these offsets before; None: not counted, or other writers removed rows since.
 
     The plan counts them, as a pruned interval with gaps has an unknown number of rows in a part.
@@ -63,7 +63,7 @@ def spans_of(plan: Plan, *, is_counted: bool = True) -> tuple[Span, ...]:
     for log, (low, high) in sorted(bounds.items()):
         rows_before = None
         if is_counted:
-            rows_before = plan.stood.get(log)
+            rows_before = plan.replaced_rows.get(log)
         spans.append(Span(log, low, high, plan.incarnations.get(log, 0), rows_before))
     return tuple(spans)
 
@@ -87,10 +87,10 @@ class Remaining:
         merged = (*self.crossing, *came)
         rows = _sum_of_counts([interval.rows for interval in merged])
         if rows is not None:
-            if span.stood is None or self.known_inside is None:
+            if span.replaced_rows is None or self.known_inside is None:
                 rows = None
             else:
-                rows -= max(0, span.stood - self.known_inside)
+                rows -= max(0, span.replaced_rows - self.known_inside)
         start = min(interval.from_offset for interval in merged)
         end = max(interval.until_offset for interval in merged)
         return _with_sums(Interval(start, end, rows, incarnation=span.incarnation), merged)

@@ -369,11 +369,11 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
         is_in_log = end is None or found.offset <= end
         is_advanced = found.offset > plan.positions[log]
         if is_in_log and is_advanced and not is_of_a_later_plan(plan, found):
-            left_to_others[log] = plan.left(log)
+            left_to_others[log] = plan.committed_after(log)
     if snapshot.share:
         for log in plan.positions:
             if log not in snapshot.share.logs:
-                left_to_others[log] = plan.left(log)
+                left_to_others[log] = plan.committed_after(log)
     return replace(snapshot, committed={**snapshot.committed, **left_to_others})
 
 
@@ -565,7 +565,7 @@ def duplicate_reads(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice
         until = min(offset, loaded_until)
         if log in unknown:
             until = loaded_until
-        if found != plan.left(log) and not is_known and until > starts[log]:
+        if found != plan.committed_after(log) and not is_known and until > starts[log]:
             duplicates.append(ReadTwice(log, starts[log], until))
     return tuple(duplicates)
 

@@ -250,7 +250,7 @@ def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
     for log in repair.offsets:
         committed[log] = repair.plan.moved(log)
     for log in repair.not_followed:
-        committed[log] = repair.plan.left(log)
+        committed[log] = repair.plan.committed_after(log)
     ledger = snapshot.ledger
     if repair.adopts:
         ledger = replace(

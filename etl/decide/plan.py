@@ -23,9 +23,9 @@ from etl.decide.member_offsets import read_by_others
 from etl.decide.offsets import known_topics, pending_offsets, pending_starts, start_of
 from etl.decide.recreated_or_truncated import (
     creations_to_record,
+    fingerprints_to_record,
     record_epochs,
     reject_recreated_or_truncated,
-    tails_to_record,
     topic_ids_to_record,
 )
 from etl.decide.run_requests import (
@@ -59,7 +59,7 @@ from etl.model.plans import (
     PlannedCommit,
     PlannedRequest,
     PlanOrigin,
-    TookOver,
+    Predecessor,
 )
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.choices import OnDataLoss, OnNoLeader
@@ -310,12 +310,12 @@ def plan_from(
     incarnations = incarnations_begun(before, begun, snapshot)
     topic_ids = snapshot.topic_ids
     old_creations: Mapping[str, str] = {}
-    heir_of: tuple[TookOver, ...] = ()
+    predecessors: tuple[Predecessor, ...] = ()
     if last:
         incarnations = {**last.incarnations, **incarnations}
         topic_ids = {**last.topic_ids, **topic_ids}
         old_creations = last.creation_ids
-        heir_of = last.heir_of
+        predecessors = last.predecessors
     creation_ids = creations_to_record(topic_ids, old_creations, snapshot.creation_ids)
 
     losses = []
@@ -336,11 +336,11 @@ def plan_from(
         positions=positions,
         seen=snapshot.committed_of(positions),
         table=table,
-        heir_of=heir_of,
+        predecessors=predecessors,
         topic_ids=topic_ids,
         creation_ids=creation_ids,
         log_topic_ids=topic_ids_to_record(last, snapshot.extents, positions, topic_ids),
-        tails=tails_to_record(last, positions, snapshot),
+        fingerprints=fingerprints_to_record(last, positions, snapshot),
         losses=Losses(lost=tuple(losses)),
         pending_starts=pending,
         pending_offsets=pending_offsets(pending, last, snapshot, settings),

@@ -126,7 +126,7 @@ def replacement_plan(
             plan.origin, previous=old.origin.previous, supersedes=old.id, reason=state.reason
         ),
         losses=replace(plan.losses, lost=(*losses, *lost), stale_rows=old.losses.stale_rows),
-        took_over=old.took_over,
+        inherits=old.inherits,
     )
 
 
@@ -294,7 +294,7 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
             stale_rows=old.losses.stale_rows,
             read_by_others=read_by_others(plan_before(old), stand.passed),
         ),
-        took_over=old.took_over,
+        inherits=old.inherits,
     )
 
 
@@ -459,9 +459,9 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         id="",
         losses=replace(stored.losses, lost=tuple(losses)),
         request=replace(stored.request, unfinished=key_ends),
-        stood={},
+        replaced_rows={},
         commit=stored.commit.without_member,
-        closes=True,
+        is_closing=True,
         backfill=None,
     )
 
@@ -478,10 +478,10 @@ def next_closing_plan(
         last,
         kind=PlanKind.SET,
         ranges=(),
-        took_over=None,
+        inherits=None,
         losses=replace(last.losses, lost=(), stale_rows=()),
     )
-    seen = {log: last.left(log) for log in last.positions}
+    seen = {log: last.committed_after(log) for log in last.positions}
     closing = closing_plan_of(empty, reason, now_ms=now_ms)
     return replace(
         closing,

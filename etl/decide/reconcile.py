@@ -600,7 +600,7 @@ def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
         return False
     inherited = None
     if ledger.newest:
-        inherited = ledger.newest.took_over
+        inherited = ledger.newest.inherits
     if inherited is None:
         return True
     return inherited.app_id != metadata.app_id or inherited.number < metadata.number

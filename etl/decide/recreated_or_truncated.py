@@ -34,9 +34,9 @@ from etl.model.partitions import (
     BrokerFamily,
     BrokerPartition,
     ClusterIdentity,
+    Fingerprint,
     Lineage,
     PartitionOffsets,
-    Tail,
     drop_keys,
     quoted_log,
     render_log,
@@ -71,7 +71,7 @@ def known_places(
     places: dict[BrokerPartition, tuple[int, int]] = {}
     if plan is None:
         return places
-    for log, tail in plan.tails.items():
+    for log, tail in plan.fingerprints.items():
         extent = extents.get(log)
         if extent is None:
             continue
@@ -89,31 +89,31 @@ def leader_epochs_to_record(
     return {**drop_keys(old.leader_epochs, moved), **observed}
 
 
-def tails_to_record(
+def fingerprints_to_record(
     plan: Plan | None, logs: Iterable[BrokerPartition], snapshot: Snapshot
-) -> dict[BrokerPartition, Tail]:
+) -> dict[BrokerPartition, Fingerprint]:
     """Return the tail fingerprints of the next plan.
 
     They are those at the current ends, also if the plan stops before them; else the former ones. A
     partition that is left to its owner is not compared.
     """
-    known: Mapping[BrokerPartition, Tail] = {}
+    known: Mapping[BrokerPartition, Fingerprint] = {}
     if plan:
-        known = plan.tails
-    tails = {}
+        known = plan.fingerprints
+    fingerprints = {}
     for log in logs:
-        observed: Sequence[Tail] = ()
+        observed: Sequence[Fingerprint] = ()
         if log in snapshot.extents:
-            observed = snapshot.tails.get(log, ())
+            observed = snapshot.fingerprints.get(log, ())
         newest = max(observed, key=lambda tail: tail.until_offset, default=known.get(log))
         if newest:
-            tails[log] = newest
-    return tails
+            fingerprints[log] = newest
+    return fingerprints
 
 
 def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
     """True if the partition still has the plan's fingerprint; None if that is unknown."""
-    known = plan.tails.get(log)
+    known = plan.fingerprints.get(log)
     extent = snapshot.extents.get(log)
     if extent is None or known is None:
         return None
@@ -121,7 +121,7 @@ def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) ->
         return False
     known_place = (known.until_offset, known.size)
     same_place = []
-    for tail in snapshot.tails.get(log, ()):
+    for tail in snapshot.fingerprints.get(log, ()):
         if (tail.until_offset, tail.size) == known_place:
             same_place.append(tail)
     if not same_place:
@@ -584,7 +584,7 @@ def truncated_partitions(
             continue
         position = positions[log]
         if position and holds_what_was_read(log, plan, snapshot) is False:
-            left = min(plan.tails[log].until_offset - 1, extent.end_offset)
+            left = min(plan.fingerprints[log].until_offset - 1, extent.end_offset)
             holds_others = left < extent.end_offset
             cuts.append(Cut(log, position, left, is_known=False, holds_others=holds_others))
             continue

@@ -361,7 +361,7 @@ def plan_that_moves_nothing(
     seen = {}
     for log in last.positions:
         if log in moved:
-            seen[log] = last.left(log)
+            seen[log] = last.committed_after(log)
         else:
             seen[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
     return replace(
@@ -377,10 +377,10 @@ def plan_that_moves_nothing(
         request=PlannedRequest(),
         id="",
         losses=Losses(),
-        took_over=None,
-        stood={},
+        inherits=None,
+        replaced_rows={},
         backfill=None,
-        closes=False,
+        is_closing=False,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
         commit=PlannedCommit(storage=snapshot.offsets_in),
         time_zone=snapshot.time_zone,
@@ -396,7 +396,7 @@ def give_up_replay(plan: Plan, why: str, *, now_ms: int) -> Plan:
         plan,
         kind=PlanKind.START,
         ranges=(),
-        stood={},
+        replaced_rows={},
         origin=replace(
             plan.origin, created_at_ms=now_ms, supersedes=plan.id, reason=f"{GIVEN_UP}: {why}"
         ),

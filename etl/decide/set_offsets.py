@@ -42,10 +42,10 @@ from etl.decide.plan_replacement import (
 )
 from etl.decide.reconcile import where_we_stand
 from etl.decide.recreated_or_truncated import (
+    fingerprints_to_record,
     leader_epochs_to_record,
     record_epochs,
     reject_recreated_or_truncated,
-    tails_to_record,
 )
 from etl.decide.replay import backfill_command, replay_command
 from etl.decide.table_changes import table_to_record
@@ -167,7 +167,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         raise NeedsDecision(message, action=run_first)
     is_other_incarnation = stored.incarnations != base.incarnations
     begun = stored.positions.keys() - base.positions.keys()
-    if stored.took_over or is_other_incarnation or begun:
+    if stored.inherits or is_other_incarnation or begun:
         message = (
             f"Plan {stored.number} is stored and sets positions in place of a plan that moved or "
             "began partitions, and the table's plan does not have the positions before that one"
@@ -381,7 +381,7 @@ def plan_set(
             origin=replace(old.origin, previous=old.id, supersedes=None),
             record_epochs=drop_keys(record_epochs(old, snapshot.ledger.applied), moved),
             losses=replace(old.losses, stale_rows=()),
-            took_over=None,
+            inherits=None,
         )
     else:
         plan = replace(
@@ -395,9 +395,9 @@ def plan_set(
     for log, extent in snapshot.extents.items():
         if log in positions:
             log_starts[log] = extent.log_start_offset
-    tails = old.tails
+    fingerprints = old.fingerprints
     if moves:
-        tails = tails_to_record(old, positions, snapshot)
+        fingerprints = fingerprints_to_record(old, positions, snapshot)
     return replace(
         plan,
         kind=PlanKind.SET,
@@ -415,10 +415,10 @@ def plan_set(
         ),
         log_starts=log_starts,
         leader_epochs=leader_epochs_to_record(old, snapshot, set_now),
-        tails=tails,
+        fingerprints=fingerprints,
         cluster=replace(old.cluster, id=snapshot.cluster.id),
         commit=PlannedCommit(storage=snapshot.offsets_in),
-        closes=False,
+        is_closing=False,
         backfill=None,
     )
 

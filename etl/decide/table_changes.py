@@ -178,7 +178,7 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
 
 def is_taken(other: OtherPipeline, plan: Plan) -> bool:
     """True if the other pipeline was inherited."""
-    return other.app_id in plan.taken
+    return other.app_id in plan.predecessor_numbers
 
 
 def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:

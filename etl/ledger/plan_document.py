@@ -33,11 +33,11 @@ from etl.model.partitions import (
     BrokerPartition,
     ClusterIdentity,
     Committed,
+    Fingerprint,
     Leader,
     MemberAssignment,
     Membership,
     OffsetsStorage,
-    Tail,
     in_order,
 )
 from etl.model.plans import (
@@ -55,12 +55,12 @@ from etl.model.plans import (
     PlannedCommit,
     PlannedRequest,
     PlanOrigin,
+    Predecessor,
     RangeResult,
     ReadByOthers,
     RowsBefore,
+    StaleRows,
     TableExpectation,
-    TookOver,
-    Vanished,
 )
 from etl.model.snapshot import CommitMetadata
 
@@ -137,7 +137,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "cluster_id": plan.cluster.id,
         "creation_ids": dict(plan.creation_ids) or None,
         "generations": _generations_content(plan, brokers),
-        "closes": plan.closes or None,
+        "closes": plan.is_closing or None,
         "backfill": plan.backfill,
         "handed_over": plan.commit.state.is_committed,
         "void": plan.commit.state is CommitState.REJECTED or None,
@@ -237,7 +237,7 @@ def _epochs_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, An
 
 
 def _intervals_content(
-    intervals: Iterable[Vanished | ReadByOthers], index: Mapping[BrokerPartition, int]
+    intervals: Iterable[StaleRows | ReadByOthers], index: Mapping[BrokerPartition, int]
 ) -> list[list[int]]:
     rows = []
     for interval in intervals:
@@ -261,24 +261,24 @@ def _generations_content(plan: Plan, brokers: Sequence[Broker]) -> list[Any] | N
 def _inheritance_content(plan: Plan) -> dict[str, Any]:
     """Return the predecessors whose place this pipeline took."""
     inherited = []
-    for predecessor in plan.heir_of:
+    for predecessor in plan.predecessors:
         inherited.append([predecessor.app_id, predecessor.number])
     content: dict[str, Any] = {"heir_of": inherited or None}
-    if plan.took_over:
-        content["took_over"] = [plan.took_over.app_id, plan.took_over.number]
+    if plan.inherits:
+        content["took_over"] = [plan.inherits.app_id, plan.inherits.number]
     return content
 
 
 def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
     """Return values that are known for few partitions."""
-    tails = []
-    for log, tail in _sorted_items(plan.tails):
+    fingerprints = []
+    for log, tail in _sorted_items(plan.fingerprints):
         distance = plan.positions[log] - tail.until_offset
-        tails.append([index[log], distance, tail.size, tail.digest])
+        fingerprints.append([index[log], distance, tail.size, tail.digest])
     return {
-        "tails": tails or None,
+        "tails": fingerprints or None,
         "log_topic_ids": _render_known(plan.log_topic_ids, index) or None,
-        "stood": _render_known(plan.stood, index) or None,
+        "stood": _render_known(plan.replaced_rows, index) or None,
         "read_by_others": _intervals_content(plan.losses.read_by_others, index) or None,
     }
 
@@ -347,7 +347,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
             incarnations[log] = incarnation
     vanished = []
     for i, start, stop, incarnation in document["vanished"]:
-        vanished.append(Vanished(logs[i], start, stop, incarnation))
+        vanished.append(StaleRows(logs[i], start, stop, incarnation))
     read_by_others = []
     for i, *offsets in document.get("read_by_others", ()):
         read_by_others.append(ReadByOthers(logs[i], *offsets))
@@ -389,13 +389,13 @@ def plan_of(document: dict[str, Any]) -> Plan:
         incarnations=incarnations,
         pending_starts=_pending(pending, "at_ms"),
         pending_offsets=_pending_offsets(pending),
-        took_over=_took_over(document.get("took_over")),
-        heir_of=tuple(starmap(TookOver, document.get("heir_of", ()))),
-        tails=_tails(document, logs, positions),
+        inherits=_parse_inherited(document.get("took_over")),
+        predecessors=tuple(starmap(Predecessor, document.get("heir_of", ()))),
+        fingerprints=_fingerprints(document, logs, positions),
         log_topic_ids=_parse_known(document.get("log_topic_ids", ()), logs),
         creation_ids=document.get("creation_ids", {}),
-        stood=_parse_known(document.get("stood", ()), logs),
-        closes=bool(document.get("closes")),
+        replaced_rows=_parse_known(document.get("stood", ()), logs),
+        is_closing=bool(document.get("closes")),
         backfill=document.get("backfill"),
         commit=_planned_commit(document, logs),
         time_zone=document.get("time_zone"),
@@ -427,10 +427,10 @@ def _parse_known(
     return {logs[i]: value for i, value in rows}
 
 
-def _took_over(found: Sequence[Any] | None) -> TookOver | None:
+def _parse_inherited(found: Sequence[Any] | None) -> Predecessor | None:
     if not found:
         return None
-    return TookOver(*found)
+    return Predecessor(*found)
 
 
 def _bounds(found: Sequence[Any] | None) -> Bounds:
@@ -490,13 +490,13 @@ def _log_starts(
     return starts
 
 
-def _tails(
+def _fingerprints(
     document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
-) -> dict[BrokerPartition, Tail]:
-    tails = {}
+) -> dict[BrokerPartition, Fingerprint]:
+    fingerprints = {}
     for i, distance, size, digest in document.get("tails", ()):
-        tails[logs[i]] = Tail(positions[i] - distance, size, digest)
-    return tails
+        fingerprints[logs[i]] = Fingerprint(positions[i] - distance, size, digest)
+    return fingerprints
 
 
 def _key_ends(

@@ -252,7 +252,7 @@ class EpochEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class Fingerprint:
     """Fingerprint of the bytes of a Jafka partition right before an offset: it identifies the log."""
 
     until_offset: int

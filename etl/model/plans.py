@@ -18,11 +18,11 @@ from etl.model.partitions import (
     BrokerPartition,
     ClusterIdentity,
     Committed,
+    Fingerprint,
     Leader,
     Lineage,
     MemberAssignment,
     OffsetsStorage,
-    Tail,
     topics_of,
 )
 
@@ -138,7 +138,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Vanished:
+class StaleRows:
     """Offsets [from, until) of one incarnation that are or may be in the table, while the brokers
     no longer hold their records.
     """
@@ -214,7 +214,7 @@ class PlanKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TookOver:
+class Predecessor:
     """A predecessor of the pipeline."""
 
     app_id: str
@@ -282,7 +282,7 @@ class Losses:
 
     lost: tuple[Loss, ...] = ()
     """Offsets that this plan gives up, by policy or by an operator's decision."""
-    stale_rows: tuple[Vanished, ...] = ()
+    stale_rows: tuple[StaleRows, ...] = ()
     """Of a reset: offsets with rows in the table and without records in the partition."""
     read_by_others: tuple[ReadByOthers, ...] = ()
     """Offsets that other members read between the last plan's positions and this one's."""
@@ -426,11 +426,11 @@ class Plan:
     """Of `pending_starts`: the readable end of partitions that start at latest, if it was known
     when that was decided. They start there, whatever timestamps later records have.
     """
-    took_over: TookOver | None = None
-    heir_of: tuple[TookOver, ...] = ()
+    inherits: Predecessor | None = None
+    predecessors: tuple[Predecessor, ...] = ()
     """All predecessors of this pipeline, also those of predecessors, with the newest plan of each.
     """
-    tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
+    fingerprints: Mapping[BrokerPartition, Fingerprint] = field(default_factory=dict)
     """Tail fingerprints of Jafka partitions: bytes before their ends when this plan or an earlier
     one was made. They must be unchanged.
     """
@@ -438,11 +438,11 @@ class Plan:
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and
     that id (`decide.recreated_or_truncated`).
     """
-    stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    replaced_rows: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: number of rows of each partition in its ranges when it was planned."""
     commit: PlannedCommit = PlannedCommit()
     """How its offsets are committed. The id tells only whether that is before the read."""
-    closes: bool = False
+    is_closing: bool = False
     """True if it reads nothing and takes its number from a driver that may still execute another
     plan: of a retired or inherited pipeline.
     """
@@ -526,7 +526,7 @@ class Plan:
         """Return the committed offset after this plan committed: one write after the seen one."""
         return self.seen[log].moved(self.positions[log], self.word, self.commit.storage)
 
-    def left(self, log: BrokerPartition) -> Committed:
+    def committed_after(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan, whether or not the plan had to move it."""
         seen = self.seen[log]
         if seen.is_at(self.positions[log]):
@@ -534,11 +534,11 @@ class Plan:
         return self.moved(log)
 
     @property
-    def taken(self) -> dict[str, int]:
+    def predecessor_numbers(self) -> dict[str, int]:
         """Return the application id and last number of each predecessor."""
-        predecessors = [*self.heir_of]
-        if self.took_over:
-            predecessors.insert(0, self.took_over)
+        predecessors = [*self.predecessors]
+        if self.inherits:
+            predecessors.insert(0, self.inherits)
         return {predecessor.app_id: predecessor.number for predecessor in predecessors}
 
 

@@ -15,6 +15,7 @@ from etl.model.partitions import (
     ClusterIdentity,
     Committed,
     EpochEnd,
+    Fingerprint,
     Leader,
     LookedAt,
     MemberAssignment,
@@ -23,18 +24,17 @@ from etl.model.partitions import (
     OpenTransaction,
     PartitionOffsets,
     Retention,
-    Tail,
 )
 from etl.model.plans import (
     CommitResult,
     HeldRows,
     Loss,
     Plan,
+    Predecessor,
     ReadByOthers,
     Request,
     RunKeyRecord,
-    TookOver,
-    Vanished,
+    StaleRows,
 )
 
 
@@ -86,7 +86,7 @@ class ForeignCommit:
     operation: str
     why: str
     """The change: `removed rows`, `redefined the table`."""
-    by: TookOver | None = None
+    by: Predecessor | None = None
     """If another pipeline loaded a topic of ours: its application id and plan number."""
 
 
@@ -128,7 +128,11 @@ class OtherPipeline:
         """
         if self.plan is None:
             return None
-        if self.plan.closes and self.plan.origin.previous is None and not self.plan.heir_of:
+        if (
+            self.plan.is_closing
+            and self.plan.origin.previous is None
+            and not self.plan.predecessors
+        ):
             return frozenset()
         return self.plan.topics
 
@@ -204,8 +208,8 @@ class LoadedIntervals:
     """Commits of others that removed rows and that policy let pass."""
     table_id: str | None = None
     """The table that holds the intervals; None: not known, from before this was kept."""
-    vanished: tuple[Vanished, ...] = ()
-    """Vanished offsets of pruned resets."""
+    vanished: tuple[StaleRows, ...] = ()
+    """Stale rows of pruned resets."""
     given_up: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
     """Loaded into a table, or a state of it, that an operator gave up: rows of it may be there or
     not.
@@ -346,7 +350,7 @@ class Snapshot:
     """How many of Spark's tasks work at once; None where only the cluster knows."""
     looked_at: Mapping[BrokerPartition, tuple[LookedAt, ...]] = field(default_factory=dict)
     """Verified byte offsets: whether an entry begins there."""
-    tails: Mapping[BrokerPartition, tuple[Tail, ...]] = field(default_factory=dict)
+    fingerprints: Mapping[BrokerPartition, tuple[Fingerprint, ...]] = field(default_factory=dict)
     """Tail fingerprints of Jafka partitions: at the current end, and where the newest plan has one.
     """
     creation_ids: Mapping[str, str] = field(default_factory=dict)

@@ -37,7 +37,7 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.connection import IDLE_CONNECTIONS
-from etl.io.brokers.partition_ends import read_tails
+from etl.io.brokers.partition_ends import read_fingerprints
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import (
     EARLIEST,
@@ -51,9 +51,9 @@ from etl.model.partitions import (
     Broker,
     BrokerPartition,
     Cleanup,
+    Fingerprint,
     Isolation,
     Leader,
-    Tail,
     render_intervals,
     values_of,
 )
@@ -252,7 +252,7 @@ def _reject_other_topic(found: TopicMetadata, planned: str) -> None:
 def reject_changed_partitions(
     ranges: Sequence[OffsetRange],
     leader_epochs: Mapping[BrokerPartition, int],
-    tails: Mapping[BrokerPartition, Tail],
+    fingerprints: Mapping[BrokerPartition, Fingerprint],
     settings: FetchSettings,
 ) -> None:
     """Reject partitions that were truncated or recreated since they were planned.
@@ -260,7 +260,7 @@ def reject_changed_partitions(
     Raises PartitionTruncated.
     """
     _reject_truncated_partitions(ranges, leader_epochs, settings)
-    _reject_other_bytes(ranges, tails, settings)
+    _reject_other_bytes(ranges, fingerprints, settings)
 
 
 def _reject_truncated_partitions(
@@ -316,7 +316,9 @@ def reject_ended(consumer: SimpleConsumer, progress: RangeProgress) -> None:
 
 
 def _reject_other_bytes(
-    ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, Tail], settings: FetchSettings
+    ranges: Sequence[OffsetRange],
+    planned: Mapping[BrokerPartition, Fingerprint],
+    settings: FetchSettings,
 ) -> None:
     """Check tail fingerprints of Jafka partitions, which have no epochs."""
     leaders: dict[BrokerPartition, Leader] = {}
@@ -327,7 +329,7 @@ def _reject_other_bytes(
         return
     places = {log: (planned[log].until_offset, planned[log].size) for log in leaders}
     with _open_cluster(settings) as cluster:
-        found = read_tails(cluster, places, leaders)
+        found = read_fingerprints(cluster, places, leaders)
     for log, tail in sorted(found.items()):
         if tail != planned[log]:
             until = tail.until_offset
@@ -413,7 +415,7 @@ def read_ranges(
     security: Security = OPEN,
     topic_ids: Mapping[str, str] | None = None,
     leader_epochs: Mapping[BrokerPartition, int] | None = None,
-    tails: Mapping[BrokerPartition, Tail] | None = None,
+    fingerprints: Mapping[BrokerPartition, Fingerprint] | None = None,
     cleanups: Mapping[str, Cleanup] | None = None,
     fails_on_loss: bool = True,
     max_record_bytes: int = MAX_RECORD_BYTES,
@@ -440,7 +442,7 @@ def read_ranges(
         topic_ids         topic ids when the ranges were planned (KIP-516): checked at the end
         leader_epochs     leader epochs when the ends were planned (KIP-320): once all is read, the
                           partition must still reach the ranges in that epoch
-        tails             tail fingerprints of physical partitions when the ranges were planned:
+        fingerprints      tail fingerprints of physical partitions when the ranges were planned:
                           checked at the end
         cleanups          cleanup policies of topics, if known: they may explain missing offsets
         fails_on_loss     offsets that are gone, and at the end missing ones that nothing explains,
@@ -495,7 +497,7 @@ def read_ranges(
         find_leaders(unfinished, settings)
         for broker, group in group_by_broker(unfinished).items():
             yield from _read_from(broker, group, settings, on_receipt, on_read)
-    reject_changed_partitions(ranges, leader_epochs or {}, tails or {}, settings)
+    reject_changed_partitions(ranges, leader_epochs or {}, fingerprints or {}, settings)
     if fails_on_loss:
         cursors = [progress.cursor for progress in progresses]
         reject_missing(cursors)

@@ -27,9 +27,9 @@ from etl.model.partitions import (
     Broker,
     BrokerPartition,
     Cleanup,
+    Fingerprint,
     Isolation,
     PartitionOffsets,
-    Tail,
     values_of,
 )
 from etl.model.plans import OffsetRange
@@ -246,7 +246,7 @@ class Task:
     """Incarnation of a partition, if it is not the first."""
     cleanups: Mapping[str, Cleanup] = field(default_factory=dict)
     """Cleanup policies of topics, if known."""
-    tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
+    fingerprints: Mapping[BrokerPartition, Fingerprint] = field(default_factory=dict)
     """Tail fingerprints of physical partitions when the ranges were planned."""
 
     @property
@@ -288,7 +288,7 @@ def tasks_of_ranges(
     leader_epochs: Mapping[BrokerPartition, int],
     incarnations: Mapping[BrokerPartition, int],
     cleanups: Mapping[str, Cleanup],
-    tails: Mapping[BrokerPartition, Tail],
+    fingerprints: Mapping[BrokerPartition, Fingerprint],
 ) -> list[Task]:
     """Return a task for each list of indices, with the values of its partitions only."""
     result = []
@@ -303,7 +303,7 @@ def tasks_of_ranges(
             values_of(leader_epochs, logs),
             values_of(incarnations, logs),
             select_topics(cleanups, topics),
-            values_of(tails, logs),
+            values_of(fingerprints, logs),
         )
         result.append(task)
     return result

@@ -97,7 +97,7 @@ def rows_of_task(
             leader_epochs=task.leader_epochs,
             incarnations=task.incarnations,
             cleanups=task.cleanups,
-            tails=task.tails,
+            fingerprints=task.fingerprints,
             fails_on_loss=reading.fails_on_data_loss,
             on_read=reporter.read,
             max_record_bytes=reading.max_record_bytes,

@@ -17,7 +17,7 @@ from etl.decide.member_offsets import ReadTwice
 from etl.decide.offsets import starts_of
 from etl.decide.partition_owners import UNASSIGNED
 from etl.model.partitions import BrokerPartition, OpenTransaction, uncounted
-from etl.model.plans import CommitResult, Loss, LossReason, Plan, ReadByOthers, Vanished
+from etl.model.plans import CommitResult, Loss, LossReason, Plan, ReadByOthers, StaleRows
 from etl.model.snapshot import Snapshot
 from etl.settings.sections import LimitsSettings
 
@@ -207,9 +207,9 @@ def describe_purpose(plan: Plan) -> str:
     return f"has no rows, only the start offsets of {counted(count, 'partition')}"
 
 
-def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
+def describe_stale_rows(stale_rows: Iterable[StaleRows]) -> Iterator[str]:
     """Describe rows of records that the brokers lost: a sentence per interval."""
-    for one in vanished:
+    for one in stale_rows:
         yield (
             f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with incarnation "
             f"{one.incarnation} are of records that Kafka lost; they stay in the table"

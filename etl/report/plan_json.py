@@ -474,9 +474,9 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
             "table_version": applied.delta_version,
             "uncounted": applied.uncounted,
         }
-    took_over = None
-    if plan.took_over:
-        took_over = plan.took_over.app_id
+    inherits = None
+    if plan.inherits:
+        inherits = plan.inherits.app_id
     left_of_run_key = []
     for log, until in sorted(plan.request.unfinished.items()):
         left_of_run_key.append({**log.place, "until": until})
@@ -501,7 +501,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "cluster": plan.cluster.name,
         "cluster_id": plan.cluster.id,
         "table_id": plan.table.id,
-        "took_over": took_over,
+        "took_over": inherits,
         "previous": plan.origin.previous,
         "supersedes": plan.origin.supersedes,
         "reason": plan.origin.reason,
@@ -514,7 +514,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "losses": describe_losses(plan.losses.lost),
         "incarnations": incarnations,
         "undecided": undecided,
-        "vanished": _describe_vanished(plan),
+        "vanished": _describe_stale_rows(plan),
     }
     if plan.rows_before:
         document.update(_describe_rows_before(plan.rows_before))
@@ -563,7 +563,7 @@ def _describe_pending_starts(plan: Plan) -> list[dict[str, Any]]:
     return starts
 
 
-def _describe_vanished(plan: Plan) -> list[dict[str, Any]]:
+def _describe_stale_rows(plan: Plan) -> list[dict[str, Any]]:
     vanished = []
     for interval in plan.losses.stale_rows:
         vanished.append(

@@ -49,8 +49,8 @@ from etl.report.describe import (
     describe_open,
     describe_partition_offsets,
     describe_purpose,
+    describe_stale_rows,
     describe_uncounted,
-    describe_vanished,
     format_time,
     logs_of,
 )
@@ -183,12 +183,12 @@ def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
     decision = f"Plan {plan.number}, by an operator's decision: {plan.origin.reason}"
     if plan.kind is PlanKind.RESET:
         yield Outcome.TOPIC_CHANGES_ACCEPTED, decision
-        for sentence in describe_vanished(plan.losses.stale_rows):
+        for sentence in describe_stale_rows(plan.losses.stale_rows):
             yield Outcome.TOPIC_CHANGES_ACCEPTED, sentence
     elif plan.kind is PlanKind.SET:
         yield Outcome.OFFSETS_SET, decision
-    elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:
-        predecessor = name_of(plan.took_over.app_id)
+    elif plan.inherits and plan.kind is PlanKind.TAKE_OVER:
+        predecessor = name_of(plan.inherits.app_id)
         yield Outcome.INHERITED, f"Plan {plan.number} continues where {predecessor} ended"
     else:
         yield Outcome.OFFSETS_STORED, f"Plan {plan.number} {describe_purpose(plan)}"
@@ -363,7 +363,7 @@ class Report:
             )
             self.add(Outcome.LOADED_BY_ANOTHER_RUN, sentence + uncounted)
         elif plan.ranges and plan.kind is PlanKind.REPLAY:
-            replaced = sum(plan.stood.values())
+            replaced = sum(plan.replaced_rows.values())
             sentence = f"Plan {plan.number}: {replaced:,} rows replaced by {rows}, {version}"
             self.add(Outcome.ROWS_REPLACED, sentence + uncounted)
         elif plan.ranges:

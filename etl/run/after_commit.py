@@ -44,7 +44,9 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         for log, offset in plan.positions.items():
             if settings.source.topic_filter.admits(log.topic):
                 positions[log] = offset
-        predecessors = [MirrorWriter(*app_id.split("/", 3)[2:]) for app_id in plan.taken]
+        predecessors = [
+            MirrorWriter(*app_id.split("/", 3)[2:]) for app_id in plan.predecessor_numbers
+        ]
         with Discovery(settings, zookeeper).open_cluster() as cluster:
             others = commit_to_mirror_group(
                 cluster,

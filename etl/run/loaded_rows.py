@@ -137,7 +137,7 @@ GAPS_IN_MEMORY = 1_000_000
 class PutInto:
     """Result of a replay into another table, as row counts."""
 
-    stood: int
+    replaced_rows: int
     """Rows before."""
     there: int
     """Rows now, each once."""

@@ -31,7 +31,7 @@ from etl.decide.table_rules import missing_files_error, topics_to_check, unplann
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
-from etl.io.brokers.partition_ends import OffsetsAndLeaders, read_tails
+from etl.io.brokers.partition_ends import OffsetsAndLeaders, read_fingerprints
 from etl.io.brokers.times import read_oldest
 from etl.io.delta import loaded_plans
 from etl.io.delta.loaded_plans import with_others
@@ -48,13 +48,13 @@ from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
     Committed,
+    Fingerprint,
     Isolation,
     MemberAssignment,
     OffsetsStorage,
     OldestRecord,
     RejectedCommit,
     Retention,
-    Tail,
 )
 from etl.model.plans import CommitState, Plan, Request
 from etl.model.snapshot import (
@@ -434,7 +434,7 @@ class Observer:
             request = look_up(
                 self._request, self._ledger, ledger.newest, cluster, found, source.isolation_level
             )
-            tails = self._fetch_tails(cluster, found, in_force)
+            fingerprints = self._fetch_fingerprints(cluster, found, in_force)
             kept: Collection[str] = left
             if named is not no_operator_offsets:
                 kept = {*left, *metadata.topics}  # an operator may name offsets that were read
@@ -467,7 +467,7 @@ class Observer:
                 open_transactions=open_transactions,
                 leader_epochs=found.epochs,
                 epoch_ends=ends,
-                tails=tails,
+                fingerprints=fingerprints,
                 missing_topics=gone,
                 parallelism=parallelism_of(self._settings.spark),
                 looked_at=looked_at,
@@ -498,9 +498,9 @@ class Observer:
         isolation = self._settings.source.isolation_level
         return read_oldest(cluster, ranges, snapshot.leaders, isolation=isolation)
 
-    def _fetch_tails(
+    def _fetch_fingerprints(
         self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None
-    ) -> dict[BrokerPartition, tuple[Tail, ...]]:
+    ) -> dict[BrokerPartition, tuple[Fingerprint, ...]]:
         """Read tail fingerprints at the log ends, then where the plan has one: the second read
         proves that the log of the first one is unchanged.
         """
@@ -508,13 +508,13 @@ class Observer:
         answers = []
         for wanted in places:
             if wanted:
-                answers.append(read_tails(cluster, wanted, found.leaders))
-        found_tails = {}
+                answers.append(read_fingerprints(cluster, wanted, found.leaders))
+        found_fingerprints = {}
         for log in found.extents:
-            tails = tuple(answer[log] for answer in answers if log in answer)
-            if tails:
-                found_tails[log] = tails
-        return found_tails
+            fingerprints = tuple(answer[log] for answer in answers if log in answer)
+            if fingerprints:
+                found_fingerprints[log] = fingerprints
+        return found_fingerprints
 
     def _fetch_retention(
         self,

@@ -461,7 +461,7 @@ def _to_read(
         leader_epochs=plan.leader_epochs,
         incarnations=plan.incarnations,
         cleanups=_cleanups(plan, snapshot, settings),
-        tails=plan.tails,
+        fingerprints=plan.fingerprints,
     )
     return tasks, options
 

@@ -78,7 +78,7 @@ def replay(
             if left and left.kind is PlanKind.REPLAY and _places(left) == _places(plan):
                 return left  # an earlier command stored this very replay, and was killed
             _reject_another(shown, plan)
-            plan = replace(plan, stood=services.rows_there(spans_of(plan)))
+            plan = replace(plan, replaced_rows=services.rows_there(spans_of(plan)))
             _, stored = settled_state(step)
             if stored:
                 plan = in_place_of(plan, stored)

@@ -11,11 +11,11 @@ from etl.model.partitions import (
     BrokerPartition,
     ClusterIdentity,
     Committed,
+    Fingerprint,
     Leader,
     MemberAssignment,
     Membership,
     OffsetsStorage,
-    Tail,
 )
 from etl.model.plans import (
     NO_BOUNDS,
@@ -36,8 +36,8 @@ from etl.model.plans import (
     RangeResult,
     ReadByOthers,
     RowsBefore,
+    StaleRows,
     TableExpectation,
-    Vanished,
 )
 
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -166,7 +166,7 @@ def plans(draw: st.DrawFn) -> Plan:
             seen={log: draw(committed) for log in logs},
             table=TableExpectation(id=draw(NAMES), transaction_version=draw(st.integers(0, 9))),
             topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
-            closes=draw(st.booleans()),
+            is_closing=draw(st.booleans()),
             request=PlannedRequest(
                 run_key=draw(NAMES),
                 bounds=draw(BOUNDS),
@@ -187,7 +187,7 @@ def plans(draw: st.DrawFn) -> Plan:
                     for log in logs[:1]
                 ),
                 stale_rows=tuple(
-                    Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]
+                    StaleRows(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]
                 ),
                 read_by_others=tuple(
                     ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]
@@ -199,8 +199,8 @@ def plans(draw: st.DrawFn) -> Plan:
             incarnations={log: draw(st.integers(1, 3)) for log in logs[:1]},
             pending_starts=pending,
             pending_offsets={log: draw(OFFSETS) for log in list(pending)[:1]},
-            tails={
-                log: Tail(
+            fingerprints={
+                log: Fingerprint(
                     draw(OFFSETS),
                     draw(st.integers(1, 1024)),
                     draw(st.text("0123456789abcdef", max_size=4)),

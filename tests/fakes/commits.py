@@ -9,7 +9,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 
 from etl.ledger.plan_document import render_commit_metadata, with_id
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import OffsetRange, Plan, TookOver
+from etl.model.plans import OffsetRange, Plan, Predecessor
 from tests.builders import plain_plan
 
 OURS, OLD, NEW = (
@@ -19,7 +19,7 @@ ROWS = pyarrow.table({"topic": ["clicks"], "offset": [1]})
 
 
 def plan_of(
-    number: int, topic: str = "clicks", *, reads: bool = True, took_over: TookOver | None = None
+    number: int, topic: str = "clicks", *, reads: bool = True, inherits: Predecessor | None = None
 ) -> Plan:
     log = BrokerPartition(topic, 0)
     return with_id(
@@ -27,7 +27,7 @@ def plan_of(
             number,
             ranges=(OffsetRange(log, 0, number),) if reads else (),
             positions={log: number},
-            took_over=took_over,
+            inherits=inherits,
         )
     )
 

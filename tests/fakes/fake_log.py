@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from etl.model.partitions import EpochEnd, LookedAt, PartitionOffsets, Tail
+from etl.model.partitions import EpochEnd, Fingerprint, LookedAt, PartitionOffsets
 
 Place = int | tuple[int, int]
 """The place of a row in its partition: its offset; on Jafka the entry's offset, and the message's
@@ -88,9 +88,9 @@ class FakeLog:
         below = max((epoch for epoch in self.epochs if epoch <= wanted), default=wanted)
         return EpochEnd(wanted, below, self.epochs[min(above)] if above else self.end)
 
-    def tail(self, until: int, size: int) -> Tail:
+    def tail(self, until: int, size: int) -> Fingerprint:
         """The bytes before an offset, for Jafka only."""
-        return Tail(until, size, f"{self.incarnation_of(until - 1)}-{until}")
+        return Fingerprint(until, size, f"{self.incarnation_of(until - 1)}-{until}")
 
     def read(self, start: int, until: int) -> list[Place]:
         """Offsets that a reader of [start, until) gets."""

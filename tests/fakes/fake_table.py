@@ -104,7 +104,7 @@ def read_rows(out: Outside, plan: Plan, ranges: Sequence[OffsetRange]) -> ReadRo
             end = out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log])
         if end and end.end_offset < r.until_offset:
             raise Cut(r.log, r.until_offset, end.end_offset).error()
-        tail = plan.tails.get(r.log)
+        tail = plan.fingerprints.get(r.log)
         if (
             tail
             and r.size

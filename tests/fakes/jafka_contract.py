@@ -15,11 +15,11 @@ import pytest
 
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.brokers.partition_ends import read_tails
+from etl.io.brokers.partition_ends import read_fingerprints
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.broker_type_interface import Reply, Request
 from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
-from etl.model.partitions import Broker, BrokerPartition, Leader, Tail
+from etl.model.partitions import Broker, BrokerPartition, Fingerprint, Leader
 from etl.records.decode import Messages
 from tests.fakes.jafka import SNAPPY, entry, old_entry, wrapped
 
@@ -217,16 +217,16 @@ class JafkaContract:
         with Cluster([(served.host, served.port)], generation="jafka") as cluster:
             leaders = dict.fromkeys(logs, Leader(Broker(1, served.host, served.port, "jafka")))
             places = {log: (end_of(consumer, log), 15) for log in logs}
-            before = read_tails(cluster, places, leaders)
+            before = read_fingerprints(cluster, places, leaders)
             consumer.produce(topic, 0, WORLD)
             assert (
-                read_tails(cluster, places, leaders) == before
+                read_fingerprints(cluster, places, leaders) == before
                 and len({tail.digest for tail in before.values()}) == 1
             )
             consumer.delete_topic(topic)
             for number in range(2):
                 consumer.produce(topic, number, WORLD)
-            now = read_tails(cluster, places, leaders)
+            now = read_fingerprints(cluster, places, leaders)
         assert now.keys() == before.keys() and not [log for log in logs if now[log] == before[log]]
 
     def test_of_a_log_that_ends_before_an_offset_there_is_nothing_before_it(
@@ -239,8 +239,10 @@ class JafkaContract:
         consumer.produce(topic, 0, HELLO)
         with Cluster([(served.host, served.port)], generation="jafka") as cluster:
             leaders = {log: Leader(Broker(1, served.host, served.port, "jafka"))}
-            beyond = read_tails(cluster, {log: (500, 15)}, leaders)
-        assert beyond == {log: Tail(500, 15, hashlib.blake2b(b"", digest_size=8).hexdigest())}
+            beyond = read_fingerprints(cluster, {log: (500, 15)}, leaders)
+        assert beyond == {
+            log: Fingerprint(500, 15, hashlib.blake2b(b"", digest_size=8).hexdigest())
+        }
 
     def test_a_partition_beyond_the_last_is_refused_by_a_fetch_and_hung_up_on_by_an_offsets_request(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from etl.model.partitions import LookedAt, PartitionOffsets, Tail
+from etl.model.partitions import Fingerprint, LookedAt, PartitionOffsets
 from tests.fakes.fake_log import FakeLog, Place
 
 ENTRIES_A_SEGMENT = 3
@@ -65,14 +65,14 @@ class PhysicalLog(FakeLog):
     def recreated(self) -> PhysicalLog:
         return PhysicalLog(lives=super().recreated().lives, alike=self.alike)
 
-    def tail(self, until: int, size: int) -> Tail:
+    def tail(self, until: int, size: int) -> Fingerprint:
         """The bytes before an offset."""
         content = b"".join(
             (b"." if self.alike else f"{self.incarnation_of(at)}-{at};".encode()) * 16
             for at, _ in self.entries
             if until - size <= at < until
         )
-        return Tail(until, size, hashlib.blake2b(content, digest_size=8).hexdigest())
+        return Fingerprint(until, size, hashlib.blake2b(content, digest_size=8).hexdigest())
 
     def read(self, start: int, until: int) -> list[Place]:
         """Entry and index of each message that a reader of [start, until) gets."""

@@ -186,7 +186,7 @@ class FakeWorld:
                 ).items()
                 if log in logs and (end := logs[log].end_of_epoch(epoch))
             },
-            tails={
+            fingerprints={
                 log: tuple(logs[log].tail(*request[log]) for request in places if log in request)
                 for log in logs
                 if log.is_physical

@@ -55,7 +55,7 @@ class Plan(NamedTuple):
     """How many commits the table had when it was made."""
     took: str | None = None
     """Of an inheritance: the predecessor."""
-    heir_of: Known = ()
+    predecessors: Known = ()
     """All predecessors so far, ours and those of our predecessors; the newest plan of each at that
     time.
     """
@@ -205,8 +205,10 @@ def loads(scenario: Scenario, name: str, plan: Plan | None, commit: Commit) -> b
     """
     if commit.by == name:
         return False
-    heir_of = dict(plan.heir_of) if plan else {}
-    is_our_place = bool(commit.plan.took and {name, *heir_of} & dict(commit.plan.heir_of).keys())
+    predecessors = dict(plan.predecessors) if plan else {}
+    is_our_place = bool(
+        commit.plan.took and {name, *predecessors} & dict(commit.plan.predecessors).keys()
+    )
     topics = dict(commit.plan.positions).keys() if is_our_place else commit.plan.topics()
     return bool(topics & set(scenario.topics[name]))
 
@@ -221,7 +223,7 @@ def refuses(scenario: Scenario, s: State, name: str, plan: Plan | None, *, but: 
         return True
     if not ours:
         if plan:
-            known, heirs = (set(dict(plan.positions)), dict(plan.heir_of))
+            known, heirs = (set(dict(plan.positions)), dict(plan.predecessors))
         else:
             known, heirs = (set[str](), dict[str, int]())
         request = set(scenario.topics[name])
@@ -232,11 +234,11 @@ def refuses(scenario: Scenario, s: State, name: str, plan: Plan | None, *, but: 
             return True
     if plan is None:
         return False
-    heir_of = dict(plan.heir_of)
+    predecessors = dict(plan.predecessors)
     if plan.took and any(
-        c.plan.number > heir_of[c.by] and loads(scenario, name, plan, c)
+        c.plan.number > predecessors[c.by] and loads(scenario, name, plan, c)
         for c in others
-        if c.by in heir_of
+        if c.by in predecessors
     ):
         return True
     if plan.took:
@@ -244,7 +246,7 @@ def refuses(scenario: Scenario, s: State, name: str, plan: Plan | None, *, but: 
     else:
         after = known_by(s, name, mine, plan)
     return any(
-        c in others and loads(scenario, name, plan, c) and c.plan.number > heir_of.get(c.by, 0)
+        c in others and loads(scenario, name, plan, c) and c.plan.number > predecessors.get(c.by, 0)
         for c in s.table[after:]
     )
 
@@ -273,12 +275,12 @@ def known_by(s: State, name: str, mine: Pipeline, plan: Plan) -> int:
 
 def last_taken(s: State, plan: Plan) -> int:
     """The same for the offsets that this plan inherited."""
-    heir_of = dict(plan.heir_of)
+    predecessors = dict(plan.predecessors)
     return max(
         (
             i + 1
             for i, c in enumerate(s.table)
-            if c.by == plan.took and c.plan.number <= heir_of[c.by]
+            if c.by == plan.took and c.plan.number <= predecessors[c.by]
         ),
         default=0,
     )
@@ -294,8 +296,8 @@ def take_over_plan(scenario: Scenario, s: State, ruling: DecisionResult) -> Plan
     for topic, position in theirs.positions:
         if topic in scenario.topics[ruling.who]:
             ours[topic] = max(position, ours.get(topic, 0))
-    heirs = dict(last.heir_of) if last else {}
-    for one, number in (*theirs.heir_of, (ruling.of, theirs.number)):
+    heirs = dict(last.predecessors) if last else {}
+    for one, number in (*theirs.predecessors, (ruling.of, theirs.number)):
         if one != ruling.who:
             heirs[one] = max(number, heirs.get(one, 0))
     if last is None:
@@ -432,7 +434,7 @@ def _look(scenario: Scenario, s: State, name: str, found: Pipeline) -> Iterator[
         _known(positions),
         len(s.table),
         None,
-        newest.heir_of if newest else (),
+        newest.predecessors if newest else (),
     )
     if plan.topics():
         yield f"{name} plans", _put(scenario, s, name, at=At.STORE, plan=plan)
@@ -512,7 +514,7 @@ def _read(scenario: Scenario, s: State, ruling: DecisionResult) -> Iterator[tupl
             if scenario.is_taken_back
             else _give_up(scenario, s),
         )
-    elif closing and (bit(s, ruling.of) or ruling.who in dict(closing.heir_of)):
+    elif closing and (bit(s, ruling.of) or ruling.who in dict(closing.predecessors)):
         stored = _put(scenario, s, ruling.of, newest=closing)
         yield (
             f"the plan that closes {ruling.of} is stored",

@@ -19,7 +19,7 @@ from etl.errors import EtlError, NeedsDecision
 from etl.io.delta.loaded_plans import Result
 from etl.io.delta.table_shape import with_event_date_field
 from etl.model.columns import arrow_schema, raw_columns, spark_schema
-from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
+from etl.model.partitions import Broker, BrokerPartition, Cleanup, Fingerprint, Isolation, Leader
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.reader.batch_transform import load_arrow_transform
 from etl.reader.query_ranges import NAME, ReadOptions, Task, tasks_of_ranges
@@ -53,7 +53,7 @@ def planned(
             "leader_epochs": {},
             "incarnations": {},
             "cleanups": {},
-            "tails": {},
+            "fingerprints": {},
             **known,
         },
     )
@@ -104,11 +104,11 @@ def test_each_task_has_its_ranges_in_its_own_order_and_what_concerns_them_alone(
 
 
 def test_by_which_bytes_a_physical_log_is_known_goes_with_the_tasks_that_read_it() -> None:
-    log, tail = BrokerPartition("views", 0, 3), Tail(40, 12, "0a1b")
+    log, tail = BrokerPartition("views", 0, 3), Fingerprint(40, 12, "0a1b")
     tasks = planned(
-        [OffsetRange(log, 0, 40), OffsetRange(CLICKS, 5, 9)], [[0], [1]], tails={log: tail}
+        [OffsetRange(log, 0, 40), OffsetRange(CLICKS, 5, 9)], [[0], [1]], fingerprints={log: tail}
     )
-    assert [task.tails for task in tasks] == [{log: tail}, {}]
+    assert [task.fingerprints for task in tasks] == [{log: tail}, {}]
 
 
 def test_the_cleanup_policies_of_topics_are_sent_with_the_tasks_that_read_them() -> None:

@@ -84,7 +84,7 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
         leader_epochs={},
         incarnations={},
         cleanups={},
-        tails={},
+        fingerprints={},
     )
     worker, rows = Worker(), 0
     with contextlib.ExitStack() as ending:

@@ -66,7 +66,9 @@ def test_an_operator_who_does_not_wait_for_the_old_driver_is_found_out(
 
 def without_heirs(plan: Plan) -> Plan:
     return plan._replace(
-        heir_of=tuple((name, number) for name, number in plan.heir_of if name == plan.took)
+        predecessors=tuple(
+            (name, number) for name, number in plan.predecessors if name == plan.took
+        )
     )
 
 

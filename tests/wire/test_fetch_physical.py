@@ -22,9 +22,16 @@ from etl.errors import (
     RanOutBeforeUntil,
 )
 from etl.io.brokers.cluster_requests import Cluster
-from etl.io.brokers.partition_ends import read_tails
+from etl.io.brokers.partition_ends import read_fingerprints
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets, Tail
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    Fingerprint,
+    Isolation,
+    Leader,
+    PartitionOffsets,
+)
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from tests.fakes.broker import hang_up
@@ -259,11 +266,11 @@ def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(
 
 def known(
     log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]
-) -> dict[BrokerPartition, Tail]:
+) -> dict[BrokerPartition, Fingerprint]:
     """By what the log is known: its last ten bytes."""
     led = leader(log, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
-        return read_tails(cluster, {log: (end_of(log, brokers), 10)}, {log: led})
+        return read_fingerprints(cluster, {log: (end_of(log, brokers), 10)}, {log: led})
 
 
 def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(
@@ -271,17 +278,19 @@ def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(
 ) -> None:
     led, end = leader(ONE, brokers), end_of(ONE, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
-        [found] = read_tails(cluster, {ONE: (end, end - 1)}, {ONE: led}).values()
+        [found] = read_fingerprints(cluster, {ONE: (end, end - 1)}, {ONE: led}).values()
         content = (entry(b"a0") + wrapped(entry(b"a1"), entry(b"a2")) + entry(b"a3"))[1:]
-        assert found == Tail(end, end - 1, hashlib.blake2b(content, digest_size=8).hexdigest())
-        beyond = read_tails(cluster, {ONE: (end + 5, end + 5)}, {ONE: led})[ONE]
+        assert found == Fingerprint(
+            end, end - 1, hashlib.blake2b(content, digest_size=8).hexdigest()
+        )
+        beyond = read_fingerprints(cluster, {ONE: (end + 5, end + 5)}, {ONE: led})[ONE]
     assert beyond.digest == hashlib.blake2b(entry(b"a0")[:1] + content, digest_size=8).hexdigest()
 
 
 def test_a_log_that_is_the_one_that_was_planned_is_read(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
-    rows, _ = read([whole(TWO, brokers)], tails=known(TWO, brokers))
+    rows, _ = read([whole(TWO, brokers)], fingerprints=known(TWO, brokers))
     assert len(rows) == 100
 
 
@@ -300,7 +309,7 @@ def test_a_log_recreated_since_the_plan_fails_the_task_at_the_end_of_its_read(
         match=f"holds other bytes before offset {r.until_offset}.*accept-changes CONF -p "
         f"clicks:2-0 --truncated-at OFFSET",
     ):
-        read([part], tails=planned)
+        read([part], fingerprints=planned)
 
 
 def test_bytes_that_expired_while_their_log_was_read_prove_nothing_against_it(
@@ -309,10 +318,10 @@ def test_bytes_that_expired_while_their_log_was_read_prove_nothing_against_it(
     log, led = brokers[0].logs["clicks", 0], leader(ONE, brokers)
     cut, end = log.starts[1], end_of(ONE, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
-        planned = read_tails(cluster, {ONE: (cut, 10)}, {ONE: led})
+        planned = read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led})
         log.expire()
-        assert read_tails(cluster, {ONE: (cut, 10)}, {ONE: led}) == {}
-    rows, _ = read([OffsetRange(ONE, cut, end, led)], tails=planned)
+        assert read_fingerprints(cluster, {ONE: (cut, 10)}, {ONE: led}) == {}
+    rows, _ = read([OffsetRange(ONE, cut, end, led)], fingerprints=planned)
     assert [row["value"] for row in rows] == [b"a3"]
 
 

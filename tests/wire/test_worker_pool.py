@@ -72,7 +72,7 @@ def pool_tasks(broker: FakeBroker) -> tuple[list[Task], ReadOptions]:
         leader_epochs={},
         incarnations={},
         cleanups={},
-        tails={},
+        fingerprints={},
     )
     return tasks, reading
 

@@ -68,7 +68,7 @@ def write(
         leader_epochs={},
         incarnations=incarnations or {},
         cleanups={},
-        tails={},
+        fingerprints={},
     )
     return [
         write_task(task, reading, FileOptions(str(root), COLUMNS, partition_by)) for task in known
@@ -146,7 +146,13 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
         )
         tasks = pack_tasks(ranges, {}, 2**28, parallelism=1)
         known = tasks_of_ranges(
-            ranges, tasks, topic_ids={}, leader_epochs={}, incarnations={}, cleanups={}, tails={}
+            ranges,
+            tasks,
+            topic_ids={},
+            leader_epochs={},
+            incarnations={},
+            cleanups={},
+            fingerprints={},
         )
         written = [write_task(task, reading, FileOptions(str(tmp_path), COLUMNS)) for task in known]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
@@ -188,7 +194,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_the_written_files_are
         leader_epochs={},
         incarnations={},
         cleanups={},
-        tails={},
+        fingerprints={},
     )
     with pytest.raises(TaskFailed) as raised:
         write_task(task, reading, FileOptions(str(tmp_path), COLUMNS, row_group_bytes=1))
@@ -273,7 +279,7 @@ def write_transformed(
         leader_epochs={},
         incarnations={},
         cleanups={},
-        tails={},
+        fingerprints={},
     )
     return write_task(
         task,

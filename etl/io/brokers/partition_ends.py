@@ -49,10 +49,10 @@ from etl.model.partitions import (
     Broker,
     BrokerPartition,
     EpochEnd,
+    Fingerprint,
     Isolation,
     Leader,
     PartitionOffsets,
-    Tail,
     values_of,
 )
 from etl.model.security import OPEN, Security
@@ -614,9 +614,9 @@ _PARTITIONS_PER_REQUEST = 4096
 _DIGEST_BYTES = 8
 
 
-def read_tails(
+def read_fingerprints(
     cluster: Brokers, places: Places, leaders: Mapping[BrokerPartition, Leader]
-) -> dict[BrokerPartition, Tail]:
+) -> dict[BrokerPartition, Fingerprint]:
     """Return the tail fingerprints of the bytes at these places.
 
     A partition that has expired the bytes is left out. One that ends before `until` has fewer
@@ -625,24 +625,26 @@ def read_tails(
 
     def request(
         consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-    ) -> dict[BrokerPartition, Tail]:
+    ) -> dict[BrokerPartition, Fingerprint]:
         wanted = sorted(logs)
-        found: dict[BrokerPartition, Tail] = {}
+        found: dict[BrokerPartition, Fingerprint] = {}
         for at in range(0, len(wanted), _PARTITIONS_PER_REQUEST):
-            found.update(_read_tails(consumer, wanted[at : at + _PARTITIONS_PER_REQUEST], places))
+            found.update(
+                _read_fingerprints(consumer, wanted[at : at + _PARTITIONS_PER_REQUEST], places)
+            )
         return found
 
     led = {log: leaders[log] for log in places if log in leaders}
-    tails: dict[BrokerPartition, Tail] = {}
+    fingerprints: dict[BrokerPartition, Fingerprint] = {}
     for of_broker in cluster.request_leaders(led, request):
-        tails.update(of_broker)
-    return tails
+        fingerprints.update(of_broker)
+    return fingerprints
 
 
-def _read_tails(
+def _read_fingerprints(
     consumer: SimpleConsumer, logs: Sequence[BrokerPartition], places: Places
-) -> dict[BrokerPartition, Tail]:
-    """Return the tail fingerprints of partitions of one broker, see `read_tails`.
+) -> dict[BrokerPartition, Fingerprint]:
+    """Return the tail fingerprints of partitions of one broker, see `read_fingerprints`.
 
     Bytes in two segments take two requests. Raises the broker's error, also if it lists no start of
     a partition: a fingerprint of no bytes would be that of another log.
@@ -702,6 +704,6 @@ def _fetch_bytes(
     return results
 
 
-def _tail(place: tuple[int, int], content: bytes) -> Tail:
+def _tail(place: tuple[int, int], content: bytes) -> Fingerprint:
     until, size = place
-    return Tail(until, size, hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest())
+    return Fingerprint(until, size, hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest())

@@ -44,7 +44,7 @@ from etl.io.delta.table_shape import (
 )
 from etl.ledger.plan_document import parse_commit_metadata, parse_plan
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import Plan, TookOver
+from etl.model.plans import Plan, Predecessor
 from etl.model.snapshot import (
     Acknowledgement,
     CommitMetadata,
@@ -194,9 +194,9 @@ def loads_of_others(
     inheriting plan all commits after the last one that it inherited, and those of other pipelines
     of `newest` (version of each) after they were inherited. Inheriting from a predecessor counts.
     """
-    taken = plan.taken if plan else {}
-    if plan and plan.took_over:
-        since = _commits_after_inherited(files, version, plan.took_over, taken, newest)
+    taken = plan.predecessor_numbers if plan else {}
+    if plan and plan.inherits:
+        since = _commits_after_inherited(files, version, plan.inherits, taken, newest)
     elif made_at is not None:
         since = list(_down_to(files, version, made_at))[::-1]
     loads: list[ForeignCommit] = []
@@ -215,7 +215,7 @@ def _down_to(files: fs.FileSystem, newest: int, version: int) -> Iterator[Commit
 def _commits_after_inherited(
     files: fs.FileSystem,
     version: int,
-    took_over: TookOver,
+    inherits: Predecessor,
     taken: Mapping[str, int],
     newest: Mapping[str, int | None],
 ) -> list[Commit]:
@@ -223,7 +223,7 @@ def _commits_after_inherited(
 
     With them: earlier commits of inherited pipelines that continued after they were inherited.
     """
-    continued = {took_over.app_id}
+    continued = {inherits.app_id}
     for predecessor, number in taken.items():
         if (newest.get(predecessor) or 0) > number:
             continued.add(predecessor)
@@ -234,7 +234,7 @@ def _commits_after_inherited(
                 continued.discard(name)
         if not continued:
             break
-        if took_over.app_id in continued or continued & commit.transactions.keys():
+        if inherits.app_id in continued or continued & commit.transactions.keys():
             later.append(commit)
     return later[::-1]
 
@@ -250,7 +250,9 @@ def _load(
         plan = plan_of(commit.user_metadata, commit.version)
         if plan is None:
             continue
-        inherits_from_us = bool(plan.took_over and {app_id, *taken} & plan.taken.keys())
+        inherits_from_us = bool(
+            plan.inherits and {app_id, *taken} & plan.predecessor_numbers.keys()
+        )
         topics = sorted(filter(is_ours, _loaded_topics(plan, inherits_from_us)))
         if not topics:
             continue
@@ -258,7 +260,7 @@ def _load(
         why = f"{verb} topic {topics[0]}"
         if len(topics) > 1:
             why += f" and {len(topics) - 1:,} more of ours"
-        yield ForeignCommit(commit.version, commit.operation, why, TookOver(other, number))
+        yield ForeignCommit(commit.version, commit.operation, why, Predecessor(other, number))
 
 
 def _loaded_topics(plan: Plan, inherits_from_us: bool) -> frozenset[str]:
@@ -415,8 +417,8 @@ def _state_of(
     if plan and known is None and plan.table.id == table_id:
         made_at = plan.table.version
     newest: dict[str, int | None] = {}
-    if plan and plan.took_over:
-        newest = {other: table.transaction_version(other) for other in plan.taken}
+    if plan and plan.inherits:
+        newest = {other: table.transaction_version(other) for other in plan.predecessor_numbers}
     loads = loads_of_others(
         files, version, app_id, is_ours, plan=plan, since=since, made_at=made_at, newest=newest
     )

@@ -12,7 +12,7 @@ from etl.commands import verify
 from etl.commands.verify import reject_topics_loaded_by_others, stops_a_run, without_others
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import Plan, TookOver
+from etl.model.plans import Plan, Predecessor
 from etl.model.snapshot import (
     FirstRun,
     ForeignCommit,
@@ -30,7 +30,7 @@ AUDITED = AuditedLog(BrokerPartition("clicks", 0))
 RETIRED = Ledger("u", retired=Retirement("taken over", 1, "new/clicks"))
 BEYOND = LogFindings(AUDITED, 5, 9, unexpected=4, unexpected_first=(5, 6))
 TABLE = Table("t", 3, 2)
-THEIRS = ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(OLD, 4))
+THEIRS = ForeignCommit(4, "WRITE", "took over topic clicks", Predecessor(OLD, 4))
 
 
 @dataclass
@@ -115,7 +115,7 @@ def test_brokers_are_not_contacted_if_every_topic_of_others_is_known_or_not_ours
             Ledger("u", plan),
         )
     forgotten = OtherPipeline(OLD, 4)
-    heir = replace(plan, heir_of=(TookOver(OLD, 4),))
+    heir = replace(plan, predecessors=(Predecessor(OLD, 4),))
     monkeypatch.setattr(verify, "other_pipelines", lambda path, app_id: (forgotten,))
     reject_topics_loaded_by_others(
         World(),  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> SourcesD
         leader_epochs={},
         epoch_ends={},
         looked_at={},
-        tails={},
+        fingerprints={},
     )
     return compare_sources(snapshot, settings, away=AWAY)
 

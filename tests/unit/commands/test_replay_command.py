@@ -238,7 +238,7 @@ def test_on_a_terminal_it_shows_the_rows_to_replace_and_executes_only_the_confir
         return preview_of(world, world.observe(), SETTINGS, wanted)
 
     def replayed(*_: Any, shown: Any, **__: Any) -> Any:
-        assert shown.stood == {LOGS[0]: 3}
+        assert shown.replaced_rows == {LOGS[0]: 3}
         did.append("replay")
         return new_report()
 

@@ -9,7 +9,7 @@ import pytest
 from etl.decide.plan_replacement import closing_plan_of, needs_closing, next_closing_plan
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
-from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, Predecessor
 from etl.model.snapshot import OtherPipeline
 from tests.builders import changed, plain_plan
 
@@ -40,7 +40,7 @@ def test_a_closing_plan_reads_nothing_and_keeps_the_positions_before_the_stored_
     assert (
         closing.origin.supersedes == stored().id
         and closing.origin.previous == "1" * 32
-        and closing.closes
+        and closing.is_closing
     )
     assert closing.offsets_to_move == ()
     assert parse_plan(render_plan(closing), path="here") == closing
@@ -61,7 +61,7 @@ def test_a_closing_plan_keeps_the_losses_that_no_later_plan_finds_again(
 
 
 def test_a_stored_take_over_is_executed_as_it_is() -> None:
-    plan = stored(kind=PlanKind.TAKE_OVER, ranges=(), took_over=TookOver("a/b/c/d", 7))
+    plan = stored(kind=PlanKind.TAKE_OVER, ranges=(), inherits=Predecessor("a/b/c/d", 7))
     assert needs_closing(plan) and closing_plan_of(plan, "retired", now_ms=5) is plan
 
 
@@ -90,7 +90,7 @@ def test_the_number_after_the_tables_newest_plan_is_closed() -> None:
     assert (closing.table.transaction_version, closing.table.version, closing.seen) == (
         2,
         9,
-        {LOG: last.left(LOG)},
+        {LOG: last.committed_after(LOG)},
     )
 
 

@@ -38,7 +38,7 @@ from etl.model.plans import (
     RangeResult,
     ReadByOthers,
     RunKeyRecord,
-    Vanished,
+    StaleRows,
 )
 from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 from tests.builders import plain_plan
@@ -93,7 +93,7 @@ def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets
 
 def test_folding_keeps_the_incarnation_of_the_log_and_the_vanished_records_of_a_reset() -> None:
     first, reset, later = plan_of(1, (A, 0, 5)), plan_of(2), plan_of(3, (A, 3, 9))
-    gone = Vanished(A, 3, 5)
+    gone = StaleRows(A, 3, 5)
     found = fold(
         fold(LoadedIntervals(), *first),
         replace(reset[0], losses=replace(reset[0].losses, stale_rows=(gone,))),

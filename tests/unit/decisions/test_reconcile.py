@@ -17,7 +17,7 @@ from etl.decide.reconcile import reconcile
 from etl.decide.table_changes import is_told, reject_changes_by_others
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, Committed
-from etl.model.plans import CommitResult, Plan, PlanKind, RangeResult, TookOver, Vanished
+from etl.model.plans import CommitResult, Plan, PlanKind, Predecessor, RangeResult, StaleRows
 from etl.model.snapshot import (
     Acknowledgement,
     CommitMetadata,
@@ -491,10 +491,10 @@ def test_a_commit_of_another_pipeline_of_our_name_is_refused(number: int | None)
 
 def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_place() -> None:
     theirs = table_of(5, metadata=stamp_of(plan_of(5, uid="deadbeef")))
-    taking = plan_of(6, table_id="t1", kind=PlanKind.TAKE_OVER, took_over=TookOver(APP_ID, 5))
+    taking = plan_of(6, table_id="t1", kind=PlanKind.TAKE_OVER, inherits=Predecessor(APP_ID, 5))
     assert stand(Ledger(UID, taking), theirs) == Replay(taking)
     disagreement(
-        Ledger(UID, replace(taking, took_over=TookOver(APP_ID, 4))), theirs, "its uid is deadbeef"
+        Ledger(UID, replace(taking, inherits=Predecessor(APP_ID, 4))), theirs, "its uid is deadbeef"
     )
 
 
@@ -826,7 +826,7 @@ RESET = plan_of(
     table_id="t1",
     positions={**POSITIONS, A: 0},
     incarnations={A: 1},
-    vanished=(Vanished(A, 0, 5),),
+    vanished=(StaleRows(A, 0, 5),),
     seen=COMPLETE,
 )
 """Continues with a recreated topic. Partition A of the deleted topic was read up to 5."""

@@ -56,9 +56,9 @@ class History:
             [OffsetRange(LOG, a, b) for a, b in zip(cuts, cuts[1:])],
         )
         if kind is PlanKind.REPLAY:
-            stood = {LOG: sum(cuts[0] <= at < cuts[-1] for at in self.table)}
+            replaced_rows = {LOG: sum(cuts[0] <= at < cuts[-1] for at in self.table)}
         else:
-            stood = {}
+            replaced_rows = {}
         receipts = tuple(self._receipt(r, is_known=known) for r, known in zip(ranges, knows))
         plan = with_id(
             plain_plan(
@@ -66,7 +66,7 @@ class History:
                 kind=kind,
                 ranges=tuple(ranges),
                 positions={LOG: max(self.end, cuts[-1])},
-                stood=stood,
+                replaced_rows=replaced_rows,
                 table_transaction_version=number - 1,
             )
         )
@@ -144,7 +144,7 @@ def test_a_missing_or_surplus_row_is_found_after_any_replay(
 
 
 def test_of_a_dense_interval_the_parts_around_are_known_and_of_another_only_the_number() -> None:
-    span, came = Span(LOG, 3, 6, stood=2), [Interval(3, 6, 1, compacted=2)]
+    span, came = Span(LOG, 3, 6, replaced_rows=2), [Interval(3, 6, 1, compacted=2)]
     assert replace_span([Interval(0, 10, 10)], span, came) == (
         Interval(0, 3, 3),
         Interval(6, 10, 4),
@@ -170,7 +170,7 @@ def test_without_counts_of_the_rows_the_number_is_unknown(interval: Interval) ->
 
 def test_byte_positions_count_no_rows_so_a_replay_inside_an_interval_keeps_their_number() -> None:
     left = replace_span(
-        [Interval(0, 100, 100)], Span(PHYSICAL, 30, 60, stood=31), [Interval(30, 60, 29)]
+        [Interval(0, 100, 100)], Span(PHYSICAL, 30, 60, replaced_rows=31), [Interval(30, 60, 29)]
     )
     assert left == (Interval(0, 100, 98),)
 
@@ -178,7 +178,7 @@ def test_byte_positions_count_no_rows_so_a_replay_inside_an_interval_keeps_their
 def test_rows_of_another_life_of_the_log_are_left_alone() -> None:
     old, came = Interval(0, 10, 10), Interval(5, 8, 3, incarnation=1)
     assert replace_span(
-        [old, Interval(5, 8, 3, incarnation=1)], Span(LOG, 5, 8, 1, stood=3), [came]
+        [old, Interval(5, 8, 3, incarnation=1)], Span(LOG, 5, 8, 1, replaced_rows=3), [came]
     ) == (old, came)
 
 

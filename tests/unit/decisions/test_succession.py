@@ -23,7 +23,7 @@ from etl.decide.reconcile import where_we_stand
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
-from etl.model.plans import Plan, PlanKind, TookOver
+from etl.model.plans import Plan, PlanKind, Predecessor
 from etl.model.snapshot import (
     CommitMetadata,
     FirstRun,
@@ -207,7 +207,7 @@ def test_an_inherited_pipeline_stops_and_no_accepted_change_lets_it_continue() -
             2,
             "WRITE",
             "took over topic clicks",
-            TookOver(f"offset-range-etl/{CLUSTER}/new/clicks", 1),
+            Predecessor(f"offset-range-etl/{CLUSTER}/new/clicks", 1),
         ),
     )
     with pytest.raises(
@@ -231,11 +231,11 @@ def test_an_heir_begins_at_the_others_offsets_and_the_next_run_continues_from_th
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
     assert plan is not None
-    assert (plan.kind, plan.ranges, plan.positions, plan.took_over) == (
+    assert (plan.kind, plan.ranges, plan.positions, plan.inherits) == (
         PlanKind.TAKE_OVER,
         (),
         ENDED,
-        TookOver(OLD, 4),
+        Predecessor(OLD, 4),
     )
     assert (plan.topic_ids, plan.incarnations) == ({"clicks": "id-1"}, {LOGS[0]: 1})
     report = run(outside)
@@ -466,7 +466,7 @@ def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
     instead = replacement_plan(
         Supersede(plan, "another conf"), snapshot_of(outside), SETTINGS, now_ms=2
     )
-    assert instead.took_over == plan.took_over
+    assert instead.inherits == plan.inherits
     assert [(r.from_offset, r.until_offset) for r in instead.ranges] == [(5, 6), (3, 6), (4, 6)]
 
 
@@ -489,15 +489,15 @@ OLDEST = f"offset-range-etl/{CLUSTER}/oldest-group/clicks"
 
 
 def test_an_heir_inherits_the_others_inheritance_and_continues() -> None:
-    middle = old_pipeline(heir_of=(TookOver(OLDEST, 3),))
+    middle = old_pipeline(predecessors=(Predecessor(OLDEST, 3),))
     outside = ruled(loaded_by_another(6, 6, 6, other=middle))
     outside.others = (middle, replace(old_pipeline({LOGS[0]: 2}), app_id=OLDEST, number=3))
     plan = outside.newest_plan()
-    assert plan is not None and plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 3))
+    assert plan is not None and plan.predecessors == (Predecessor(OLD, 4), Predecessor(OLDEST, 3))
     assert outcomes(run(outside)) == [Outcome.PLAN_RESUMED, Outcome.INHERITED, Outcome.INGESTED]
     reject_doubled(outside)
     last = outside.newest_plan()
-    assert last is not None and (last.took_over, last.heir_of) == (None, plan.heir_of), (
+    assert last is not None and (last.inherits, last.predecessors) == (None, plan.predecessors), (
         "every later plan knows it"
     )
 
@@ -531,7 +531,7 @@ def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> No
         )
     )
     assert (plan.number, plan.positions) == (1, {**ENDED, orders: 2})
-    assert plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 7))
+    assert plan.predecessors == (Predecessor(OLD, 4), Predecessor(OLDEST, 7))
     outside.plans[1] = render_plan(plan)
     run(outside)
     there = {(log, offset) for log, start in plan.positions.items() for offset in range(start, 6)}
@@ -590,7 +590,7 @@ def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_of
         reason="repeated",
     )
     assert (plan.number, plan.origin.supersedes, plan.positions) == (2, stored.id, last.positions)
-    assert plan.heir_of == ()
+    assert plan.predecessors == ()
 
 
 def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than_its_ledger() -> (

@@ -25,7 +25,7 @@ from etl.io.delta.loaded_plans import (
     with_others,
 )
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import TableExpectation, TookOver
+from etl.model.plans import Predecessor, TableExpectation
 from etl.model.snapshot import ForeignCommit, OtherPipeline, Table
 from tests.builders import changed
 from tests.fakes.commits import NEW, OLD, OURS, ROWS, commit, plan_of
@@ -156,9 +156,9 @@ def test_the_owner_of_rows_is_unknown_if_the_tables_log_does_not_reach_its_first
 
 
 def loads(
-    path: Path, known: int | None = None, took_over: TookOver | None = None, **plan: Any
+    path: Path, known: int | None = None, inherits: Predecessor | None = None, **plan: Any
 ) -> tuple[ForeignCommit, ...]:
-    newest = changed(plan_of(2, took_over=took_over), **plan) if took_over or plan else None
+    newest = changed(plan_of(2, inherits=inherits), **plan) if inherits or plan else None
     found = read_table(
         str(path), OURS, known=known, is_ours=lambda topic: topic == "clicks", plan=newest
     )
@@ -172,7 +172,7 @@ def test_a_later_load_of_our_topic_is_reported_with_its_pipeline_and_another_top
     commit(table, NEW, plan_of(1, "orders"))
     assert loads(table) == ()
     commit(table, NEW, plan_of(2))
-    assert loads(table) == (ForeignCommit(5, "WRITE", "loaded topic clicks", TookOver(NEW, 2)),)
+    assert loads(table) == (ForeignCommit(5, "WRITE", "loaded topic clicks", Predecessor(NEW, 2)),)
 
 
 def test_a_position_that_another_pipeline_keeps_of_a_topic_that_it_reads_no_more_is_no_load(
@@ -183,22 +183,26 @@ def test_a_position_that_another_pipeline_keeps_of_a_topic_that_it_reads_no_more
 
 
 def test_who_took_our_place_is_named_before_it_has_loaded_a_row(table: Path) -> None:
-    commit(table, NEW, plan_of(1, reads=False, took_over=TookOver(OURS, 1)))
-    assert loads(table) == (ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
+    commit(table, NEW, plan_of(1, reads=False, inherits=Predecessor(OURS, 1)))
+    assert loads(table) == (
+        ForeignCommit(4, "WRITE", "took over topic clicks", Predecessor(NEW, 1)),
+    )
 
 
 def test_inherited_plans_are_no_loads_and_later_loads_are_wherever_our_commit_is(
     table: Path,
 ) -> None:
-    assert loads(table, took_over=TookOver(OLD, 2)) == ()
-    assert [found.by for found in loads(table, took_over=TookOver(OLD, 1))] == [TookOver(OLD, 2)]
-    plan = plan_of(1, took_over=TookOver(OLD, 1))
+    assert loads(table, inherits=Predecessor(OLD, 2)) == ()
+    assert [found.by for found in loads(table, inherits=Predecessor(OLD, 1))] == [
+        Predecessor(OLD, 2)
+    ]
+    plan = plan_of(1, inherits=Predecessor(OLD, 1))
     nothing_of_ours = read_table(
         str(table), NEW, known=None, is_ours=lambda topic: topic == "clicks", plan=plan
     )
     assert nothing_of_ours and [found.by for found in nothing_of_ours.foreign] == [
-        TookOver(OLD, 2),
-        TookOver(OURS, 1),
+        Predecessor(OLD, 2),
+        Predecessor(OURS, 1),
     ]
 
 
@@ -208,18 +212,21 @@ def test_loads_of_a_pipeline_inherited_long_ago_are_found_below_the_last_inherit
     commit(table, OLD, plan_of(3))
     commit(table, NEW, plan_of(1))
 
-    def found(*heirs: TookOver) -> list[TookOver | None]:
-        return [one.by for one in loads(table, known=5, took_over=TookOver(NEW, 1), heir_of=heirs)]
+    def found(*heirs: Predecessor) -> list[Predecessor | None]:
+        return [
+            one.by
+            for one in loads(table, known=5, inherits=Predecessor(NEW, 1), predecessors=heirs)
+        ]
 
-    assert found(TookOver(OLD, 3)) == []
-    assert found(TookOver(OLD, 2)) == [TookOver(OLD, 3)]
+    assert found(Predecessor(OLD, 3)) == []
+    assert found(Predecessor(OLD, 2)) == [Predecessor(OLD, 3)]
 
 
 def test_who_takes_the_place_that_we_took_is_named_before_it_has_loaded_a_row(table: Path) -> None:
-    commit(table, NEW, plan_of(1, reads=False, took_over=TookOver(OLD, 2)))
+    commit(table, NEW, plan_of(1, reads=False, inherits=Predecessor(OLD, 2)))
     assert loads(table) == ()
-    assert loads(table, heir_of=(TookOver(OLD, 2),)) == (
-        ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),
+    assert loads(table, predecessors=(Predecessor(OLD, 2),)) == (
+        ForeignCommit(4, "WRITE", "took over topic clicks", Predecessor(NEW, 1)),
     )
 
 
@@ -229,7 +236,7 @@ def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_th
     table_id = str(DeltaTable(str(table)).metadata().id)
     assert loads(table, table_version=1, table_id=table_id) == ()
     assert [one.by for one in loads(table, table_version=0, table_id=table_id)] == [
-        TookOver(OLD, 2)
+        Predecessor(OLD, 2)
     ]
     assert loads(table, known=2, table_version=0, table_id=table_id) == ()
 

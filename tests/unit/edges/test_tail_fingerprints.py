@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerError, BrokerRefusal, Meaning
-from etl.io.brokers.partition_ends import read_tails
+from etl.io.brokers.partition_ends import read_fingerprints
 from etl.kafka.request_values import FetchTarget, ListedOffset
 from etl.model.partitions import Broker, BrokerPartition, Leader
 
@@ -53,7 +53,7 @@ class ExpiredLeader:
 
 def read_of(start: ListedOffset) -> Any:
     leader: Any = ExpiredLeader(start)
-    return read_tails(leader, {LOG: (500, 15)}, {LOG: LEADER})
+    return read_fingerprints(leader, {LOG: (500, 15)}, {LOG: LEADER})
 
 
 def test_a_partition_that_ends_before_the_bytes_has_none_and_one_that_expired_them_is_left_out() -> (

@@ -59,8 +59,8 @@ from etl.model.plans import (
     PlanOrigin,
     RangeResult,
     RowsBefore,
+    StaleRows,
     TableExpectation,
-    Vanished,
 )
 from etl.model.snapshot import CommitMetadata, Interval, LoadedIntervals
 from tests.builders import changed, kafka_named, plain_plan
@@ -266,7 +266,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
         {"leader_epochs": {LOG: 3}},
         {"record_epochs": {LOG: ((3, 5),)}},
         {"incarnations": {LOG: 1}},
-        {"vanished": (Vanished(LOG, 1, 2),)},
+        {"vanished": (StaleRows(LOG, 1, 2),)},
         {"lost": (Loss(LOG, 1, 2, LossReason.EXPIRED, 1),)},
         {"pending_starts": {LOG: 5}},
         {"rows_before": RowsBefore("t")},

@@ -18,14 +18,14 @@ from etl.model.partitions import (
     BrokerPartition,
     Committed,
     EpochEnd,
+    Fingerprint,
     Leader,
     OffsetsStorage,
     OpenTransaction,
     PartitionOffsets,
     Retention,
-    Tail,
 )
-from etl.model.plans import CommitResult, HeldRows, Plan, TookOver
+from etl.model.plans import CommitResult, HeldRows, Plan, Predecessor
 from etl.model.snapshot import (
     Acknowledgement,
     CommitMetadata,
@@ -67,7 +67,7 @@ LEADERS = st.builds(
     st.none() | SMALL,
 )
 FOREIGN = st.builds(
-    ForeignCommit, SMALL, WORDS, WORDS, st.none() | st.builds(TookOver, WORDS, SMALL)
+    ForeignCommit, SMALL, WORDS, WORDS, st.none() | st.builds(Predecessor, WORDS, SMALL)
 )
 
 
@@ -155,8 +155,8 @@ SNAPSHOTS = st.builds(
     extents_of_owned=EXTENTS,
     missing_topics=st.frozensets(TOPICS, max_size=2),
     parallelism=st.none() | SMALL,
-    tails=by_log(
-        st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)
+    fingerprints=by_log(
+        st.lists(st.builds(Fingerprint, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)
     ),
 )
 

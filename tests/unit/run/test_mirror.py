@@ -14,7 +14,7 @@ from etl.errors import BrokerError, SettingsError
 from etl.io.brokers.group_offsets import MirrorWriter, commit_to_mirror_group
 from etl.kafka.request_values import CommittedOffset
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import CommitResult, TookOver
+from etl.model.plans import CommitResult, Predecessor
 from etl.model.snapshot import Ledger
 from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
@@ -144,7 +144,8 @@ def test_the_metadata_of_another_pipeline_is_reported_and_that_of_an_inherited_o
         and not theirs.committed
     )
     heir = replace(
-        RECORDED, newest=replace(PLAN, heir_of=(TookOver("offset-range-etl/c/other/clicks", 1),))
+        RECORDED,
+        newest=replace(PLAN, predecessors=(Predecessor("offset-range-etl/c/other/clicks", 1),)),
     )
     assert not mirrored(monkeypatch, heir, theirs).outcomes and theirs.committed
 

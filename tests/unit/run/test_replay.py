@@ -113,7 +113,7 @@ def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
     world = FakeWorld(outside, SETTINGS)
     plan = replay(world, SETTINGS, report, wanted(1, 5), "why")
     assert world.steps == STEPS
-    assert (plan.kind, plan.number, dict(plan.stood), plan.origin.reason) == (
+    assert (plan.kind, plan.number, dict(plan.replaced_rows), plan.origin.reason) == (
         PlanKind.REPLAY,
         3,
         {LOGS[0]: 4},
@@ -427,7 +427,7 @@ def test_rows_of_an_earlier_life_of_the_log_are_refused() -> None:
     ):
         replayed(outside, wanted(1, 5))
     plan = replayed(outside, wanted(3, 6))
-    assert dict(plan.incarnations) == {LOGS[0]: 1} and dict(plan.stood) == {LOGS[0]: 3}
+    assert dict(plan.incarnations) == {LOGS[0]: 1} and dict(plan.replaced_rows) == {LOGS[0]: 3}
     assert not [row for row, times in outside.keys().items() if times > 1]
 
 

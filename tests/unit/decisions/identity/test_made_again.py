@@ -21,8 +21,8 @@ from etl.errors import (
     PartitionTruncated,
     SettingsError,
 )
-from etl.model.partitions import BrokerPartition, Tail
-from etl.model.plans import Plan, Vanished
+from etl.model.partitions import BrokerPartition, Fingerprint
+from etl.model.plans import Plan, StaleRows
 from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import offset_of
@@ -406,7 +406,7 @@ def test_a_log_recreated_on_one_broker_while_another_keeps_the_topic_stops_every
     )
     position = outside.offsets[ONE][0]
     assert accept(outside, "clicks:1-0", at_offset=0).losses.stale_rows == (
-        Vanished(ONE, 0, position),
+        StaleRows(ONE, 0, position),
     )
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
@@ -434,8 +434,8 @@ class WithoutBytes(PhysicalLog):
     holds the same bytes there.
     """
 
-    def tail(self, until: int, size: int) -> Tail:
-        return Tail(until, size, "as ever")
+    def tail(self, until: int, size: int) -> Fingerprint:
+        return Fingerprint(until, size, "as ever")
 
 
 @pytest.mark.parametrize("at", [0, 44])
@@ -467,7 +467,7 @@ def test_a_log_without_an_entry_at_our_offset_is_accepted_as_another_without_evi
     with pytest.raises(SettingsError, match="not the same partition"):
         accept(outside, "clicks:1-0", is_same_log=True)
     assert accept(outside, "clicks:1-0", at_offset=at).losses.stale_rows == (
-        Vanished(ONE, at, position),
+        StaleRows(ONE, at, position),
     )
     run(outside)
     reject_broken(outside)
@@ -591,7 +591,9 @@ def test_a_log_that_a_cap_left_half_read_is_recognized_by_the_bytes_before_its_e
     outside = physical_outside_of(9)
     run(outside, capped)
     plan = outside.newest_plan()
-    assert plan and plan.positions[ONE] < plan.tails[ONE].until_offset == outside.logs[ONE].end
+    assert (
+        plan and plan.positions[ONE] < plan.fingerprints[ONE].until_offset == outside.logs[ONE].end
+    )
     make_again(outside, [ONE], entries=20)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside, capped)

@@ -121,7 +121,7 @@ def accepted_by_an_earlier_version() -> tuple[Outside, list[int]]:
     starts = starts_in(outside, ONE)
     plan = accept(outside, "clicks:1-0", at_offset=starts[2])
     wrong = with_id(
-        replace(plan, positions={**plan.positions, ONE: starts[1] + 3}, tails={}, id="")
+        replace(plan, positions={**plan.positions, ONE: starts[1] + 3}, fingerprints={}, id="")
     )
     world = FakeWorld(outside, PHYSICAL_SETTINGS)
     world.supersede(wrong, world.observe().ledger)

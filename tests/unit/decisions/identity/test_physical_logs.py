@@ -21,7 +21,7 @@ from etl.errors import (
 )
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, Vanished
+from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, StaleRows
 from etl.model.snapshot import OtherPipeline, Table
 from etl.report.describe import describe_uncounted
 from etl.report.run_progress import Outcome
@@ -167,7 +167,7 @@ def test_a_log_truncated_by_its_broker_needs_a_decision_and_continues_as_another
     )
     plan = accept(outside, "clicks:1-0", at_offset=log.end, settings=PHYSICAL_SETTINGS)
     assert (
-        plan.losses.stale_rows == (Vanished(ONE, log.end, position),)
+        plan.losses.stale_rows == (StaleRows(ONE, log.end, position),)
         and plan.positions[ONE] == log.end
     )
     log.grow(3)

@@ -18,7 +18,7 @@ from etl.decide.accept_partitions import describe_accepted_partitions
 from etl.decide.recreated_or_truncated import accept_command
 from etl.errors import NeedsDecision, OffsetMoved, Owned, PartitionTruncated, SettingsError
 from etl.model.partitions import BrokerPartition, Named, parse_named
-from etl.model.plans import PlanKind, Vanished
+from etl.model.plans import PlanKind, StaleRows
 from etl.report.run_progress import Outcome
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
@@ -97,7 +97,7 @@ def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_na
         PlanKind.RESET,
         10,
         {A: 1},
-        (Vanished(A, 10, 15),),
+        (StaleRows(A, 10, 15),),
     )
     report = run(outside)
     assert outcomes(report)[:2] == [Outcome.TOPIC_CHANGES_ACCEPTED, Outcome.TOPIC_CHANGES_ACCEPTED]
@@ -218,7 +218,7 @@ def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
     assert (plan.number, plan.positions[A], plan.losses.stale_rows) == (
         2,
         10,
-        (Vanished(A, 10, 15),),
+        (StaleRows(A, 10, 15),),
     )
 
 
@@ -226,15 +226,15 @@ def test_vanished_rows_have_their_incarnation_if_a_log_is_accepted_twice_before_
     outside = outside_of(15, 3, 4)
     run(outside)
     outside.logs[A].cut(10)
-    assert accept(outside, "clicks:0").losses.stale_rows == (Vanished(A, 10, 15),)
+    assert accept(outside, "clicks:0").losses.stale_rows == (StaleRows(A, 10, 15),)
     outside.logs[A].cut(6)
     plan = accept(outside, "clicks:0")
-    assert (plan.positions[A], plan.losses.stale_rows) == (6, (Vanished(A, 6, 15),))
+    assert (plan.positions[A], plan.losses.stale_rows) == (6, (StaleRows(A, 6, 15),))
     outside.logs[A].grow(9)
     run(outside)
     outside.logs[A].cut(9)
     again = accept(outside, "clicks:0")
-    assert again.losses.stale_rows == (Vanished(A, 9, 15, plan.incarnations[A]),), (
+    assert again.losses.stale_rows == (StaleRows(A, 9, 15, plan.incarnations[A]),), (
         "an acceptance that a run has executed is not repeated"
     )
     run(outside)
@@ -390,7 +390,7 @@ def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
         run(outside)
     plan = accept(outside, "clicks")
     assert (plan.positions, plan.incarnations) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
-    assert plan.losses.stale_rows == (Vanished(A, 0, 15), Vanished(B, 0, 3), Vanished(C, 0, 4))
+    assert plan.losses.stale_rows == (StaleRows(A, 0, 15), StaleRows(B, 0, 3), StaleRows(C, 0, 4))
     run(outside)
     reject_broken(outside)
     assert {key for key in outside.keys() if key[1] == 1} == {

@@ -37,8 +37,8 @@ def plain_plan(number: int = 1, **changes: Any) -> Plan:
         cluster=kafka_named("c"),
         shape="s",
         ranges=(),
-        positions={},
-        seen={log: NOTHING_COMMITTED for log in changes.get("positions", ())},
+        loaded_until={},
+        expected_commits={log: NOTHING_COMMITTED for log in changes.get("loaded_until", ())},
     )
     return changed(plan, **changes)
 

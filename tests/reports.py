@@ -71,7 +71,7 @@ def loaded(
     )
     ranges = tuple(OffsetRange(log, 0, 100, LEADER) for log in logs)
     losses = (Loss(logs[0], 0, 40, LossReason.EXPIRED),) if lost else ()
-    plan = with_id(plain_plan(ranges=ranges, positions=dict.fromkeys(logs, 100), lost=losses))
+    plan = with_id(plain_plan(ranges=ranges, loaded_until=dict.fromkeys(logs, 100), lost=losses))
     receipts = tuple(
         RangeResult(
             rows=97, fetched_bytes=9_000, control_records=3, missing_offsets=3, gaps=((97, 100),)

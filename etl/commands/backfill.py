@@ -352,7 +352,7 @@ class _Seen:
             newest, record = plans[-1]
             positions = starts_of(newest)
             if record:
-                positions = newest.positions
+                positions = newest.loaded_until
         return cls(plans, read_all_loaded_intervals(ledger), positions, drivers)
 
     def left_of(self, requested: Backfill) -> Intervals:

@@ -194,7 +194,7 @@ def _inherit(
         now_ms=now_ms(),
         reason=reason,
     )
-    reject_partitions_of_other_members(plan.positions, snapshot, settings)
+    reject_partitions_of_other_members(plan.loaded_until, snapshot, settings)
     plan = with_id(ownership_after_inheritance(plan, snapshot, settings))
 
     to_retire = other_ledger
@@ -202,7 +202,7 @@ def _inherit(
         to_retire = None
     known: Collection[BrokerPartition] = set()
     if state and not isinstance(state, FirstRun):
-        known = plan_of(state).positions.keys()
+        known = plan_of(state).loaded_until.keys()
     if not dry_run:
         topics = {log.topic for log in predecessor.positions}
         _take_in_pauses(services.ledger, other_ledger, topics)
@@ -222,7 +222,7 @@ def _inherit(
 
     given_up = {}
     if is_of_other_era:
-        for log, offset in plan.positions.items():
+        for log, offset in plan.loaded_until.items():
             if offset > predecessor.positions.get(log, 0):
                 given_up[log] = offset
     sentences = _describe(plan, predecessor, topics_left, given_up)
@@ -503,7 +503,7 @@ def _reject_unloaded_gap(
         return
     own: Mapping[BrokerPartition, int] = {}
     if not isinstance(state, FirstRun):
-        own = plan_of(state).positions
+        own = plan_of(state).loaded_until
     if all(own.get(log, offset) == offset for log, offset in predecessor.positions.items()):
         return
     path = services.settings.table.path

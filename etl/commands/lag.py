@@ -424,9 +424,9 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
         lost[log] = known.lost
         read_by_others[log] = known.read_by_others
         of_plans = [*known.in_table, *known.lost, *known.read_by_others]
-        if newest and log in newest.positions:
+        if newest and log in newest.loaded_until:
             first_loaded = [start for start, _ in of_plans]
-            begins[log] = min(first_loaded, default=newest.positions[log])
+            begins[log] = min(first_loaded, default=newest.loaded_until[log])
         settled[log] = [*of_plans, (0, begins.get(log, 0))]
 
     paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)

@@ -485,7 +485,7 @@ def _leave_to_group(
         uncommitted: Collection[BrokerPartition] = uncommitted_partitions(plan, snapshot.committed)
         described_part = "its uncommitted offsets are"
     else:
-        uncommitted = plan.positions.keys()
+        uncommitted = plan.loaded_until.keys()
         described_part = "its offsets are"
     replacement = with_id(plan_without_uncommitted(plan, uncommitted, reason, now_ms=now_ms()))
     if not dry_run:

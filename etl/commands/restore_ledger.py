@@ -204,7 +204,7 @@ def _find_restorable(
         sentences += _describe_lost_pauses(snapshot)
     sentences += describe_each_move(moves)
     sentences += describe_rewound(moves, snapshot, services.settings)
-    return Restorable(lost, tuple(sentences), frozenset(moves), dict(plan.positions))
+    return Restorable(lost, tuple(sentences), frozenset(moves), dict(plan.loaded_until))
 
 
 def _number_in_table(snapshot: Snapshot) -> int:
@@ -241,7 +241,7 @@ def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restora
 
     known: Collection[BrokerPartition] = set()
     if ledger.newest:
-        known = ledger.newest.positions.keys()
+        known = ledger.newest.loaded_until.keys()
     topics = set()
     for log in (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless):
         if settings.source.topic_filter.admits(log.topic):
@@ -305,7 +305,7 @@ def restore_from_commits(
     report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
     finish_repair(services, repair, report)
     snapshot = repaired(snapshot, repair)
-    standing = Standing(UpToDate(last, last.positions), last.positions)
+    standing = Standing(UpToDate(last, last.loaded_until), last.loaded_until)
     plan = plan_set(standing, (), snapshot, settings, reason=reason, now_ms=now_ms())
     plan = command_plan(plan, snapshot, settings)
     if stored:
@@ -339,7 +339,7 @@ def _from_rows(
     stored = None
     if has_all_plans and ledger.newest:
         stored = _stored_backfill(snapshot, settings)
-        state = UpToDate(ledger.newest, ledger.newest.positions)
+        state = UpToDate(ledger.newest, ledger.newest.loaded_until)
     plan = plan_inheritance(
         predecessor,
         state,
@@ -358,7 +358,7 @@ def _from_rows(
     plan = with_id(plan)
     known: Collection[BrokerPartition] = set()
     if isinstance(state, (Replay, Supersede, StoredBackfill, UpToDate)):
-        known = plan_of(state).positions.keys()
+        known = plan_of(state).loaded_until.keys()
     take_in(
         services.ledger,
         None,
@@ -582,7 +582,7 @@ def _describe_start(sources: PartitionSources, foreseen: ExpectedRun) -> str:
     step = foreseen.step
     if step.plan and step.action is Action.STORE:
         starts = [r.from_offset for r in step.plan.ranges if r.log == sources.log]
-        start = min(starts, default=step.plan.positions.get(sources.log))
+        start = min(starts, default=step.plan.loaded_until.get(sources.log))
         if start is not None:
             return f"begins the partition at offset {start}"
     return "decides where the partition starts, once it can be read"

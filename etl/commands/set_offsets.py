@@ -443,7 +443,7 @@ def _known(
     """
     known = {one.log for one in pauses if one.log}
     if newest:
-        known |= newest.positions.keys() | newest.pending_starts.keys()
+        known |= newest.loaded_until.keys() | newest.pending_starts.keys()
     paused_topics = {one.topic for one in pauses if one.log is None}
 
     def is_known(one: Named) -> bool:

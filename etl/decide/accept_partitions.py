@@ -523,7 +523,7 @@ def _topics_kept(newest: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
 
 
 def _keeps_incarnations(topic: str, old: Plan, plan: Plan) -> bool:
-    for log in plan.positions:
+    for log in plan.loaded_until:
         if log.topic != topic:
             continue
         if plan.incarnations.get(log, 0) != old.incarnations.get(log, 0):
@@ -607,7 +607,7 @@ def _inherited_by_replacement(newest: Plan) -> _Inherited:
         inherits=newest.inherits,
         stale_rows=newest.losses.stale_rows,
         record_epochs=newest.record_epochs,
-        seen=newest.seen,
+        seen=newest.expected_commits,
     )
 
 
@@ -672,8 +672,8 @@ def _reset(
         cluster=replace(newest.cluster, id=snapshot.cluster.id),
         shape=shape_of_rows(settings),
         ranges=(),
-        positions=positions,
-        seen=seen,
+        loaded_until=positions,
+        expected_commits=seen,
         table=table,
         topic_ids=topic_ids,
         creation_ids=creations_to_record(topic_ids, creations),
@@ -751,10 +751,10 @@ def _cuts(
     the plan's position is another one.
     """
     if isinstance(state, UpToDate):
-        return truncated_partitions(state.last, snapshot, state.last.positions)
+        return truncated_partitions(state.last, snapshot, state.last.loaded_until)
     found: dict[BrokerPartition, Cut] = {}
     # The later loops replace entries of the earlier ones.
-    for cut in truncated_partitions(state.plan, snapshot, state.plan.positions):
+    for cut in truncated_partitions(state.plan, snapshot, state.plan.loaded_until):
         log = cut.log
         found[log] = replace(cut, left_until=loaded_until[log], is_known=not log.is_physical)
     for cut in truncated_partitions(state.plan, snapshot, loaded_until):
@@ -780,7 +780,7 @@ def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> I
         return
     for log, offset in sorted(state.followed.items()):
         if log not in moved:
-            start = state.last.positions[log]
+            start = state.last.loaded_until[log]
             incarnation = state.last.incarnations.get(log, 0)
             yield Loss(log, start, offset, LossReason.MOVED, incarnation)
 
@@ -809,7 +809,7 @@ def _lost_of(
         for topic, now in recreated_topics(plan, snapshot).items():
             if not is_creation_id(now):
                 continue
-            for log in plan.positions:
+            for log in plan.loaded_until:
                 if log.topic == topic:
                     same.add(log)
     gone = partitions_missing_offsets(plan, snapshot, decided=decided, same=same)

@@ -275,7 +275,7 @@ def requested_partitions(
             )
     logs = [log for log in sorted(existing) if request.covers(log)]
     for log in logs:
-        if log not in last.positions:
+        if log not in last.loaded_until:
             message = (
                 "The pipeline has not begun this partition, "
                 "so it is unknown which offsets are left for a backfill"

@@ -121,11 +121,11 @@ def _unverified_of_run(
             found.append(_unverified(start.offset, log, offsets, start.loaded_until, is_kept=True))
         if committed.offset != start.offset:
             found.append(_unverified(committed.offset, log, offsets, start.loaded_until))
-    elif plan is None or log not in plan.positions:
+    elif plan is None or log not in plan.loaded_until:
         found.append(_unverified(committed.offset, log, offsets, ()))
-    elif committed.offset != plan.seen[log].offset:
+    elif committed.offset != plan.expected_commits[log].offset:
         # Equal: the plan has still to move the committed offset.
-        found.append(_unverified(committed.offset, log, offsets, (plan.positions[log],)))
+        found.append(_unverified(committed.offset, log, offsets, (plan.loaded_until[log],)))
     return [unverified for unverified in found if unverified is not None]
 
 
@@ -224,7 +224,7 @@ def _is_misaligned_reset(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -
     """True if a stored reset ends inside an entry, as an earlier version stored that offset."""
     if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.incarnations.get(log):
         return False
-    verified = _verification_of(log, plan.positions[log], snapshot)
+    verified = _verification_of(log, plan.loaded_until[log], snapshot)
     return verified is not None and verified.is_entry is False
 
 
@@ -269,7 +269,7 @@ def _is_set_by_others(plan: Plan, before: Plan | None, log: BrokerPartition, sta
 
     It moved the committed offset, or the partition was never read before.
     """
-    if plan.number == 1 or (before is not None and log not in before.positions):
+    if plan.number == 1 or (before is not None and log not in before.loaded_until):
         return True
     return bool(_moved_to(plan, log, start))
 
@@ -331,8 +331,8 @@ def _start_at_committed(
     return replace(
         plan,
         ranges=tuple(ranges),
-        positions={**plan.positions, log: offset},
-        seen={**plan.seen, log: committed},
+        loaded_until={**plan.loaded_until, log: offset},
+        expected_commits={**plan.expected_commits, log: committed},
         losses=replace(plan.losses, lost=tuple(losses)),
     )
 
@@ -380,7 +380,7 @@ def _misaligned_error(
     else:
         loaded_until = None
         if last:
-            loaded_until = last.positions.get(log)
+            loaded_until = last.loaded_until.get(log)
         action = _replacements(verified, offsets, loaded_until)
     return MisalignedOffset(message, action=action, **log.place, offset=verified.offset)
 
@@ -399,7 +399,7 @@ def _repair_of_stored_plan(
         if verified_now is None or verified_now.is_entry:
             return f"Run {command}: it is {committed} now, the start of a message"
     loaded_until = None
-    if log in plan.positions:
+    if log in plan.loaded_until:
         loaded_until = _loaded_before_move(plan, log, verified.offset)
     action = _replacements(verified, snapshot.extents[log], loaded_until)
     action += f". Then run {command}"

@@ -104,7 +104,7 @@ def predecessor_of(
     incarnations: dict[BrokerPartition, int] = {}
     own_logs: Collection[BrokerPartition] = ()
     if other.plan:
-        ends.update(other.plan.positions)
+        ends.update(other.plan.loaded_until)
         incarnations.update(other.plan.incarnations)
     else:
         for log, (incarnation, until) in rows_until.items():
@@ -114,7 +114,7 @@ def predecessor_of(
         if snapshot.ledger.newest:
             # If only rows are left, the ledger may also be too old in its partitions of topics
             # that the conf no longer names.
-            own_logs = snapshot.ledger.newest.positions
+            own_logs = snapshot.ledger.newest.loaded_until
 
     positions: dict[BrokerPartition, int] = {}
     has_named_topic = False
@@ -234,7 +234,7 @@ def state_of_own_ledger(snapshot: Snapshot) -> UpToDate | Replay | None:
     if ledger.newest is None or table is None or not is_of_another_era(ledger, table):
         return None
     if ledger.applied is not None:
-        return UpToDate(ledger.newest, ledger.newest.positions)
+        return UpToDate(ledger.newest, ledger.newest.loaded_until)
     number = ledger.newest.number
     if number <= (table.transaction_version or 0):
         raise NeedsDecision(
@@ -346,7 +346,7 @@ def plan_inheritance(
         if last.kind is not PlanKind.BACKFILL:
             losses = last.losses.lost
         stale_rows = last.losses.stale_rows
-        seen |= last.seen
+        seen |= last.expected_commits
     elif last:
         previous = last.id
 
@@ -393,8 +393,8 @@ def plan_inheritance(
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=(),
-        positions=positions,
-        seen=seen,
+        loaded_until=positions,
+        expected_commits=seen,
         table=table,
         topic_ids=topic_ids,
         creation_ids=creation_ids,
@@ -440,7 +440,7 @@ def _own_progress(
         if newest is None:
             return _OwnProgress(None, {}, number)
         if snapshot.ledger.applied is not None:
-            return _OwnProgress(newest, newest.positions, number)
+            return _OwnProgress(newest, newest.loaded_until, number)
         # Another plan may have been executed in its place.
         return _OwnProgress(newest, starts_of(newest), number)
     if isinstance(state, FirstRun):
@@ -453,7 +453,7 @@ def _own_progress(
     if snapshot.table:
         in_table = snapshot.table.transaction_version or 0
     number = max(state.last.number, in_table) + 1
-    return _OwnProgress(state.last, state.last.positions, number)
+    return _OwnProgress(state.last, state.last.loaded_until, number)
 
 
 def _ledger_behind_table() -> SettingsError:

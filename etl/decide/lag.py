@@ -61,12 +61,12 @@ def progress_of(state: PipelineState, snapshot: Snapshot) -> Progress:
         return progress_of(state.state, snapshot)
     if isinstance(state, UpToDate):
         unchanged_until = {}
-        for log, loaded_until in state.last.positions.items():
+        for log, loaded_until in state.last.loaded_until.items():
             unchanged_until[log] = min(loaded_until, state.positions.get(log, loaded_until))
         return _reached(state.last, state.positions, unchanged_until, snapshot)
     starts = starts_of(state.plan)
     if isinstance(state, Replay):
-        return _reached(state.plan, starts, state.plan.positions, snapshot)
+        return _reached(state.plan, starts, state.plan.loaded_until, snapshot)
     return _reached(state.plan, starts, starts, snapshot)
 
 

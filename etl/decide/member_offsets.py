@@ -162,7 +162,7 @@ def with_assignment(
         state = CommitState.DONE
     else:
         state = CommitState.IN_DOUBT
-    assignment = replace(share, logs=share.logs & plan.positions.keys())
+    assignment = replace(share, logs=share.logs & plan.loaded_until.keys())
     return replace(plan, commit=replace(plan.commit, state=state, member=assignment))
 
 
@@ -236,10 +236,10 @@ def state_after_plan(
     moves_later = is_rebuilt or not plan.commit.state.is_before_read
     moves_low_offsets = moves_behind and storage in (None, plan.commit.storage)
 
-    for log in sorted(plan.positions.keys() & set(owned)):
+    for log in sorted(plan.loaded_until.keys() & set(owned)):
         found = committed.get(log, NOTHING_COMMITTED)
-        loaded_until = plan.positions[log]
-        is_as_seen = found == plan.seen[log]
+        loaded_until = plan.loaded_until[log]
+        is_as_seen = found == plan.expected_commits[log]
         if found.offset == loaded_until:
             continue
         if is_as_seen and found == NOTHING_COMMITTED and log not in moved_by_plan:
@@ -261,9 +261,9 @@ def state_after_plan(
     passed_to = {log: found.offset for log, found in passed.items() if found.offset is not None}
     last = plan
     if too_low:
-        last = replace(plan, seen={**plan.seen, **too_low})
+        last = replace(plan, expected_commits={**plan.expected_commits, **too_low})
     to_commit = tuple(sorted((*uncommitted, *too_low)))
-    return UpToDate(last, {**plan.positions, **passed_to}, to_commit, passed=passed_to)
+    return UpToDate(last, {**plan.loaded_until, **passed_to}, to_commit, passed=passed_to)
 
 
 def _reject_passed(plan: Plan, passed: Mapping[BrokerPartition, Committed], ends: Ends) -> None:
@@ -283,7 +283,7 @@ def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[R
     found = []
     for log, until in sorted(passed.items()):
         incarnation = last.incarnations.get(log, 0)
-        found.append(ReadByOthers(log, last.positions[log], until, incarnation))
+        found.append(ReadByOthers(log, last.loaded_until[log], until, incarnation))
     return tuple(found)
 
 
@@ -300,17 +300,18 @@ def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, .
 def plan_before(plan: Plan) -> Plan:
     """Return the plan with its loaded-until offsets before it, also before what others read.
 
-    Where others read, `Plan.seen` is their offset, which stays above the loaded-until offset.
+    Where others read, `Plan.expected_commits` has their offset, which stays above the
+    loaded-until offset.
     """
     starts = starts_of(plan)
-    seen = dict(plan.seen)
+    seen = dict(plan.expected_commits)
     for hole in plan.losses.read_by_others:
         starts[hole.log] = min(starts[hole.log], hole.from_offset)
         seen[hole.log] = Committed(starts[hole.log])
     return replace(
         plan,
-        positions=starts,
-        seen=seen,
+        loaded_until=starts,
+        expected_commits=seen,
         ranges=(),
         commit=plan.commit.after_append,
         losses=replace(plan.losses, stale_rows=(), read_by_others=()),
@@ -363,15 +364,15 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
     restarted = reset_partitions(plan)
     left_to_others = {}
     for log, found in snapshot.committed.items():
-        if log not in plan.positions or log in restarted or found.offset is None:
+        if log not in plan.loaded_until or log in restarted or found.offset is None:
             continue
         end = ends.get(log)
         is_in_log = end is None or found.offset <= end
-        is_advanced = found.offset > plan.positions[log]
+        is_advanced = found.offset > plan.loaded_until[log]
         if is_in_log and is_advanced and not is_of_a_later_plan(plan, found):
             left_to_others[log] = plan.committed_after(log)
     if snapshot.share:
-        for log in plan.positions:
+        for log in plan.loaded_until:
             if log not in snapshot.share.logs:
                 left_to_others[log] = plan.committed_after(log)
     return replace(snapshot, committed={**snapshot.committed, **left_to_others})
@@ -405,7 +406,7 @@ def commit_outcome(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -
     if has_uncommitted or plan.commit.state is CommitState.REJECTED:
         return CommitOutcome.NOT_TAKEN
     offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
-    if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
+    if offsets and all(offset < plan.loaded_until[log] for log, offset in offsets.items()):
         return CommitOutcome.NOT_TAKEN
     return CommitOutcome.UNTOLD
 
@@ -463,7 +464,7 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
         action = (
             "Check whether other members of the group read the offsets in "
             f"`etl plans show CONF {number}`, such as {starts_of(plan)[log]} to "
-            f"{plan.positions[log]} of {log}. If they read them, run `etl plans supersede CONF "
+            f"{plan.loaded_until[log]} of {log}. If they read them, run `etl plans supersede CONF "
             f"{number} --reason ...`, which leaves the offsets to them. If they did not, add "
             "--assume-offsets-committed, and the next run loads the offsets"
         )
@@ -496,12 +497,12 @@ def plan_without_uncommitted(
     kind = PlanKind.START
     if ranges:
         kind = PlanKind.INGEST
-    positions = dict(plan.positions)
-    for log in plan.positions.keys() & set(logs):
-        positions[log] = previous.positions[log]
+    positions = dict(plan.loaded_until)
+    for log in plan.loaded_until.keys() & set(logs):
+        positions[log] = previous.loaded_until[log]
     losses = []
     for loss in plan.losses.lost:
-        if loss.log not in logs or loss.until_offset <= previous.positions[loss.log]:
+        if loss.log not in logs or loss.until_offset <= previous.loaded_until[loss.log]:
             losses.append(loss)
     still_read_by_others = [read for read in plan.losses.read_by_others if read.log not in logs]
     commit = replace(plan.commit, state=CommitState.DONE)
@@ -513,7 +514,7 @@ def plan_without_uncommitted(
         kind=kind,
         origin=replace(plan.origin, created_at_ms=now_ms, supersedes=plan.id, reason=reason),
         ranges=tuple(ranges),
-        positions=positions,
+        loaded_until=positions,
         losses=replace(plan.losses, lost=tuple(losses), read_by_others=tuple(still_read_by_others)),
         commit=commit,
         id="",
@@ -526,7 +527,7 @@ def uncommitted_partitions(
     """Return the partitions whose offset is still as the plan saw it."""
     uncommitted = set()
     for log in plan.offsets_to_commit:
-        if committed.get(log, NOTHING_COMMITTED) == plan.seen[log]:
+        if committed.get(log, NOTHING_COMMITTED) == plan.expected_commits[log]:
             uncommitted.add(log)
     return frozenset(uncommitted)
 
@@ -558,7 +559,7 @@ def duplicate_reads(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice
         unknown.update(plan.offsets_to_move)
 
     duplicates = []
-    for log, loaded_until in sorted(plan.positions.items()):
+    for log, loaded_until in sorted(plan.loaded_until.items()):
         found = snapshot.committed.get(log, NOTHING_COMMITTED)
         offset = found.offset or 0
         is_known = is_in_table and log not in unknown and offset >= loaded_until
@@ -580,7 +581,7 @@ def duplicate_reads_after_commit(
     duplicates = []
     for log in plan.offsets_to_move:
         if log not in moved:
-            duplicates.append(ReadTwice(log, starts[log], plan.positions[log]))
+            duplicates.append(ReadTwice(log, starts[log], plan.loaded_until[log]))
     return tuple(duplicates)
 
 
@@ -588,7 +589,7 @@ def _starts_for_others(plan: Plan) -> dict[BrokerPartition, int]:
     """Return where another member begins before the plan's offsets are committed."""
     starts = starts_of(plan)
     starts_for_others = {}
-    for log, seen in plan.seen.items():
+    for log, seen in plan.expected_commits.items():
         if seen.offset is None:
             starts_for_others[log] = starts[log]
         else:

@@ -349,8 +349,8 @@ def snapshot_after(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
 def _snapshot_after_plan(plan: Plan, snapshot: Snapshot) -> Snapshot:
     """Return the snapshot after the plan is in the table and its offsets are committed."""
     committed = dict(snapshot.committed)
-    for log in plan.positions:
-        committed[log] = plan.seen[log]
+    for log in plan.loaded_until:
+        committed[log] = plan.expected_commits[log]
     for log in (*plan.offsets_to_move, *plan.offsets_to_commit):
         committed[log] = plan.moved(log)
 

@@ -100,7 +100,7 @@ def start_of(
 
 def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
     """Return the loaded-until offset of each partition before this plan."""
-    starts = dict(plan.positions)
+    starts = dict(plan.loaded_until)
     for r in plan.advancing:
         starts[r.log] = min(starts[r.log], r.from_offset)
     return starts
@@ -118,7 +118,7 @@ def timestamps_to_look_up(
     """
     known: Collection[BrokerPartition] = ()
     if last:
-        known = {*last.positions, *last.pending_offsets}
+        known = {*last.loaded_until, *last.pending_offsets}
     topics = known_topics(last)
     times = {}
     for log in logs:
@@ -252,8 +252,8 @@ def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed
     None: the plan's offset is committed, or still to be committed. If one of two places went back,
     its offset is returned, though the larger one counts.
     """
-    position = plan.positions[log]
-    seen = plan.seen[log]
+    position = plan.loaded_until[log]
+    seen = plan.expected_commits[log]
     # Each place is compared with what the plan left in it: the larger offset may hide that the
     # other went back, and the next commit would undo that.
     moved = []
@@ -308,7 +308,9 @@ def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
     # missing one there was set back.
     is_in_kafka = plan.commit.storage is not OffsetsStorage.ZOOKEEPER
     return (
-        is_in_kafka and found.in_kafka.offset is None and plan.seen[log].in_kafka.offset is not None
+        is_in_kafka
+        and found.in_kafka.offset is None
+        and plan.expected_commits[log].in_kafka.offset is not None
     )
 
 
@@ -319,7 +321,7 @@ def dropped_from(
     if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return ()
     dropped = []
-    for log in plan.positions:
+    for log in plan.loaded_until:
         if is_dropped(plan, log, committed.get(log, NOTHING_COMMITTED)):
             dropped.append(log)
     return tuple(dropped)
@@ -334,7 +336,7 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
     if plan.commit.storage is storage:
         return plan
     seen = {}
-    for log, before in plan.seen.items():
+    for log, before in plan.expected_commits.items():
         in_zookeeper = NOTHING_COMMITTED
         if plan.commit.storage is not OffsetsStorage.KAFKA:
             in_zookeeper = before.in_zookeeper
@@ -347,7 +349,7 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
             seen[log] = in_kafka
         else:
             seen[log] = both(in_zookeeper, in_kafka)
-    return replace(plan, seen=seen, commit=replace(plan.commit, storage=storage))
+    return replace(plan, expected_commits=seen, commit=replace(plan.commit, storage=storage))
 
 
 def off_position(found: Committed, position: int) -> int | None:
@@ -361,9 +363,9 @@ def off_position(found: Committed, position: int) -> int | None:
 
 def in_zookeeper_alone(plan: Plan) -> Plan:
     """Return a plan that commits in both places, reduced to its commits in ZooKeeper."""
-    seen = {log: found.in_zookeeper for log, found in plan.seen.items()}
+    seen = {log: found.in_zookeeper for log, found in plan.expected_commits.items()}
     commit = replace(plan.commit, storage=OffsetsStorage.ZOOKEEPER)
-    return replace(plan, seen=seen, commit=commit)
+    return replace(plan, expected_commits=seen, commit=commit)
 
 
 def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
@@ -413,7 +415,7 @@ def reject_beyond(
         end = ends[log]
         if end is not None and found.offset <= end:
             continue
-        ours = plan.positions[log]
+        ours = plan.loaded_until[log]
         message = f"Another client moved a committed offset: it is {found.offset}, ours is {ours}"
         set_back = f"set it back to {ours}: {RESTORE}"
         if end is None:
@@ -446,7 +448,7 @@ def of_another_log(
     To follow it would skip the first records of the present incarnation. `stories`: the plans that
     ledger and table have, if the ledger is older than a reset.
     """
-    ours = plan.positions[log]
+    ours = plan.loaded_until[log]
     if stories:
         message = (
             f"The ledger is older than the table: {stories}, and in between the log was truncated "
@@ -481,7 +483,7 @@ def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
 def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> OffsetMoved:
     """Return the error for an offset committed by a plan that neither ledger nor table knows."""
     number = plan_that_moved(found)
-    ours = plan.positions[log]
+    ours = plan.loaded_until[log]
     message = (
         f"The offsets of plan {number} of this pipeline were committed, but neither ZooKeeper nor "
         f"the table has the plan: it moved the committed offset from {ours} to {found.offset}, "
@@ -505,7 +507,7 @@ def moved_offset(
     The message names `log` first. `storage`: the storage of members' offsets now.
     """
     found = moved[log].offset
-    ours = plan.positions[log]
+    ours = plan.loaded_until[log]
     more = ""
     if len(moved) > 1:
         more = f" (and {len(moved) - 1} more)"
@@ -592,22 +594,22 @@ def expected_after_restore(
     `known` is the newest plan that the ledger had.
     """
     seen = {}
-    for log, position in plan.positions.items():
+    for log, position in plan.loaded_until.items():
         found = committed.get(log, NOTHING_COMMITTED)
         offset = found.offset
-        seen[log] = plan.seen[log]
+        seen[log] = plan.expected_commits[log]
         if offset == position:
             continue
         if offset is None or offset < position or offset in _own_offsets(log, plan, known):
             seen[log] = found
-    return replace(plan, seen=seen)
+    return replace(plan, expected_commits=seen)
 
 
 def _own_offsets(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
     """Return the offsets that this pipeline's plans saw or committed."""
     own = _seen_by(plan, log)
-    if known and log in known.positions:
-        own = (*own, *_seen_by(known, log), known.positions[log])
+    if known and log in known.loaded_until:
+        own = (*own, *_seen_by(known, log), known.loaded_until[log])
     return own
 
 
@@ -618,7 +620,7 @@ def _seen_by(plan: Plan, log: BrokerPartition) -> tuple[int | None, ...]:
     """
     if plan.commit.state.is_before_read:
         return ()
-    return (plan.seen[log].offset,)
+    return (plan.expected_commits[log].offset,)
 
 
 def up_to_date(
@@ -639,10 +641,10 @@ def up_to_date(
     existing = [log for log in dropped_from(plan, committed) if log in ends]
     dropped = tuple(existing)
     if not moved:
-        return UpToDate(plan, plan.positions, uncommitted, dropped=dropped)
+        return UpToDate(plan, plan.loaded_until, uncommitted, dropped=dropped)
     back = []
     for log, found in moved.items():
-        if found.offset is None or found.offset < plan.positions[log]:
+        if found.offset is None or found.offset < plan.loaded_until[log]:
             back.append(log)
     reset_by_plan = reset_partitions(plan)
     reset = [log for log in moved if log in outlived or log in reset_by_plan]
@@ -673,7 +675,7 @@ def up_to_date(
             # log. It stays, and the next plan's `seen` is what this pipeline committed there:
             # otherwise that plan would set it back.
             not_followed[log] = found.offset
-    positions = {**plan.positions, **followed}
+    positions = {**plan.loaded_until, **followed}
     return UpToDate(plan, positions, uncommitted, followed, not_followed, dropped)
 
 
@@ -686,7 +688,7 @@ def apart_from(
     """
     uncommitted: list[BrokerPartition] = []
     moved: dict[BrokerPartition, Committed] = {}
-    for log, position in plan.positions.items():
+    for log, position in plan.loaded_until.items():
         found = committed.get(log, NOTHING_COMMITTED)
         if found.is_at(position):
             continue
@@ -707,7 +709,7 @@ def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> 
     A member's plan commits its assignment at its own offsets, no further.
     """
     is_of_member = plan.commit.state is not CommitState.AFTER_APPEND
-    return is_of_member and found.offset is not None and found.offset > plan.positions[log]
+    return is_of_member and found.offset is not None and found.offset > plan.loaded_until[log]
 
 
 def reset_partitions(plan: Plan) -> frozenset[BrokerPartition]:

@@ -352,7 +352,7 @@ def command_plan(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     if found.commit.member is None or found.commit.state is not CommitState.DONE:
         return found
     now = snapshot.committed_of(found.commit.member.logs)
-    return replace(found, seen={**found.seen, **now})
+    return replace(found, expected_commits={**found.expected_commits, **now})
 
 
 def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
@@ -364,9 +364,11 @@ def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settin
     left = as_left_to_others(snapshot, plan, settings)
     of_others = {}
     for log, found in left.committed.items():
-        if log in plan.seen and found != snapshot.committed.get(log):
+        if log in plan.expected_commits and found != snapshot.committed.get(log):
             of_others[log] = found
-    return command_plan(replace(plan, seen={**plan.seen, **of_others}), left, settings)
+    return command_plan(
+        replace(plan, expected_commits={**plan.expected_commits, **of_others}), left, settings
+    )
 
 
 def reject_unfinished_predecessor(
@@ -496,11 +498,11 @@ def reject_rewinding_other_members(
     if plan is None or is_member(settings):
         return
     for log, found in sorted(committed.items()):
-        if log in plan.positions and is_read_on_by_others(plan, log, found):
+        if log in plan.loaded_until and is_read_on_by_others(plan, log, found):
             message = (
                 f"The offsets of plan {plan.number} were committed by a member of the group, and "
                 f"other members have read on since: the committed offset of {render_log(log)} is "
-                f"{found.offset}, the loaded-until offset is {plan.positions[log]}"
+                f"{found.offset}, the loaded-until offset is {plan.loaded_until[log]}"
             )
             action = (
                 "Set group.mode: join: the command then leaves to other members what they read, "

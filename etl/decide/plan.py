@@ -236,7 +236,7 @@ def plan_next(
     )
     if isinstance(state, UpToDate):
         plan = _following_last(plan, state)
-    new_partitions = plan.positions.keys() - known.keys()
+    new_partitions = plan.loaded_until.keys() - known.keys()
     new_pending = plan.pending_starts.keys() - set(known_pending)
     # A plan without ranges keeps the start of new partitions: otherwise `latest` would start anew
     # at each run.
@@ -250,7 +250,7 @@ def _following_last(plan: Plan, state: UpToDate) -> Plan:
     moved = []
     for log, offset in sorted(state.followed.items()):
         incarnation = state.last.incarnations.get(log, 0)
-        loaded_until = state.last.positions[log]
+        loaded_until = state.last.loaded_until[log]
         moved.append(Loss(log, loaded_until, offset, LossReason.MOVED, incarnation))
     return replace(
         plan,
@@ -283,7 +283,7 @@ def plan_from(
     """
     if last:
         reached = {}
-        for log, position in last.positions.items():
+        for log, position in last.loaded_until.items():
             reached[log] = min(position, known.get(log, position))
         reject_recreated_or_truncated(last, snapshot, reached)
     _reject_leaderless(snapshot, settings)
@@ -333,8 +333,8 @@ def plan_from(
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=ranges,
-        positions=positions,
-        seen=snapshot.committed_of(positions),
+        loaded_until=positions,
+        expected_commits=snapshot.committed_of(positions),
         table=table,
         predecessors=predecessors,
         topic_ids=topic_ids,
@@ -451,7 +451,7 @@ def _leader_epochs(
     epochs = {}
     if last:
         for log, epoch in last.leader_epochs.items():
-            if log not in readings and known[log] <= last.positions[log]:
+            if log not in readings and known[log] <= last.loaded_until[log]:
                 epochs[log] = epoch
     for log, epoch in snapshot.leader_epochs.items():
         if log in readings:
@@ -478,7 +478,7 @@ def _record_epochs(
         reached = known
     else:
         epochs = record_epochs(last, snapshot.ledger.applied)
-        reached = last.positions
+        reached = last.loaded_until
     kept = {}
     for log, epoch in epochs.items():
         if log in readings:
@@ -538,7 +538,7 @@ def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> Etl
     readable = f"The log can be read from {extent.log_start_offset} to {extent.end_offset}"
     loaded_until = None
     if newest:
-        loaded_until = newest.positions.get(log)
+        loaded_until = newest.loaded_until.get(log)
     if loaded_until is not None and wanted <= loaded_until:
         message = "The readable end of the log is below the loaded-until offset"
         action = f"Check the partition's leader and open transactions. {readable}"
@@ -613,7 +613,7 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     costs = snapshot.bytes_per_offset
     unread = 0.0
     for log, extent in snapshot.extents.items():
-        loaded_until = plan.positions.get(log, extent.log_start_offset)
+        loaded_until = plan.loaded_until.get(log, extent.log_start_offset)
         unread += max(0, extent.end_offset - loaded_until) * cost_of(log, costs)
     return bytes_of(plan.ranges, costs) + unread < SHORT_RUN_BELOW_BYTES
 

@@ -121,7 +121,7 @@ def replacement_plan(
     return replace(
         plan,
         ranges=tuple(ranges_left),
-        seen={**plan.seen, **old.seen},
+        expected_commits={**plan.expected_commits, **old.expected_commits},
         origin=replace(
             plan.origin, previous=old.origin.previous, supersedes=old.id, reason=state.reason
         ),
@@ -156,7 +156,9 @@ def partitions_missing_offsets(
     for log in waiting_logs(plan, snapshot):
         if is_what_was_read(log, plan, snapshot) is False:
             others.add(log)
-    cuts = {cut.log: cut.left_until for cut in truncated_partitions(plan, snapshot, plan.positions)}
+    cuts = {
+        cut.log: cut.left_until for cut in truncated_partitions(plan, snapshot, plan.loaded_until)
+    }
     found: dict[BrokerPartition, MissingFrom] = {}
     for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
         log = r.log
@@ -445,7 +447,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
     key_ends = dict(stored.request.unfinished)
     if stored.request.run_key is not None:
         for r in stored.ranges:
-            key_ends.setdefault(r.log, stored.positions[r.log])
+            key_ends.setdefault(r.log, stored.loaded_until[r.log])
     again = losses_to_read_again(stored)
     losses = [loss for loss in stored.losses.lost if loss not in again]
     if stored.kind is PlanKind.BACKFILL:
@@ -455,7 +457,7 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         kind=PlanKind.SET,
         origin=replace(stored.origin, created_at_ms=now_ms, supersedes=stored.id, reason=reason),
         ranges=(),
-        positions=starts_of(stored),
+        loaded_until=starts_of(stored),
         id="",
         losses=replace(stored.losses, lost=tuple(losses)),
         request=replace(stored.request, unfinished=key_ends),
@@ -481,14 +483,14 @@ def next_closing_plan(
         inherits=None,
         losses=replace(last.losses, lost=(), stale_rows=()),
     )
-    seen = {log: last.committed_after(log) for log in last.positions}
+    seen = {log: last.committed_after(log) for log in last.loaded_until}
     closing = closing_plan_of(empty, reason, now_ms=now_ms)
     return replace(
         closing,
         number=number + 1,
         origin=replace(closing.origin, previous=last.id, supersedes=None),
         record_epochs={},
-        seen=seen,
+        expected_commits=seen,
         table=TableExpectation(id=table_id, version=table_version, transaction_version=number),
     )
 

@@ -364,7 +364,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     """
     state = _compare(ledger, table, place)
     if isinstance(state, (Replay, Supersede)) and state.plan.kind is PlanKind.BACKFILL:
-        return StoredBackfill(state.plan, UpToDate(state.plan, state.plan.positions))
+        return StoredBackfill(state.plan, UpToDate(state.plan, state.plan.loaded_until))
     return state
 
 
@@ -391,7 +391,7 @@ def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
         return Supersede(plan, reason)
     _reject_another_table(ledger, plan, table, in_table)
     if in_table == number:
-        return UpToDate(plan, plan.positions)
+        return UpToDate(plan, plan.loaded_until)
     # Not number - 1: the two differ after an operator accepted a table without these commits.
     if in_table == plan.table.transaction_version:
         return Replay(plan)
@@ -508,12 +508,12 @@ LOAD_GIVEN_UP = (
 
 def _first_position(plan: Plan) -> str:
     """Return the loaded-until offset of the first partition, for a message."""
-    if not plan.positions:
+    if not plan.loaded_until:
         return ""
-    log = min(plan.positions)
-    text = f", in {log} from offset {plan.positions[log]}"
-    if len(plan.positions) > 1:
-        text += f" (and {len(plan.positions) - 1:,} more)"
+    log = min(plan.loaded_until)
+    text = f", in {log} from offset {plan.loaded_until[log]}"
+    if len(plan.loaded_until) > 1:
+        text += f" (and {len(plan.loaded_until) - 1:,} more)"
     return text
 
 
@@ -546,7 +546,7 @@ def _restore_from(newest: Plan | None, in_table: int, table: Table) -> RebuildFr
         message = f"Commit {version} of the table carries a plan that was not made for it"
         action = _accept_table(table, plan)
         raise LedgersDisagree(message, table_version=version, action=action)
-    return RebuildFromTable(plan, UpToDate(plan, plan.positions))
+    return RebuildFromTable(plan, UpToDate(plan, plan.loaded_until))
 
 
 def _without_document(newest: Plan | None) -> str:
@@ -568,7 +568,7 @@ def _state_once_accepted(
     """
     acknowledgement = ledger.acknowledged
     if in_table == plan.number or is_recorded(ledger, plan):
-        return UpToDate(plan, plan.positions)
+        return UpToDate(plan, plan.loaded_until)
     if in_table == plan.table.transaction_version and plan.table.id == _id(table):
         return Replay(plan)
     if table is None or (acknowledgement and acknowledgement.lacks_plan):

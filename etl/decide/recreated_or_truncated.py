@@ -151,7 +151,7 @@ def recreated_topics(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
 
     Topics of Jafka are not among them.
     """
-    physical = {log.topic for log in (*plan.positions, *plan.pending_starts) if log.is_physical}
+    physical = {log.topic for log in (*plan.loaded_until, *plan.pending_starts) if log.is_physical}
     recreated = {}
     for topic in sorted(plan.topic_ids.keys() - physical):
         ids = compared_ids(topic, plan, snapshot)
@@ -256,7 +256,7 @@ def undecided_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
     Partitions of unavailable brokers are among them.
     """
     undecided = []
-    for log, position in plan.positions.items():
+    for log, position in plan.loaded_until.items():
         known_id = id_of(log, plan)
         if log.is_physical and position and snapshot.topic_ids.get(log.topic, known_id) != known_id:
             undecided.append(log)
@@ -278,7 +278,7 @@ def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bo
     False if it ends below the plan's loaded-until offset, or its broker lost it.
     """
     extent = snapshot.extents.get(log)
-    if extent is None or extent.end_offset < plan.positions[log]:
+    if extent is None or extent.end_offset < plan.loaded_until[log]:
         return False
     return holds_what_was_read(log, plan, snapshot)
 
@@ -296,7 +296,7 @@ def topic_ids_to_record(
     # plans, whatever is accepted of its topic, and stops the runs once the broker is back.
     ids = {}
     for log in set(positions).difference(decided):
-        if log.is_physical and plan.positions.get(log):
+        if log.is_physical and plan.loaded_until.get(log):
             known_id = id_of(log, plan)
             if known_id is not None and known_id != topic_ids.get(log.topic):
                 ids[log] = known_id
@@ -510,7 +510,7 @@ def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartit
         lineages = {log: plan.record_epochs.get(log, ()) for log in read}
         for r, result in sorted(results, key=lambda pair: pair[0].until_offset):
             lineages[r.log] = joined(lineages[r.log], result.epochs)
-            if result.last_epoch is not None and r.until_offset == plan.positions[r.log]:
+            if result.last_epoch is not None and r.until_offset == plan.loaded_until[r.log]:
                 epochs[r.log] = lineages[r.log]
     return {log: lineage for log, lineage in epochs.items() if lineage}
 
@@ -546,7 +546,7 @@ def reject_recreated_or_truncated(
         return
     reject_recreated_topics(plan, snapshot)
     if positions is None:
-        positions = plan.positions
+        positions = plan.loaded_until
     cuts = truncated_partitions(plan, snapshot, positions)
     if cuts:
         raise cuts[0].error(len(cuts) - 1)
@@ -590,7 +590,7 @@ def truncated_partitions(
             continue
         if log in exact_epochs:
             lineage = exact_epochs[log]
-            known = _Known(lineage[-1][0], lineage, plan.positions[log], ends_there=True)
+            known = _Known(lineage[-1][0], lineage, plan.loaded_until[log], ends_there=True)
         else:
             epoch = plan.leader_epochs.get(log)
             lineage = plan.record_epochs.get(log, ())

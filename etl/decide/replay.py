@@ -108,14 +108,14 @@ def requested_partitions(
     Raises SettingsError for a name that matches none of them, BrokerUnreachable, Owned.
     """
     for name in wanted.named:
-        if not name.covers_any(last.positions):
+        if not name.covers_any(last.loaded_until):
             known_topics = ", ".join(sorted(last.topics)) or "none"
             raise SettingsError(
                 f"This pipeline has loaded nothing of {name}",
                 key="--partition",
                 action=f"Check its topics and partitions: {known_topics}",
             )
-    logs = [log for log in sorted(last.positions) if wanted.covers(log)]
+    logs = [log for log in sorted(last.loaded_until) if wanted.covers(log)]
     owned = select_keys(snapshot.owners, set(logs))
     if owned:
         raise owned_error(owned)
@@ -172,7 +172,7 @@ def requested_intervals(
         start = _offset_of(wanted.from_, log, found)
         end = _offset_of(wanted.until, log, found)
         if isinstance(wanted.until, Timestamp):
-            end = min(end, last.positions[log])
+            end = min(end, last.loaded_until[log])
         log_start = snapshot.extents[log].log_start_offset
         if wanted.only_retained:
             start = max(start, log_start)
@@ -246,7 +246,7 @@ def _reject_unloaded(
     log: BrokerPartition, start: int, end: int, last: Plan, loaded: LoadedIntervals
 ) -> None:
     """Reject offsets that were not loaded in the current incarnation. Raises SettingsError."""
-    loaded_until = last.positions[log]
+    loaded_until = last.loaded_until[log]
     if end > loaded_until:
         raise SettingsError(
             f"This partition is loaded up to offset {loaded_until}, and the interval ends at {end}",
@@ -353,13 +353,13 @@ def plan_that_moves_nothing(
     """
     last = state.last
     checked_until = {}
-    for log, loaded_until in last.positions.items():
+    for log, loaded_until in last.loaded_until.items():
         checked_until[log] = min(loaded_until, state.positions.get(log, loaded_until))
     reject_recreated_or_truncated(last, snapshot, checked_until)
     # The next run decides about moved offsets, as it would have without this plan.
     moved = {*state.followed, *state.not_followed, *state.passed}
     seen = {}
-    for log in last.positions:
+    for log in last.loaded_until:
         if log in moved:
             seen[log] = last.committed_after(log)
         else:
@@ -372,7 +372,7 @@ def plan_that_moves_nothing(
         ),
         shape=shape_of_rows(settings),
         ranges=(),
-        seen=seen,
+        expected_commits=seen,
         table=table_to_record(snapshot.table),
         request=PlannedRequest(),
         id="",

@@ -195,7 +195,7 @@ def differing_offsets(
     The values are the committed offset now (None: no offset is committed) and after restoring.
     """
     differing: dict[BrokerPartition, tuple[int | None, int]] = {}
-    for log, loaded_until in sorted(plan.positions.items()):
+    for log, loaded_until in sorted(plan.loaded_until.items()):
         committed = snapshot.committed.get(log, NOTHING_COMMITTED)
         offset = off_position(committed, loaded_until)
         if offset != loaded_until:
@@ -211,11 +211,11 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
     plan in the table observed.
     """
     observed = {}
-    for log in plan.positions:
+    for log in plan.loaded_until:
         observed[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
     commit = replace(plan.commit, storage=snapshot.offsets_in)
     return Repair(
-        replace(plan, seen=observed, commit=commit),
+        replace(plan, expected_commits=observed, commit=commit),
         tuple(differing_offsets(plan, snapshot)),
         adopts=plan,
         knew=snapshot.ledger.newest,
@@ -389,9 +389,9 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
     in_ledger: Mapping[BrokerPartition, int] = {}
     in_table: Mapping[BrokerPartition, int] = {}
     if newest:
-        in_ledger = newest.positions
+        in_ledger = newest.loaded_until
     if table_plan:
-        in_table = table_plan.positions
+        in_table = table_plan.loaded_until
     in_group = {}
     for log, committed in snapshot.committed.items():
         if committed.offset is not None:
@@ -551,7 +551,7 @@ def _is_read_by_members(sources: PartitionSources, expected_run: ExpectedRun) ->
     if state.plan.commit.state is not CommitState.DONE or expected_run.refusal is not None:
         return False
     committed = sources.committed or 0
-    return committed > state.plan.positions.get(sources.log, 0)
+    return committed > state.plan.loaded_until.get(sources.log, 0)
 
 
 def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:

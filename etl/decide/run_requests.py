@@ -147,7 +147,7 @@ def left_under_key(
         return {}
     left = {}
     for log, end in _key_ends_now(found, resolved, snapshot).items():
-        if end is None or log not in last.positions or last.positions[log] < end:
+        if end is None or log not in last.loaded_until or last.loaded_until[log] < end:
             left[log] = end
     return left
 
@@ -278,7 +278,7 @@ def _waited_for(
     )
     begun: Mapping[BrokerPartition, int] = {}
     if last:
-        begun = last.positions
+        begun = last.loaded_until
     for log, offsets in snapshot.extents_left_alone.items():
         if log in begun:
             waits[log] = _bound_of(log, resolved.request.bounds.until, offsets, resolved)
@@ -296,8 +296,8 @@ def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
     beyond = {}
     stops = plan_request(resolved, last, snapshot).stops or {}
     for log, stop in stops.items():
-        if last.positions.get(log, 0) > stop:
-            beyond[log] = last.positions[log] - stop
+        if last.loaded_until.get(log, 0) > stop:
+            beyond[log] = last.loaded_until[log] - stop
     return beyond
 
 
@@ -313,7 +313,7 @@ def up_to_bound(
     asking = plan_request(snapshot.asked, None, snapshot)
     requested = {}
     for log, lag in lags.items():
-        loaded_until = plan.positions[log]
+        loaded_until = plan.loaded_until[log]
         end = asking.until(log, loaded_until, loaded_until + lag)
         if end > loaded_until:
             requested[log] = end - loaded_until
@@ -328,7 +328,7 @@ def request_of_replacement(old: Plan) -> PlanRequest:
     """
     if not (old.request.run_key or old.request.bounds.until):
         return NO_REQUEST
-    stops = dict(old.positions)
+    stops = dict(old.loaded_until)
     waits: dict[BrokerPartition, int | None] = {}
     for log, end in old.request.unfinished.items():
         if end is None:

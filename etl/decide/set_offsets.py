@@ -147,7 +147,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     if isinstance(state, StoredBackfill):
         state = state.state
     if isinstance(state, UpToDate):
-        return Standing(state, {**state.last.positions, **state.passed})
+        return Standing(state, {**state.last.loaded_until, **state.passed})
     stored = state.plan
     reject_replacing(stored)
     run_first = "Run `etl run CONF`, which executes it; then run this command again"
@@ -166,7 +166,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         )
         raise NeedsDecision(message, action=run_first)
     is_other_incarnation = stored.incarnations != base.incarnations
-    begun = stored.positions.keys() - base.positions.keys()
+    begun = stored.loaded_until.keys() - base.loaded_until.keys()
     if stored.inherits or is_other_incarnation or begun:
         message = (
             f"Plan {stored.number} is stored and sets positions in place of a plan that moved or "
@@ -175,7 +175,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         raise NeedsDecision(message, action=run_first)
     # One plan sets the positions: it begins where the stored one began. Otherwise the offsets that
     # the stored one skips would be recorded twice, or not at all.
-    before = dict(base.positions)
+    before = dict(base.loaded_until)
     for gap in stored.losses.read_by_others:
         before[gap.log] = gap.until_offset
     return Standing(Replay(stored), before)
@@ -214,7 +214,7 @@ def moves_to(
     of an open transaction, and a run's errors for truncated or recreated partitions.
     """
     read_until = {}
-    for log, position in stands.old.positions.items():
+    for log, position in stands.old.loaded_until.items():
         read_until[log] = min(position, stands.before.get(log, position))
     reject_recreated_or_truncated(stands.old, snapshot, read_until)
     moved_by_others: set[BrokerPartition] = set()
@@ -225,7 +225,7 @@ def moves_to(
         now = position_now(log, stands, snapshot)
         _reject_outside(log, to, snapshot)
         reject_misaligned_offset(log, to, snapshot, key="--to")
-        is_stored = isinstance(stands.state, Replay) and stands.old.positions.get(log) != now
+        is_stored = isinstance(stands.state, Replay) and stands.old.loaded_until.get(log) != now
         if to != now or is_stored or log in moved_by_others:
             moves.append(Move(log, now, to))
     return tuple(moves)
@@ -370,14 +370,14 @@ def plan_set(
     # The epoch of the last read record does not identify a partition at another position.
     moved = set(set_now)
     for log, position in positions.items():
-        if old.positions.get(log) != position:
+        if old.loaded_until.get(log) != position:
             moved.add(log)
 
     if isinstance(stands.state, UpToDate):
         plan = replace(
             old,
             number=old.number + 1,
-            seen=seen,
+            expected_commits=seen,
             origin=replace(old.origin, previous=old.id, supersedes=None),
             record_epochs=drop_keys(record_epochs(old, snapshot.ledger.applied), moved),
             losses=replace(old.losses, stale_rows=()),
@@ -386,7 +386,7 @@ def plan_set(
     else:
         plan = replace(
             old,
-            seen={**seen, **old.seen},
+            expected_commits={**seen, **old.expected_commits},
             origin=replace(old.origin, supersedes=old.id),
             record_epochs=drop_keys(old.record_epochs, set_now),
         )
@@ -404,7 +404,7 @@ def plan_set(
         origin=replace(plan.origin, created_at_ms=now_ms, reason=reason),
         shape=shape_of_rows(settings),
         ranges=(),
-        positions=positions,
+        loaded_until=positions,
         table=table,
         id="",
         request=_request_of(stands),
@@ -431,7 +431,7 @@ def _request_of(stands: Standing) -> PlannedRequest:
     old = stands.old
     if isinstance(stands.state, UpToDate) or old.request.run_key is None:
         return PlannedRequest()
-    ends = {r.log: old.positions[r.log] for r in old.ranges}
+    ends = {r.log: old.loaded_until[r.log] for r in old.ranges}
     return replace(old.request, unfinished={**ends, **old.request.unfinished})
 
 
@@ -441,7 +441,7 @@ def _kept_positions(old: Plan) -> Mapping[BrokerPartition, int]:
     The next plan reads the ranges of the replaced one.
     """
     if old.kind is PlanKind.SET:
-        return old.positions
+        return old.loaded_until
     return starts_of(old)
 
 
@@ -458,7 +458,7 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> li
         for log, offset in sorted(stands.state.followed.items()):
             if log not in set_now:
                 incarnation = old.incarnations.get(log, 0)
-                loss = Loss(log, old.positions[log], offset, LossReason.MOVED, incarnation)
+                loss = Loss(log, old.loaded_until[log], offset, LossReason.MOVED, incarnation)
                 losses.append(loss)
     else:
         again = losses_to_read_again(old)

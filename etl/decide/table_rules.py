@@ -796,7 +796,7 @@ def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartitio
 
     begun: Mapping[BrokerPartition, int] = {}
     if last:
-        begun = last.positions
+        begun = last.loaded_until
     found = {}
     for held in before.held:
         if held.log in begun or held.log not in snapshot.extents or held.is_accepted:
@@ -872,7 +872,7 @@ def topics_accepted(snapshot: Snapshot) -> tuple[str, ...]:
         kept = ()
     topics = {held.log.topic for held in table.held or ()}
     for held in kept:
-        if last is None or held.log not in last.positions:
+        if last is None or held.log not in last.loaded_until:
             topics.add(held.log.topic)
     return tuple(sorted(topics))
 

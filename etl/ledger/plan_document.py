@@ -102,7 +102,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
 
     Rare fields are left out if unset.
     """
-    logs = in_order(plan.positions)
+    logs = in_order(plan.loaded_until)
     index = _indexes(logs)
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
     leaders = []
@@ -181,10 +181,10 @@ def _offset_columns(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, An
     """Return the offsets of each partition."""
     rows = []
     for log in logs:
-        seen = plan.seen[log]
+        seen = plan.expected_commits[log]
         distance = _distance(plan, log, seen.offset)
         distance_of_start = _distance(plan, log, plan.log_starts.get(log))
-        rows.append((plan.positions[log], distance, seen.version, distance_of_start))
+        rows.append((plan.loaded_until[log], distance, seen.version, distance_of_start))
     return _render_columns(_PARTITION_COLUMNS, rows)
 
 
@@ -192,7 +192,7 @@ def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | Non
     """Return how far the offset is below the loaded-until offset; None: unknown offset."""
     if offset is None:
         return None
-    return plan.positions[log] - offset
+    return plan.loaded_until[log] - offset
 
 
 def _ranges_content(
@@ -213,7 +213,7 @@ def _ranges_content(
     return {
         "log": [index[r.log] for r in plan.ranges],
         "size": [r.size for r in plan.ranges],
-        "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
+        "before": [plan.loaded_until[r.log] - r.until_offset for r in plan.ranges],
         "leader": leaders,
         "epoch": leader_epochs,
     }
@@ -273,7 +273,7 @@ def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dic
     """Return values that are known for few partitions."""
     fingerprints = []
     for log, tail in _sorted_items(plan.fingerprints):
-        distance = plan.positions[log] - tail.until_offset
+        distance = plan.loaded_until[log] - tail.until_offset
         fingerprints.append([index[log], distance, tail.size, tail.digest])
     return {
         "tails": fingerprints or None,
@@ -302,7 +302,7 @@ def _key_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, 
         if until is None:
             open_logs.append(log)
         else:
-            ends.append([index[log], until - plan.positions[log]])
+            ends.append([index[log], until - plan.loaded_until[log]])
     content["key_ends"] = ends
     content["key_open"] = render_logs(open_logs) or None
     return content
@@ -312,7 +312,7 @@ def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, A
     """Return where the committed offsets are, and their metadata; nothing for ZooKeeper only."""
     if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return {}
-    seen = [plan.seen[log] for log in logs]
+    seen = [plan.expected_commits[log] for log in logs]
     metadata = sorted({committed.word for committed in seen if committed.word is not None})
     index = _indexes(metadata)
     metadata_indexes: list[int | None] = []
@@ -377,8 +377,8 @@ def plan_of(document: dict[str, Any]) -> Plan:
             unfinished=_key_ends(document, logs, positions),
         ),
         ranges=_ranges(document, logs, positions),
-        positions=dict(zip(logs, positions, strict=True)),
-        seen=_committed_offsets(document, logs, positions),
+        loaded_until=dict(zip(logs, positions, strict=True)),
+        expected_commits=_committed_offsets(document, logs, positions),
         id=document["id"],
         losses=Losses(
             lost=tuple(losses), stale_rows=tuple(vanished), read_by_others=tuple(read_by_others)
@@ -717,7 +717,7 @@ def render_plan(plan: Plan) -> bytes:
     document = _joined(whole).encode()
     if len(document) > documents.WRITTEN_MAX_BYTES:
         raise SettingsError(
-            f"The plan has {len(plan.positions):,} partitions and needs {len(document):,} bytes, "
+            f"The plan has {len(plan.loaded_until):,} partitions and needs {len(document):,} bytes, "
             f"more than {documents.WRITTEN_MAX_BYTES:,}",
             key="source.topics",
             action=FEWER_TOPICS,
@@ -791,7 +791,7 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
         "run_id": run_id,
         "plan_zlib": base64.b85encode(render_plan(plan)).decode("ascii"),
     }
-    parts_count = len(plan.ranges) + len(plan.positions)
+    parts_count = len(plan.ranges) + len(plan.loaded_until)
     if _READABLE_PART_MIN_BYTES * parts_count <= METADATA_FULL_BYTES:
         full = json.dumps({**metadata, **_readable_parts(plan)})
         if len(full) <= METADATA_FULL_BYTES:
@@ -799,7 +799,7 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
     short = json.dumps(metadata)
     if len(short) > METADATA_MAX_BYTES:
         raise SettingsError(
-            f"The plan has {len(plan.positions):,} partitions and needs {len(short):,} bytes of "
+            f"The plan has {len(plan.loaded_until):,} partitions and needs {len(short):,} bytes of "
             f"commit metadata, more than {METADATA_MAX_BYTES:,}",
             key="source.topics",
             action=FEWER_TOPICS,
@@ -809,7 +809,7 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
 
 def _readable_parts(plan: Plan) -> dict[str, Any]:
     ranges = [[r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges]
-    positions = [[log.topic, log.key, offset] for log, offset in _sorted_items(plan.positions)]
+    positions = [[log.topic, log.key, offset] for log, offset in _sorted_items(plan.loaded_until)]
     return {"ranges": ranges, "positions": positions}
 
 

@@ -271,7 +271,10 @@ class DriverNode:
     """Name of the backfill of which it loads a plan; None for other commands."""
 
     def __str__(self) -> str:
-        return f"run {self.run_id}, pid {self.pid} on {self.host}"
+        text = f"run {self.run_id}, pid {self.pid} on {self.host}"
+        if self.backfill:
+            text += f", with a plan of backfill {self.backfill}"
+        return text
 
 
 def render_driver(driver: DriverNode) -> bytes:

@@ -389,11 +389,11 @@ class Plan:
     shape: str
     """Hash of the settings that shape rows: isolation, transform, partitioning."""
     ranges: tuple[OffsetRange, ...]
-    positions: Mapping[BrokerPartition, int]
+    loaded_until: Mapping[BrokerPartition, int]
     """The loaded-until offset of each partition that the pipeline knows, after this plan; also of
     those without a range in it, and of topics that the conf no longer names.
     """
-    seen: Mapping[BrokerPartition, Committed]
+    expected_commits: Mapping[BrokerPartition, Committed]
     """The group's offsets when the plan was made: the expected side of the compare-and-set."""
     table: TableExpectation = TableExpectation()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -477,12 +477,12 @@ class Plan:
     @property
     def topics(self) -> frozenset[str]:
         """All topics that the pipeline has read, up to this plan."""
-        return frozenset(topics_of(self.positions))
+        return frozenset(topics_of(self.loaded_until))
 
     @property
     def is_physical(self) -> bool:
         """True if offsets are byte positions."""
-        return any(log.is_physical for log in self.positions)
+        return any(log.is_physical for log in self.loaded_until)
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
@@ -495,7 +495,7 @@ class Plan:
             return ()
         if self.commit.member:
             return self._uncommitted(self.commit.member.logs)
-        return self._uncommitted(self.positions)
+        return self._uncommitted(self.loaded_until)
 
     @property
     def offsets_to_commit(self) -> tuple[BrokerPartition, ...]:
@@ -509,7 +509,7 @@ class Plan:
     def _uncommitted(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
         uncommitted = []
         for log in logs:
-            if not self.seen[log].is_at(self.positions[log]):
+            if not self.expected_commits[log].is_at(self.loaded_until[log]):
                 uncommitted.append(log)
         return tuple(sorted(uncommitted))
 
@@ -524,12 +524,14 @@ class Plan:
 
     def moved(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan committed: one write after the seen one."""
-        return self.seen[log].moved(self.positions[log], self.word, self.commit.storage)
+        return self.expected_commits[log].moved(
+            self.loaded_until[log], self.word, self.commit.storage
+        )
 
     def committed_after(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan, whether or not the plan had to move it."""
-        seen = self.seen[log]
-        if seen.is_at(self.positions[log]):
+        seen = self.expected_commits[log]
+        if seen.is_at(self.loaded_until[log]):
             return seen
         return self.moved(log)
 

@@ -171,10 +171,10 @@ def describe_left(old: Plan, plan: Plan) -> list[str]:
     sentences = []
     for log in sorted(r.log for r in old.advancing):
         start = starts[log]
-        if log in lost or plan.positions.get(log) != start:
+        if log in lost or plan.loaded_until.get(log) != start:
             continue
         sentences.append(
-            f"Not read by this plan: {log}: offsets {start} to {old.positions[log]} of plan "
+            f"Not read by this plan: {log}: offsets {start} to {old.loaded_until[log]} of plan "
             f"{old.number}; its loaded-until offset stays {start}"
         )
     return sentences
@@ -185,13 +185,13 @@ def describe_continuation(plan: Plan, old: Plan, log: BrokerPartition, *, is_sto
 
     `is_stored`: `old` was not executed.
     """
-    planned = old.positions[log]
+    planned = old.loaded_until[log]
     loaded = starts_of(old)[log] if is_stored else planned
     reached = f"loaded up to {loaded}"
     if planned > loaded:
         reached += f" and planned up to {planned}"
     return (
-        f"{log} continues at {plan.positions[log]}. The former log was {reached}; records after "
+        f"{log} continues at {plan.loaded_until[log]}. The former log was {reached}; records after "
         "that are lost, and their number is unknown"
     )
 
@@ -201,7 +201,7 @@ def describe_purpose(plan: Plan) -> str:
     if plan.losses.lost:
         lost = sum(loss.until_offset - loss.from_offset for loss in plan.losses.lost)
         return f"reads nothing and gives up {counted(lost, plan.losses.lost[0].log.unit)}"
-    count = len(plan.positions.keys() | plan.pending_starts.keys())
+    count = len(plan.loaded_until.keys() | plan.pending_starts.keys())
     if not count:
         return "reads nothing and has no partition with a known start"
     return f"has no rows, only the start offsets of {counted(count, 'partition')}"

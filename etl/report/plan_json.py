@@ -540,8 +540,8 @@ def _describe_range(planned: OffsetRange, result: RangeResult | None) -> dict[st
 
 def _describe_loaded_until(plan: Plan) -> list[dict[str, Any]]:
     partitions = []
-    for log, position in sorted(plan.positions.items()):
-        seen = plan.seen[log]
+    for log, position in sorted(plan.loaded_until.items()):
+        seen = plan.expected_commits[log]
         partitions.append(
             {
                 **log.place,

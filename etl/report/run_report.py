@@ -132,7 +132,7 @@ class SnapshotPair:
     def reached(self, plan: Plan) -> None:
         """Record that the plan is in the table."""
         if self._last:
-            self._last = replace(self._last, reached=Progress(plan, plan.positions))
+            self._last = replace(self._last, reached=Progress(plan, plan.loaded_until))
 
     def lag_as_json(self) -> list[dict[str, Any]]:
         """Return the lag of each partition before and after the run."""
@@ -386,9 +386,9 @@ class Report:
 
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         """Report what caps left: the lag after the run's own plan."""
-        loaded = Progress(plan, plan.positions)
+        loaded = Progress(plan, plan.loaded_until)
         lags = {}
-        for log in plan.positions:
+        for log in plan.loaded_until:
             lag = lag_of(log, snapshot, loaded, settings)
             if lag:
                 lags[log] = lag

@@ -41,7 +41,7 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         if plan is None or not (is_loaded or plan.kind is PlanKind.BACKFILL):
             return
         positions = {}
-        for log, offset in plan.positions.items():
+        for log, offset in plan.loaded_until.items():
             if settings.source.topic_filter.admits(log.topic):
                 positions[log] = offset
         predecessors = [

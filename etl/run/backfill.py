@@ -123,21 +123,20 @@ def _requested(
 ) -> Backfill | BackfillRequest:
     """Return the backfill, or the request of one that has not begun. Raises SettingsError."""
     found = services.read_backfill(name)
-    if found is None and begun:
-        raise SettingsError(
-            f"Backfill {name} was deleted while it was loaded; the loaded rows stay",
-            key="NAME",
-            action="Check with `etl backfills list CONF`",
-        )
-    if found is None and request is None:
-        raise SettingsError(
-            "No backfill of this name exists",
-            key="NAME",
-            action="Check with `etl backfills list CONF`",
-        )
-    if found is None and request:
+    if found is None:
+        if begun:
+            raise SettingsError(
+                f"Backfill {name} was deleted while it was loaded; the loaded rows stay",
+                key="NAME",
+                action="Check with `etl backfills list CONF`",
+            )
+        if request is None:
+            raise SettingsError(
+                "No backfill of this name exists",
+                key="NAME",
+                action="Check with `etl backfills list CONF`",
+            )
         return request
-    assert found
     if request:
         reject_other_request(found, request.asked)
     if begun is None:
@@ -196,7 +195,7 @@ def _take_turn(
         current = _begun(services, report, name, known, state, snapshot, loaded)
         if current is None:
             return _Turn(None, is_complete=True)
-        left = left_of(current, loaded, state.last.positions)
+        left = left_of(current, loaded, state.last.loaded_until)
         if not left:
             _report_complete(current, report, has_begun=isinstance(known, Backfill))
             return _Turn(current, is_complete=True)
@@ -328,7 +327,7 @@ def begin(
         offsets_at = services.first_at(timestamps)
     now_ms = services.now_ms()
     intervals = requested_intervals(request, logs, offsets_at, snapshot, now_ms=now_ms)
-    found = unloaded_intervals(request, intervals, loaded, last, positions or last.positions)
+    found = unloaded_intervals(request, intervals, loaded, last, positions or last.loaded_until)
     incarnations = {}
     for log in found:
         if last.incarnations.get(log, 0):

@@ -299,7 +299,7 @@ def _report_changed_offsets(repair: Repair, report: Report) -> None:
     )
     for changed, result in results:
         for log, offset in sorted(changed.items()):
-            difference = offset - repair.plan.positions[log]
+            difference = offset - repair.plan.loaded_until[log]
             report.add(
                 Outcome.OFFSET_CHANGED,
                 f"{log}: another client committed {offset} ({difference:+,}), {result}",

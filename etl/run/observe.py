@@ -122,7 +122,7 @@ class GroupOffsets:
         and as `ConsumerGroup.committed`.
         """
         partitions = list(logs)
-        seen = after.seen if after else {}
+        seen = after.expected_commits if after else {}
         if self.storage is OffsetsStorage.ZOOKEEPER:
             return self.group.committed(partitions, seen)
         if cluster is None:
@@ -164,7 +164,7 @@ class GroupOffsets:
         wanted = sorted(logs)
         if not wanted:
             return {}
-        before = {log: plan.seen[log].in_kafka for log in wanted}
+        before = {log: plan.expected_commits[log].in_kafka for log in wanted}
         after = {log: plan.moved(log).in_kafka for log in wanted}
         with self._discovery.open_cluster() as cluster:
             moved = self._kept.move(cluster, before, after, share())
@@ -172,7 +172,7 @@ class GroupOffsets:
             in_zookeeper = self.group.committed(moved)
             uncommitted = []
             for log in moved:
-                if in_zookeeper.get(log, NOTHING_COMMITTED).offset != plan.positions[log]:
+                if in_zookeeper.get(log, NOTHING_COMMITTED).offset != plan.loaded_until[log]:
                     uncommitted.append(log)
             self.group.commit(in_zookeeper_alone(plan), uncommitted)
         return {log: plan.moved(log) for log in moved}
@@ -209,7 +209,7 @@ class GroupOffsets:
                 return committed
             now = share()
             ours = [log for log in wanted if now and log in now.logs]
-            before = {log: plan.seen[log] for log in ours}
+            before = {log: plan.expected_commits[log] for log in ours}
             after = {log: plan.moved(log) for log in ours}
             try:
                 moved = self._kept.move(cluster, before, after, now)
@@ -323,12 +323,12 @@ class Observer:
             called = self._discovery.identity_of(ClusterMetadata(None, {}, {}), None)
         logs = self._group.logs_with_offsets(admits)
         if newest:
-            logs |= newest.positions.keys()
+            logs |= newest.loaded_until.keys()
         app_id = app_id_of(called.name, self._settings.group.id, self._settings.pipeline)
         table = observe_table(self._settings, app_id, ledger)
         in_force = plan_in_force(ledger, table)
         if in_force:
-            logs |= in_force.positions.keys()
+            logs |= in_force.loaded_until.keys()
         read = set()
         topics = set()
         for log in logs:
@@ -382,7 +382,7 @@ class Observer:
         known: Collection[BrokerPartition] = ()
         if ledger.newest:
             read = ledger.newest.topics
-            known = ledger.newest.positions
+            known = ledger.newest.loaded_until
         with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
             described = self._discovery.describe(cluster, left, read)
             metadata = chosen_topics(described, source.topic_filter)
@@ -527,7 +527,7 @@ class Observer:
         first offset that does not expire within `source.expiry_warning_s`.
         """
         source = self._settings.source
-        positions = ledger.newest.positions if ledger.newest else {}
+        positions = ledger.newest.loaded_until if ledger.newest else {}
         unread = []
         for log, extent in found.extents.items():
             if extent.end_offset > positions.get(log, extent.log_start_offset):
@@ -587,7 +587,7 @@ class Observer:
             return set()
         planned: set[BrokerPartition] = set()
         if ledger.newest:
-            planned = {*ledger.newest.positions, *ledger.newest.pending_starts}
+            planned = {*ledger.newest.loaded_until, *ledger.newest.pending_starts}
         return planned | self._group.logs_with_offsets(self._settings.source.topic_filter.admits)
 
 

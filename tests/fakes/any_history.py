@@ -350,7 +350,7 @@ class Pipeline(RuleBasedStateMachine):
     def _expect_starts(self) -> None:
         """The conf, and offsets that other clients committed, decide where partitions start."""
         newest = self.outside.newest_plan()
-        known = newest.positions if newest else {}
+        known = newest.loaded_until if newest else {}
         starts_at_latest = self.settings.source.starting_offsets is StartAt.LATEST
         if newest is None and starts_at_latest and not self.outside.commits():
             self.oracle.excuse_all()
@@ -376,7 +376,7 @@ class Pipeline(RuleBasedStateMachine):
         self.outside.move_offset(log, offset)
         follows = self.settings.group.on_offset_changed is OnOffsetChanged.FOLLOW
         newest = self.outside.newest_plan()
-        if newest is None or log not in newest.positions:
+        if newest is None or log not in newest.loaded_until:
             self.oracle.excuse_below(log, offset)
         elif follows:
             self.followed[log] = offset
@@ -511,7 +511,7 @@ class Pipeline(RuleBasedStateMachine):
     ) -> None:
         """`etl replay`."""
         newest = self.outside.newest_plan()
-        position = newest.positions.get(log, 0) if newest else 0
+        position = newest.loaded_until.get(log, 0) if newest else 0
         start = min(start, max(position - 1, 0))
         count = min(count, position - start) or 1
         request = ReplayRequest(
@@ -618,7 +618,7 @@ class Pipeline(RuleBasedStateMachine):
             newest = self.outside.newest_plan()
             if newest is None:
                 raise NeedsDecision("there is no plan yet", action="Run `etl run CONF`")
-            self.oracle.excuse_given_up(newest.positions)
+            self.oracle.excuse_given_up(newest.loaded_until)
             accept_table(self.outside, settings=self.settings)
             self.copies = [znodes_of(self.outside)]
         elif "etl ledger restore CONF" in error.action:
@@ -636,7 +636,7 @@ class Pipeline(RuleBasedStateMachine):
             log, newest = parse_named(name).log, self.outside.newest_plan()
             if "--truncated-at" not in error.action or log is None or newest is None:
                 raise
-            at = min(self.oracle.cut_at[log], newest.positions[log])
+            at = min(self.oracle.cut_at[log], newest.loaded_until[log])
             accept(self.outside, name, at_offset=at, settings=self.settings)
 
 

@@ -32,7 +32,7 @@ def settings_of(**group: Any) -> Settings:
 def plan_of(*logs: BrokerPartition) -> Plan:
     """Two ranges of each log."""
     ranges = tuple(OffsetRange(log, start, start + 1) for log in logs for start in range(2))
-    return plain_plan(ranges=ranges, positions={log: 2 for log in logs})
+    return plain_plan(ranges=ranges, loaded_until={log: 2 for log in logs})
 
 
 class Stage(Protocol):

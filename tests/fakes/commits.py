@@ -26,7 +26,7 @@ def plan_of(
         plain_plan(
             number,
             ranges=(OffsetRange(log, 0, number),) if reads else (),
-            positions={log: number},
+            loaded_until={log: number},
             inherits=inherits,
         )
     )

@@ -86,7 +86,7 @@ def hand_over(
     for log in () if is_there else logs:
         if out.owners.get(log) != name:
             return RejectedCommit(f"{log} is no longer owned by this run")
-        if out.committed().get(log, NOTHING_COMMITTED) != plan.seen[log]:
+        if out.committed().get(log, NOTHING_COMMITTED) != plan.expected_commits[log]:
             return RejectedCommit(f"the offset of {log} was moved since it was read")
     write()
     for log in logs:
@@ -133,7 +133,7 @@ def prune(out: Outside) -> None:
         plan_document.parse_plan(out.plans.pop(min(out.plans)), path="plans"),
         out.newest_plan(),
     )
-    if plan.request.run_key and is_reached(plan, newest.positions if newest else {}):
+    if plan.request.run_key and is_reached(plan, newest.loaded_until if newest else {}):
         out.kept_keys = with_key(out.kept_keys, run_key_to_record(plan))
 
 
@@ -197,12 +197,12 @@ def commit_request(
     there = out.committed()
     now = {log: there.get(log, NOTHING_COMMITTED) for log in logs}
     after = {log: plan.moved(log) for log in logs}
-    if all(now[log] == plan.seen[log] for log in logs):
-        out.offsets.update({log: (plan.positions[log], after[log].version or 0) for log in logs})
+    if all(now[log] == plan.expected_commits[log] for log in logs):
+        out.offsets.update({log: (plan.loaded_until[log], after[log].version or 0) for log in logs})
         return after
     if now == after:
         return after
-    if any(now[log] not in (after[log], plan.seen[log]) for log in logs):
+    if any(now[log] not in (after[log], plan.expected_commits[log]) for log in logs):
         newest = max(out.plans, default=plan.number)
         if newest > plan.number:
             raise Owned(f"Another driver stored plan {newest}")
@@ -223,9 +223,12 @@ def commit_owned(
     moved = [
         log
         for log in logs
-        if is_ours(out.owners.get(log, "")) and there.get(log, NOTHING_COMMITTED) == plan.seen[log]
+        if is_ours(out.owners.get(log, ""))
+        and there.get(log, NOTHING_COMMITTED) == plan.expected_commits[log]
     ]
-    out.offsets.update({log: (plan.positions[log], plan.moved(log).version or 0) for log in moved})
+    out.offsets.update(
+        {log: (plan.loaded_until[log], plan.moved(log).version or 0) for log in moved}
+    )
     return moved
 
 
@@ -237,7 +240,7 @@ def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -
     now = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}
     for log in logs:
         found = now.get(log, NOTHING_COMMITTED)
-        if is_anothers(found, plan.seen[log].in_kafka, after[log]):
+        if is_anothers(found, plan.expected_commits[log].in_kafka, after[log]):
             if max(out.plans, default=plan.number) > plan.number:
                 raise Owned(f"Another driver stored plan {max(out.plans)}")
             raise OffsetMoved("Another client moved the committed offset during the run")
@@ -254,11 +257,11 @@ def commit_in_zookeeper(out: Outside, plan: Plan, logs: Sequence[BrokerPartition
     """Of offsets in both places: those that are elsewhere there."""
     for log in logs:
         was, version = out.offsets.get(log, (None, -1))
-        if was != plan.positions[log]:
-            seen = plan.seen[log].in_zookeeper
+        if was != plan.loaded_until[log]:
+            seen = plan.expected_commits[log].in_zookeeper
             if (was, version) != (seen.offset, -1 if seen.version is None else seen.version):
                 raise OffsetMoved("Another client moved the committed offset during the run")
-            out.offsets[log] = plan.positions[log], version + 1
+            out.offsets[log] = plan.loaded_until[log], version + 1
 
 
 def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:

@@ -26,7 +26,7 @@ def plan_of(number: int = 1, **changes: Any) -> Plan:
     ranges = (OffsetRange(LOG, number * 10 - 10, number * 10), OffsetRange(OTHER, 0, 5))
     return with_id(
         plain_plan(
-            number, ranges=ranges, positions={r.log: r.until_offset for r in ranges}, **changes
+            number, ranges=ranges, loaded_until={r.log: r.until_offset for r in ranges}, **changes
         )
     )
 

@@ -24,8 +24,8 @@ def plan_of(number: int, **changes: Any) -> Plan:
     plan = plain_plan(
         number,
         uid=UID,
-        positions=POSITIONS,
-        seen=SEEN,
+        loaded_until=POSITIONS,
+        expected_commits=SEEN,
         table_id="t1" if number > 1 else None,
         table_transaction_version=number - 1,
     )

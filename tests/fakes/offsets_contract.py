@@ -21,7 +21,7 @@ class OffsetsContract:
         stage.move_offset(a, 1)
         stage.move_offset(b, 3)
         plan = plan_for(world, {a: 5, b: 3, c: 2})
-        assert plan.seen == {a: Committed(1, 0), b: Committed(3, 0), c: Committed()}
+        assert plan.expected_commits == {a: Committed(1, 0), b: Committed(3, 0), c: Committed()}
         assert world.commit(plan) == {a: Committed(5, 1), c: Committed(2, 0)}
         assert world.observe().committed == {
             a: Committed(5, 1),
@@ -83,8 +83,8 @@ class OffsetsContract:
         self, stage: Stage
     ) -> None:
         log, world, zombie = stage.logs[0], stage.world(), stage.world("run-2")
-        plan = loaded(world, {log: 0}, ranges=(), positions={log: 1})
-        loaded(world, {log: 0}, ranges=(), positions={log: 2})
+        plan = loaded(world, {log: 0}, ranges=(), loaded_until={log: 1})
+        loaded(world, {log: 0}, ranges=(), loaded_until={log: 2})
         zombie.observe()
         with pytest.raises(Owned, match="Another driver stored plan 2"):
             zombie.commit(plan)

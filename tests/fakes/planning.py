@@ -59,7 +59,7 @@ def snapshot_of(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: A
 
 
 def last_plan(positions: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
-    plan = plain_plan(4, positions=dict(positions))
+    plan = plain_plan(4, loaded_until=dict(positions))
     return with_id(changed(plan, **changes))
 
 

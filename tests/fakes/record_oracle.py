@@ -54,7 +54,7 @@ class RecordOracle:
         what is not loaded yet is lost.
         """
         newest = self._outside.newest_plan()
-        if newest and log in newest.positions and log not in self.unsettled:
+        if newest and log in newest.loaded_until and log not in self.unsettled:
             self.expired |= {one for one in self.missing() if one[0] == log and one[2] < until}
 
     def observed(self, logs: Collection[BrokerPartition]) -> None:

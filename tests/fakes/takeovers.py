@@ -28,8 +28,8 @@ def old_pipeline(
     plan = replace(
         newest,
         number=4,
-        positions=dict(positions),
-        seen={log: Committed() for log in positions},
+        loaded_until=dict(positions),
+        expected_commits={log: Committed() for log in positions},
         ranges=tuple(OffsetRange(log, 0, position) for log, position in positions.items()),
         log_starts={},
         leader_epochs={},

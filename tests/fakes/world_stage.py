@@ -76,8 +76,8 @@ def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: A
     """The next plan, up to these offsets, of a driver that observes now. It is not stored."""
     seen = world.observe()
     newest, table = seen.ledger.newest, seen.table
-    positions = {**(newest.positions if newest else {log: 0 for log in until}), **until}
-    starts = {log: newest.positions.get(log, 0) if newest else 0 for log in until}
+    positions = {**(newest.loaded_until if newest else {log: 0 for log in until}), **until}
+    starts = {log: newest.loaded_until.get(log, 0) if newest else 0 for log in until}
     plan = Plan(
         number=newest.number + 1 if newest else 1,
         origin=PlanOrigin(
@@ -88,13 +88,13 @@ def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: A
         kind=PlanKind.INGEST,
         cluster=seen.cluster,
         shape="shape",
-        positions=positions,
+        loaded_until=positions,
         ranges=tuple(
             OffsetRange(log, starts[log], until[log], seen.leaders[log])
             for log in sorted(until)
             if starts[log] < until[log]
         ),
-        seen={log: seen.committed.get(log, NOTHING_COMMITTED) for log in positions},
+        expected_commits={log: seen.committed.get(log, NOTHING_COMMITTED) for log in positions},
         table=TableExpectation(
             id=table.id if table else None,
             transaction_version=(table.transaction_version or 0) if table else 0,

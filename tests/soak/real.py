@@ -217,14 +217,17 @@ class Soak:
             ledger = PlanLedger(zookeeper, pipeline.group, "clicks").read_ledger()
             plan = ledger.newest
             committed = (
-                ConsumerGroup(zookeeper, pipeline.group).committed(plan.positions) if plan else {}
+                ConsumerGroup(zookeeper, pipeline.group).committed(plan.loaded_until)
+                if plan
+                else {}
             )
         app_id = f"offset-range-etl/{plan.cluster}/{pipeline.group}/clicks" if plan else ""
         in_table = (
             DeltaTable(str(pipeline.table)).transaction_version(app_id) if there else None
         ) or 0
         moved = plan is not None and all(
-            log in committed and committed[log].offset == to for log, to in plan.positions.items()
+            log in committed and committed[log].offset == to
+            for log, to in plan.loaded_until.items()
         )
         return _Stand(
             plan.number if plan else 0,

@@ -39,7 +39,7 @@ def make_plan() -> Callable[..., Plan]:
                 uid="uid-1",
                 created_at_ms=created_at_ms,
                 ranges=ranges,
-                positions=positions,
+                loaded_until=positions,
                 table_id=table_id,
             )
         )

@@ -56,7 +56,7 @@ def put(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome
                 uid="uid-1",
                 kind=kind,
                 ranges=ranges(*bounds),
-                positions=dict.fromkeys(LOGS, 100),
+                loaded_until=dict.fromkeys(LOGS, 100),
                 table_id=table.id if table else None,
                 table_transaction_version=len(made),
                 reason=value,

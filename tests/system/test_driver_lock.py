@@ -293,7 +293,7 @@ def test_drivers_come_in_the_order_in_which_they_queued(connect: str, zookeeper:
 
 
 def test_a_run_waits_for_the_plan_of_a_backfill_and_comes_before_its_next_one(
-    connect: str, zookeeper: ZooKeeper
+    connect: str, zookeeper: ZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     drove: list[str] = []
 
@@ -312,6 +312,7 @@ def test_a_run_waits_for_the_plan_of_a_backfill_and_comes_before_its_next_one(
         drove.append("backfill")
     thread.join(60)
     assert drove == ["run", "backfill"]
+    assert any("with a plan of backfill old" in message for message in caplog.messages)
 
 
 def test_a_run_does_not_wait_longer_for_a_run_because_a_backfill_was_before_it(

@@ -65,8 +65,8 @@ def plan_of(
 ) -> Plan:
     return plain_plan(
         3,
-        positions=dict(positions),
-        seen={log: seen.get(log, Committed()) for log in positions},
+        loaded_until=dict(positions),
+        expected_commits={log: seen.get(log, Committed()) for log in positions},
         **changes,
     )
 

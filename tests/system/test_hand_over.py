@@ -75,9 +75,9 @@ class Driver:
         return with_id(
             plain_plan(
                 ranges=tuple(OffsetRange(log, start, start + 10) for log, start in starts.items()),
-                seen=seen,
+                expected_commits=seen,
                 commit=PlannedCommit(CommitState.DONE, member=share),
-                positions={log: start + 10 for log, start in starts.items()},
+                loaded_until={log: start + 10 for log, start in starts.items()},
             )
         )
 

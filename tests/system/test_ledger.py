@@ -47,8 +47,8 @@ def plan_of(number: int, **changes: Any) -> Plan:
         number,
         uid="feedbeef",
         ranges=(OffsetRange(LOG, number * 10, number * 10 + 10, Leader(Broker(0, "h", 9092), 1)),),
-        positions={LOG: number * 10 + 10},
-        seen={LOG: Committed(number * 10, number)},
+        loaded_until={LOG: number * 10 + 10},
+        expected_commits={LOG: Committed(number * 10, number)},
         table_id="t",
         table_transaction_version=number - 1,
     )
@@ -75,8 +75,10 @@ def large_plan(number: int, partitions: int = 40_000) -> Plan:
             OffsetRange(log, start, start + chance.randrange(1, 2**40))
             for log, start in starts.items()
         ),
-        positions={log: start + 2**40 for log, start in starts.items()},
-        seen={log: Committed(start, chance.randrange(2**31)) for log, start in starts.items()},
+        loaded_until={log: start + 2**40 for log, start in starts.items()},
+        expected_commits={
+            log: Committed(start, chance.randrange(2**31)) for log, start in starts.items()
+        },
     )
 
 
@@ -163,8 +165,8 @@ def another(ledger: PlanLedger, topic: str = "clicks") -> tuple[PlanLedger, Plan
         1,
         uid="deadbeef",
         ranges=(OffsetRange(log, 10, 20),),
-        positions={log: 20},
-        seen={log: Committed(10, 1)},
+        loaded_until={log: 20},
+        expected_commits={log: Committed(10, 1)},
     )
 
 
@@ -204,7 +206,9 @@ def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, g
     version = ledger.pipelines_version()
     other.store_plan(first, pipelines_version=version)
     logs = [LOG, BrokerPartition("views", 0)]
-    wider = plan_of(1, positions=dict.fromkeys(logs, 20), seen=dict.fromkeys(logs, Committed()))
+    wider = plan_of(
+        1, loaded_until=dict.fromkeys(logs, 20), expected_commits=dict.fromkeys(logs, Committed())
+    )
     with pytest.raises(Owned):
         ledger.supersede_plan(wider, 0, pipelines_version=version)
     assert ledger.read_plan(1) == plan_of(1)

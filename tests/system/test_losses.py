@@ -46,7 +46,7 @@ def plan_of(number: int, *lost: Loss, uid: str = "uid-1") -> Plan:
             number,
             uid=uid,
             ranges=(OffsetRange(LOG, 5, 9),),
-            positions={LOG: 9, OTHER: 2},
+            loaded_until={LOG: 9, OTHER: 2},
             lost=lost,
         )
     )

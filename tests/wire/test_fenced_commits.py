@@ -47,8 +47,8 @@ def plan_of(*logs: BrokerPartition) -> Plan:
             cluster=kafka_named("c"),
             shape="s",
             ranges=(),
-            positions=positions,
-            seen=dict.fromkeys(logs, SEEN),
+            loaded_until=positions,
+            expected_commits=dict.fromkeys(logs, SEEN),
             commit=PlannedCommit(CommitState.IN_DOUBT, OffsetsStorage.KAFKA, share),
         )
     )

@@ -44,7 +44,7 @@ def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
         offsets = offsets_on(broker, "kafka")
         assert offsets.committed([LOG]) == {}
         plan = with_id(
-            plain_plan(positions={LOG: 42}, commit=PlannedCommit(storage=OffsetsStorage.KAFKA))
+            plain_plan(loaded_until={LOG: 42}, commit=PlannedCommit(storage=OffsetsStorage.KAFKA))
         )
         assert (
             offsets.commit(plan)
@@ -74,7 +74,7 @@ def test_after_an_append_only_the_plans_membership_commits_with_its_present_epoc
         share = MemberAssignment("m-1", Membership.COORDINATOR, BY_COORDINATOR, 3, frozenset({LOG}))
         state = CommitState.AFTER_APPEND_AS_MEMBER
         commit = PlannedCommit(state, OffsetsStorage.KAFKA, share)
-        plan = with_id(plain_plan(positions={LOG: 42}, commit=commit))
+        plan = with_id(plain_plan(loaded_until={LOG: 42}, commit=commit))
         moved = offsets_on(broker, "kafka").commit_of_member(
             plan, None, share=lambda: None, unbroken=unbroken, unsure=lambda: None
         )

@@ -170,7 +170,7 @@ def test_doctor_meets_a_topic_that_is_kept_from_us_where_a_run_would(
         doctor_services,
         "_newest_plan",
         lambda findings: plain_plan(
-            cluster=kafka_named("of-the-test"), positions=dict.fromkeys(LOGS, 1)
+            cluster=kafka_named("of-the-test"), loaded_until=dict.fromkeys(LOGS, 1)
         ),
     )
     with contextlib.ExitStack() as closing:

@@ -299,7 +299,7 @@ class FencedOffsetCommit:
         if not logs or assignment is None:
             return None
         self._reject_too_many(plan, logs)
-        offsets = {log: plan.positions[log] for log in logs}
+        offsets = {log: plan.loaded_until[log] for log in logs}
         metadata = self._stored_offsets.metadata(plan.word)
         deadline = time.monotonic() + self._tries_for_s
         is_unsure = False
@@ -389,7 +389,7 @@ def _unknown_to_coordinator(
             raise refusal.error(
                 f"commit the offsets of plan {plan.number}",
                 **log.place,
-                offset=plan.positions[log],
+                offset=plan.loaded_until[log],
             )
     return sorted(log for log, refusal in refusals.items() if refusal is not None)
 

@@ -198,14 +198,16 @@ class ConsumerGroup:
             OPERATION_BYTES
             + len(self._zookeeper.chroot)
             + len(self._group.offset(log))
-            + len(str(plan.positions[log]))
+            + len(str(plan.loaded_until[log]))
         )
 
     def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
         changes = Changes(self._zookeeper)
         for log in logs:
             changes.put(
-                self._group.offset(log), render_offset(plan.positions[log]), plan.seen[log].version
+                self._group.offset(log),
+                render_offset(plan.loaded_until[log]),
+                plan.expected_commits[log].version,
             )
         return changes
 
@@ -245,7 +247,7 @@ class ConsumerGroup:
             return dict(after)
         for log, ours in after.items():
             now = found.get(log, NOTHING_COMMITTED)
-            if now not in (ours, plan.seen[log]):
+            if now not in (ours, plan.expected_commits[log]):
                 raise OffsetMoved(
                     "Another client moved the committed offset during the run: "
                     f"it is {now.offset}, the plan's is {ours.offset}",
@@ -311,7 +313,9 @@ class OwnedOffsets:
         for log in logs:
             changes.check(self._paths.owner(log), OUR_VERSION)
             changes.put(
-                self._paths.offset(log), render_offset(plan.positions[log]), plan.seen[log].version
+                self._paths.offset(log),
+                render_offset(plan.loaded_until[log]),
+                plan.expected_commits[log].version,
             )
         return changes
 
@@ -363,7 +367,11 @@ class HandOver:
         for log in logs:
             path = self._paths.offset(log)
             offsets[path] = log
-            moves.append(Write(path, render_offset(plan.positions[log]), plan.seen[log].version))
+            moves.append(
+                Write(
+                    path, render_offset(plan.loaded_until[log]), plan.expected_commits[log].version
+                )
+            )
         ensure_offset_parents(self._zookeeper, self._paths, logs)
         with self._lock.proven() as lock:
             parts: list[Part] = [lock, *checks, *moves]
@@ -412,7 +420,7 @@ class HandOver:
             log = offsets[changed]
             return RejectedCommit(
                 f"the offset of {log} was moved since it was read: "
-                f"from {plan.seen[log].offset} to {self._text_of(changed)}"
+                f"from {plan.expected_commits[log].offset} to {self._text_of(changed)}"
             )
         raise rejection
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import re
 import threading
 import time
@@ -44,6 +45,8 @@ from etl.ledger import plan_document, registrations, znode_paths
 from etl.ledger.znode_paths import CONSUMERS, GroupPaths, PipelinePaths
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Acknowledgement, Ledger, LoadedIntervals, Retirement
+
+_log = logging.getLogger(__name__)
 
 REQUEST_MAX_BYTES = 1_000_000
 """Largest transaction. A server accepts 1,048,575 bytes per request by default (jute.maxbuffer)."""
@@ -793,6 +796,7 @@ class DriverLock:
 
     def _wait_for_turn(self, own: str, wait_s: float | None) -> None:
         deadline = None
+        waited_for = None
         while True:
             changed = threading.Event()
             queue = self._queue(changed)
@@ -820,6 +824,9 @@ class DriverLock:
                     action="Check whether that run is intended; "
                     "a second one waits ledger.lock_timeout_s for it",
                 )
+            if waited_for != queue[0]:
+                waited_for = queue[0]
+                _log.warning("Waiting for another driver of this pipeline: %s", first or "unknown")
             changed.wait(left_s)
 
     def _read(self, name: str) -> registrations.DriverNode | None:

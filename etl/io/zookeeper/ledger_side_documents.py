@@ -123,7 +123,7 @@ def _loaded_until(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
     found = ledger.read_ledger()
     if found.newest is None:
         return {}
-    return found.newest.positions if found.applied else starts_of(found.newest)
+    return found.newest.loaded_until if found.applied else starts_of(found.newest)
 
 
 def _paths_with_pieces(ledger: PlanLedger) -> list[str]:

@@ -86,7 +86,7 @@ def test_holes_outlive_their_plans_and_those_that_touch_are_one() -> None:
     first = with_id(
         plain_plan(
             1,
-            positions={A: 20},
+            loaded_until={A: 20},
             ranges=(OffsetRange(A, 15, 20),),
             read_by_others=(ReadByOthers(A, 5, 15),),
         )
@@ -94,7 +94,7 @@ def test_holes_outlive_their_plans_and_those_that_touch_are_one() -> None:
     second = with_id(
         plain_plan(
             2,
-            positions={A: 20, B: 9},
+            loaded_until={A: 20, B: 9},
             read_by_others=(ReadByOthers(A, 3, 5), ReadByOthers(B, 0, 9)),
         )
     )
@@ -115,7 +115,7 @@ def test_holes_of_two_lives_of_a_log_stay_apart() -> None:
 
 def test_a_plan_is_the_same_before_and_after_its_hand_over_and_another_one_without() -> None:
     commit = PlannedCommit(CommitState.IN_DOUBT, member=SHARE)
-    plan = with_id(plain_plan(positions={A: 9}, commit=commit))
+    plan = with_id(plain_plan(loaded_until={A: 9}, commit=commit))
     done = plan.with_commit_state(CommitState.DONE)
     assert plan_id(done) == plan.id != plan_id(replace(plan, commit=commit.after_append))
     assert [parse_plan(render_plan(one), path="") for one in (plan, done)] == [plan, done]
@@ -125,8 +125,8 @@ def test_a_handed_over_plan_moves_the_offsets_of_its_share_when_it_is_stored_and
     None
 ):
     plan = plain_plan(
-        positions={A: 9, B: 7},
-        seen={A: Committed(4, 1), B: Committed(3, 1)},
+        loaded_until={A: 9, B: 7},
+        expected_commits={A: Committed(4, 1), B: Committed(3, 1)},
         commit=PlannedCommit(CommitState.AFTER_APPEND_AS_MEMBER, member=SHARE),
     )
     assert (plan.offsets_to_commit, plan.offsets_to_move) == ((), (A,))

@@ -15,7 +15,7 @@ from tests.builders import plain_plan
 LOG = BrokerPartition("clicks", 0)
 FIRST, SECOND = AuditedLog(LOG, 0), AuditedLog(LOG, 1)
 PLAN = plain_plan(
-    positions={LOG: 300},
+    loaded_until={LOG: 300},
     rows_before=RowsBefore("t", (HeldRows(LOG, 0, 10, 100, 90), HeldRows(LOG, 1, 0, 50, 50))),
 )
 TABLE = Table("t", 3, 1)

@@ -181,7 +181,7 @@ def test_a_request_with_an_invalid_interval_is_rejected(offsets: list[int]) -> N
 def part(number: int, start: int, until: int, at_ms: int) -> Any:
     return plain_plan(
         number,
-        positions={LOG: until, BrokerPartition("clicks", 1): 9},
+        loaded_until={LOG: until, BrokerPartition("clicks", 1): 9},
         ranges=(OffsetRange(LOG, start, until),),
         created_at_ms=at_ms,
     )

@@ -110,7 +110,7 @@ def test_brokers_are_not_contacted_if_every_topic_of_others_is_known_or_not_ours
         )
         reject_topics_loaded_by_others(
             World(),  # type: ignore[arg-type]
-            UpToDate(plan, plan.positions),
+            UpToDate(plan, plan.loaded_until),
             TABLE,
             Ledger("u", plan),
         )
@@ -119,7 +119,7 @@ def test_brokers_are_not_contacted_if_every_topic_of_others_is_known_or_not_ours
     monkeypatch.setattr(verify, "other_pipelines", lambda path, app_id: (forgotten,))
     reject_topics_loaded_by_others(
         World(),  # type: ignore[arg-type]
-        UpToDate(heir, heir.positions),
+        UpToDate(heir, heir.loaded_until),
         TABLE,
         Ledger("u", heir),
     )

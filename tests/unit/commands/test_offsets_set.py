@@ -46,8 +46,8 @@ class Rows:
 
 
 def stands(**changes: Any) -> Standing:
-    plan = plain_plan(positions={A: 200, B: 200}, **changes)
-    return Standing(UpToDate(plan, plan.positions), plan.positions)
+    plan = plain_plan(loaded_until={A: 200, B: 200}, **changes)
+    return Standing(UpToDate(plan, plan.loaded_until), plan.loaded_until)
 
 
 def rows_of(

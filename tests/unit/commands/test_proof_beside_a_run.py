@@ -25,7 +25,7 @@ def plan_of(number: int) -> Plan:
     return plain_plan(
         number,
         ranges=(OffsetRange(LOG, start, start + 10),),
-        positions={LOG: start + 10},
+        loaded_until={LOG: start + 10},
         id=f"plan-{number}",
         table_transaction_version=number - 1,
     )

@@ -94,7 +94,7 @@ def test_logs_with_byte_offsets_are_shown_by_broker_and_partition_and_counted_in
     log = BrokerPartition("clicks", 0, 1)
     plan = plain_plan(
         1,
-        positions={log: 300},
+        loaded_until={log: 300},
         ranges=(OffsetRange(log, 100, 300, Leader(Broker(1, "h", 9092, "jafka"))),),
     )
     found = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 300)}), (1, 1))
@@ -196,7 +196,7 @@ def test_a_preview_counts_in_words(
 ) -> None:
     log = BrokerPartition("clicks", 0)
     plan = plain_plan(
-        ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1}
+        ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), loaded_until={log: 1}
     )
     preview = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 10)}), tasks)
     lines = seen(monkeypatch, screens.show_preview, preview, terminal=False)
@@ -210,7 +210,7 @@ def test_a_plan_that_sets_offsets_shows_partitions_offsets_and_losses(
     plan = plain_plan(
         2,
         kind=PlanKind.SET,
-        positions={log: 110},
+        loaded_until={log: 110},
         ranges=(),
         reason="bad records",
         lost=(Loss(log, 100, 110, LossReason.SKIPPED),),

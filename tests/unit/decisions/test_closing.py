@@ -21,8 +21,8 @@ def stored(**changes: object) -> Plan:
     plan = replace(
         plain_plan(2),
         ranges=(OffsetRange(LOG, 100, 200),),
-        positions={LOG: 200},
-        seen={LOG: Committed(100, version=3)},
+        loaded_until={LOG: 200},
+        expected_commits={LOG: Committed(100, version=3)},
         origin=replace(plain_plan(2).origin, previous="1" * 32),
         table=replace(plain_plan(2).table, id="table", transaction_version=1),
     )
@@ -31,7 +31,7 @@ def stored(**changes: object) -> Plan:
 
 def test_a_closing_plan_reads_nothing_and_keeps_the_positions_before_the_stored_one() -> None:
     closing = with_id(closing_plan_of(stored(), "retired", now_ms=5))
-    assert (closing.number, closing.kind, closing.ranges, closing.positions) == (
+    assert (closing.number, closing.kind, closing.ranges, closing.loaded_until) == (
         2,
         PlanKind.SET,
         (),
@@ -80,14 +80,14 @@ def test_the_number_after_the_tables_newest_plan_is_closed() -> None:
         closing.number,
         closing.origin.previous,
         closing.origin.supersedes,
-        closing.positions,
+        closing.loaded_until,
     ) == (
         3,
         last.id,
         None,
         {LOG: 200},
     )
-    assert (closing.table.transaction_version, closing.table.version, closing.seen) == (
+    assert (closing.table.transaction_version, closing.table.version, closing.expected_commits) == (
         2,
         9,
         {LOG: last.committed_after(LOG)},

@@ -38,7 +38,9 @@ def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tu
 def ledger_of(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
     return Ledger(
         "u",
-        plain_plan(created_at_ms=NOW_MS - ago_s * 1000, positions={A: 400}, log_starts=log_starts),
+        plain_plan(
+            created_at_ms=NOW_MS - ago_s * 1000, loaded_until={A: 400}, log_starts=log_starts
+        ),
     )
 
 

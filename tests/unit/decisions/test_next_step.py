@@ -190,8 +190,8 @@ def with_other_pipeline(outside: Outside, topic: str) -> Outside:
             plan,
             origin=replace(plan.origin, pipeline_id="theirs"),
             ranges=(),
-            positions={log: 5},
-            seen={log: plan.seen[A]},
+            loaded_until={log: 5},
+            expected_commits={log: plan.expected_commits[A]},
         )
     )
     outside.others = (OtherPipeline("offset-range-etl/cluster-1/group/other", 1, 1, other),)

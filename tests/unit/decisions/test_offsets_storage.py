@@ -35,8 +35,8 @@ def plan_at(storage: OffsetsStorage, seen: Committed, position: int = 800) -> Pl
         replace(
             plain_plan(12),
             ranges=(),
-            positions={LOG: position},
-            seen={LOG: seen},
+            loaded_until={LOG: position},
+            expected_commits={LOG: seen},
             commit=PlannedCommit(storage=storage),
         )
     )

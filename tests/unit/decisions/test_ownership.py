@@ -319,7 +319,7 @@ def test_the_offset_of_a_known_log_stays_while_another_client_owns_it() -> None:
         outside.logs[log].end += 3
     run(outside, SKIP)
     assert {log: offset for log, (offset, _) in outside.offsets.items()} == {A: 7, B: 4, C: 7}
-    assert (plan := outside.newest_plan()) and plan.positions == {A: 7, B: 4, C: 7}
+    assert (plan := outside.newest_plan()) and plan.loaded_until == {A: 7, B: 4, C: 7}
 
 
 def test_with_everything_owned_at_the_first_run_one_plan_keeps_the_starts() -> None:

@@ -232,7 +232,7 @@ def test_a_paused_partition_that_was_recreated_has_an_unknown_number_of_unread_r
 
 
 def test_a_truncated_partition_that_a_run_leaves_out_is_known_as_such() -> None:
-    plan = plain_plan(1, positions={A: 20, B: 3})
+    plan = plain_plan(1, loaded_until={A: 20, B: 3})
     seen = plain_snapshot({A: (0, 9), B: (0, 5)}, pauses=(of(A),), ledger=Ledger("u", plan))
     settings = plain_settings()
     for snapshot in (seen, leave_paused(seen)):
@@ -251,7 +251,7 @@ def test_a_paused_partition_that_was_never_read_counts_from_where_it_would_start
 
 
 def test_a_stored_plan_of_a_paused_partition_is_unread_until_it_is_in_the_table() -> None:
-    plan = plain_plan(1, ranges=(OffsetRange(A, 2, 9),), positions={A: 9})
+    plan = plain_plan(1, ranges=(OffsetRange(A, 2, 9),), loaded_until={A: 9})
     seen = plain_snapshot({A: (0, 9)}, pauses=(of(A),), ledger=Ledger("u", plan))
     settings = plain_settings()
     so_far = progress_of_table(seen, settings)

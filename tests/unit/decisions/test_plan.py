@@ -76,8 +76,8 @@ def test_the_first_plan_reads_from_the_first_record_and_records_every_observatio
     )
     assert offsets_of(plan) == {A: [(3, 10)], B: [(0, 5)]}
     assert plan.ranges[0].leader == Leader(BROKER, 4)
-    assert plan.positions == {A: 10, B: 5}
-    assert plan.seen == {A: Committed(), B: Committed()}
+    assert plan.loaded_until == {A: 10, B: 5}
+    assert plan.expected_commits == {A: Committed(), B: Committed()}
     assert (
         plan.table.id,
         plan.topic_ids,
@@ -99,13 +99,13 @@ def test_the_next_plan_starts_at_the_end_of_the_last_one_and_names_it() -> None:
     )
     assert (plan.number, plan.origin.previous) == (5, state.last.id)
     assert offsets_of(plan) == {A: [(7, 10)]}
-    assert plan.positions == {A: 10, B: 5}
-    assert plan.seen == {A: Committed(7, 2), B: Committed(5, 0)}
+    assert plan.loaded_until == {A: 10, B: 5}
+    assert plan.expected_commits == {A: Committed(7, 2), B: Committed(5, 0)}
 
 
 def test_starting_at_the_latest_makes_a_plan_without_ranges_that_keeps_the_start() -> None:
     plan = planned(snapshot_of({A: (3, 10)}), settings=settings_of(starting_offsets="latest"))
-    assert (plan.kind, plan.ranges, plan.positions) == (PlanKind.START, (), {A: 10})
+    assert (plan.kind, plan.ranges, plan.loaded_until) == (PlanKind.START, (), {A: 10})
 
 
 def test_starting_at_a_time_is_where_the_first_record_that_late_lies() -> None:
@@ -115,12 +115,14 @@ def test_starting_at_a_time_is_where_the_first_record_that_late_lies() -> None:
         settings=at_noon,
     )
     assert offsets_of(plan) == {A: [(6, 10)], B: [(3, 10)]}
-    assert plan.positions == {A: 10, B: 10, C: 10}
+    assert plan.loaded_until == {A: 10, B: 10, C: 10}
 
 
 def test_a_start_by_time_that_came_after_the_end_was_read_starts_at_the_end() -> None:
     at_noon = settings_of(starting_offsets="2026-01-31T12:00:00+00:00")
-    assert planned(snapshot_of({A: (3, 10)}, starts={A: 12}), settings=at_noon).positions == {A: 10}
+    assert planned(snapshot_of({A: (3, 10)}, starts={A: 12}), settings=at_noon).loaded_until == {
+        A: 10
+    }
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "2026-01-31T12:00:00+00:00"])
@@ -128,7 +130,7 @@ def test_what_an_older_consumer_committed_wins_over_the_start_policy(start: Any)
     snapshot = snapshot_of({A: (3, 10)}, committed={A: Committed(8, 17)}, starts={A: 5})
     plan = planned(snapshot, settings=settings_of(starting_offsets=start))
     assert offsets_of(plan) == {A: [(8, 10)]}
-    assert plan.seen == {A: Committed(8, 17)}
+    assert plan.expected_commits == {A: Committed(8, 17)}
 
 
 @pytest.mark.parametrize(("policy", "position"), [("earliest", [(2, 9)]), ("latest", None)])
@@ -142,7 +144,7 @@ def test_a_new_topic_starts_by_its_own_policy(
         settings_of(starting_offsets="latest", new_topics_starting_offsets=policy),
     )
     assert offsets_of(plan).get(OTHER) == position
-    assert plan.positions == {A: 10, OTHER: 9}
+    assert plan.loaded_until == {A: 10, OTHER: 9}
 
 
 def test_a_new_partition_of_a_known_topic_starts_at_its_first_record() -> None:
@@ -153,7 +155,7 @@ def test_a_new_partition_of_a_known_topic_starts_at_its_first_record() -> None:
 
 def test_an_empty_log_seen_for_the_first_time_makes_a_plan_that_keeps_its_start() -> None:
     plan = planned(snapshot_of({A: (0, 10), B: (4, 4)}), onward({A: 10}))
-    assert (plan.kind, plan.ranges, plan.positions) == (PlanKind.START, (), {A: 10, B: 4})
+    assert (plan.kind, plan.ranges, plan.loaded_until) == (PlanKind.START, (), {A: 10, B: 4})
 
 
 def test_nothing_new_is_no_plan() -> None:
@@ -163,7 +165,7 @@ def test_nothing_new_is_no_plan() -> None:
 def test_a_followed_offset_is_kept_in_a_plan_even_without_records() -> None:
     state = UpToDate(last_plan({A: 7}), {A: 10}, followed={A: 10})
     plan = planned(snapshot_of({A: (0, 10)}, committed={A: Committed(10, 9)}), state)
-    assert (plan.kind, plan.positions, plan.seen) == (
+    assert (plan.kind, plan.loaded_until, plan.expected_commits) == (
         PlanKind.START,
         {A: 10},
         {A: Committed(10, 9)},
@@ -175,8 +177,8 @@ def test_positions_of_logs_that_are_gone_are_carried_on() -> None:
         snapshot_of({A: (0, 12)}, committed={OTHER: Committed(3, 1)}),
         onward({A: 10, OTHER: 3}, topic_ids={"other": "id-2"}),
     )
-    assert plan.positions == {A: 12, OTHER: 3}
-    assert plan.seen[OTHER] == Committed(3, 1)
+    assert plan.loaded_until == {A: 12, OTHER: 3}
+    assert plan.expected_commits[OTHER] == Committed(3, 1)
     assert plan.topic_ids == {"other": "id-2"}
 
 
@@ -208,7 +210,7 @@ def test_offsets_that_are_gone_are_skipped_and_kept_in_the_plan_under_skip() -> 
 
 def test_a_log_that_lost_all_it_had_moves_to_its_start_in_a_plan() -> None:
     plan = planned(snapshot_of({A: (10, 10)}), onward({A: 7}), settings_of(on_data_loss="skip"))
-    assert (plan.kind, plan.positions, plan.losses.lost) == (
+    assert (plan.kind, plan.loaded_until, plan.losses.lost) == (
         PlanKind.START,
         {A: 10},
         (Loss(A, 7, 10, LossReason.EXPIRED),),
@@ -264,7 +266,7 @@ def test_a_log_without_a_leader_keeps_its_position_under_skip() -> None:
         settings_of(on_no_leader="skip"),
     )
     assert offsets_of(plan) == {A: [(7, 10)]}
-    assert plan.positions == {A: 10, B: 5}
+    assert plan.loaded_until == {A: 10, B: 5}
 
 
 def test_a_recreated_topic_needs_a_decision() -> None:
@@ -472,13 +474,13 @@ def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(
         known = state.positions.get(log) if isinstance(state, UpToDate) else None
         start = lost.get(log, known if known is not None else extent.log_start_offset)
         assert found[0][0] == start >= extent.log_start_offset
-        assert found[-1][1] == plan.positions[log] <= extent.end_offset
+        assert found[-1][1] == plan.loaded_until[log] <= extent.end_offset
         assert all(before[1] == after[0] for before, after in zip(found, found[1:]))
         assert all(start < stop for start, stop in found)
-    assert set(plan.positions) == set(snapshot.extents) | set(
+    assert set(plan.loaded_until) == set(snapshot.extents) | set(
         state.positions if isinstance(state, UpToDate) else ()
     )
-    assert set(plan.seen) == set(plan.positions)
+    assert set(plan.expected_commits) == set(plan.loaded_until)
     assert with_id(plan).id
 
 
@@ -528,7 +530,7 @@ def test_runs_one_after_another_read_every_offset_once_and_end(
         if plan is None:
             break
         plan = with_id(plan)
-        state = UpToDate(plan, plan.positions)
+        state = UpToDate(plan, plan.loaded_until)
     else:
         pytest.fail("planning never ends")
     assert isinstance(state, FirstRun) or all(
@@ -543,7 +545,7 @@ STORED = last_plan(
     {A: 10, B: 5, OTHER: 7},
     ranges=(OffsetRange(A, 3, 6), OffsetRange(A, 6, 10), OffsetRange(B, 0, 5)),
     previous="before",
-    seen={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)},
+    expected_commits={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)},
     lost=(Loss(A, 0, 3, LossReason.EXPIRED),),
 )
 
@@ -574,8 +576,8 @@ def test_a_plan_in_the_place_of_another_reads_from_its_start_to_the_ends_of_now(
         "why not",
         "before",
     )
-    assert plan.positions == {A: 30, B: 6, OTHER: 7}
-    assert plan.seen[A] == Committed(3, 1), (
+    assert plan.loaded_until == {A: 30, B: 6, OTHER: 7}
+    assert plan.expected_commits[A] == Committed(3, 1), (
         "the old plan's observed offset stays the expected one, so a moved offset is reported"
     )
     assert plan.losses.lost == STORED.losses.lost
@@ -608,7 +610,7 @@ def test_offsets_that_an_operator_skips_are_left_out_and_recorded(
 ) -> None:
     plan = instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, LossReason.SKIPPED))
     assert offsets_of(plan).get(A) == left
-    assert plan.positions[A] == 30
+    assert plan.loaded_until[A] == 30
     assert plan.losses.lost[-1] == Loss(A, *skip, LossReason.SKIPPED)
 
 
@@ -696,7 +698,7 @@ def test_skipped_or_missing_offsets_are_losses_of_the_present_incarnation() -> N
 def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_before_it() -> None:
     once = instead_of(snapshot_of({A: (0, 10)}), skip := Loss(A, 8, 10, LossReason.SKIPPED))
     plan = again(once, snapshot_of({A: (0, 40)}), settings=settings_of({"max_records_per_plan": 2}))
-    assert (offsets_of(plan)[A], plan.positions[A], plan.losses.lost) == (
+    assert (offsets_of(plan)[A], plan.loaded_until[A], plan.losses.lost) == (
         [(3, 8)],
         10,
         (*STORED.losses.lost, skip),
@@ -715,7 +717,7 @@ def test_nothing_is_skipped_in_a_partition_while_it_has_no_leader() -> None:
 def test_offsets_skipped_without_a_leader_are_reported_by_the_plan_that_reads_them() -> None:
     once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
     plan = again(once, AWAY, settings=settings_of(on_no_leader="skip"))
-    assert (offsets_of(plan), plan.positions[A], plan.losses.lost) == (
+    assert (offsets_of(plan), plan.loaded_until[A], plan.losses.lost) == (
         {B: [(0, 5)]},
         3,
         STORED.losses.lost,
@@ -728,7 +730,7 @@ def test_a_stored_plan_without_a_leader_is_superseded_by_one_that_leaves_the_par
     assert isinstance(state, Supersede)
     assert state.reason == "clicks 0 has no leader: a later plan reads its offsets"
     plan = replacement_plan(state, AWAY, skip, now_ms=NOW_MS)
-    assert (offsets_of(plan), plan.positions, plan.losses.lost) == (
+    assert (offsets_of(plan), plan.loaded_until, plan.losses.lost) == (
         {B: [(0, 5)]},
         {A: 3, B: 5, OTHER: 7},
         STORED.losses.lost,
@@ -765,7 +767,7 @@ def test_superseding_plans_and_their_successors_have_every_offset_in_one_range_o
             plan = again(plan, snapshot_of({A: (start, end)}), settings=policy)
     plans = [plan]
     while following := next_plan(
-        snapshot_of({A: (start, end)}), UpToDate(plan, plan.positions), policy
+        snapshot_of({A: (start, end)}), UpToDate(plan, plan.loaded_until), policy
     ):
         plans.append(plan := with_id(following))
     read = [(r.from_offset, r.until_offset) for one in plans for r in one.ranges]

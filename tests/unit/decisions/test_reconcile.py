@@ -340,7 +340,7 @@ def test_a_stored_plan_of_a_backfill_obliges_nobody_and_its_offsets_are_compared
     changes: dict[str, Any] = {"kind": PlanKind.BACKFILL, "backfill": "old"}
     plan = plan_of(3, **changes)
     ledger, table = replace(ledger_of(3, **changes), applied=None), table_of(2)
-    assert stand(ledger, table, COMPLETE) == StoredBackfill(plan, UpToDate(plan, plan.positions))
+    assert stand(ledger, table, COMPLETE) == StoredBackfill(plan, UpToDate(plan, plan.loaded_until))
     with pytest.raises(OffsetMoved):
         stand(ledger, table, {**COMPLETE, A: Committed(99, 9)})
 
@@ -350,13 +350,13 @@ def test_a_stored_plan_of_a_backfill_obliges_nobody_and_its_offsets_are_compared
 
 
 def test_another_plan_under_our_number_in_the_table_is_adopted_with_its_positions() -> None:
-    other = plan_of(2, positions={A: 4, B: 2, C: 9}, reason="superseded too late")
+    other = plan_of(2, loaded_until={A: 4, B: 2, C: 9}, reason="superseded too late")
     found = stand(
         ledger_of(2),
         table_of(2, metadata=stamp_of(other)),
         {**SEEN, A: Committed(3, 1), B: Committed(2, 5)},
     )
-    assert found == RebuildFromTable(other, UpToDate(other, other.positions, (A,)))
+    assert found == RebuildFromTable(other, UpToDate(other, other.loaded_until, (A,)))
 
 
 def test_a_plan_that_was_superseded_too_late_is_adopted_although_it_was_never_recorded() -> None:
@@ -383,7 +383,7 @@ def test_a_table_that_holds_more_than_the_ledger_knows_is_right(
     )
     assert isinstance(found, RebuildFromTable) and found.plan == plan_of(bit)
     assert (found.state.positions, found.state.uncommitted) == (POSITIONS, (A, C))
-    assert found.state.last.seen == {A: Committed(1, 8), B: SEEN[B], C: Committed()}, (
+    assert found.state.last.expected_commits == {A: Committed(1, 8), B: SEEN[B], C: Committed()}, (
         "they are moved from where they are now"
     )
     assert found.state.last.id == found.plan.id
@@ -824,17 +824,17 @@ RESET = plan_of(
     3,
     kind=PlanKind.RESET,
     table_id="t1",
-    positions={**POSITIONS, A: 0},
+    loaded_until={**POSITIONS, A: 0},
     incarnations={A: 1},
     vanished=(StaleRows(A, 0, 5),),
-    seen=COMPLETE,
+    expected_commits=COMPLETE,
 )
 """Continues with a recreated topic. Partition A of the deleted topic was read up to 5."""
 
 
 @pytest.mark.parametrize(
     "adopted",
-    [RESET, plan_of(4, table_id="t1", positions={**POSITIONS, A: 1}, incarnations={A: 1})],
+    [RESET, plan_of(4, table_id="t1", loaded_until={**POSITIONS, A: 1}, incarnations={A: 1})],
 )
 @pytest.mark.parametrize("known", [ledger_of(2), Ledger()])
 @pytest.mark.parametrize("policy", OnOffsetChanged)
@@ -868,7 +868,7 @@ def test_the_offsets_that_the_copied_ledger_itself_saw_or_left_are_moved_again(
     )
     assert isinstance(found, RebuildFromTable)
     assert (
-        found.state.positions == RESET.positions
+        found.state.positions == RESET.loaded_until
         and A in found.state.uncommitted
         and not found.state.followed
     )

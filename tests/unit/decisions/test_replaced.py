@@ -65,7 +65,7 @@ class History:
                 number,
                 kind=kind,
                 ranges=tuple(ranges),
-                positions={LOG: max(self.end, cuts[-1])},
+                loaded_until={LOG: max(self.end, cuts[-1])},
                 replaced_rows=replaced_rows,
                 table_transaction_version=number - 1,
             )

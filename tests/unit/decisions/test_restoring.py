@@ -133,7 +133,7 @@ def test_a_crash_while_it_is_restored_is_finished_by_saying_it_again(step: str, 
     try:
         repair = repair_from(plan, snapshot)
         finish_repair(world, repair, new_report())
-        stands = Standing(UpToDate(plan, plan.positions), plan.positions)
+        stands = Standing(UpToDate(plan, plan.loaded_until), plan.loaded_until)
         world.store(
             with_id(
                 plan_set(stands, (), repaired(snapshot, repair), SETTINGS, reason="r", now_ms=1)

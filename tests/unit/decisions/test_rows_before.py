@@ -77,7 +77,7 @@ def test_a_partition_starts_after_the_rows_if_the_groups_offset_is_there_and_not
             planned(snapshot)
         return
     plan = planned(snapshot)
-    assert {log: plan.positions[log] for log in plan.positions} == {
+    assert {log: plan.loaded_until[log] for log in plan.loaded_until} == {
         FIRST: 200,
         SECOND: 200,
     } and not plan.incarnations
@@ -117,7 +117,7 @@ def test_a_word_about_another_version_another_table_or_other_topics_is_none(
 
 def test_a_partition_unreadable_at_first_is_judged_by_the_facts_in_the_last_plan() -> None:
     last = plain_plan(
-        positions={FIRST: 200},
+        loaded_until={FIRST: 200},
         table_id="t",
         rows_before=RowsBefore("t", HELD),
         pending_starts={SECOND: None},
@@ -140,7 +140,7 @@ def test_a_partition_unreadable_at_first_is_judged_by_the_facts_in_the_last_plan
 
 
 def test_a_table_is_searched_before_plan_one_and_for_later_topics_if_it_had_rows() -> None:
-    topics, last = ("clicks", "views"), plain_plan(positions={FIRST: 1}, table_id="t")
+    topics, last = ("clicks", "views"), plain_plan(loaded_until={FIRST: 1}, table_id="t")
     assert topics_to_check(topics, None, "t", has_commits=False) == {"clicks", "views"}
     assert topics_to_check(topics, None, "t", has_commits=True) == frozenset()
     assert topics_to_check(topics, last, "t", has_commits=True) == frozenset()

@@ -77,7 +77,7 @@ def test_an_offset_set_forwards_skips_records_and_reports_it() -> None:
 def test_an_offset_set_back_over_unloaded_records_loads_each_once() -> None:
     outside = unloaded()
     plan = set_to(outside, LATEST, a=4)
-    assert plan and not plan.losses.lost and plan.positions[A] == 4
+    assert plan and not plan.losses.lost and plan.loaded_until[A] == 4
     run(outside, LATEST)
     assert (
         rows_of(outside) == list(range(4, 15))
@@ -190,7 +190,9 @@ def test_a_stored_plan_gives_its_number_to_the_position_and_the_rest_of_it_is_re
     old = outside.newest_plan()
     plan = set_to(outside, a=20)
     assert (
-        old and plan and (plan.number, plan.origin.supersedes, plan.positions[B]) == (2, old.id, 3)
+        old
+        and plan
+        and (plan.number, plan.origin.supersedes, plan.loaded_until[B]) == (2, old.id, 3)
     )
     run(outside)
     assert rows_of(outside) == [*range(15), *range(20, 25)] and rows_of(outside, B) == list(
@@ -213,7 +215,7 @@ def test_an_offset_that_is_set_twice_before_a_run_reports_the_skipped_offsets_on
     outside.logs[A].end, outside.logs[B].end = 30, 9
     set_to(outside, a=first, b=5)
     plan = set_to(outside, a=second)
-    assert plan and plan.number == 2 and plan.positions[B] == 5
+    assert plan and plan.number == 2 and plan.loaded_until[B] == 5
     run(outside)
     reported = [
         (loss.from_offset, loss.until_offset) for _, loss in outside.losses if loss.log == A
@@ -228,7 +230,7 @@ def test_an_offset_set_in_place_of_a_reset_is_not_set_again_before_a_run_execute
     outside = loaded()
     outside.logs[A].cut(5)
     outside.logs[A].end = 30
-    assert accept(outside, "clicks:0").positions[A] == 5
+    assert accept(outside, "clicks:0").loaded_until[A] == 5
     plan = set_to(outside, a=8)
     assert (
         plan

@@ -20,7 +20,7 @@ def short(until: int, ends: dict[BrokerPartition, int], **sections: Any) -> bool
     snapshot = plain_snapshot(
         {log: (0, end) for log, end in ends.items()}, bytes_per_offset={LOG: 100.0, OTHER: 100.0}
     )
-    plan = plain_plan(ranges=(OffsetRange(LOG, 0, until),), positions={LOG: until})
+    plan = plain_plan(ranges=(OffsetRange(LOG, 0, until),), loaded_until={LOG: until})
     return is_short(plan, snapshot, plain_settings(**sections))
 
 

@@ -23,7 +23,7 @@ def small(limit: int, *ranges: OffsetRange, **sizes: float) -> bool:
         table={"path": "t", "writer": "arrow"}, limits={"local_below_bytes": limit}
     )
     return is_small(
-        plain_plan(ranges=ranges, positions={}), {A: sizes.get("a", 100.0), B: 10.0}, settings
+        plain_plan(ranges=ranges, loaded_until={}), {A: sizes.get("a", 100.0), B: 10.0}, settings
     )
 
 

@@ -354,7 +354,7 @@ def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_time
     assert [(r.log, r.from_offset, r.until_offset) for r in read.ranges] == [(A, 7, 9)]
     assert (read.pending_starts, read.pending_offsets) == ({}, {})
     truncated = planned(snapshot_of({A: (0, 4), B: (0, 6)}), state, SKIP)
-    assert truncated.positions[A] == 4
+    assert truncated.loaded_until[A] == 4
 
 
 def test_offsets_at_a_time_are_requested_only_for_logs_that_start_at_one() -> None:
@@ -380,9 +380,9 @@ def test_a_start_without_a_requested_offset_waits_for_a_run_that_requests_it() -
     last = kept_after_a_first_run(starting_offsets="latest")
     state = onward({B: 5}, pending_starts=last.pending_starts)
     plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}), state, SKIP)
-    assert (plan.positions, plan.pending_starts) == ({B: 7}, {A: NOW_MS})
+    assert (plan.loaded_until, plan.pending_starts) == ({B: 7}, {A: NOW_MS})
     plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}, starts={A: 4}), state, SKIP)
-    assert (plan.positions, plan.pending_starts) == ({A: 9, B: 7}, {})
+    assert (plan.loaded_until, plan.pending_starts) == ({A: 9, B: 7}, {})
 
 
 def test_under_fail_a_partition_that_loses_its_leader_during_the_request_stops_the_run() -> None:

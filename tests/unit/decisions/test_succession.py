@@ -231,7 +231,7 @@ def test_an_heir_begins_at_the_others_offsets_and_the_next_run_continues_from_th
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
     assert plan is not None
-    assert (plan.kind, plan.ranges, plan.positions, plan.inherits) == (
+    assert (plan.kind, plan.ranges, plan.loaded_until, plan.inherits) == (
         PlanKind.TAKE_OVER,
         (),
         ENDED,
@@ -290,7 +290,7 @@ def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> 
         now_ms=1,
         reason="both began",
     )
-    assert (plan.number, plan.positions) == (1, ENDED)
+    assert (plan.number, plan.loaded_until) == (1, ENDED)
 
 
 def state_alone(snapshot: Snapshot) -> PipelineState:
@@ -310,7 +310,7 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
     plan = plan_inheritance(
         taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work"
     )
-    assert (plan.number, plan.positions) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
+    assert (plan.number, plan.loaded_until) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
 
 
 def of_another_era(outside: Outside, number: int) -> Snapshot:
@@ -339,7 +339,7 @@ def test_an_heir_of_an_earlier_era_continues_after_both_under_a_number_that_the_
     plan = with_id(
         plan_inheritance(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
     )
-    assert (plan.number, plan.positions) == (
+    assert (plan.number, plan.loaded_until) == (
         max(1, number) + 1,
         {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4},
     )
@@ -361,8 +361,8 @@ def test_a_plan_stored_for_another_table_has_loaded_nothing_into_one_of_another_
     )
     assert (
         plan.number,
-        plan.positions[LOGS[0]],
-        plan.positions[LOGS[1]],
+        plan.loaded_until[LOGS[0]],
+        plan.loaded_until[LOGS[1]],
         plan.origin.supersedes,
     ) == (
         1,
@@ -388,8 +388,8 @@ def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_pa
             first,
             number=3,
             topic_ids={"clicks": "id-2"},
-            positions=dict.fromkeys(LOGS[:2], 2),
-            seen=dict.fromkeys(LOGS[:2], Committed()),
+            loaded_until=dict.fromkeys(LOGS[:2], 2),
+            expected_commits=dict.fromkeys(LOGS[:2], Committed()),
             incarnations=dict.fromkeys(LOGS[:2], 2),
             log_starts={},
             leader_epochs={},
@@ -398,16 +398,16 @@ def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_pa
     )
     again = plan_inheritance(
         taken,
-        UpToDate(ours, ours.positions),
+        UpToDate(ours, ours.loaded_until),
         snapshot,
         SETTINGS,
         uid="uid1",
         now_ms=2,
         reason="repeated",
     )
-    assert (again.topic_ids, again.positions, again.incarnations) == (
+    assert (again.topic_ids, again.loaded_until, again.incarnations) == (
         ours.topic_ids,
-        ours.positions,
+        ours.loaded_until,
         ours.incarnations,
     )
 
@@ -530,11 +530,13 @@ def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> No
             reason="merged",
         )
     )
-    assert (plan.number, plan.positions) == (1, {**ENDED, orders: 2})
+    assert (plan.number, plan.loaded_until) == (1, {**ENDED, orders: 2})
     assert plan.predecessors == (Predecessor(OLD, 4), Predecessor(OLDEST, 7))
     outside.plans[1] = render_plan(plan)
     run(outside)
-    there = {(log, offset) for log, start in plan.positions.items() for offset in range(start, 6)}
+    there = {
+        (log, offset) for log, start in plan.loaded_until.items() for offset in range(start, 6)
+    }
     assert outside.rows() == dict.fromkeys(there, 1)
 
 
@@ -589,7 +591,11 @@ def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_of
         now_ms=1,
         reason="repeated",
     )
-    assert (plan.number, plan.origin.supersedes, plan.positions) == (2, stored.id, last.positions)
+    assert (plan.number, plan.origin.supersedes, plan.loaded_until) == (
+        2,
+        stored.id,
+        last.loaded_until,
+    )
     assert plan.predecessors == ()
 
 
@@ -632,8 +638,8 @@ def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
 
 def test_after_rows_a_plan_counts_only_if_its_execution_is_known() -> None:
     stored, plan = from_an_old_copy()
-    assert stored.positions[LOGS[0]] == 14
-    assert (plan.number, plan.positions) == (6, dict.fromkeys(LOGS, 7))
+    assert stored.loaded_until[LOGS[0]] == 14
+    assert (plan.number, plan.loaded_until) == (6, dict.fromkeys(LOGS, 7))
 
 
 def test_the_old_id_of_a_recreated_topic_is_kept_after_rows_so_that_the_next_run_stops() -> None:

@@ -29,7 +29,7 @@ HERE = plain_snapshot({LOG: (0, 100)}, time_zone="Asia/Tokyo")
 
 def plan_in(zone: str | None, number: int, start: int, until: int, **changes: object) -> Plan:
     plan = plain_plan(
-        number, ranges=(OffsetRange(LOG, start, until),), positions={LOG: until}, time_zone=zone
+        number, ranges=(OffsetRange(LOG, start, until),), loaded_until={LOG: until}, time_zone=zone
     )
     return with_id(changed(plan, **changes))
 

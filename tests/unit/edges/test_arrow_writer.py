@@ -350,7 +350,7 @@ def test_the_log_has_the_time_of_a_transaction_because_ids_may_expire(
     if has_rows:
         appended(path, plan_of())
     else:
-        plan = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))
+        plan = with_id(plain_plan(1, ranges=(), loaded_until={LOG: 0}))
         append(Load(EmptyCommit(arrow_schema())), plan, Destination(path, APP))
     results = [
         json.loads(line)
@@ -436,7 +436,9 @@ def test_filters_find_the_rows_of_topics_with_truncated_statistics(path: str) ->
         OffsetRange(BrokerPartition(name, 0), 0, many)
         for name, many in zip(names, (10, 5), strict=False)
     )
-    plan = with_id(plain_plan(1, ranges=ranges, positions={r.log: r.until_offset for r in ranges}))
+    plan = with_id(
+        plain_plan(1, ranges=ranges, loaded_until={r.log: r.until_offset for r in ranges})
+    )
     appended(path, plan, Tasks(plan))
     for sign, found in (("=", [10, 5, 0]), ("<=", [10, 15, 15]), (">", [5, 0, 0])):
         for name, many in zip(names, found, strict=True):
@@ -515,7 +517,7 @@ def test_a_table_deleted_since_the_plan_is_reported_and_no_other_is_created(
 def test_of_two_plans_that_create_one_table_at_once_only_one_is_appended(
     tmp_path: Path,
 ) -> None:
-    empty = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))
+    empty = with_id(plain_plan(1, ranges=(), loaded_until={LOG: 0}))
     for turn in range(12):
         path, ready, reported = str(tmp_path / str(turn)), threading.Barrier(2), list[bool]()
 

@@ -19,7 +19,7 @@ LOG = BrokerPartition("clicks", 0)
 
 
 def commit_of(app_id: str, *, removes: bool = False) -> bytes:
-    plan = with_id(plain_plan(3, positions={LOG: 9}, ranges=(OffsetRange(LOG, 0, 9),)))
+    plan = with_id(plain_plan(3, loaded_until={LOG: 9}, ranges=(OffsetRange(LOG, 0, 9),)))
     actions = [
         {
             "commitInfo": {

@@ -20,7 +20,7 @@ LOG = BrokerPartition("clicks", 0)
 
 
 def plan_of(*ranges: OffsetRange, table_id: str | None = None) -> Plan:
-    return plain_plan(ranges=ranges, positions={LOG: 10}, table_id=table_id)
+    return plain_plan(ranges=ranges, loaded_until={LOG: 10}, table_id=table_id)
 
 
 def table_with(
@@ -145,7 +145,7 @@ def test_a_conf_that_needs_spark_is_refused_by_name_under_arrow_and_gets_spark_u
 
 
 def test_a_plan_that_puts_rows_in_the_place_of_others_is_no_matter_of_adding_files() -> None:
-    plan = plain_plan(ranges=RANGES, positions={LOG: 10}, table_id="t", kind=PlanKind.REPLAY)
+    plan = plain_plan(ranges=RANGES, loaded_until={LOG: 10}, table_id="t", kind=PlanKind.REPLAY)
     for writer in ("auto", "arrow"):
         chosen = choose_writer(plan, plain_settings(**conf(writer=writer)), unasked)
         assert (

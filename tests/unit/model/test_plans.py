@@ -20,6 +20,8 @@ def test_offsets_are_moved_in_the_order_of_their_logs() -> None:
     last = BrokerPartition("clicks", 9)
     plan = plan_of(1)
     plan = replace(
-        plan, positions={last: 1, **plan.positions}, seen={last: Committed(), **plan.seen}
+        plan,
+        loaded_until={last: 1, **plan.loaded_until},
+        expected_commits={last: Committed(), **plan.expected_commits},
     )
     assert plan.offsets_to_move == (A, B, last) and C not in plan.offsets_to_move

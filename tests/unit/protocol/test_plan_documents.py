@@ -98,11 +98,13 @@ def plan_without_id(partitions: int) -> Plan:
             )
             for log, start in zip(logs, starts, strict=True)
         ),
-        positions={
+        loaded_until={
             log: start + 1000 + log.partition * 31 % 977
             for log, start in zip(logs, starts, strict=True)
         },
-        seen={log: Committed(start, 6) for log, start in zip(logs, starts, strict=True)},
+        expected_commits={
+            log: Committed(start, 6) for log, start in zip(logs, starts, strict=True)
+        },
         table_id="t",
         previous="p" * 32,
     )
@@ -131,7 +133,10 @@ def test_the_same_content_has_the_same_id_and_the_same_bytes_in_whatever_order_i
     plan: Plan,
 ) -> None:
     turned = replace(
-        plan, positions=turn(plan.positions), seen=turn(plan.seen), topic_ids=turn(plan.topic_ids)
+        plan,
+        loaded_until=turn(plan.loaded_until),
+        expected_commits=turn(plan.expected_commits),
+        topic_ids=turn(plan.topic_ids),
     )
     assert plan_id(turned) == plan.id
     assert render_plan(turned) == render_plan(plan)
@@ -184,8 +189,8 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
             cluster=kafka_named("c1"),
             shape="s1",
             ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),),
-            positions={LOG: 9},
-            seen={LOG: Committed(5, 1)},
+            loaded_until={LOG: 9},
+            expected_commits={LOG: Committed(5, 1)},
             table=TableExpectation(id="t1"),
         )
     )
@@ -212,7 +217,7 @@ def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -
         OffsetRange(log, 0, 5, Leader(Broker(0, "h", 9092))),
         OffsetRange(old, 0, 5, Leader(Broker(1, "h", 9093, "kafka-0.8"))),
     )
-    plan = with_id(plain_plan(1, positions={log: 5, old: 5}, ranges=ranges))
+    plan = with_id(plain_plan(1, loaded_until={log: 5, old: 5}, ranges=ranges))
     found = parse_plan(render_plan(plan), path="p")
     assert [r.leader.broker.generation for r in found.ranges if r.leader] == [None, "kafka-0.8"]
     assert plan.id == plan_id(replace(plan, ranges=tuple(replace(r, leader=None) for r in ranges)))
@@ -258,9 +263,9 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
         {"table_transaction_version": 3},
         {"log_starts": {LOG: 7}},
         {"ranges": ()},
-        {"positions": {LOG: 11_000_000_000}},
-        {"seen": {LOG: Committed(10_000_000_000, 7)}},
-        {"seen": {LOG: Committed()}},
+        {"loaded_until": {LOG: 11_000_000_000}},
+        {"expected_commits": {LOG: Committed(10_000_000_000, 7)}},
+        {"expected_commits": {LOG: Committed()}},
         {"commit": PlannedCommit(storage=OffsetsStorage.KAFKA)},
         {"cluster": ClusterIdentity(BrokerFamily.JAFKA, "c1")},
         {"leader_epochs": {LOG: 3}},
@@ -416,7 +421,11 @@ def test_a_stamp_has_the_pipeline_the_plan_and_its_content() -> None:
     document = json.loads(text)
     assert document["previous"] == "p" * 32
     assert document["ranges"][0] == ["clicks", "0", 10_000_000_000, 10_000_001_000]
-    assert document["positions"][1] == ["clicks", "1", plan.positions[BrokerPartition("clicks", 1)]]
+    assert document["positions"][1] == [
+        "clicks",
+        "1",
+        plan.loaded_until[BrokerPartition("clicks", 1)],
+    ]
 
 
 def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:

@@ -165,7 +165,7 @@ def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
         pipeline=HOSTILE, host=HOSTILE, pid=7, conf=HOSTILE, versions={HOSTILE: HOSTILE}
     )
     ranges = (OffsetRange(log, 0, 5, Leader(Broker(0, "h", 1), 1)),)
-    report.planned(with_id(plain_plan(ranges=ranges, positions={log: 5}, reason=HOSTILE)))
+    report.planned(with_id(plain_plan(ranges=ranges, loaded_until={log: 5}, reason=HOSTILE)))
     report.add(Outcome.RECORDS_LOST, HOSTILE)
     failed(
         CorruptData(HOSTILE, action=HOSTILE, **{"topic": HOSTILE, HOSTILE.replace("_", "-"): 1}),

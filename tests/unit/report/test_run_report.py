@@ -44,7 +44,7 @@ def plan_of(
     number: int, positions: dict[BrokerPartition, int], *ranges: OffsetRange, **changes: Any
 ) -> Plan:
     return replace(
-        plain_plan(number, ranges=ranges, positions=positions, id=f"plan-{number}"), **changes
+        plain_plan(number, ranges=ranges, loaded_until=positions, id=f"plan-{number}"), **changes
     )
 
 
@@ -242,14 +242,16 @@ def test_the_lag_without_new_records_counts_from_the_last_plan_even_without_an_o
     None
 ):
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10}, SECOND), UpToDate(SECOND, SECOND.positions, (A,)))
+    looked(
+        report, snapshot_of((14, 6), {A: 10}, SECOND), UpToDate(SECOND, SECOND.loaded_until, (A,))
+    )
     report.add(Outcome.UP_TO_DATE, "No new records")
     assert lag_of(report) == [(0, 0), (0, 0)]
 
 
 def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.loaded_until))
     report.planned(SECOND)
     report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
     assert lag_of(report) == [(4, 0), (0, 0)]
@@ -257,7 +259,7 @@ def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
 
 def test_a_run_that_failed_before_its_append_keeps_its_lag_and_reports_the_error() -> None:
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.loaded_until))
     report.planned(SECOND)
     report.failed(TableUnreachable("the table cannot be written", path=Path("/t")))
     report.finished(1_700_000_001_000)
@@ -273,7 +275,7 @@ def test_a_run_that_failed_before_its_append_keeps_its_lag_and_reports_the_error
 
 def test_a_run_that_failed_after_its_append_has_the_lag_of_the_table() -> None:
     report = new_report()
-    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
+    looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.loaded_until))
     report.planned(SECOND)
     report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
     report.failed(SettingsError("later"))
@@ -388,7 +390,7 @@ def test_a_plan_without_ranges_is_described_as_keeping_the_start() -> None:
 
 def test_only_offsets_that_moved_are_counted_as_committed() -> None:
     report = new_report()
-    report.committed(replace(FIRST, seen={A: Committed(10, 3), B: Committed(1, 0)}))
+    report.committed(replace(FIRST, expected_commits={A: Committed(10, 3), B: Committed(1, 0)}))
     assert report.offsets_committed == 1
 
 

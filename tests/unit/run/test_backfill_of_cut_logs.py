@@ -136,4 +136,4 @@ def test_a_complete_backfill_does_not_prevent_the_acceptance_of_a_log() -> None:
     outside = live(9, 9, 9)
     filled(outside, backfill_request(0, 8, FIRST))
     cut_at(outside, 5, 9)
-    assert accept(outside, FIRST, settings=CAPPED).positions[LOGS[0]] == 5
+    assert accept(outside, FIRST, settings=CAPPED).loaded_until[LOGS[0]] == 5

@@ -23,7 +23,7 @@ AT_START = f"No message is at this byte position: {CRC}"
 
 def plan_of(log: BrokerPartition, **changes: Any) -> Plan:
     ranges = (OffsetRange(log, 7000, 7400),)
-    return plain_plan(6, positions={log: 7400}, ranges=ranges, **changes)
+    return plain_plan(6, loaded_until={log: 7400}, ranges=ranges, **changes)
 
 
 def found_at(offset: int, log: BrokerPartition = JAFKA) -> MisalignedOffset:

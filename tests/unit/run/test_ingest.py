@@ -515,7 +515,7 @@ def overtaken(outside: Outside, *, always: bool) -> At:
                 replace(
                     newest,
                     ranges=newest.ranges[:1],
-                    positions={**newest.positions, LOGS[1]: 0, LOGS[2]: 0},
+                    loaded_until={**newest.loaded_until, LOGS[1]: 0, LOGS[2]: 0},
                 )
             )
             rows = tuple(

@@ -545,7 +545,7 @@ def test_a_pipeline_with_a_void_plan_and_its_commit_metadata_is_not_inherited_ei
         number=other.number + 1,
         commit=PlannedCommit(CommitState.REJECTED, OffsetsStorage.KAFKA, share),
     )
-    seen = {A: Committed(void.positions[A], None, void.word)}
+    seen = {A: Committed(void.loaded_until[A], None, void.word)}
     with pytest.raises(
         NeedsDecision,
         match="are committed, and the plan is not in the table: no other member reads its ranges",

@@ -242,7 +242,7 @@ def test_a_void_plan_with_its_commit_metadata_was_committed() -> None:
         assert (found := outside.newest_plan()) is not None
         assert found.commit.state is CommitState.REJECTED
         outside.kept.update(
-            {log: (late.positions[log], late.word) for log in late.offsets_to_commit}
+            {log: (late.loaded_until[log], late.word) for log in late.offsets_to_commit}
         )
 
     report = run(outside, [A, B], at=once("write resolved commits", AFTER, lands))
@@ -543,7 +543,7 @@ def test_of_a_partial_commit_nothing_is_loaded_before_an_operator_skips_the_rest
     others = left_unfinished(outside, "hand over", AFTER)
     before = outside.newest_plan()
     assert before is not None
-    outside.kept[B] = before.seen[B].offset or 0, before.seen[B].word or ""
+    outside.kept[B] = before.expected_commits[B].offset or 0, before.expected_commits[B].word or ""
     with pytest.raises(
         NeedsDecision, match="The offsets of plan 2 are committed except for this partition"
     ):
@@ -574,7 +574,7 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     assert left is not None
     fake_ledger.replace_plan(
         outside,
-        with_id(plan_without_uncommitted(left, left.positions, "they read it", now_ms=1)),
+        with_id(plan_without_uncommitted(left, left.loaded_until, "they read it", now_ms=1)),
         0,
     )
     run(outside, [A, B])

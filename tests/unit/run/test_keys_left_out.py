@@ -251,7 +251,7 @@ def test_a_log_of_byte_offsets_is_read_to_its_frozen_end_though_no_boundary_name
     report = load(out, BARE, capped)
     assert (
         report.plan
-        and [report.plan.positions[log] for log in out.logs] == ends
+        and [report.plan.loaded_until[log] for log in out.logs] == ends
         and not left(report)
     )
     assert outcomes(load(out, BARE, capped)) == [Outcome.ALREADY_LOADED]
@@ -268,10 +268,10 @@ def test_a_plan_that_supersedes_one_under_a_key_ends_at_the_same_byte_offset() -
     lead(out, is_led=False, log=second)
     report = load(out, BARE, PHYSICAL_SETTINGS)
     assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED and "clicks" in left(report)[0]
-    assert report.plan and report.plan.positions[first] == ends[0]
+    assert report.plan and report.plan.loaded_until[first] == ends[0]
     lead(out, is_led=True, log=second)
     report = load(out, BARE, PHYSICAL_SETTINGS)
-    assert report.plan and [report.plan.positions[log] for log in out.logs] == ends
+    assert report.plan and [report.plan.loaded_until[log] for log in out.logs] == ends
     assert outcomes(load(out, BARE, PHYSICAL_SETTINGS)) == [Outcome.ALREADY_LOADED]
 
 

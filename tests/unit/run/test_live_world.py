@@ -24,7 +24,7 @@ from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 READ, COUNTED = RangeResult(9, 100), RangeResult(8, None, missing_offsets=2)
 LOG = BrokerPartition("clicks", 0)
-PLAN = plain_plan(ranges=(OffsetRange(LOG, 0, 10),), positions={LOG: 10}, id="plan-1")
+PLAN = plain_plan(ranges=(OffsetRange(LOG, 0, 10),), loaded_until={LOG: 10}, id="plan-1")
 
 
 def reading_of(plan_id: str) -> Following:

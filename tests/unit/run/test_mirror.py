@@ -101,7 +101,7 @@ def test_offsets_of_another_writer_are_left_as_they_are(
     assert group.committed == ([(written, "etl:g/clicks:3")] if written else [])
 
 
-PLAN = plain_plan(3, positions={A: 5, OTHER: 9})
+PLAN = plain_plan(3, loaded_until={A: 5, OTHER: 9})
 RECORDED = Ledger("u", PLAN, CommitResult(3, "", 8, "t", ()))
 MIRRORED = plain_settings(group={"mirror_group": "lag"})
 

@@ -96,7 +96,7 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
             f"clicks-orders 0: another client committed {moved_to} ({moved_to - 2:+,}), "
         )
         assert report.plan is not None and (
-            report.plan.positions[orders],
+            report.plan.loaded_until[orders],
             outside.offsets[orders],
         ) == (2, found)
     assert not outside.losses

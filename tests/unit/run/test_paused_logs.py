@@ -76,7 +76,7 @@ def test_a_paused_log_keeps_its_offset_while_others_are_read_and_continues_there
         report = run(outside)
         assert (
             report.plan
-            and report.plan.positions[log] == before[0]
+            and report.plan.loaded_until[log] == before[0]
             and log not in {r.log for r in report.plan.ranges}
         )
         [result] = paused_in(report)
@@ -197,7 +197,7 @@ def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_de
     outside, latest = outside_of(5, 3, 4), settings_of(starting_offsets="latest")
     outside.pauses = (WHOLE,)
     report = run(outside, latest)
-    assert report.plan and report.plan.kind is PlanKind.START and not report.plan.positions
+    assert report.plan and report.plan.kind is PlanKind.START and not report.plan.loaded_until
     assert set(report.plan.pending_starts) == set(LOGS) and not outside.offsets
     for log in LOGS:
         outside.logs[log].later = dict.fromkeys(

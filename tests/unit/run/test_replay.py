@@ -469,7 +469,7 @@ def test_a_moved_offset_is_decided_by_the_next_run_and_not_by_a_replay() -> None
     grow(outside, 5, 0, 0)
     outside.move_offset(LOGS[0], 8)
     plan = replayed(outside, settings=settings)
-    assert plan.positions[LOGS[0]] == 5 and outside.offsets[LOGS[0]][0] == 8
+    assert plan.loaded_until[LOGS[0]] == 5 and outside.offsets[LOGS[0]][0] == 8
     assert outcomes(run(outside, settings)) == [
         Outcome.OFFSET_CHANGED,
         Outcome.RECORDS_LOST,

@@ -70,7 +70,7 @@ def _commit_blindly(
     out: Outside, moved: Plan, logs: Sequence[BrokerPartition]
 ) -> dict[BrokerPartition, Committed]:
     for log in logs:
-        out.move_offset(log, moved.positions[log])
+        out.move_offset(log, moved.loaded_until[log])
     return {log: out.committed()[log] for log in logs}
 
 

@@ -232,9 +232,9 @@ def physical(bounds: Mapping[BrokerPartition, tuple[int, ...]]) -> Snapshot:
 def test_a_plan_of_physical_logs_begins_at_the_position_and_ends_at_boundaries() -> None:
     snapshot = physical({A: (0, 120, 260, 431)})
     first = planned(snapshot, FirstRun(), PHYSICAL)
-    assert offsets_of(first) == {A: [(0, 120), (120, 260)]} and first.positions == {A: 260}
+    assert offsets_of(first) == {A: [(0, 120), (120, 260)]} and first.loaded_until == {A: 260}
     second = planned(snapshot, onward({A: 260}), PHYSICAL)
-    assert offsets_of(second) == {A: [(260, 431)]} and second.positions == {A: 431}
+    assert offsets_of(second) == {A: [(260, 431)]} and second.loaded_until == {A: 431}
     assert next_plan(snapshot, onward({A: 431}), PHYSICAL) is None
 
 
@@ -260,7 +260,7 @@ def test_an_offset_skipped_by_an_operator_ends_the_plan_at_the_next_boundary() -
     plan = replacement_plan(Supersede(stored, "poisoned", (skip,)), snapshot, small, now_ms=NOW_MS)
     assert (
         offsets_of(plan) == {A: [(0, 31), (62, 120)]}
-        and plan.positions == {A: 120}
+        and plan.loaded_until == {A: 120}
         and plan.losses.lost == (skip,)
     )
 

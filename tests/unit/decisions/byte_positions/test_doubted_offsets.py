@@ -91,7 +91,7 @@ def superseded(
 
 
 def test_the_start_offset_of_a_new_log_is_verified_unless_the_broker_reports_it() -> None:
-    assert doubted(None, 17) == [17] == doubted(plain_plan(positions={TWO: 5}), 17)
+    assert doubted(None, 17) == [17] == doubted(plain_plan(loaded_until={TWO: 5}), 17)
     assert doubted(None, 40) == doubted(None, 0) == doubted(None, 100) == doubted(None, None) == []
     assert doubted(None, 130) == []  # above the end: another error
     assert (
@@ -100,7 +100,7 @@ def test_the_start_offset_of_a_new_log_is_verified_unless_the_broker_reports_it(
 
 
 def test_a_moved_offset_is_verified_and_the_end_of_our_own_plan_is_not() -> None:
-    plan = plain_plan(4, positions={ONE: 55}, seen={ONE: Committed(20, 2)})
+    plan = plain_plan(4, loaded_until={ONE: 55}, expected_commits={ONE: Committed(20, 2)})
     assert doubted(plan, 55) == doubted(plan, 20) == []
     assert doubted(plan, 60) == [60]
     assert unverified_offsets(plan, Table("t", 1, 4), {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (
@@ -120,7 +120,7 @@ def test_a_verified_offset_comes_with_the_end_of_its_segment() -> None:
 def test_the_start_of_an_unfinished_plan_and_the_present_offset_are_verified() -> None:
     plan = plain_plan(
         4,
-        positions={ONE: 90},
+        loaded_until={ONE: 90},
         ranges=(OffsetRange(ONE, 50, 90),),
         lost=(Loss(ONE, 45, 50, LossReason.MOVED),),
     )
@@ -270,7 +270,7 @@ def test_a_start_inside_a_message_may_be_skipped_and_the_end_of_a_skip_is_not_re
     )
     inside = plain_plan(
         1,
-        positions={ONE: 60},
+        loaded_until={ONE: 60},
         ranges=(OffsetRange(ONE, 50, 60),),
         lost=(Loss(ONE, 45, 50, LossReason.SKIPPED),),
     )
@@ -294,7 +294,7 @@ def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> N
 
 
 def test_what_an_operator_names_is_walked_to_also_where_a_plan_that_is_left_begins() -> None:
-    plan = plain_plan(4, positions={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),))
+    plan = plain_plan(4, loaded_until={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),))
     found = unverified_offsets(
         plan, None, {ONE: Committed(50, 3)}, {ONE: EXTENT}, lambda log: [50, 40, 130]
     )
@@ -315,16 +315,22 @@ def test_a_first_plan_is_repaired_too_and_that_of_a_log_read_before_and_not_move
     seen = FakeWorld(outside, FOLLOWING).observe()
     stored = with_id(
         plain_plan(
-            2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}
+            2,
+            loaded_until={ONE: 60},
+            ranges=(OffsetRange(ONE, 37, 60),),
+            expected_commits={ONE: Committed(37, 2)},
         )
     )
-    assert correct_start_offsets(stored, plain_plan(1, positions={ONE: 37}), seen) == stored
+    assert correct_start_offsets(stored, plain_plan(1, loaded_until={ONE: 37}), seen) == stored
 
 
 def test_a_misaligned_plan_of_a_log_that_was_read_before_may_mean_a_damaged_log() -> None:
     plan = with_id(
         plain_plan(
-            2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}
+            2,
+            loaded_until={ONE: 60},
+            ranges=(OffsetRange(ONE, 37, 60),),
+            expected_commits={ONE: Committed(37, 2)},
         )
     )
     damaged = LookedAt(37, False, "its magic would be 9")

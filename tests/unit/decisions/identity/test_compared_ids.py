@@ -154,7 +154,7 @@ def test_a_truncated_partition_is_accepted_by_itself_if_only_the_znode_id_differ
     outside = loaded(OLD)
     outside.creation_ids = {"clicks": "zxid-9"}
     outside.logs[LOGS[0]].cut(10)
-    assert accept(outside, "clicks:0").positions[LOGS[0]] == 10
+    assert accept(outside, "clicks:0").loaded_until[LOGS[0]] == 10
 
 
 def test_ids_of_two_kinds_are_not_compared() -> None:

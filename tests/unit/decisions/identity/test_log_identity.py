@@ -68,7 +68,7 @@ def seen(
 
 
 def cuts(plan: Plan, snapshot: Snapshot) -> list[Cut]:
-    return truncated_partitions(plan, snapshot, plan.positions)
+    return truncated_partitions(plan, snapshot, plan.loaded_until)
 
 
 def test_a_log_that_is_longer_again_after_it_was_cut_is_known_by_the_epoch_of_its_leader() -> None:
@@ -152,7 +152,7 @@ def test_an_end_below_the_position_of_a_log_that_was_not_cut_will_pass() -> None
     plan, _ = read_to(150, leader=3)
     snapshot = seen(149, EpochEnd(3, 3, 150), plan=plan)
     with pytest.raises(NotYetReadable, match="below the loaded-until offset") as caught:
-        plan_next(snapshot, UpToDate(plan, plan.positions), SETTINGS, uid="u", now_ms=1)
+        plan_next(snapshot, UpToDate(plan, plan.loaded_until), SETTINGS, uid="u", now_ms=1)
     assert caught.value.retriable
 
 
@@ -194,7 +194,7 @@ def test_the_next_plan_keeps_the_epochs_by_which_it_goes() -> None:
         leader_epochs={A: 5},
         ledger=Ledger("u", plan, applied),
     )
-    new = planned(snapshot, UpToDate(plan, plan.positions))
+    new = planned(snapshot, UpToDate(plan, plan.loaded_until))
     assert (new.leader_epochs, new.record_epochs) == ({A: 5}, {A: ((2, 0),)})
 
 
@@ -212,8 +212,8 @@ def test_the_epoch_of_a_record_batch_does_not_cover_expired_offsets_after_it() -
         leader_epochs={A: 3},
         ledger=Ledger("u", plan, applied),
     )
-    new = planned(snapshot, UpToDate(plan, plan.positions), settings_of(on_data_loss="skip"))
-    assert (new.positions, new.leader_epochs, new.record_epochs) == ({A: 9}, {A: 3}, {})
+    new = planned(snapshot, UpToDate(plan, plan.loaded_until), settings_of(on_data_loss="skip"))
+    assert (new.loaded_until, new.leader_epochs, new.record_epochs) == ({A: 9}, {A: 3}, {})
 
 
 def test_a_cut_log_stops_the_run_and_the_message_names_the_offsets_and_the_command() -> None:

@@ -131,7 +131,11 @@ def test_the_new_log_of_a_broker_absent_at_the_acceptance_is_not_read_at_the_old
         run(outside)
     before = outside.offsets[TWO]
     plan = accept(outside, "clicks")
-    assert (plan.positions[ONE], plan.positions[ALSO_ONE], plan.positions[TWO]) == (0, 0, before[0])
+    assert (plan.loaded_until[ONE], plan.loaded_until[ALSO_ONE], plan.loaded_until[TWO]) == (
+        0,
+        0,
+        before[0],
+    )
     assert (plan.topic_ids, plan.log_topic_ids) == ({"clicks": "zxid-9"}, {TWO: "zxid-5"})
     run(outside)
     grow(outside, 1, 1, 1)
@@ -146,7 +150,7 @@ def test_the_new_log_of_a_broker_absent_at_the_acceptance_is_not_read_at_the_old
         in refused.value.action
     )
     plan = accept(outside, "clicks:2-0")
-    assert (plan.positions[TWO], plan.incarnations[TWO], plan.log_topic_ids) == (0, 1, {})
+    assert (plan.loaded_until[TWO], plan.incarnations[TWO], plan.log_topic_ids) == (0, 1, {})
     run(outside)
     reject_unfinished(outside)
 
@@ -288,7 +292,7 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
         in refused.value.action
     )
     plan = accept(outside, "clicks:2-0", at_offset=log.entries[1][0])
-    assert (plan.positions[TWO], plan.log_topic_ids) == (
+    assert (plan.loaded_until[TWO], plan.log_topic_ids) == (
         log.entries[1][0],
         {ONE: "zxid-5", ALSO_ONE: "zxid-5"},
     )
@@ -302,7 +306,7 @@ def test_a_log_that_is_shorter_than_it_was_read_is_another_whatever_it_holds() -
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, [ONE, ALSO_ONE, TWO], entries=2)
     plan = accept(outside, "clicks")
-    assert set(plan.positions.values()) == {0}
+    assert set(plan.loaded_until.values()) == {0}
     run(outside)
     reject_unfinished(outside)
 
@@ -313,7 +317,7 @@ def test_a_partition_missing_on_its_broker_after_the_topic_was_recreated_starts_
     make_again(outside, [ONE, TWO])
     del outside.logs[ALSO_ONE]
     plan = accept(outside, "clicks")
-    assert (plan.positions[ALSO_ONE], plan.incarnations[ALSO_ONE]) == (0, 1)
+    assert (plan.loaded_until[ALSO_ONE], plan.incarnations[ALSO_ONE]) == (0, 1)
 
 
 def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
@@ -550,7 +554,7 @@ def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_r
     log.cut(log.entries[6][0])
     log.grow(9)
     plan = accept(outside, "clicks:1-0", at_offset=outside.offsets[ONE][0])
-    assert (plan.incarnations, plan.losses.stale_rows, plan.positions[ONE]) == (
+    assert (plan.incarnations, plan.losses.stale_rows, plan.loaded_until[ONE]) == (
         {},
         (),
         outside.offsets[ONE][0],
@@ -564,7 +568,9 @@ def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_tim
     outside = physical_outside_of(9, 9)
     run(outside, capped)
     plan = outside.newest_plan()
-    unread = next(log for log, position in plan.positions.items() if not position) if plan else ONE
+    unread = (
+        next(log for log, position in plan.loaded_until.items() if not position) if plan else ONE
+    )
     make_again(outside, [unread], entries=20)
     while Outcome.INGESTED in outcomes(run(outside, capped)):
         reject_broken(outside)
@@ -592,7 +598,8 @@ def test_a_log_that_a_cap_left_half_read_is_recognized_by_the_bytes_before_its_e
     run(outside, capped)
     plan = outside.newest_plan()
     assert (
-        plan and plan.positions[ONE] < plan.fingerprints[ONE].until_offset == outside.logs[ONE].end
+        plan
+        and plan.loaded_until[ONE] < plan.fingerprints[ONE].until_offset == outside.logs[ONE].end
     )
     make_again(outside, [ONE], entries=20)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
@@ -671,5 +678,5 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
 def test_the_ids_of_logs_are_kept_only_where_they_are_not_their_topics() -> None:
     outside = recreated_while_two_was_away()
     plan = accept(outside, "clicks")
-    assert topic_ids_to_record(plan, (), plan.positions, {"clicks": "zxid-9"}) == {TWO: "zxid-5"}
-    assert topic_ids_to_record(plan, [TWO], plan.positions, {"clicks": "zxid-9"}) == {}
+    assert topic_ids_to_record(plan, (), plan.loaded_until, {"clicks": "zxid-9"}) == {TWO: "zxid-5"}
+    assert topic_ids_to_record(plan, [TWO], plan.loaded_until, {"clicks": "zxid-9"}) == {}

@@ -72,7 +72,7 @@ def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_o
         "--truncated-at",
         before,
     )
-    assert accept(outside, "clicks:2-0", at_offset=starts[1]).positions[TWO] == starts[1]
+    assert accept(outside, "clicks:2-0", at_offset=starts[1]).loaded_until[TWO] == starts[1]
 
 
 def test_an_unverifiable_offset_is_rejected_with_the_offsets_that_the_broker_reports() -> None:
@@ -100,7 +100,7 @@ def test_an_offset_above_the_end_of_an_undecided_log_is_refused() -> None:
     assert end + 1 < outside.offsets[TWO][0]
     with pytest.raises(SettingsError, match=f"is above {end}, the end of the partition"):
         accept(outside, "clicks:2-0", at_offset=end + 1)
-    assert accept(outside, "clicks:2-0", at_offset=end).positions[TWO] == end
+    assert accept(outside, "clicks:2-0", at_offset=end).loaded_until[TWO] == end
 
 
 @pytest.mark.parametrize("name", ["clicks", "clicks:1-0"])
@@ -112,7 +112,7 @@ def test_where_a_log_was_cut_is_no_offset_inside_a_message(name: str) -> None:
     ):
         accept(outside, name, at_offset=starts[1] + 3)
     assert outside.plans == before
-    assert accept(outside, name, at_offset=starts[2]).positions[ONE] == starts[2]
+    assert accept(outside, name, at_offset=starts[2]).loaded_until[ONE] == starts[2]
 
 
 def accepted_by_an_earlier_version() -> tuple[Outside, list[int]]:
@@ -121,7 +121,9 @@ def accepted_by_an_earlier_version() -> tuple[Outside, list[int]]:
     starts = starts_in(outside, ONE)
     plan = accept(outside, "clicks:1-0", at_offset=starts[2])
     wrong = with_id(
-        replace(plan, positions={**plan.positions, ONE: starts[1] + 3}, fingerprints={}, id="")
+        replace(
+            plan, loaded_until={**plan.loaded_until, ONE: starts[1] + 3}, fingerprints={}, id=""
+        )
     )
     world = FakeWorld(outside, PHYSICAL_SETTINGS)
     world.supersede(wrong, world.observe().ledger)
@@ -138,7 +140,7 @@ def test_a_stored_reset_that_begins_inside_a_message_is_accepted_again_as_its_me
         f"If it is {starts[1]} or below, run `etl topics accept-changes CONF -p clicks:1-0 "
         f"--truncated-at OFFSET" in refused.value.action
     )
-    assert accept(outside, "clicks:1-0", at_offset=starts[1]).positions[ONE] == starts[1]
+    assert accept(outside, "clicks:1-0", at_offset=starts[1]).loaded_until[ONE] == starts[1]
     run(outside)
     reject_doubled(outside)
     assert outside.offsets[ONE][0] == outside.logs[ONE].end

@@ -168,7 +168,7 @@ def test_a_log_truncated_by_its_broker_needs_a_decision_and_continues_as_another
     plan = accept(outside, "clicks:1-0", at_offset=log.end, settings=PHYSICAL_SETTINGS)
     assert (
         plan.losses.stale_rows == (StaleRows(ONE, log.end, position),)
-        and plan.positions[ONE] == log.end
+        and plan.loaded_until[ONE] == log.end
     )
     log.grow(3)
     run(outside)
@@ -265,7 +265,7 @@ def test_where_only_the_table_knows_the_pipeline_another_family_of_brokers_is_re
 
 
 def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
-    plan = with_id(plain_plan(1, positions={A: 5}, cluster=kafka_named("c")))
+    plan = with_id(plain_plan(1, loaded_until={A: 5}, cluster=kafka_named("c")))
     with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
         predecessor_of(
             OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan),

@@ -93,7 +93,7 @@ def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_na
     outside.logs[A].cut(10)
     outside.logs[A].end = end
     plan = accept(outside, "clicks:0")
-    assert (plan.kind, plan.positions[A], plan.incarnations, plan.losses.stale_rows) == (
+    assert (plan.kind, plan.loaded_until[A], plan.incarnations, plan.losses.stale_rows) == (
         PlanKind.RESET,
         10,
         {A: 1},
@@ -192,7 +192,7 @@ def test_a_stored_plan_with_truncated_ranges_is_superseded_by_the_reset() -> Non
     assert old and (
         plan.number,
         plan.origin.supersedes,
-        plan.positions[A],
+        plan.loaded_until[A],
         plan.losses.stale_rows,
     ) == (
         2,
@@ -215,7 +215,7 @@ def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
     outside.logs[A].cut(10)
     outside.logs[A].end = 40
     plan = accept(outside, "clicks")
-    assert (plan.number, plan.positions[A], plan.losses.stale_rows) == (
+    assert (plan.number, plan.loaded_until[A], plan.losses.stale_rows) == (
         2,
         10,
         (StaleRows(A, 10, 15),),
@@ -229,7 +229,7 @@ def test_vanished_rows_have_their_incarnation_if_a_log_is_accepted_twice_before_
     assert accept(outside, "clicks:0").losses.stale_rows == (StaleRows(A, 10, 15),)
     outside.logs[A].cut(6)
     plan = accept(outside, "clicks:0")
-    assert (plan.positions[A], plan.losses.stale_rows) == (6, (StaleRows(A, 6, 15),))
+    assert (plan.loaded_until[A], plan.losses.stale_rows) == (6, (StaleRows(A, 6, 15),))
     outside.logs[A].grow(9)
     run(outside)
     outside.logs[A].cut(9)
@@ -322,7 +322,7 @@ def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
     with pytest.raises(PartitionTruncated, match="truncated at offset 7, and records up to 10"):
         run(outside)
     plan = accept(outside, "clicks:0")
-    assert (plan.positions[A], plan.incarnations) == (7, {A: 2})
+    assert (plan.loaded_until[A], plan.incarnations) == (7, {A: 2})
     run(outside)
     reject_unfinished(outside)
 
@@ -389,7 +389,7 @@ def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
     with pytest.raises(NeedsDecision, match="recreated"):
         run(outside)
     plan = accept(outside, "clicks")
-    assert (plan.positions, plan.incarnations) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
+    assert (plan.loaded_until, plan.incarnations) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
     assert plan.losses.stale_rows == (StaleRows(A, 0, 15), StaleRows(B, 0, 3), StaleRows(C, 0, 4))
     run(outside)
     reject_broken(outside)
@@ -402,7 +402,7 @@ def test_a_recreated_topic_is_read_from_its_start_after_it_is_accepted(
 def test_a_partition_missing_since_the_topic_was_recreated_is_read_from_its_start_later() -> None:
     outside = with_ids("id-1")
     recreate(outside, "id-2", 20, 9)
-    assert accept(outside, "clicks").positions[C] == 0
+    assert accept(outside, "clicks").loaded_until[C] == 0
     run(outside)
     outside.logs[C] = FakeLog(6, lives=[(0, 1)])
     run(outside)
@@ -413,7 +413,7 @@ def test_a_recreated_topic_starts_where_policy_decides() -> None:
     outside, settings = with_ids("id-1"), settings_of(new_topics_starting_offsets="latest")
     recreate(outside, "id-2", 20, 9, 9)
     plan = accept(outside, "clicks", settings=settings)
-    assert plan.positions == {A: 20, B: 9, C: 9}
+    assert plan.loaded_until == {A: 20, B: 9, C: 9}
 
 
 def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_they_were() -> None:
@@ -492,7 +492,7 @@ def test_without_epochs_of_brokers_the_operator_gives_the_offset_of_the_truncati
         accept(outside, "clicks:0")
     with pytest.raises(SettingsError, match="Offset 13 is above 12"):
         accept(outside, "clicks:0", at_offset=13)
-    assert accept(outside, "clicks:0", at_offset=10).positions[A] == 10
+    assert accept(outside, "clicks:0", at_offset=10).loaded_until[A] == 10
     run(outside)
     reject_unfinished(outside)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -24,8 +24,8 @@ from etl.decide.backfill import (
     BackfillRequest,
     Intervals,
     count_offsets,
-    left_of,
     reject_other_request,
+    unloaded_of,
 )
 from etl.decide.next_step import repaired
 from etl.decide.offsets import starts_of
@@ -36,7 +36,7 @@ from etl.errors import SettingsError
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_all_loaded_intervals
 from etl.ledger.registrations import DriverNode
-from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.partitions import parse_named
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Backfill, LoadedIntervals, RebuildFromTable
 from etl.report.describe import counted, describe_also_loaded, format_time
@@ -320,12 +320,13 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
                 action="Check with `etl backfills list CONF`",
             )
         seen = _Seen.of(services.ledger)
+    unloaded = unloaded_of(found, seen.loaded)
     plans = []
     for plan, record in seen.plans_of(name):
         plans.append(_plan_json(plan, record))
     return {
         **_backfill_json(found, seen),
-        "intervals": _intervals_json(found, seen.left_of(found)),
+        "intervals": _intervals_json(found, unloaded),
         "plans": plans,
     }
 
@@ -337,7 +338,6 @@ class _Seen:
     plans: Sequence[tuple[Plan, CommitResult | None]]
     """The stored plans, ascending, each with its recorded result."""
     loaded: LoadedIntervals
-    positions: Mapping[BrokerPartition, int]
     drivers: Sequence[DriverNode]
 
     @classmethod
@@ -347,17 +347,13 @@ class _Seen:
         plans = []
         for plan in ledger.read_plans():
             plans.append((plan, ledger.read_record_of(plan)))
-        positions: Mapping[BrokerPartition, int] = {}
-        if plans:
-            newest, record = plans[-1]
-            positions = starts_of(newest)
-            if record:
-                positions = newest.loaded_until
-        return cls(plans, read_all_loaded_intervals(ledger), positions, drivers)
-
-    def left_of(self, requested: Backfill) -> Intervals:
-        """Return the offsets that a backfill still has to load."""
-        return left_of(requested, self.loaded, self.positions)
+        recorded = [plan.number for plan, record in plans if record]
+        transaction_version = None
+        accepted = ledger.read_acknowledgement()
+        if accepted and accepted.number >= max(recorded, default=0):
+            # An older copy of the table, or none, may have been accepted after the newest plan.
+            transaction_version = accepted.transaction_version
+        return cls(plans, read_all_loaded_intervals(ledger, transaction_version), drivers)
 
     def plans_of(self, name: str) -> list[tuple[Plan, CommitResult | None]]:
         """Return the kept plans of a backfill."""
@@ -414,7 +410,7 @@ def _backfill_json(requested: Backfill, seen: _Seen) -> dict[str, Any]:
     driver_text = None
     if driver:
         driver_text = str(driver)
-    left = count_offsets(seen.left_of(requested))
+    left = count_offsets(unloaded_of(requested, seen.loaded))
     lost = count_offsets(requested.lost)
     plans = [plan for plan, record in seen.plans_of(requested.name) if record]
     pace = pace_of(plans)

@@ -26,7 +26,7 @@ from typing import Any
 
 from etl.commands.run import new_run_id
 from etl.decide.accept_partitions import AcceptRequest, describe_accepted_partitions, plan_reset
-from etl.decide.backfill import count_offsets, left_of
+from etl.decide.backfill import count_offsets, unloaded_of
 from etl.decide.byte_offsets import correct_start_offsets
 from etl.decide.member_offsets import (
     CommitOutcome,
@@ -37,7 +37,6 @@ from etl.decide.member_offsets import (
     with_commit_settled,
 )
 from etl.decide.next_step import plan_superseding, repair_of, repaired
-from etl.decide.offsets import starts_of
 from etl.decide.partition_owners import (
     command_plan,
     foreseen_by_command,
@@ -642,11 +641,10 @@ def _describe_backfills_left(
     if not backfills:
         return []
     loaded = services.loaded()
-    starts = starts_of(old)
     sentences = []
     for backfill in backfills:
-        left = left_of(backfill, loaded, starts)
-        offsets = count_offsets(select_keys(left, restarted))
+        unloaded = unloaded_of(backfill, loaded)
+        offsets = count_offsets(select_keys(unloaded, restarted))
         if offsets:
             sentences.append(
                 f"Backfill {backfill.name} cannot load {counted(offsets, 'offset')} of these "

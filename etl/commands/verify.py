@@ -63,7 +63,6 @@ from etl.model.snapshot import (
     PipelineState,
     RebuildFromTable,
     Replay,
-    StoredBackfill,
     Table,
 )
 from etl.report.run_progress import Stopwatch
@@ -294,7 +293,7 @@ def _compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
 
 
 def _note_of_no_rows(state: PipelineState) -> str:
-    if isinstance(state, (FirstRun, Replay, StoredBackfill)):
+    if isinstance(state, (FirstRun, Replay)):
         return "no plan was applied yet"
     return "there is no table, and an operator accepted that: the rows of its plans are given up"
 

@@ -54,18 +54,14 @@ Intervals = Mapping[BrokerPartition, tuple[_Part, ...]]
 """Offsets [from, until) of each partition, ascending and disjoint; no partition without any."""
 
 
-def left_of(
-    backfill: Backfill, loaded: LoadedIntervals, positions: Mapping[BrokerPartition, int]
-) -> dict[BrokerPartition, tuple[_Part, ...]]:
-    """Return the offsets that the backfill still has to load, without empty partitions.
+def unloaded_of(backfill: Backfill, loaded: LoadedIntervals) -> Intervals:
+    """Return the requested offsets that are neither loaded nor lost, without empty partitions.
 
-    `loaded`: by all plans of the pipeline. `positions`: the loaded-until offsets; from there on
-    runs load.
+    `loaded`: by all plans of the pipeline.
     """
     left = {}
     for log, intervals in backfill.intervals.items():
         done = list(backfill.lost.get(log, ()))
-        done.append((positions.get(log, 0), OFFSETS_END))
         done += loaded_in(log, backfill.incarnation_of(log), loaded)
         parts: list[_Part] = []
         for interval in intervals:
@@ -73,6 +69,22 @@ def left_of(
         if parts:
             left[log] = tuple(parts)
     return left
+
+
+def left_to_runs(
+    backfill: Backfill,
+    unloaded: Intervals,
+    loaded_until: Mapping[BrokerPartition, int],
+    incarnations: Mapping[BrokerPartition, int],
+) -> Intervals:
+    """Return those of the unloaded offsets that runs load: from the loaded-until offset on, if the
+    pipeline still reads the incarnation of the request. An operator set the offset back.
+    """
+    of_runs = {}
+    for log in unloaded:
+        if log in loaded_until and incarnations.get(log, 0) == backfill.incarnation_of(log):
+            of_runs[log] = ((loaded_until[log], OFFSETS_END),)
+    return intersect(unloaded, of_runs)
 
 
 def loaded_in(log: BrokerPartition, incarnation: int, loaded: LoadedIntervals) -> list[_Part]:
@@ -95,6 +107,18 @@ def intersect(some: Intervals, others: Intervals) -> dict[BrokerPartition, tuple
         if common:
             both[log] = tuple(common)
     return both
+
+
+def without(some: Intervals, others: Intervals) -> Intervals:
+    """Return the offsets of `some` that are not in `others`."""
+    left = {}
+    for log, parts in some.items():
+        outside: list[_Part] = []
+        for part in parts:
+            outside += subtract_intervals(part, others.get(log, ()))
+        if outside:
+            left[log] = tuple(outside)
+    return left
 
 
 def count_offsets(intervals: Intervals) -> int:
@@ -216,13 +240,18 @@ def incomplete_error(backfill: Backfill, left: Intervals) -> BrokerUnreachable:
 
 
 def _reject_other_incarnation(backfill: Backfill, left: Intervals, last: Plan) -> None:
-    """Reject a request for partitions of which the pipeline reads another incarnation now."""
+    """Reject a request for partitions of which the pipeline reads another incarnation now, or that
+    it does not read any more.
+    """
     for log in sorted(left):
-        if last.incarnations.get(log, 0) != backfill.incarnation_of(log):
+        is_other = last.incarnations.get(log, 0) != backfill.incarnation_of(log)
+        if is_other or log not in last.loaded_until:
             message = (
                 "The pipeline continues with this partition as truncated or recreated, "
                 "and the backfill was requested before that"
             )
+            if not is_other:
+                message = "The pipeline does not read this partition any more"
             action = (
                 f"Run `etl backfills delete CONF {backfill.name} --reason ...`, "
                 "which keeps the loaded rows"

@@ -23,13 +23,15 @@ from etl.decide.backfill import (
     count_offsets,
     incomplete_error,
     intersect,
-    left_of,
+    left_to_runs,
     plan_backfill,
     reject_other_request,
     requested_intervals,
     requested_partitions,
     unloaded_intervals,
+    unloaded_of,
     with_lost,
+    without,
 )
 from etl.decide.next_step import repaired
 from etl.decide.plan_replacement import in_place_of
@@ -195,9 +197,13 @@ def _take_turn(
         current = _begun(services, report, name, known, state, snapshot, loaded)
         if current is None:
             return _Turn(None, is_complete=True)
-        left = left_of(current, loaded, state.last.loaded_until)
+        last = state.last
+        unloaded = unloaded_of(current, loaded)
+        of_runs = left_to_runs(current, unloaded, last.loaded_until, last.incarnations)
+        left = without(unloaded, of_runs)
         if not left:
-            _report_complete(current, report, has_begun=isinstance(known, Backfill))
+            has_begun = isinstance(known, Backfill)
+            _report_complete(current, report, count_offsets(of_runs), has_begun=has_begun)
             return _Turn(current, is_complete=True)
         plan = _stored_plan(services, current, left, state, stored, snapshot, loaded, settings)
         report.backfill = BackfillProgress(current.offsets - count_offsets(left), current.offsets)
@@ -261,7 +267,8 @@ def _stored_plan(
         plan = plan_backfill(backfill, left, state, snapshot, settings, now_ms=now_ms)
     if plan is None:
         raise incomplete_error(backfill, left)
-    _reject_unknown_rows(services, plan, loaded)
+    if snapshot.table:
+        _reject_unknown_rows(services, plan, loaded)
     if stored:
         plan = in_place_of(plan, stored)
     plan = with_id(plan)
@@ -332,7 +339,8 @@ def begin(
     for log in found:
         if last.incarnations.get(log, 0):
             incarnations[log] = last.incarnations[log]
-    _reject_rows_of(services, found, last)
+    if snapshot.table:
+        _reject_rows_of(services, found, last)
     return Beginning(
         Backfill(name, found, incarnations, request.asked, now_ms),
         snapshot,
@@ -350,7 +358,7 @@ def loaded_in_table(services: Services, snapshot: Snapshot) -> LoadedIntervals:
 
 def describe_nothing_missing(name: str) -> str:
     """Describe a request without offsets that are to be loaded."""
-    return f"Backfill {name}: nothing of it is missing, all is loaded"
+    return f"Backfill {name}: nothing of the request is left to load"
 
 
 def _reject_unknown_rows(services: Services, plan: Plan, loaded: LoadedIntervals) -> None:
@@ -384,34 +392,47 @@ def _reject_rows_of(services: Services, intervals: Intervals, plan: Plan) -> Non
             "The table's rows of these offsets cannot be counted, so they may be loaded already",
             action="Check the table for missing columns and files",
         )
-    rows = sum(result.rows or 0 for result in results)
-    if rows:
+    for r, result in zip(ranges, results, strict=True):
+        if not result.rows:
+            continue
         raise NeedsDecision(
-            f"The table holds {rows:,} rows of these offsets, but no plan of the pipeline that "
-            "ZooKeeper knows loaded them",
+            f"The table holds {result.rows:,} rows of offsets {r.from_offset} to {r.until_offset}, "
+            "but no plan of the pipeline that ZooKeeper knows loaded them",
+            **r.log.place,
+            offset=r.from_offset,
             action="Check which writer loaded them (`DESCRIBE HISTORY`), and whether ZooKeeper was "
             "emptied. Loaded again, these rows would be in the table twice",
         )
 
 
-def _report_complete(backfill: Backfill, report: Report, *, has_begun: bool) -> None:
+def _report_complete(
+    backfill: Backfill, report: Report, left_to_runs: int, *, has_begun: bool
+) -> None:
+    text = describe_whole(backfill, left_to_runs)
     if has_begun and not report.plans:
-        when = f"; it began at {format_time(backfill.created_at_ms)} {backfill.request}"
-        report.add(Outcome.ALREADY_LOADED, describe_whole(backfill) + when)
+        text += f"; it began at {format_time(backfill.created_at_ms)} {backfill.request}"
+        report.add(Outcome.ALREADY_LOADED, text)
         return
-    report.add(Outcome.BACKFILL_DONE, describe_whole(backfill))
+    report.add(Outcome.BACKFILL_DONE, text)
 
 
-def describe_whole(backfill: Backfill) -> str:
-    """Describe a complete backfill: offsets loaded and offsets lost."""
+def describe_whole(backfill: Backfill, left_to_runs: int = 0) -> str:
+    """Describe a complete backfill: offsets loaded, lost, and left to the pipeline's runs."""
     unit = next((log.unit for log in backfill.intervals), "offset")
     lost = count_offsets(backfill.lost)
     partitions = counted(len(backfill.intervals), "partition")
-    if not lost:
-        offsets = counted(backfill.offsets, unit)
-        return f"Backfill {backfill.name}: all {offsets} of {partitions} loaded"
-    offsets = counted(backfill.offsets - lost, unit)
-    return (
-        f"Backfill {backfill.name}: {offsets} of {partitions} loaded; {lost:,} more are lost, "
-        "which the policy allows, and are not in the table: the losses table lists them"
-    )
+    loaded = counted(backfill.offsets - lost - left_to_runs, unit)
+    if not lost and not left_to_runs:
+        return f"Backfill {backfill.name}: all {loaded} of {partitions} loaded"
+    text = f"Backfill {backfill.name}: {loaded} of {partitions} loaded"
+    if lost:
+        text += (
+            f"; {lost:,} more are lost, which the policy allows, and are not in the table: the "
+            "losses table lists them"
+        )
+    if left_to_runs:
+        text += (
+            f"; {left_to_runs:,} more are not in the table: the loaded-until offset was set back "
+            "before them, so `etl run` loads them"
+        )
+    return text

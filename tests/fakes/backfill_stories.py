@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from etl.decide.backfill import BackfillRequest, left_of
+from etl.decide.backfill import BackfillRequest, left_to_runs, unloaded_of, without
 from etl.decide.offsets import starts_of
 from etl.decide.table_changes import acknowledging, is_told
 from etl.model.partitions import BrokerPartition, parse_named
@@ -81,7 +81,9 @@ def left(outside: Outside, name: str = "old") -> dict[BrokerPartition, tuple[tup
     """What the backfill still has to load."""
     requested, newest = fake_ledger.read_backfill(outside, name), outside.newest_plan()
     assert requested and newest
-    return left_of(requested, fake_ledger.loaded(outside, None), starts_of(newest))
+    unloaded = unloaded_of(requested, fake_ledger.loaded(outside, None))
+    of_runs = left_to_runs(requested, unloaded, starts_of(newest), newest.incarnations)
+    return dict(without(unloaded, of_runs))
 
 
 def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:

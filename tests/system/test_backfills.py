@@ -4,6 +4,7 @@ there once, and all know it as ours.
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -163,6 +164,8 @@ def test_offsets_missing_in_an_accepted_copy_are_loaded_again_by_the_same_backfi
         "table", "accept-changes", after=(str(last - 1), "--reason", "a test", "--yes")
     )
     assert accepted.code == 0, accepted.err
+    [row] = late.door("backfills", "list").document["backfills"]
+    assert row["state"] == "stopped" and row["loaded"] + row["left"] == 400 > row["loaded"]
     assert late.door("backfills", "run", after=("old",)).outcomes[-1] == "backfill_done"
     assert late.is_whole() and late.door("verify").document["found_rows"] == 600
     assert late.ran().outcomes == ["up_to_date"]
@@ -180,3 +183,16 @@ def test_where_zookeeper_lost_the_ledger_the_rows_of_a_backfill_are_not_loaded_a
     refused(backfill(late, "old", *INTERVAL), 2, "The pipeline has loaded this partition from")
     assert backfill(late, "old", *INTERVAL, "--only-unloaded").outcomes == ["up_to_date"]
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640
+
+
+def test_a_dropped_table_that_was_accepted_is_made_by_a_backfill(late: Pipeline) -> None:
+    shutil.rmtree(late.table)
+    accepted = late.door("table", "accept-changes", after=("none", "--reason", "a test", "--yes"))
+    assert accepted.code == 0, accepted.err
+    assert late.door("verify").code == 0
+    done = backfill(late, "all", "--from", "0", "--until", "150", "--only-unloaded")
+    assert done.code == 0 and done.outcomes[-1] == "backfill_done", done.err
+    [row] = late.door("backfills", "list").document["backfills"]
+    proof = late.door("verify")
+    assert (proof.code, proof.document["found_rows"]) == (0, row["offsets"]), proof.err
+    assert late.ran().outcomes == ["up_to_date"]

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 from kazoo.client import KazooState
+from kazoo.exceptions import ConnectionLoss
 
 from etl.errors import Owned, SessionLost
 from etl.io.zookeeper.ledger import DriverLock
@@ -313,6 +314,24 @@ def test_a_run_waits_for_the_plan_of_a_backfill_and_comes_before_its_next_one(
     thread.join(60)
     assert drove == ["run", "backfill"]
     assert any("with a plan of backfill old" in message for message in caplog.messages)
+
+
+def test_a_driver_deletes_the_znode_that_its_own_earlier_turn_left(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection broke during the delete, and the session survived."""
+
+    def broken(lock: DriverLock, name: str) -> None:
+        raise ConnectionLoss
+
+    lock = lock_of(zookeeper)
+    with monkeypatch.context() as network:
+        network.setattr(DriverLock, "_delete", broken)
+        with lock.driving("backfill", wait_s=0, backfill="old"):
+            pass
+    assert len(lock.drivers()) == 1
+    with lock.driving("backfill", wait_s=0, backfill="old"):
+        assert len(lock.drivers()) == 1
 
 
 def test_a_run_does_not_wait_longer_for_a_run_because_a_backfill_was_before_it(

@@ -721,7 +721,7 @@ class DriverLock:
         created = self._zookeeper.missing(self._paths.root)
         own = self._enqueue(driver)
         try:
-            self._wait_for_turn(own, wait_s)
+            self._wait_for_turn(own, driver, wait_s)
             self._own = own
             yield
         finally:
@@ -794,7 +794,9 @@ class DriverLock:
             return []
         return sorted(names, key=lambda name: name.rpartition("-")[2])
 
-    def _wait_for_turn(self, own: str, wait_s: float | None) -> None:
+    def _wait_for_turn(
+        self, own: str, driver: registrations.DriverNode, wait_s: float | None
+    ) -> None:
         deadline = None
         waited_for = None
         while True:
@@ -808,7 +810,9 @@ class DriverLock:
             if found is None:
                 continue
             first = registrations.parse_driver(found[0])
-            if first and is_dead(first):
+            # This driver's own earlier turn is over, too: its znode stays if the connection breaks
+            # during the delete and the session survives.
+            if first and (is_dead(first) or first == driver):
                 self._delete(queue[0])
                 continue
             left_s = _WAIT_SLICE_S

@@ -373,8 +373,9 @@ def test_rows_that_only_an_unknown_plan_can_have_loaded_are_not_loaded_again() -
     with forgetting(outside, forgotten):
         run(outside, CAPPED)
     assert outside.newest_plan() == newest.plan
-    with pytest.raises(NeedsDecision, match="The table holds .* rows of these offsets"):
+    with pytest.raises(NeedsDecision, match="rows of offsets 0 to .* ZooKeeper knows") as refused:
         filled(outside, None)
+    assert refused.value.where["partition"] == 0
     reject_twice(outside)
 
 
@@ -606,6 +607,47 @@ def test_a_backfill_does_not_continue_on_a_recreated_log() -> None:
         filled(outside, None)
     assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
     reject_twice(outside)
+
+
+def test_a_backfill_of_a_recreated_log_is_not_complete_below_its_new_loaded_until_offset() -> None:
+    outside = live(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(0, 3), crash_at("fetch", When.BEFORE))
+    outside.logs[LOGS[0]].cut(0)
+    accept(outside, "clicks:0", settings=CAPPED)
+    run(outside, CAPPED)
+    newest = outside.newest_plan()
+    assert newest and newest.loaded_until[LOGS[0]] == 0
+    with pytest.raises(NeedsDecision, match="as truncated or recreated"):
+        filled(outside, None)
+
+
+def test_offsets_that_were_set_back_into_the_request_are_left_to_runs_and_not_called_loaded() -> (
+    None
+):
+    outside = started(5, 5, 5)
+    with pytest.raises(Crash):
+        filled(outside, backfill_request(0, 5), crash_at("fetch", When.BEFORE))
+    set_to(outside, CAPPED, a=1)
+    outcome, sentence = filled(outside, None).outcomes[-1]
+    assert outcome is Outcome.BACKFILL_DONE
+    assert "11 offsets of 3 partitions loaded; 4 more are not in the table" in sentence
+    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
+        reject_twice(outside)
+    _, sentence = filled(outside, None).outcomes[-1]
+    assert "all 15 offsets of 3 partitions loaded" in sentence
+    reject_lacking(outside)
+
+
+def test_a_dropped_table_that_was_accepted_is_made_by_a_backfill() -> None:
+    outside = live(5, 5, 5)
+    outside.table = None
+    accept_table(outside)
+    filled(outside, backfill_request(0, 5))
+    assert not left(outside)
+    filled(outside, backfill_request(0, 7, only_missing=True), name="rest")
+    reject_twice(outside)
+    reject_lacking(outside)
 
 
 def test_what_an_older_copy_of_the_table_lacks_is_loaded_again_once_that_is_accepted() -> None:

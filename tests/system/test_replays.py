@@ -234,6 +234,4 @@ def test_before_the_first_run_a_replay_is_refused(
 ) -> None:
     pipeline = make_pipeline()
     pipeline.produce(40)
-    refused(
-        replay(pipeline, "--from", "0", "--until", "10", "--yes"), 2, "there is nothing to replay"
-    )
+    refused(replay(pipeline, "--from", "0", "--until", "10", "--yes"), 2, "nothing can be replayed")

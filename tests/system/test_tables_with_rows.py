@@ -239,7 +239,7 @@ def test_with_offsets_of_the_group_after_the_rows_the_run_begins_there_without_a
         heir.door("backfills", "run", after=("old", "--from", "0", "--until", "50", "--yes")),
         5,
         "The table holds",
-        "rows of these offsets",
+        "rows of offsets 0 to 50",
     )
 
 

@@ -74,8 +74,10 @@ EVENTS = (
     "supersede",
     "restore table",
 )
-REPAIRS_MAX = 25
-"""Runs and commands until the pipeline must be up to date."""
+REPAIRS_MAX = 60
+"""Runs and commands until the pipeline must be up to date: a long history may leave all its records
+to the end, and a plan has a few of them.
+"""
 
 logs = st.sampled_from(LOGS)
 counts = st.integers(1, 4)

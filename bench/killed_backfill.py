@@ -1,5 +1,5 @@
 """`python -m bench.killed_backfill [--records 5000000] [--kills 10] [--runs-every 10]`: a large
-backfill, killed at random moments, beside scheduled runs.
+backfill, killed at random moments, while scheduled runs go on.
 
 Real ZooKeeper, Kafka, Spark and Delta on this machine. Each kill is a SIGKILL for the command with
 its JVM and its workers. With `--runs-every`, records are produced and a run starts every so many
@@ -40,7 +40,7 @@ def fill(cluster: EmbeddedCluster, records: int) -> None:
             assert took(broker, TOPIC, partition, batch)
 
 
-class RunsBeside:
+class ScheduledRuns:
     """Scheduled runs of the pipeline in processes of their own, while the context is open."""
 
     def __init__(self, pipeline: Pipeline, every_s: float) -> None:
@@ -60,7 +60,7 @@ class RunsBeside:
             self.failed.append(f"exit {process.returncode}: {err}")
         return time.monotonic() - began
 
-    def __enter__(self) -> RunsBeside:
+    def __enter__(self) -> ScheduledRuns:
         if self._every_s:
             self._thread.start()
         return self
@@ -99,10 +99,10 @@ def main() -> None:
             begun_late(pipeline, arguments.records, plans=arguments.plans, is_there=True)
         # Between tests a lock is not waited for; here a backfill begins while a run may be at work.
         pipeline.settings["ledger"] = {"lock_timeout_s": 60}
-        beside = RunsBeside(pipeline, arguments.runs_every)
-        alone = [beside.once() for _ in range(3)] if arguments.runs_every else []
+        runs = ScheduledRuns(pipeline, arguments.runs_every)
+        alone = [runs.once() for _ in range(3)] if arguments.runs_every else []
         began = time.monotonic()
-        with beside:
+        with runs:
             found, last = killed_at_random(
                 pipeline, arguments.records, arguments.kills, most_s=arguments.most_seconds
             )
@@ -121,16 +121,16 @@ def main() -> None:
             f"different; {dict(found)}; "
             f"{seconds:.0f} s with all starts; the last: {last}"
         )
-        if beside.seconds:
+        if runs.seconds:
             print(
-                f"{len(beside.seconds)} runs beside it, {len(beside.failed)} failed: "
-                f"{min(beside.seconds):.1f} to {max(beside.seconds):.1f} s; alone "
+                f"{len(runs.seconds)} runs at the same time, {len(runs.failed)} failed: "
+                f"{min(runs.seconds):.1f} to {max(runs.seconds):.1f} s; alone "
                 f"{min(alone):.1f} to {max(alone):.1f} s"
             )
         if not rows.num_rows == places == arguments.records + pipeline.produced:
             raise SystemExit("rows are missing or double")
-        if beside.failed:
-            raise SystemExit("\n".join(beside.failed))
+        if runs.failed:
+            raise SystemExit("\n".join(runs.failed))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from etl.decide.backfill import (
     reject_other_request,
     unloaded_of,
 )
+from etl.decide.loaded_intervals import fold_all
 from etl.decide.next_step import repaired
 from etl.decide.offsets import starts_of
 from etl.decide.replay import Bound
@@ -34,7 +35,7 @@ from etl.decide.set_offsets import with_all_partitions
 from etl.decide.tasks import cost_of
 from etl.errors import SettingsError
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
-from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_all_loaded_intervals
+from etl.io.zookeeper.ledger_side_documents import BackfillStore, read_plans_with_results
 from etl.ledger.registrations import DriverNode
 from etl.model.partitions import parse_named
 from etl.model.plans import CommitResult, Plan
@@ -49,6 +50,7 @@ from etl.run.backfill import (
     begin,
     describe_nothing_missing,
     loaded_in_table,
+    no_such_backfill,
 )
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
@@ -264,8 +266,8 @@ def delete_backfill(settings: Settings, name: str, reason: str) -> DecisionResul
 
     A driver that loads it ends after its present plan. Raises SettingsError if there is none.
     """
-    found = show_backfill(settings, name)
     with open_services(settings, ALONE) as services:
+        found = _show(services, name)
         services.backfills.delete(name)
     sentence = (
         f"Backfill {name} is deleted: {reason}. {found['loaded']:,} of its {found['offsets']:,} "
@@ -312,14 +314,14 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
     Raises SettingsError if there is no backfill of that name.
     """
     with open_services(settings, ALONE) as services:
-        found = services.backfills.read(name)
-        if found is None:
-            raise SettingsError(
-                "There is no backfill of this name",
-                key="NAME",
-                action="Check with `etl backfills list CONF`",
-            )
-        seen = _Seen.of(services.ledger)
+        return _show(services, name)
+
+
+def _show(services: LiveServices, name: str) -> dict[str, Any]:
+    found = services.backfills.read(name)
+    if found is None:
+        raise no_such_backfill()
+    seen = _Seen.of(services.ledger)
     unloaded = unloaded_of(found, seen.loaded)
     plans = []
     for plan, record in seen.plans_of(name):
@@ -344,16 +346,15 @@ class _Seen:
     def of(cls, ledger: PlanLedger) -> _Seen:
         """Read them."""
         drivers = DriverLock(ledger.zookeeper, ledger.paths.group, ledger.pipeline).drivers()
-        plans = []
-        for plan in ledger.read_plans():
-            plans.append((plan, ledger.read_record_of(plan)))
-        recorded = [plan.number for plan, record in plans if record]
+        plans = read_plans_with_results(ledger)
+        recorded = [(plan, record) for plan, record in plans if record]
         transaction_version = None
         accepted = ledger.read_acknowledgement()
-        if accepted and accepted.number >= max(recorded, default=0):
+        if accepted and all(plan.number <= accepted.number for plan, _ in recorded):
             # An older copy of the table, or none, may have been accepted after the newest plan.
             transaction_version = accepted.transaction_version
-        return cls(plans, read_all_loaded_intervals(ledger, transaction_version), drivers)
+        loaded = fold_all(ledger.read_loaded_intervals(), recorded, transaction_version)
+        return cls(plans, loaded, drivers)
 
     def plans_of(self, name: str) -> list[tuple[Plan, CommitResult | None]]:
         """Return the kept plans of a backfill."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from etl.commands.run import new_run_id, reported
 from etl.decide.loaded_intervals import spans_of
 from etl.decide.next_step import NextStep, next_step, snapshot_after
-from etl.decide.plan_replacement import in_place_of
 from etl.decide.replay import Bound, ReplayRequest
 from etl.decide.table_changes import name_of
 from etl.decide.table_storage import settings_for
@@ -33,7 +32,7 @@ from etl.report.run_progress import Stopwatch
 from etl.report.run_report import Report
 from etl.run.loaded_rows import PutInto
 from etl.run.open_services import open_services
-from etl.run.replay import is_left, next_replay, replay, settled_state, zones_of_replaced
+from etl.run.replay import is_left, next_replay, replay, with_replaced_rows, zones_of_replaced
 from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
 from etl.settings.choices import check_place, lies_in, place_of
 from etl.settings.sections import Settings
@@ -176,10 +175,7 @@ def preview_of(
     """Return the same of a snapshot."""
     step, left = step_after_stored_plan(snapshot, settings)
     plan = next_replay(services, step, settings, wanted, None)
-    plan = replace(plan, replaced_rows=services.rows_there(spans_of(plan)))
-    _, stored = settled_state(step)
-    if stored:
-        plan = in_place_of(plan, stored)
+    plan = with_replaced_rows(services, step, plan)
     logs = {r.log for r in plan.ranges}
     topics = {log.topic for log in logs}
     compacted = []

@@ -20,7 +20,7 @@ A bound by time is the offset of the first record at or after that time, in each
 What is left of a request are its intervals without those that any plan of the pipeline loaded, and
 those that a plan of the backfill gave up: two backfills that overlap share what is loaded (ADR 39).
 Each plan reads, of every partition, a part of the first interval that is left, within the caps. It
-moves no position. A stored plan obliges nobody: whoever plans next takes its number.
+moves no position. A stored plan need not be finished: whoever plans next takes its number.
 """
 
 from __future__ import annotations
@@ -59,16 +59,11 @@ def unloaded_of(backfill: Backfill, loaded: LoadedIntervals) -> Intervals:
 
     `loaded`: by all plans of the pipeline.
     """
-    left = {}
-    for log, intervals in backfill.intervals.items():
-        done = list(backfill.lost.get(log, ()))
-        done += loaded_in(log, backfill.incarnation_of(log), loaded)
-        parts: list[_Part] = []
-        for interval in intervals:
-            parts += subtract_intervals(interval, done)
-        if parts:
-            left[log] = tuple(parts)
-    return left
+    done = {}
+    for log in backfill.intervals:
+        loaded_parts = loaded_in(log, backfill.incarnation_of(log), loaded)
+        done[log] = (*backfill.lost.get(log, ()), *loaded_parts)
+    return without(backfill.intervals, done)
 
 
 def left_to_runs(
@@ -96,17 +91,9 @@ def loaded_in(log: BrokerPartition, incarnation: int, loaded: LoadedIntervals) -
     return offsets
 
 
-def intersect(some: Intervals, others: Intervals) -> dict[BrokerPartition, tuple[_Part, ...]]:
+def intersect(some: Intervals, others: Intervals) -> Intervals:
     """Return the offsets that are in both."""
-    both = {}
-    for log, parts in some.items():
-        common: list[_Part] = []
-        for part in parts:
-            outside = subtract_intervals(part, others.get(log, ()))
-            common += subtract_intervals(part, outside)
-        if common:
-            both[log] = tuple(common)
-    return both
+    return without(some, without(some, others))
 
 
 def without(some: Intervals, others: Intervals) -> Intervals:

@@ -222,7 +222,7 @@ def steps_ahead(
 
 
 def repair_of(state: PipelineState, snapshot: Snapshot) -> Repair | None:
-    """Return what is finished first; None if the newest plan is not in the table and obliges."""
+    """Return what is finished first; None if the newest plan is still to be executed."""
     if isinstance(state, RebuildFromTable):
         repair = _offset_repair(state.state)
         return replace(repair, adopts=state.plan, knew=snapshot.ledger.newest)

@@ -453,7 +453,7 @@ class UpToDate:
 
 @dataclass(frozen=True, slots=True)
 class StoredBackfill:
-    """The newest plan is a backfill's and was not appended. It obliges nobody: the next plan takes
+    """The newest plan is a backfill's and was not appended. It need not be finished: the next plan takes
     its number, or it stays where there is nothing to read, and the backfill plans that part again.
     """
 

@@ -133,17 +133,22 @@ def _requested(
                 action="Check with `etl backfills list CONF`",
             )
         if request is None:
-            raise SettingsError(
-                "No backfill of this name exists",
-                key="NAME",
-                action="Check with `etl backfills list CONF`",
-            )
+            raise no_such_backfill()
         return request
     if request:
         reject_other_request(found, request.asked)
     if begun is None:
         return _with_losses_of_plans(services, found)
     return found
+
+
+def no_such_backfill() -> SettingsError:
+    """Return the error for a name without a backfill."""
+    return SettingsError(
+        "No backfill of this name exists",
+        key="NAME",
+        action="Check with `etl backfills list CONF`",
+    )
 
 
 def _with_losses_of_plans(services: Services, backfill: Backfill) -> Backfill:
@@ -267,8 +272,7 @@ def _stored_plan(
         plan = plan_backfill(backfill, left, state, snapshot, settings, now_ms=now_ms)
     if plan is None:
         raise incomplete_error(backfill, left)
-    if snapshot.table:
-        _reject_unknown_rows(services, plan, loaded)
+    _reject_unknown_rows(services, plan, snapshot, loaded)
     if stored:
         plan = in_place_of(plan, stored)
     plan = with_id(plan)
@@ -339,8 +343,7 @@ def begin(
     for log in found:
         if last.incarnations.get(log, 0):
             incarnations[log] = last.incarnations[log]
-    if snapshot.table:
-        _reject_rows_of(services, found, last)
+    _reject_rows_of(services, found, last, snapshot)
     return Beginning(
         Backfill(name, found, incarnations, request.asked, now_ms),
         snapshot,
@@ -361,7 +364,9 @@ def describe_nothing_missing(name: str) -> str:
     return f"Backfill {name}: nothing of the request is left to load"
 
 
-def _reject_unknown_rows(services: Services, plan: Plan, loaded: LoadedIntervals) -> None:
+def _reject_unknown_rows(
+    services: Services, plan: Plan, snapshot: Snapshot, loaded: LoadedIntervals
+) -> None:
     """Reject a plan with rows in the table already, where the ledger may not know of them.
 
     That is, of offsets that were loaded into a state of the table that an operator gave up, and
@@ -370,21 +375,24 @@ def _reject_unknown_rows(services: Services, plan: Plan, loaded: LoadedIntervals
     ranges: dict[BrokerPartition, tuple[tuple[int, int], ...]] = {}
     for r in plan.ranges:
         ranges[r.log] = (*ranges.get(r.log, ()), (r.from_offset, r.until_offset))
+    to_check: Intervals = ranges
     if not loaded.has_unknown_plans:
         given_up = {}
         for log, intervals in loaded.given_up.items():
             given_up[log] = tuple((one.from_offset, one.until_offset) for one in intervals)
-        ranges = intersect(ranges, given_up)
-    _reject_rows_of(services, ranges, plan)
+        to_check = intersect(ranges, given_up)
+    _reject_rows_of(services, to_check, plan, snapshot)
 
 
-def _reject_rows_of(services: Services, intervals: Intervals, plan: Plan) -> None:
+def _reject_rows_of(
+    services: Services, intervals: Intervals, plan: Plan, snapshot: Snapshot
+) -> None:
     """Reject offsets with rows in the table that no known plan loaded. Raises NeedsDecision."""
     ranges = []
     for log, parts in sorted(intervals.items()):
         for start, until in parts:
             ranges.append(OffsetRange(log, start, until))
-    if not ranges:
+    if not ranges or snapshot.table is None:
         return
     results = services.results_from_table(replace(plan, ranges=tuple(ranges)))
     if results is None:

@@ -78,11 +78,7 @@ def replay(
             if left and left.kind is PlanKind.REPLAY and _places(left) == _places(plan):
                 return left  # an earlier command stored this very replay, and was killed
             _reject_another(shown, plan)
-            plan = replace(plan, replaced_rows=services.rows_there(spans_of(plan)))
-            _, stored = settled_state(step)
-            if stored:
-                plan = in_place_of(plan, stored)
-            plan = with_id(plan)
+            plan = with_id(with_replaced_rows(services, step, plan))
             store_or_replace(services, plan, repaired(step.snapshot, step.repair).ledger)
             report.planned(plan)
             logs = {r.log for r in plan.ranges}
@@ -137,6 +133,17 @@ def next_replay(
     return plan_replay(
         state, intervals, snapshot, settings, reason=reason, now_ms=services.now_ms()
     )
+
+
+def with_replaced_rows(services: Services, step: NextStep, plan: Plan) -> Plan:
+    """Return the plan of a replay with the rows that it replaces, under the number of a stored plan
+    of a backfill if there is one.
+    """
+    plan = replace(plan, replaced_rows=services.rows_there(spans_of(plan)))
+    _, stored = settled_state(step)
+    if stored:
+        plan = in_place_of(plan, stored)
+    return plan
 
 
 def settled_state(step: NextStep) -> tuple[UpToDate, Plan | None]:

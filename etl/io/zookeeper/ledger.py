@@ -200,11 +200,8 @@ class Documents:
             request.create(path, head)
         for obsolete in deleting:
             request.delete(obsolete)
-        # ZooKeeper has no check for a missing znode. Creating and deleting it in one transaction
-        # fails if it exists.
         for free in absent:
-            request.create(free, b"")
-            request.delete(free)
+            Absent(free).add_to(request)
         return self._zookeeper.transact(request, path)
 
     def head(self, payload: bytes, *, also: Iterable[Part] = ()) -> bytes:

@@ -20,7 +20,7 @@ from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.documents import Pauses, parse, render
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import CommitState, Plan, RunKeyRecord
+from etl.model.plans import CommitResult, CommitState, Plan, RunKeyRecord
 from etl.model.snapshot import Backfill, ForeignCommit, LoadedIntervals, NamedTable, Pause
 
 _TRIES_MAX = 3
@@ -35,15 +35,20 @@ def read_all_loaded_intervals(
     Plans and intervals are merged by `loaded_intervals.fold_all`.
     """
     # Plans are read before the intervals: pruning moves them in this direction.
-    recorded = []
-    plans = [ledger.read_plan(number) for number in ledger.plan_numbers()]
-    for plan in plans:
-        if plan is None:
-            continue
-        applied = ledger.read_applied(plan.number)
-        if applied and applied.plan_id == plan.id:
-            recorded.append((plan, applied))
+    plans = read_plans_with_results(ledger)
+    recorded = [(plan, applied) for plan, applied in plans if applied]
     return fold_all(ledger.read_loaded_intervals(), recorded, transaction_version)
+
+
+def read_plans_with_results(ledger: PlanLedger) -> list[tuple[Plan, CommitResult | None]]:
+    """Return the stored plans, ascending, each with its result; None if it is not recorded."""
+    plans: list[tuple[Plan, CommitResult | None]] = []
+    for plan in ledger.read_plans():
+        applied = ledger.read_applied(plan.number)
+        if applied and applied.plan_id != plan.id:
+            applied = None
+        plans.append((plan, applied))
+    return plans
 
 
 def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:

@@ -336,7 +336,7 @@ def test_an_offset_that_was_removed_is_never_followed(on_offset_changed: OnOffse
         )
 
 
-def test_a_stored_plan_of_a_backfill_obliges_nobody_and_its_offsets_are_compared() -> None:
+def test_a_stored_plan_of_a_backfill_need_not_be_finished_and_its_offsets_are_compared() -> None:
     changes: dict[str, Any] = {"kind": PlanKind.BACKFILL, "backfill": "old"}
     plan = plan_of(3, **changes)
     ledger, table = replace(ledger_of(3, **changes), applied=None), table_of(2)

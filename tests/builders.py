@@ -15,7 +15,14 @@ from etl.model.partitions import (
     PartitionOffsets,
 )
 from etl.model.plans import Plan, PlanKind, PlanOrigin
-from etl.model.snapshot import Ledger, Snapshot
+from etl.model.snapshot import (
+    Availability,
+    GroupSnapshot,
+    Ledger,
+    PartitionSnapshot,
+    Snapshot,
+    TopicSnapshot,
+)
 from etl.settings.load import parse_settings
 from etl.settings.secrets import Section
 from etl.settings.sections import Settings
@@ -71,23 +78,106 @@ def changed(plan: Plan, **changes: Any) -> Plan:
     return replace(plan, **changes)
 
 
-def plain_snapshot(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: Any) -> Snapshot:
-    """These logs, and nothing else anywhere."""
+def plain_snapshot(extents: Mapping[BrokerPartition, tuple[int, int]], **facts: Any) -> Snapshot:
+    """A snapshot of these readable partitions, with no other facts than `facts`."""
     found = Snapshot(
         cluster=kafka_named("c"),
-        extents={log: PartitionOffsets(*extent) for log, extent in extents.items()},
-        leaders={},
-        leaderless=frozenset(),
-        topic_ids={},
-        bytes_per_offset={},
-        committed={},
-        starts={},
-        owners={},
-        live_consumers=(),
+        partitions={},
+        topics={},
+        group=GroupSnapshot(),
         ledger=Ledger(),
         table=None,
     )
-    return replace(found, **changes)
+    offsets = {log: PartitionOffsets(*extent) for log, extent in extents.items()}
+    return with_facts(found, extents=offsets, **facts)
+
+
+FACTS_OF_PARTITIONS = {
+    "leaders": "leader",
+    "committed": "committed",
+    "owners": "owner",
+    "bytes_per_offset": "bytes_per_offset",
+    "starts": "start_at_time",
+    "leader_epochs": "leader_epoch",
+    "epoch_ends": "epoch_end",
+    "retained_from": "retained_from",
+    "open_transactions": "open_transaction",
+    "looked_at": "looked_at",
+    "fingerprints": "fingerprints",
+    "oldest_of_paused": "oldest_unread",
+}
+FACTS_OF_TOPICS = {"topic_ids": "id", "creation_ids": "creation_id", "retention": "retention"}
+FACTS_OF_GROUP = {
+    "offsets_in": "storage",
+    "live_consumers": "live_consumers",
+    "live_in_kafka": "kafka_members",
+    "other_pipelines": "other_pipelines",
+    "share": "assignment",
+}
+
+
+def with_facts(snapshot: Snapshot, **facts: Any) -> Snapshot:
+    """Return the snapshot with these facts in place of what it has, each a field of the snapshot
+    or a mapping of one fact by partition or topic: `committed={log: Committed(3)}`.
+
+    extents            the offsets of the partitions that are read
+    leaderless         the partitions without a leader
+    extents_of_owned   the offsets of partitions that are left to others, which `owners` names
+    missing_topics     topics that no longer exist
+    pauses             the pauses in the ledger
+    """
+    partitions = dict(snapshot.partitions)
+    availability = {
+        "extents": Availability.READABLE,
+        "leaderless": Availability.LEADERLESS,
+        "extents_of_owned": Availability.OWNED,
+    }
+    for name in availability.keys() & facts.keys():
+        _set_available(partitions, facts.pop(name), availability[name])
+    for name in FACTS_OF_PARTITIONS.keys() & facts.keys():
+        _set(partitions, FACTS_OF_PARTITIONS[name], facts.pop(name), PartitionSnapshot())
+    topics = dict(snapshot.topics)
+    for name in FACTS_OF_TOPICS.keys() & facts.keys():
+        _set(topics, FACTS_OF_TOPICS[name], facts.pop(name), TopicSnapshot())
+    if "missing_topics" in facts:
+        missing = dict.fromkeys(facts.pop("missing_topics"), True)
+        _set(topics, "is_missing", missing, TopicSnapshot())
+    group = {}
+    for name in FACTS_OF_GROUP.keys() & facts.keys():
+        group[FACTS_OF_GROUP[name]] = facts.pop(name)
+    ledger = facts.pop("ledger", snapshot.ledger)
+    if "pauses" in facts:
+        ledger = replace(ledger, pauses=facts.pop("pauses"))
+    return replace(
+        snapshot,
+        partitions=partitions,
+        topics=topics,
+        group=replace(snapshot.group, **group),
+        ledger=ledger,
+        **facts,
+    )
+
+
+def _set_available(
+    partitions: dict[BrokerPartition, PartitionSnapshot], found: Any, availability: Availability
+) -> None:
+    """Give these partitions, and no others, that availability; `found` may have their offsets."""
+    for log, partition in partitions.items():
+        if partition.availability is availability and log not in found:
+            gone = Availability.NOT_SELECTED
+            partitions[log] = replace(partition, availability=gone, offsets=None)
+    for log in found:
+        offsets = found[log] if isinstance(found, Mapping) else None
+        before = partitions.get(log, PartitionSnapshot())
+        partitions[log] = replace(before, availability=availability, offsets=offsets)
+
+
+def _set(values: dict[Any, Any], name: str, found: Mapping[Any, Any], empty: Any) -> None:
+    """Set one field of all values: to what is found, else to what an empty value has."""
+    for key, value in values.items():
+        values[key] = replace(value, **{name: found.get(key, getattr(empty, name))})
+    for key in found.keys() - values.keys():
+        values[key] = replace(empty, **{name: found[key]})
 
 
 def plain_settings(**sections: Any) -> Settings:

@@ -31,7 +31,6 @@ from etl.decide.loaded_intervals import fold_all
 from etl.decide.next_step import repaired
 from etl.decide.offsets import starts_of
 from etl.decide.replay import Bound
-from etl.decide.set_offsets import with_all_partitions
 from etl.decide.tasks import cost_of
 from etl.errors import SettingsError
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
@@ -151,7 +150,9 @@ class BackfillPreview:
         """Return notes for the operator who confirms."""
         return (
             *describe_also_loaded(self.beginning.read_by_others),
-            *describe_paused_but_loaded(self.backfill.intervals, self.beginning.snapshot.pauses),
+            *describe_paused_but_loaded(
+                self.backfill.intervals, self.beginning.snapshot.ledger.pauses
+            ),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -207,14 +208,15 @@ def _beginning(
             "ZooKeeper does not know the pipeline's newest plan, which the table holds",
             action="Run `etl run CONF`, which restores it; then run this command again",
         )
-    snapshot = with_all_partitions(repaired(step.snapshot, step.repair))
+    snapshot = repaired(step.snapshot, step.repair).with_all_partitions()
     loaded = loaded_in_table(services, observed)
     positions = None
     if stored:
         # A run may replace the stored plan by another one, but not from another start.
         positions = starts_of(stored)
     # the snapshot of today's pauses
-    snapshot = replace(snapshot, pauses=observed.pauses)
+    pauses = observed.ledger.pauses
+    snapshot = replace(snapshot, ledger=replace(snapshot.ledger, pauses=pauses))
     return begin(services, name, request, state, snapshot, loaded, positions)
 
 

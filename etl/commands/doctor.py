@@ -145,7 +145,11 @@ def check_snapshot(
     snapshot, found = standing_without_paused(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Supersede) else None
     reject_recreated_or_truncated(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
-    alone = replace(snapshot, other_pipelines={}, ledger=replace(snapshot.ledger, retired=None))
+    alone = replace(
+        snapshot,
+        group=replace(snapshot.group, other_pipelines={}),
+        ledger=replace(snapshot.ledger, retired=None),
+    )
     with contextlib.suppress(Owned):
         foresee(alone, settings)
     yield describe_state(name, found)
@@ -183,7 +187,7 @@ def _missing_topic_ids(name: str, snapshot: Snapshot) -> Iterator[Line]:
 
     Partitions of Jafka need no topic id: they have fingerprints.
     """
-    read = {log.topic for log in snapshot.extents if not log.is_physical}
+    read = {log.topic for log in snapshot.readable if not log.is_physical}
     topics = sorted(read - snapshot.topic_ids.keys())
     if not topics:
         return

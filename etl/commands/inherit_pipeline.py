@@ -112,7 +112,7 @@ def inherit_pipeline(
         driver_lock(services, run_id, dry_run=dry_run),
         as_member(services, settings, dry_run=dry_run) as share,
     ):
-        snapshot = replace(services.observe(), share=share)
+        snapshot = services.observe().with_assignment(share)
         if dry_run:
             snapshot = foreseen_by_command(snapshot, settings)
         reject_active_members(snapshot, settings)

@@ -75,7 +75,7 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     """Return the offsets of a snapshot."""
     so_far, refusal = progress_or_refusal(snapshot, settings)
     logs = sorted(logs_of(snapshot))
-    paused = paused_logs(logs, snapshot.pauses)
+    paused = paused_logs(logs, snapshot.ledger.pauses)
     rows = []
     for log in logs:
         row = {
@@ -116,7 +116,7 @@ def progress_or_refusal(
 
 def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]]:
     """Return where a range of a Jafka partition may end: segment starts and the readable end."""
-    extent = snapshot.extents.get(log)
+    extent = snapshot.readable.get(log)
     if extent is None or extent.boundaries is None:
         return {}
     return {"boundaries": list(extent.boundaries)}
@@ -145,7 +145,7 @@ def read_oldest_unread(
     intervals = {}
     for log, first in unread.items():
         if not log.is_physical:
-            intervals[log] = (first, snapshot.extents[log].end_offset)
+            intervals[log] = (first, snapshot.readable[log].end_offset)
     if not intervals:
         return {}
     with Discovery(settings, services.zookeeper).open_cluster() as cluster:
@@ -157,7 +157,7 @@ def read_oldest_unread(
 def first_unread_offsets(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, int]:
     """Return the first unread offset of each partition that lags."""
     so_far, _ = progress_or_refusal(snapshot, settings)
-    return unread_starts(snapshot.extents, snapshot, so_far, settings)
+    return unread_starts(snapshot.readable, snapshot, so_far, settings)
 
 
 def lags_of(
@@ -409,7 +409,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
         so_far = progress_of_table(snapshot, settings)
         of_ledger = _ledger_offsets(services)
         with Discovery(settings, services.zookeeper).open_cluster() as cluster:
-            bounds = _bounds(cluster, list(snapshot.extents), requested)
+            bounds = _bounds(cluster, list(snapshot.readable), requested)
 
     newest = snapshot.ledger.newest
     in_table = {}
@@ -429,8 +429,8 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
             begins[log] = min(first_loaded, default=newest.loaded_until[log])
         settled[log] = [*of_plans, (0, begins.get(log, 0))]
 
-    paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)
-    without_bounds = snapshot.extents.keys() - bounds.keys()
+    paused = paused_logs((*snapshot.readable, *snapshot.leaderless), snapshot.ledger.pauses)
+    without_bounds = snapshot.readable.keys() - bounds.keys()
     unled = in_order({*snapshot.leaderless, *without_bounds} - paused.keys())
     bounds_of_read = {}
     bounds_of_paused = {}
@@ -439,7 +439,7 @@ def find_table_gaps(settings: Settings, whole: TimeInterval, every: timedelta) -
             bounds_of_paused[log] = found
         else:
             bounds_of_read[log] = found
-    starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
+    starts = {log: extent.log_start_offset for log, extent in snapshot.readable.items()}
     return TableGaps(
         len(requested),
         tuple(find_gaps(requested, bounds_of_read, settled, starts)),

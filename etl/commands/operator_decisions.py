@@ -570,7 +570,7 @@ def accept_partitions(
         driver_lock(services, run_id, dry_run=dry_run),
         as_member(services, settings, dry_run=dry_run) as assignment,
     ):
-        snapshot = replace(services.observe(request.offsets_of), share=assignment)
+        snapshot = services.observe(request.offsets_of).with_assignment(assignment)
         if dry_run:
             snapshot = foreseen_by_command(snapshot, settings)
         reject_active_members(snapshot, settings)

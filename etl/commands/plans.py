@@ -193,7 +193,7 @@ class Preview:
         """Return the smallest distance of a range from its log start; None if all are unknown."""
         distances = []
         for r in self.ranges:
-            extent = self.snapshot.extents.get(r.log)
+            extent = self.snapshot.readable.get(r.log)
             if extent is not None:
                 distances.append(r.from_offset - extent.log_start_offset)
         return min(distances, default=None)

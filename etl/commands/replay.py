@@ -181,10 +181,10 @@ def preview_of(
     compacted = []
     for topic in sorted(topics):
         is_assumed = settings.source.is_assumed_compacted(topic)
-        cleanup = cleanup_of(snapshot.retention.get(topic), said_to_be_compacted=is_assumed)
+        cleanup = cleanup_of(snapshot.topic(topic).retention, said_to_be_compacted=is_assumed)
         if cleanup.is_compacted:
             compacted.append(topic)
-    paused = describe_paused_but_loaded(logs, snapshot.pauses)
+    paused = describe_paused_but_loaded(logs, snapshot.ledger.pauses)
     zones = zones_of_replaced(services, plan, step.snapshot)
     return ReplayPreview(plan, settings.table.path, tuple(compacted), left, paused, zones)
 

@@ -132,7 +132,7 @@ def restore(
         services.driving(run_id),
         as_member(services, settings) as share,
     ):
-        snapshot = _checked(services, replace(services.observe(), share=share))
+        snapshot = _checked(services, services.observe().with_assignment(share))
         reject_active_members(snapshot, settings)
         reject_partitions_of_other_members(foreseen.moves, snapshot, settings)
         if _find_restorable(services, snapshot, foreseen) != foreseen:
@@ -216,7 +216,7 @@ def _number_in_table(snapshot: Snapshot) -> int:
 
 def _describe_lost_pauses(snapshot: Snapshot) -> list[str]:
     """Return the warning that pauses may be lost, if ZooKeeper has neither plans nor pauses."""
-    if snapshot.ledger.newest or snapshot.pauses:
+    if snapshot.ledger.newest or snapshot.ledger.pauses:
         return []
     return [PAUSES_LOST]
 
@@ -243,7 +243,7 @@ def _restorable_from_rows(services: LiveServices, snapshot: Snapshot) -> Restora
     if ledger.newest:
         known = ledger.newest.loaded_until.keys()
     topics = set()
-    for log in (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless):
+    for log in (*snapshot.readable, *snapshot.left_out, *snapshot.leaderless):
         if settings.source.topic_filter.admits(log.topic):
             topics.add(log.topic)
     until = {}
@@ -300,7 +300,7 @@ def restore_from_commits(
     else:
         is_unrecorded = snapshot.ledger.applied is None and stored is None
         repair = Repair(last, lacks_record=is_unrecorded)
-    if snapshot.share:
+    if snapshot.group.assignment:
         repair = replace(repair, offsets=())  # the plan moves them
     report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
     finish_repair(services, repair, report)

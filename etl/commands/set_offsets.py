@@ -170,7 +170,7 @@ def offsets_set(settings: Settings, foreseen: SetOffsetsPreview, reason: str) ->
         services.driving(run_id),
         as_member(services, settings) as assignment,
     ):
-        observed = replace(services.observe(offsets_of), share=assignment)
+        observed = services.observe(offsets_of).with_assignment(assignment)
         snapshot = _permitted(services, observed)
         state, stands = _stands(services, snapshot)
         repair = repair_of(state, snapshot)
@@ -236,7 +236,7 @@ def _targets(
 
     Raises SettingsError, and as `position_now`.
     """
-    existing = {*snapshot.extents, *snapshot.leaderless, *snapshot.owners}
+    existing = {*snapshot.readable, *snapshot.leaderless, *snapshot.owners}
     logs = []
     for log in existing:
         if wanted.named.covers(log):
@@ -264,7 +264,7 @@ def _targets(
         return dict.fromkeys(logs, wanted.to)
     targets = {}
     for log in logs:
-        extent = snapshot.extents[log]
+        extent = snapshot.readable[log]
         if isinstance(wanted.to, BeforeEnd):
             targets[log] = max(extent.log_start_offset, extent.end_offset - wanted.to.offsets)
         elif wanted.to is StartAt.EARLIEST:
@@ -295,7 +295,7 @@ def _at_time(
         found = cluster.offsets_at(times, wait_for_leader_s=source.wait_for_leader_s)
     targets = {}
     for log, offset in found.items():
-        extent = snapshot.extents[log]
+        extent = snapshot.readable[log]
         end = extent.end_offset + extent.held_back
         targets[log] = min(max(offset, extent.log_start_offset), end)
     return targets

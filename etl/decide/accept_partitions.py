@@ -151,7 +151,7 @@ def accepted_logs(
     for cut in all_cuts:
         if request.covers(cut.log) and cut.log not in undecided:
             cuts[cut.log] = cut
-    _reject_unknown(request.named, {*loaded_until, *snapshot.extents, *snapshot.leaderless})
+    _reject_unknown(request.named, {*loaded_until, *snapshot.readable, *snapshot.leaderless})
     _reject_partitions_of_recreated_topics(request.named, again, newest, snapshot)
     _reject_unchanged_topics(request.named, again, {*cuts, *waiting}, snapshot)
     if request.is_same_log:
@@ -244,7 +244,7 @@ def _reject_unchanged_topics(
 
 def _reject_unknown_topic(name: Named, snapshot: Snapshot) -> None:
     """Reject a topic that was deleted and not recreated. Raises SettingsError."""
-    there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
+    there = (*snapshot.readable, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     if name.topic in topics_of(there):
         return
     newest = snapshot.ledger.newest
@@ -446,7 +446,7 @@ def _starts_anew(
                 **log.place,
                 action="Check the brokers that host its replicas",
             )
-        extent = snapshot.extents.get(log)
+        extent = snapshot.readable.get(log)
         if extent is None:
             starts[log] = 0
         elif is_latest:
@@ -652,7 +652,7 @@ def _reset(
             if log.topic in accepted.again:
                 del pending_offsets[log]
     log_starts = {}
-    for log, extent in snapshot.extents.items():
+    for log, extent in snapshot.readable.items():
         if log in positions:
             log_starts[log] = extent.log_start_offset
     leader_epochs = leader_epochs_to_record(newest, snapshot, moved)
@@ -690,7 +690,7 @@ def _reset(
         ),
         fingerprints=_fingerprints(newest, accepted, snapshot),
         log_topic_ids=topic_ids_to_record(newest, decided, positions, topic_ids),
-        commit=PlannedCommit(storage=snapshot.offsets_in),
+        commit=PlannedCommit(storage=snapshot.group.storage),
         time_zone=newest.time_zone,
         rows_before=newest.rows_before,
     )

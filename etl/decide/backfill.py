@@ -138,7 +138,7 @@ def plan_backfill(
 
     readings: dict[BrokerPartition, _Part] = {}
     lost: list[Loss] = []
-    for log in sorted(left.keys() & snapshot.extents.keys()):
+    for log in sorted(left.keys() & snapshot.readable.keys()):
         incarnation = backfill.incarnation_of(log)
         reading, lost_before = _readable(log, left[log], incarnation, snapshot, settings)
         lost += lost_before
@@ -148,12 +148,12 @@ def plan_backfill(
         return None
 
     sizes = snapshot.bytes_per_offset
-    boundaries = boundaries_of(snapshot.extents)
+    boundaries = boundaries_of(snapshot.readable)
     stops = divide_caps(readings, sizes, settings.limits, plan.number, boundaries)
     whole_ranges = []
     for log, (start, _) in readings.items():
         if start < stops[log]:
-            whole_ranges.append(OffsetRange(log, start, stops[log], snapshot.leaders.get(log)))
+            whole_ranges.append(OffsetRange(log, start, stops[log], snapshot.partition(log).leader))
     task_bytes = settings.limits.target_task_bytes
     ranges = split_ranges(whole_ranges, sizes, task_bytes, snapshot.parallelism, boundaries)
     return replace(
@@ -248,7 +248,7 @@ def _reject_other_incarnation(backfill: Backfill, left: Intervals, last: Plan) -
 
 def _reject_unavailable(left: Intervals, snapshot: Snapshot, settings: Settings) -> None:
     """Reject missing partitions; if policy is `fail`, those without a leader, too."""
-    for log in sorted(left.keys() - snapshot.extents.keys()):
+    for log in sorted(left.keys() - snapshot.readable.keys()):
         if log not in snapshot.leaderless:
             message = "The partition does not exist any more, or the conf does not select its topic"
             action = "Check source.topics, and whether the topic was deleted"
@@ -282,7 +282,7 @@ def requested_partitions(
 
     Raises SettingsError and BrokerUnreachable.
     """
-    existing = {*snapshot.extents, *snapshot.leaderless}
+    existing = {*snapshot.readable, *snapshot.leaderless}
     for name in request.named:
         if not name.covers_any(existing):
             message = f"The brokers have no {name}, or the conf does not select its topic"
@@ -301,7 +301,7 @@ def requested_partitions(
                 "Then run this command again"
             )
             raise SettingsError(message, **log.place, action=action)
-        if log not in snapshot.extents:
+        if log not in snapshot.readable:
             raise BrokerUnreachable(f"The partition {log.unled}", **log.place, action=log.held_by)
     return logs
 
@@ -366,7 +366,7 @@ def _retained_start(
 
     By time, brokers find only retained records, so the request may mean earlier ones.
     """
-    log_start = snapshot.extents[log].log_start_offset
+    log_start = snapshot.readable[log].log_start_offset
     is_offset = isinstance(request.from_, int)
     if is_offset:
         is_gone = start < log_start
@@ -388,7 +388,7 @@ def _reject_above_all_ends(
     """Reject an interval above the ends of all partitions: runs load it."""
     ends = []
     for log in logs:
-        offsets = snapshot.extents[log]
+        offsets = snapshot.readable[log]
         ends.append(offsets.end_offset + offsets.held_back)
     if isinstance(request.from_, int) and ends and request.from_ > max(ends):
         message = (
@@ -402,7 +402,7 @@ def _reject_above_all_ends(
 def _reject_above_end(
     log: BrokerPartition, end: int, request: BackfillRequest, snapshot: Snapshot
 ) -> None:
-    offsets = snapshot.extents[log]
+    offsets = snapshot.readable[log]
     readable_end = offsets.end_offset
     if end <= readable_end or request.only_missing:
         # Runs load the records above the readable end.

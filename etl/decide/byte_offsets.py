@@ -178,7 +178,7 @@ def _verification_of(
     log: BrokerPartition, offset: int | None, snapshot: Snapshot
 ) -> LookedAt | None:
     """Return the result of verifying the offset; None if it was not verified."""
-    for verified in snapshot.looked_at.get(log, ()):
+    for verified in snapshot.partition(log).looked_at:
         if verified.offset == offset:
             return verified
     return None
@@ -191,7 +191,7 @@ def reject_misaligned_offset(
 
     `key`: the option of the offset. Raises SettingsError.
     """
-    offsets = snapshot.extents.get(log)
+    offsets = snapshot.readable.get(log)
     end = 0
     if offsets:
         end = offsets.end_offset
@@ -372,7 +372,7 @@ def _misaligned_error(
         message += f": it is inside the one from {verified.before} to {verified.after}"
     elif verified.wrong:
         message += f": {verified.wrong}"
-    offsets = snapshot.extents[log]
+    offsets = snapshot.readable[log]
     if is_left and last and _is_misaligned_reset(log, last, snapshot):
         action = _repair_of_reset(log, verified, offsets, last)
     elif is_left and last:
@@ -401,7 +401,7 @@ def _repair_of_stored_plan(
     loaded_until = None
     if log in plan.loaded_until:
         loaded_until = _loaded_before_move(plan, log, verified.offset)
-    action = _replacements(verified, snapshot.extents[log], loaded_until)
+    action = _replacements(verified, snapshot.readable[log], loaded_until)
     action += f". Then run {command}"
     if loaded_until is None and plan.number > 1:
         accept = accept_command([render_log(log)], "--truncated-at OFFSET")

@@ -409,7 +409,7 @@ def plan_inheritance(
         leader_epochs=leader_epochs,
         record_epochs=batch_epochs,
         incarnations=incarnations,
-        commit=PlannedCommit(storage=snapshot.offsets_in),
+        commit=PlannedCommit(storage=snapshot.group.storage),
         time_zone=time_zone,
         rows_before=inherited_rows(last, other.plan, snapshot),
     )
@@ -580,7 +580,7 @@ def _pending_starts(
     if last is not None:
         return pending
     known_topics = topics_of((*positions, *pending))
-    existing = (*snapshot.extents, *snapshot.leaderless)
+    existing = (*snapshot.readable, *snapshot.leaderless)
     undecided = [log for log in existing if log.topic not in known_topics]
     pending.update(pending_starts(undecided, positions, None, settings, now_ms=now_ms))
     return pending

@@ -17,7 +17,7 @@ do not report their settings, the movement of the log start since the newest pla
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from etl.decide.offsets import start_of, starts_of
 from etl.decide.reconcile import compare, naming_table
@@ -80,9 +80,7 @@ def progress_of_table(snapshot: Snapshot, settings: Settings) -> Progress | None
             state = compare(snapshot.ledger, snapshot.table, settings.table.place)
     except NeedsDecision:
         return None
-    return progress_of(
-        state, replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
-    )
+    return progress_of(state, snapshot.with_paused())
 
 
 def _reached(
@@ -114,14 +112,14 @@ def lag_of(
     if oldest is None:
         return None
     # Runs reject a loaded-until offset above the end; it is no negative lag.
-    return max(0, snapshot.extents[log].end_offset - oldest)
+    return max(0, snapshot.readable[log].end_offset - oldest)
 
 
 def oldest_unread(
     log: BrokerPartition, snapshot: Snapshot, so_far: Progress, settings: Settings
 ) -> int | None:
     """Return the first unread offset of a partition; None if its lag is unknown."""
-    offsets = snapshot.extents.get(log)
+    offsets = snapshot.readable.get(log)
     if offsets is None or log in so_far.others:
         return None
     start = position_of(log, snapshot, so_far, settings)
@@ -138,7 +136,7 @@ def position_of(
     None if the partition was never read and its start is unknown.
     """
     position = so_far.positions.get(log)
-    if position is None and log in snapshot.extents:
+    if position is None and log in snapshot.readable:
         position = start_of(log, snapshot, so_far.last, settings)
     return position
 
@@ -155,7 +153,7 @@ def unread_starts(
     unread: dict[BrokerPartition, int] = {}
     for log in logs:
         start = oldest_unread(log, snapshot, so_far, settings)
-        if start is not None and start < snapshot.extents[log].end_offset:
+        if start is not None and start < snapshot.readable[log].end_offset:
             unread[log] = start
     return unread
 
@@ -163,7 +161,7 @@ def unread_starts(
 def total_lag(snapshot: Snapshot, so_far: Progress, settings: Settings) -> int:
     """Return the sum of the known lags of all partitions."""
     total = 0
-    for log in snapshot.extents:
+    for log in snapshot.readable:
         total += lag_of(log, snapshot, so_far, settings) or 0
     return total
 
@@ -211,13 +209,13 @@ def _reason_of_expiry(
     log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int
 ) -> str | None:
     """Return why the record at `start` may expire within so many seconds; None: it does not."""
-    offsets = snapshot.extents.get(log)
+    offsets = snapshot.readable.get(log)
     if offsets is None or start >= offsets.end_offset:
         return None
-    retention = snapshot.retention.get(log.topic)
+    retention = snapshot.topic(log.topic).retention
     if retention is None:
         return _expiry_by_movement(log, start, offsets.log_start_offset, snapshot, within_s, now_ms)
-    retained_from = snapshot.retained_from.get(log)
+    retained_from = snapshot.partition(log).retained_from
     if retention.ms is not None and retained_from is not None and start < retained_from:
         return (
             f"records up to offset {retained_from} may expire within "
@@ -291,8 +289,8 @@ def headroom(
     The offsets of the partition are known. By time a segment expires with its latest record, never
     before any of its records; by size when the records after it fill the limit.
     """
-    offsets = snapshot.extents[log]
-    retention = snapshot.retention.get(log.topic)
+    offsets = snapshot.readable[log]
+    retention = snapshot.topic(log.topic).retention
     if retention is None:
         movement = _movement(log, offsets.log_start_offset, snapshot, now_ms)
         if movement is None:

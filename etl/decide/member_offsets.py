@@ -126,12 +126,12 @@ def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerParti
     """
     if not is_member(settings):
         return None
-    if snapshot.share is None:
+    if snapshot.group.assignment is None:
         if is_left_to_execute(snapshot.ledger, settings):
             # A run executes this plan before it joins the group, then observes again.
             return frozenset()
         return snapshot.committed.keys()
-    return snapshot.share.logs
+    return snapshot.group.assignment.logs
 
 
 def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
@@ -141,7 +141,7 @@ def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bo
         return False
     if state is CommitState.AFTER_APPEND_AS_MEMBER and commits_after_append(settings):
         return False
-    return snapshot.share is not None or state.is_unsettled
+    return snapshot.group.assignment is not None or state.is_unsettled
 
 
 def with_assignment(
@@ -152,7 +152,7 @@ def with_assignment(
     `is_command`: no member executes the plan, so it commits when it is stored, whatever
     `commit_when` is.
     """
-    share = snapshot.share
+    share = snapshot.group.assignment
     if not is_member(settings) or share is None:
         return plan
     if not is_command and commits_after_append(settings):
@@ -171,11 +171,11 @@ def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
     Before a member joins, its assignment is unknown.
     """
-    if not is_member(settings) or snapshot.share is not None:
+    if not is_member(settings) or snapshot.group.assignment is not None:
         return snapshot
-    all_partitions = frozenset((*snapshot.extents, *snapshot.leaderless))
+    all_partitions = frozenset((*snapshot.readable, *snapshot.leaderless))
     membership = settings.group.membership or Membership.ZOOKEEPER
-    return replace(snapshot, share=MemberAssignment("", membership, "", None, all_partitions))
+    return snapshot.with_assignment(MemberAssignment("", membership, "", None, all_partitions))
 
 
 def member_state(
@@ -371,11 +371,11 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
         is_advanced = found.offset > plan.loaded_until[log]
         if is_in_log and is_advanced and not is_of_a_later_plan(plan, found):
             left_to_others[log] = plan.committed_after(log)
-    if snapshot.share:
+    if snapshot.group.assignment:
         for log in plan.loaded_until:
-            if log not in snapshot.share.logs:
+            if log not in snapshot.group.assignment.logs:
                 left_to_others[log] = plan.committed_after(log)
-    return replace(snapshot, committed={**snapshot.committed, **left_to_others})
+    return snapshot.with_committed(left_to_others)
 
 
 class CommitOutcome(Enum):
@@ -443,7 +443,7 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
         )
         raise SettingsError(message, key="group.mode", action=action)
     if plan.commit.state is CommitState.IN_DOUBT:
-        reject_other_offsets_storage(plan, snapshot.offsets_in)
+        reject_other_offsets_storage(plan, snapshot.group.storage)
 
     found = commit_outcome(plan, snapshot.committed)
     if found is CommitOutcome.IN_PART:
@@ -476,7 +476,7 @@ def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
 
     A run that has an assignment replaces it. Raises NeedsDecision.
     """
-    if snapshot.share is None:
+    if snapshot.group.assignment is None:
         message = (
             f"Plan {plan.number} is stored, and its offsets are not committed: "
             "a run that has joined the group replaces it"

@@ -158,7 +158,7 @@ class NextStep:
         """
         if self.plan is None:
             return False
-        return any(log in self.snapshot.extents for log in self.plan.request.unfinished)
+        return any(log in self.snapshot.readable for log in self.plan.request.unfinished)
 
 
 def next_step(
@@ -182,7 +182,7 @@ def next_step(
     step = NextStep(repaired(unpaused, repair), state, repair)
     settled: Settled
     if isinstance(state, RebuildFromTable):
-        has_run_key = unpaused.asked is not None and bool(unpaused.asked.request.run_key)
+        has_run_key = unpaused.request is not None and bool(unpaused.request.request.run_key)
         if has_run_key and not is_foreseen:
             # The run key can only be looked up after the ledger is restored.
             return replace(step, action=Action.LOOK_AGAIN)
@@ -246,7 +246,7 @@ def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
     if repair is None:
         return snapshot
 
-    committed = dict(snapshot.committed)
+    committed = {}
     for log in repair.offsets:
         committed[log] = repair.plan.moved(log)
     for log in repair.not_followed:
@@ -256,7 +256,7 @@ def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
         ledger = replace(
             ledger, uid=repair.adopts.origin.pipeline_id, newest=repair.adopts, applied=None
         )
-    return replace(snapshot, committed=committed, ledger=ledger)
+    return replace(snapshot.with_committed(committed), ledger=ledger)
 
 
 def plan_superseding(
@@ -302,10 +302,10 @@ def _with_new_plan(
     last = None
     if isinstance(state, UpToDate):
         last = state.last
-    done = finished_key(snapshot.asked, last, snapshot)
+    done = finished_key(snapshot.request, last, snapshot)
     if done:
         remembers = None
-        if is_bound_now_known(snapshot.asked, last):
+        if is_bound_now_known(snapshot.request, last):
             remembers = done
         return replace(step, action=Action.NOTHING, done_before=done, remembers=remembers)
 
@@ -313,7 +313,7 @@ def _with_new_plan(
     if new is None:
         return _without_plan(step, last)
     plan = with_id(with_assignment(new, snapshot, settings))
-    left_of_key = drop_keys(plan.request.unfinished, snapshot.extents)
+    left_of_key = drop_keys(plan.request.unfinished, snapshot.readable)
     return replace(step, action=Action.STORE, plan=plan, left_of_key=left_of_key)
 
 
@@ -322,7 +322,7 @@ def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
 
     A run key that leaves partitions out is not recorded: a later run with it loads them.
     """
-    request = step.snapshot.asked
+    request = step.snapshot.request
     asking = plan_request(request, last, step.snapshot)
     left = left_under_key(request, last, step.snapshot) or asking.waits
     remembers = None
@@ -348,9 +348,7 @@ def snapshot_after(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
 
 def _snapshot_after_plan(plan: Plan, snapshot: Snapshot) -> Snapshot:
     """Return the snapshot after the plan is in the table and its offsets are committed."""
-    committed = dict(snapshot.committed)
-    for log in plan.loaded_until:
-        committed[log] = plan.expected_commits[log]
+    committed = dict(plan.expected_commits)
     for log in (*plan.offsets_to_move, *plan.offsets_to_commit):
         committed[log] = plan.moved(log)
 
@@ -367,4 +365,4 @@ def _snapshot_after_plan(plan: Plan, snapshot: Snapshot) -> Snapshot:
     uncounted = (NOT_COUNTED,) * len(plan.ranges)
     applied = CommitResult(plan.number, plan.id, table.version, table.id, uncounted)
     ledger = replace(snapshot.ledger, uid=plan.origin.pipeline_id, newest=plan, applied=applied)
-    return replace(snapshot, committed=committed, ledger=ledger, table=table)
+    return replace(snapshot.with_committed(committed), ledger=ledger, table=table)

@@ -74,7 +74,7 @@ def start_of(
     newest plan, None at the first run; the snapshot must have the partition's offsets. `topics`:
     those of `known_topics`, if it is called for many partitions.
     """
-    extent = snapshot.extents[log]
+    extent = snapshot.readable[log]
     committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
     if committed is not None:
         return committed
@@ -87,7 +87,7 @@ def start_of(
         if rule is StartAt.EARLIEST:
             return extent.log_start_offset
         return extent.end_offset
-    found = snapshot.starts.get(log)
+    found = snapshot.partition(log).start_at_time
     if found is None:
         return None
     # A record that arrived after the extent was observed is above the observed end: whether the
@@ -174,7 +174,7 @@ def pending_offsets(
             if log in starts:
                 pending[log] = offset
     topics = known_topics(last)
-    for log, extent in snapshot.extents_left_alone.items():
+    for log, extent in snapshot.left_out.items():
         if log not in starts or log in decided or log.is_physical:
             continue
         if _start_rule(log, last, settings, topics) is StartAt.LATEST:
@@ -396,7 +396,7 @@ def ends_of(snapshot: Snapshot) -> Ends:
     ends: dict[BrokerPartition, int | None] = {}
     for log in (*snapshot.leaderless, *snapshot.owners, *snapshot.paused):
         ends[log] = None
-    for extents in (snapshot.extents, snapshot.extents_left_alone):
+    for extents in (snapshot.readable, snapshot.left_out):
         for log, extent in extents.items():
             ends[log] = extent.end_offset + extent.held_back
     return ends

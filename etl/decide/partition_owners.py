@@ -56,12 +56,19 @@ from etl.model.partitions import (
     Membership,
     OffsetsStorage,
     RejectedCommit,
-    drop_keys,
     render_log,
     select_keys,
 )
 from etl.model.plans import CommitState, Plan, ReadByOthers
-from etl.model.snapshot import Ledger, OtherPipeline, PipelineState, Replay, Snapshot, UpToDate
+from etl.model.snapshot import (
+    Availability,
+    Ledger,
+    OtherPipeline,
+    PipelineState,
+    Replay,
+    Snapshot,
+    UpToDate,
+)
 from etl.settings.choices import OnActiveMembers, OnOwned
 from etl.settings.sections import GroupSettings, Settings
 
@@ -124,11 +131,15 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
     """
     if is_member(settings):
         ledger = snapshot.ledger
-        if snapshot.share or is_left_to_execute(ledger, settings) or is_left_open(ledger):
+        if (
+            snapshot.group.assignment
+            or is_left_to_execute(ledger, settings)
+            or is_left_open(ledger)
+        ):
             _reject_members_elsewhere(snapshot, settings.group)
             return _without(snapshot, _of_others(snapshot, settings))
     if _rejects_live_consumers(snapshot, settings):
-        alive = foreign_consumers(snapshot.live_consumers, settings)
+        alive = foreign_consumers(snapshot.group.live_consumers, settings)
         raise Owned(
             f"Live consumers are registered in the group: {', '.join(alive[:_NAMED])}",
             action="Check that they are stopped; a crashed one leaves after its session timeout",
@@ -144,10 +155,10 @@ def _reject_members_elsewhere(snapshot: Snapshot, group: GroupSettings) -> None:
 
     They take no part in the assignment. Raises Owned.
     """
-    if snapshot.share is None or group.on_active_members is not OnActiveMembers.FAIL:
+    if snapshot.group.assignment is None or group.on_active_members is not OnActiveMembers.FAIL:
         return
-    membership = snapshot.share.membership
-    in_kafka = snapshot.live_in_kafka
+    membership = snapshot.group.assignment.membership
+    in_kafka = snapshot.group.kafka_members
     if membership is Membership.ZOOKEEPER and in_kafka:
         names = ", ".join(in_kafka[:_NAMED])
         raise Owned(
@@ -170,20 +181,24 @@ def _reject_members_elsewhere(snapshot: Snapshot, group: GroupSettings) -> None:
 
 
 def _live_in_zookeeper(snapshot: Snapshot) -> list[str]:
-    return [found for found in snapshot.live_consumers if found not in snapshot.live_in_kafka]
+    return [
+        found
+        for found in snapshot.group.live_consumers
+        if found not in snapshot.group.kafka_members
+    ]
 
 
 def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
     """Return partitions that are neither assigned to us nor of a plan that any run executes."""
     ours = set[BrokerPartition]()
-    if snapshot.share:
-        ours.update(snapshot.share.logs)
+    if snapshot.group.assignment:
+        ours.update(snapshot.group.assignment.logs)
     plan = snapshot.ledger.newest
     if plan and is_left_to_execute(snapshot.ledger, settings):
         ours.update(plan.read_partitions)
     unknown = owner_not_known(snapshot, settings)
     others = {}
-    for log in (*snapshot.extents, *snapshot.leaderless):
+    for log in (*snapshot.readable, *snapshot.leaderless):
         if log not in ours:
             others[log] = snapshot.owners.get(log, unknown)
     return others
@@ -203,17 +218,13 @@ def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
 
 def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapshot:
     """Return the snapshot without the partitions that are left to their owners."""
-    owners = {}
-    for log, owner in left.items():
-        if log in snapshot.extents or log in snapshot.leaderless:
-            owners[log] = owner
-    return replace(
-        snapshot,
-        extents=drop_keys(snapshot.extents, left),
-        extents_of_owned=select_keys(snapshot.extents, left),
-        leaderless=snapshot.leaderless - left.keys(),
-        owners=owners,
-    )
+    changed = {}
+    for log, partition in snapshot.partitions.items():
+        if log in left and (log in snapshot.readable or log in snapshot.leaderless):
+            changed[log] = replace(partition, availability=Availability.OWNED, owner=left[log])
+        elif partition.owner is not None and partition.availability is not Availability.OWNED:
+            changed[log] = replace(partition, owner=None)
+    return snapshot.with_partitions(changed)
 
 
 def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
@@ -222,7 +233,7 @@ def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
     A committed plan is executed whichever member owns its partitions now; a member replaces an
     uncommitted one. Raises Owned.
     """
-    if plan.commit.state is CommitState.DONE or snapshot.share:
+    if plan.commit.state is CommitState.DONE or snapshot.group.assignment:
         return
     owners = select_keys(snapshot.owners, plan.read_partitions)
     if owners:
@@ -242,7 +253,7 @@ def _rejects_live_consumers(snapshot: Snapshot, settings: Settings) -> bool:
     """True if other consumers of the group are alive, and policy is `fail`."""
     if settings.group.on_active_members is not OnActiveMembers.FAIL:
         return False
-    return bool(foreign_consumers(snapshot.live_consumers, settings))
+    return bool(foreign_consumers(snapshot.group.live_consumers, settings))
 
 
 def _is_ours(owner: str, settings: Settings) -> bool:
@@ -304,7 +315,7 @@ def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
     They would read from their own offsets. This applies to Kafka's groups, where a command is not a
     member. Raises Owned.
     """
-    alive = foreign_consumers(snapshot.live_consumers, settings)
+    alive = foreign_consumers(snapshot.group.live_consumers, settings)
     if is_member(settings) and not joins_for_commands(settings) and alive:
         message = (
             f"The group has members: {', '.join(alive[:_NAMED])}. The plan of this command "
@@ -326,15 +337,15 @@ def reject_partitions_of_other_members(
     """
     # A member reads on from its position in memory, whatever offset is committed meanwhile: records
     # would be lost or doubled. So a command owns a partition while it stores its plan.
-    if snapshot.share is None:
+    if snapshot.group.assignment is None:
         return
     existing = {
-        *snapshot.extents,
-        *snapshot.extents_left_alone,
+        *snapshot.readable,
+        *snapshot.left_out,
         *snapshot.leaderless,
         *snapshot.owners,
     }
-    of_others = existing.intersection(logs) - snapshot.share.logs
+    of_others = existing.intersection(logs) - snapshot.group.assignment.logs
     if of_others:
         unknown = owner_not_known(snapshot, settings)
         owners = {log: snapshot.owners.get(log, unknown) for log in of_others}
@@ -427,7 +438,11 @@ def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings:
 
     `owned_logs` does not contain what others read before that. Raises NeedsDecision.
     """
-    if not isinstance(state, UpToDate) or not is_member(settings) or snapshot.share is not None:
+    if (
+        not isinstance(state, UpToDate)
+        or not is_member(settings)
+        or snapshot.group.assignment is not None
+    ):
         return
     if is_left_to_execute(snapshot.ledger, settings):
         message = (

@@ -230,7 +230,7 @@ def plan_next(
         known = state.positions
         known_pending = last.pending_starts
         number = last.number + 1
-    asking = plan_request(snapshot.asked, last, snapshot)
+    asking = plan_request(snapshot.request, last, snapshot)
     plan = plan_from(
         known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms, asking=asking
     )
@@ -322,10 +322,10 @@ def plan_from(
     for reading in readings.values():
         for loss in reading.lost:
             losses.append(replace(loss, incarnation=incarnations.get(loss.log, 0)))
-    present = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
+    present = (*snapshot.readable, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     pending = pending_starts(present, positions, last, settings, now_ms=now_ms)
     ends = {log: reading.end_offset for log, reading in readings.items()}
-    log_starts = {log: snapshot.extents[log].log_start_offset for log in readings}
+    log_starts = {log: snapshot.readable[log].log_start_offset for log in readings}
     return Plan(
         number=number,
         origin=PlanOrigin(pipeline_id=uid, created_at_ms=now_ms),
@@ -339,7 +339,7 @@ def plan_from(
         predecessors=predecessors,
         topic_ids=topic_ids,
         creation_ids=creation_ids,
-        log_topic_ids=topic_ids_to_record(last, snapshot.extents, positions, topic_ids),
+        log_topic_ids=topic_ids_to_record(last, snapshot.readable, positions, topic_ids),
         fingerprints=fingerprints_to_record(last, positions, snapshot),
         losses=Losses(lost=tuple(losses)),
         pending_starts=pending,
@@ -348,7 +348,7 @@ def plan_from(
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number),
         incarnations=incarnations,
-        commit=PlannedCommit(storage=snapshot.offsets_in),
+        commit=PlannedCommit(storage=snapshot.group.storage),
         time_zone=snapshot.time_zone,
         rows_before=before,
         request=PlannedRequest(
@@ -370,7 +370,7 @@ def _readings(
     # All starts are decided before any partition is read: errors of starts come first.
     starts = {}
     topics = known_topics(last)
-    for log in sorted(snapshot.extents):
+    for log in sorted(snapshot.readable):
         if log in known:
             start: int | None = known[log]
         else:
@@ -407,7 +407,7 @@ def _stops(
     beyond: Collection[Loss],
 ) -> dict[BrokerPartition, int]:
     """Return the end offset of each partition within the caps, not before `beyond`."""
-    boundaries = boundaries_of(snapshot.extents)
+    boundaries = boundaries_of(snapshot.readable)
     bounds = {log: (reading.position, reading.end_offset) for log, reading in readings.items()}
     stops = divide_caps(bounds, snapshot.bytes_per_offset, settings.limits, number, boundaries)
     for skip in beyond:
@@ -427,14 +427,14 @@ def _ranges(
     """Return the ranges of a plan, split to the size of tasks."""
     whole_ranges = []
     for log, reading in readings.items():
-        leader = snapshot.leaders.get(log)
+        leader = snapshot.partition(log).leader
         whole_ranges.append(OffsetRange(log, reading.position, stops[log], leader))
     return split_ranges(
         whole_ranges,
         snapshot.bytes_per_offset,
         settings.limits.target_task_bytes,
         snapshot.parallelism,
-        boundaries_of(snapshot.extents),
+        boundaries_of(snapshot.readable),
     )
 
 
@@ -453,9 +453,10 @@ def _leader_epochs(
         for log, epoch in last.leader_epochs.items():
             if log not in readings and known[log] <= last.loaded_until[log]:
                 epochs[log] = epoch
-    for log, epoch in snapshot.leader_epochs.items():
-        if log in readings:
-            epochs[log] = epoch
+    for log in readings:
+        observed = snapshot.partition(log).leader_epoch
+        if observed is not None:
+            epochs[log] = observed
     return epochs
 
 
@@ -497,7 +498,7 @@ def reading_of(
 
     Raises NotYetReadable, BadOffset, and DataLoss if policy is `fail`.
     """
-    extent = snapshot.extents[log]
+    extent = snapshot.readable[log]
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
         message = (
             f"The start offset is above the last stable offset {extent.end_offset}: "
@@ -532,7 +533,7 @@ def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> Etl
     Truncations are detected earlier: if the offset is not above the loaded-until offset, the leader
     does not serve its last records yet (KIP-207).
     """
-    extent = snapshot.extents[log]
+    extent = snapshot.readable[log]
     newest = snapshot.ledger.newest
     place = {**log.place, "offset": wanted}
     readable = f"The log can be read from {extent.log_start_offset} to {extent.end_offset}"
@@ -612,7 +613,7 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
         return False
     costs = snapshot.bytes_per_offset
     unread = 0.0
-    for log, extent in snapshot.extents.items():
+    for log, extent in snapshot.readable.items():
         loaded_until = plan.loaded_until.get(log, extent.log_start_offset)
         unread += max(0, extent.end_offset - loaded_until) * cost_of(log, costs)
     return bytes_of(plan.ranges, costs) + unread < SHORT_RUN_BELOW_BYTES

@@ -37,7 +37,7 @@ from etl.decide.replay import GIVEN_UP
 from etl.decide.run_requests import request_of_replacement
 from etl.decide.table_changes import table_to_record
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
-from etl.model.partitions import BrokerPartition, select_keys, uncounted
+from etl.model.partitions import BrokerPartition, uncounted
 from etl.model.plans import (
     LOST_WITH_LOG,
     CommitState,
@@ -87,9 +87,9 @@ def replacement_plan(
         return committed_replacement_plan(state, snapshot, settings, now_ms=now_ms)
     old = state.plan
     among = losses_to_read_again(old)
-    earlier = [loss for loss in among if loss.log in snapshot.extents]
+    earlier = [loss for loss in among if loss.log in snapshot.readable]
     gone = partitions_missing_offsets(old, snapshot)
-    deleted = {log for log in gone if log not in snapshot.extents}
+    deleted = {log for log in gone if log not in snapshot.readable}
     kept = []
     for loss in old.losses.lost:
         if loss in earlier or loss not in among or loss.log in deleted:
@@ -248,7 +248,7 @@ def committed_replacement_plan(
 def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Loss]:
     """Yield the expired offsets of a plan's ranges. Raises DataLoss if the policy is `fail`."""
     for r in plan.ranges:
-        extent = snapshot.extents.get(r.log)
+        extent = snapshot.readable.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             reading_of(r.log, r.from_offset, snapshot, settings)
             until = min(r.until_offset, extent.log_start_offset)
@@ -262,8 +262,8 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
     """
     old = state.plan
     owned: Collection[BrokerPartition] = ()
-    if snapshot.share:
-        owned = snapshot.share.logs
+    if snapshot.group.assignment:
+        owned = snapshot.group.assignment.logs
     stand = state_after_plan(
         plan_before(old),
         snapshot.committed,
@@ -537,7 +537,7 @@ def replay_or_supersede(
             more = f" (and {len(leaderless) - 1:,} more partitions)"
         return Supersede(plan, f"{unled}{more}: a later plan reads its offsets")
     for r in plan.ranges:
-        extent = snapshot.extents.get(r.log)
+        extent = snapshot.readable.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             reading_of(r.log, r.from_offset, snapshot, settings)  # raises under `fail`
             return Supersede(
@@ -557,12 +557,15 @@ def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
     left out and accepted afterwards.
     """
     topics = plan.read_topics
-    return replace(
-        snapshot,
-        extents=select_keys(snapshot.extents, plan.read_partitions),
-        topic_ids=select_keys(snapshot.topic_ids, topics),
-        creation_ids=select_keys(snapshot.creation_ids, topics),
-    )
+    partitions = {}
+    for log, partition in snapshot.partitions.items():
+        if log in plan.read_partitions or log not in snapshot.readable:
+            partitions[log] = partition
+    read_topics = {}
+    for name, topic in snapshot.topics.items():
+        if name in topics or topic.is_missing:
+            read_topics[name] = topic
+    return replace(snapshot, partitions=partitions, topics=read_topics)
 
 
 def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
@@ -571,7 +574,7 @@ def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
     if gone:
         return f"{GIVEN_UP}: the brokers do not know the topic {gone[0]} any more"
     for r in plan.ranges:
-        extent = snapshot.extents.get(r.log)
+        extent = snapshot.readable.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             return (
                 f"{GIVEN_UP}: {r.log} is planned from {r.from_offset}, and the log now starts at "

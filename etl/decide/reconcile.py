@@ -150,9 +150,9 @@ def reject_retired_or_shared(snapshot: Snapshot) -> None:
     Raises NeedsDecision, SettingsError.
     """
     reject_retired(snapshot.ledger)
-    topics = topics_of((*snapshot.extents, *snapshot.leaderless))
+    topics = topics_of((*snapshot.readable, *snapshot.leaderless))
     reject_shared_topics(
-        topics, snapshot.other_pipelines, has_plans=snapshot.ledger.newest is not None
+        topics, snapshot.group.other_pipelines, has_plans=snapshot.ledger.newest is not None
     )
 
 
@@ -262,7 +262,7 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
         settings.table.on_rows_removed,
         place=settings.table.place,
         ends=ends_of(snapshot),
-        storage=snapshot.offsets_in,
+        storage=snapshot.group.storage,
         owned=owned_logs(snapshot, settings),
         moves_behind=commits_after_append(settings),
     )

@@ -40,7 +40,6 @@ from etl.model.partitions import (
     drop_keys,
     quoted_log,
     render_log,
-    select_keys,
     topics_of,
 )
 from etl.model.plans import CommitResult, CommitState, Plan
@@ -85,8 +84,12 @@ def leader_epochs_to_record(
     old: Plan, snapshot: Snapshot, moved: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, int]:
     """Return the leader epochs of a plan after `old`: the observed ones of moved partitions."""
-    observed = select_keys(snapshot.leader_epochs, moved)
-    return {**drop_keys(old.leader_epochs, moved), **observed}
+    epochs = drop_keys(old.leader_epochs, moved)
+    for log in moved:
+        observed = snapshot.partition(log).leader_epoch
+        if observed is not None:
+            epochs[log] = observed
+    return epochs
 
 
 def fingerprints_to_record(
@@ -103,8 +106,8 @@ def fingerprints_to_record(
     fingerprints = {}
     for log in logs:
         observed: Sequence[Fingerprint] = ()
-        if log in snapshot.extents:
-            observed = snapshot.fingerprints.get(log, ())
+        if log in snapshot.readable:
+            observed = snapshot.partition(log).fingerprints
         newest = max(observed, key=lambda tail: tail.until_offset, default=known.get(log))
         if newest:
             fingerprints[log] = newest
@@ -114,14 +117,14 @@ def fingerprints_to_record(
 def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
     """True if the partition still has the plan's fingerprint; None if that is unknown."""
     known = plan.fingerprints.get(log)
-    extent = snapshot.extents.get(log)
+    extent = snapshot.readable.get(log)
     if extent is None or known is None:
         return None
     if extent.end_offset < known.until_offset:
         return False
     known_place = (known.until_offset, known.size)
     same_place = []
-    for tail in snapshot.fingerprints.get(log, ()):
+    for tail in snapshot.partition(log).fingerprints:
         if (tail.until_offset, tail.size) == known_place:
             same_place.append(tail)
     if not same_place:
@@ -268,7 +271,7 @@ def waiting_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
 
     Their brokers are available, and they are neither read by others nor paused.
     """
-    left_alone = {*snapshot.leaderless, *snapshot.extents_of_owned, *snapshot.paused}
+    left_alone = {*snapshot.leaderless, *snapshot.left_out, *snapshot.paused}
     return [log for log in undecided_logs(plan, snapshot) if log not in left_alone]
 
 
@@ -277,7 +280,7 @@ def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bo
 
     False if it ends below the plan's loaded-until offset, or its broker lost it.
     """
-    extent = snapshot.extents.get(log)
+    extent = snapshot.readable.get(log)
     if extent is None or extent.end_offset < plan.loaded_until[log]:
         return False
     return holds_what_was_read(log, plan, snapshot)
@@ -562,7 +565,7 @@ def other_logs(
     if plan is None:
         return frozenset()
     recreated = recreated_topics(plan, snapshot)
-    others = {log for log in snapshot.extents if log.topic in recreated}
+    others = {log for log in snapshot.readable if log.topic in recreated}
     for cut in truncated_partitions(plan, snapshot, positions):
         others.add(cut.log)
     others.update(waiting_logs(plan, snapshot))
@@ -579,7 +582,7 @@ def truncated_partitions(
         begins[r.log] = min(r.from_offset, begins.get(r.log, r.from_offset))
     cuts = []
     for log in sorted(positions):
-        extent = snapshot.extents.get(log)
+        extent = snapshot.readable.get(log)
         if extent is None:
             continue
         position = positions[log]
@@ -629,9 +632,9 @@ def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known)
 
     Records of one epoch are equal in all replicas, so two logs agree up to the end of the shorter.
     """
-    end = snapshot.epoch_ends.get(log)
+    end = snapshot.partition(log).epoch_end
     if end is None or end.asked_epoch != known.epoch:
-        extent = snapshot.extents[log]
+        extent = snapshot.readable[log]
         end_offset = extent.end_offset + extent.held_back
         if end_offset >= position:
             return None
@@ -650,7 +653,7 @@ def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known)
     is_exact = is_whole or end.end_offset <= read_until or end.epoch == end.asked_epoch
     # In the leader's own epoch this is only the log's end: without an election, producers may have
     # written records since the truncation.
-    is_own_epoch = end.asked_epoch == snapshot.leader_epochs.get(log)
+    is_own_epoch = end.asked_epoch == snapshot.partition(log).leader_epoch
     return Cut(log, position, left, is_exact and not is_own_epoch)
 
 

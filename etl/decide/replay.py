@@ -120,7 +120,7 @@ def requested_partitions(
     if owned:
         raise owned_error(owned)
     for log in logs:
-        if log not in snapshot.extents:
+        if log not in snapshot.readable:
             if log not in snapshot.leaderless:
                 raise SettingsError(
                     "The partition does not exist, or the conf does not select its topic",
@@ -173,7 +173,7 @@ def requested_intervals(
         end = _offset_of(wanted.until, log, found)
         if isinstance(wanted.until, Timestamp):
             end = min(end, last.loaded_until[log])
-        log_start = snapshot.extents[log].log_start_offset
+        log_start = snapshot.readable[log].log_start_offset
         if wanted.only_retained:
             start = max(start, log_start)
         else:
@@ -331,13 +331,13 @@ def plan_replay(
         )
     whole_ranges = []
     for log, (start, end) in sorted(intervals.items()):
-        whole_ranges.append(OffsetRange(log, start, end, snapshot.leaders.get(log)))
+        whole_ranges.append(OffsetRange(log, start, end, snapshot.partition(log).leader))
     ranges = split_ranges(
         whole_ranges,
         snapshot.bytes_per_offset,
         settings.limits.target_task_bytes,
         snapshot.parallelism,
-        boundaries_of(snapshot.extents),
+        boundaries_of(snapshot.readable),
     )
     plan = plan_that_moves_nothing(state, snapshot, settings, reason=reason, now_ms=now_ms)
     return replace(plan, kind=PlanKind.REPLAY, ranges=ranges)
@@ -382,7 +382,7 @@ def plan_that_moves_nothing(
         backfill=None,
         is_closing=False,
         record_epochs=record_epochs(last, snapshot.ledger.applied),
-        commit=PlannedCommit(storage=snapshot.offsets_in),
+        commit=PlannedCommit(storage=snapshot.group.storage),
         time_zone=snapshot.time_zone,
     )
 

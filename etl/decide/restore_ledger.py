@@ -88,6 +88,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import CommitState, Plan
 from etl.model.snapshot import (
+    Availability,
     FirstRun,
     Ledger,
     PipelineState,
@@ -213,7 +214,7 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
     observed = {}
     for log in plan.loaded_until:
         observed[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
-    commit = replace(plan.commit, storage=snapshot.offsets_in)
+    commit = replace(plan.commit, storage=snapshot.group.storage)
     return Repair(
         replace(plan, expected_commits=observed, commit=commit),
         tuple(differing_offsets(plan, snapshot)),
@@ -276,7 +277,7 @@ def _describe_continuation(log: BrokerPartition, until_offset: int, snapshot: Sn
             f"; the committed offset is {committed}, and the offsets between are read again, as "
             "the table has no rows of them"
         )
-    offsets = snapshot.extents.get(log)
+    offsets = snapshot.readable.get(log)
     if offsets and offsets.end_offset + offsets.held_back < until_offset:
         sentence += (
             f"; the partition ends at {offsets.end_offset}, so it was truncated or recreated, and "
@@ -445,7 +446,7 @@ def _moved_by_others(base: PipelineState | None, snapshot: Snapshot) -> Collecti
     if base is None or isinstance(base, FirstRun):
         return ()
     committed = snapshot.committed
-    plan = as_if_stored_in(snapshot.offsets_in, plan_of(base))
+    plan = as_if_stored_in(snapshot.group.storage, plan_of(base))
     if isinstance(base, RebuildFromTable):
         plan = expected_after_restore(plan, snapshot.ledger.newest, committed)
     _, moved = apart_from(plan, committed)
@@ -573,8 +574,11 @@ def _with_unbounded_ends(snapshot: Snapshot) -> Snapshot:
 
     An offset that is rejected with these ends is rejected with any end.
     """
-    return replace(
-        snapshot,
-        extents=dict.fromkeys(snapshot.leaderless, PartitionOffsets(0, _UNBOUNDED_END)),
-        leaderless=frozenset(),
-    )
+    changed = {}
+    for log in snapshot.leaderless:
+        changed[log] = replace(
+            snapshot.partitions[log],
+            availability=Availability.READABLE,
+            offsets=PartitionOffsets(0, _UNBOUNDED_END),
+        )
+    return snapshot.with_partitions(changed)

@@ -172,8 +172,8 @@ def _key_ends_now(
     """Return the bounds of the key's plan, with bounds that were unknown and are known now."""
     ends = dict(plan.request.unfinished)
     for log, end in plan.request.unfinished.items():
-        if end is None and log in snapshot.extents:
-            ends[log] = _bound_of(log, plan.request.bounds.until, snapshot.extents[log], resolved)
+        if end is None and log in snapshot.readable:
+            ends[log] = _bound_of(log, plan.request.bounds.until, snapshot.readable[log], resolved)
     return ends
 
 
@@ -224,9 +224,9 @@ def plan_request(
     if bounds.until is None:
         return PlanRequest(resolved.request.run_key, bounds, None, waits)
     stops = {}
-    for log, offsets in snapshot.extents.items():
+    for log, offsets in snapshot.readable.items():
         stops[log] = _bound_of(log, bounds.until, offsets, resolved)
-    open_logs = _count_open(bounds.until, resolved, snapshot.extents)
+    open_logs = _count_open(bounds.until, resolved, snapshot.readable)
     bounds = replace(bounds, open_logs=open_logs)
     return PlanRequest(resolved.request.run_key, bounds, stops, waits)
 
@@ -236,13 +236,13 @@ def _continued_request(plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
     stops: dict[BrokerPartition, int] = {}
     waits: dict[BrokerPartition, int | None] = {}
     for log, end in _key_ends_now(plan, resolved, snapshot).items():
-        if end is None or log not in snapshot.extents:
+        if end is None or log not in snapshot.readable:
             waits[log] = end
         else:
             stops[log] = end
     now_known = []
     for log, end in plan.request.unfinished.items():
-        if end is None and log in snapshot.extents:
+        if end is None and log in snapshot.readable:
             now_known.append(log)
     open_logs = plan.request.bounds.open_logs + _count_open(
         plan.request.bounds.until, resolved, now_known
@@ -279,7 +279,7 @@ def _waited_for(
     begun: Mapping[BrokerPartition, int] = {}
     if last:
         begun = last.loaded_until
-    for log, offsets in snapshot.extents_left_alone.items():
+    for log, offsets in snapshot.left_out.items():
         if log in begun:
             waits[log] = _bound_of(log, resolved.request.bounds.until, offsets, resolved)
     return waits
@@ -288,7 +288,7 @@ def _waited_for(
 def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
     """Return the number of offsets that are loaded beyond the bound of a run without a plan."""
     last = snapshot.ledger.newest
-    resolved = snapshot.asked
+    resolved = snapshot.request
     if last is None or resolved is None or resolved.request.bounds.until is None:
         return {}
     if request_of_key(resolved, last):
@@ -310,7 +310,7 @@ def up_to_bound(
     """
     if plan.request.run_key:
         return {}
-    asking = plan_request(snapshot.asked, None, snapshot)
+    asking = plan_request(snapshot.request, None, snapshot)
     requested = {}
     for log, lag in lags.items():
         loaded_until = plan.loaded_until[log]

@@ -57,7 +57,6 @@ from etl.model.partitions import (
     drop_keys,
     render_intervals,
     render_log,
-    select_keys,
 )
 from etl.model.plans import (
     LOST_WITH_LOG,
@@ -69,6 +68,7 @@ from etl.model.plans import (
     PlannedRequest,
 )
 from etl.model.snapshot import (
+    Availability,
     FirstRun,
     Pause,
     PipelineState,
@@ -233,7 +233,7 @@ def moves_to(
 
 def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
     """Raise if `to` is no offset that a consumer of the partition can continue from."""
-    extent = snapshot.extents[log]
+    extent = snapshot.readable[log]
     if extent.end_offset < to <= extent.end_offset + extent.held_back:
         message = (
             f"Offset {to} is above the last stable offset {extent.end_offset}: a transaction is "
@@ -392,7 +392,7 @@ def plan_set(
         )
 
     log_starts = dict(old.log_starts)
-    for log, extent in snapshot.extents.items():
+    for log, extent in snapshot.readable.items():
         if log in positions:
             log_starts[log] = extent.log_start_offset
     fingerprints = old.fingerprints
@@ -417,7 +417,7 @@ def plan_set(
         leader_epochs=leader_epochs_to_record(old, snapshot, set_now),
         fingerprints=fingerprints,
         cluster=replace(old.cluster, id=snapshot.cluster.id),
-        commit=PlannedCommit(storage=snapshot.offsets_in),
+        commit=PlannedCommit(storage=snapshot.group.storage),
         is_closing=False,
         backfill=None,
     )
@@ -543,43 +543,12 @@ def paused_logs(
 
 def leave_paused(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without paused partitions; its field `paused` has them."""
-    paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)
-    if not paused:
-        return snapshot
-    return replace(
-        snapshot,
-        extents=drop_keys(snapshot.extents, paused),
-        extents_of_paused=select_keys(snapshot.extents, paused),
-        leaderless=snapshot.leaderless - paused.keys(),
-        paused=paused,
-    )
-
-
-def with_paused(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with paused partitions among the others, for requests that name them."""
-    leaderless = snapshot.paused.keys() - snapshot.extents_of_paused.keys()
-    return replace(
-        snapshot,
-        extents={**snapshot.extents, **snapshot.extents_of_paused},
-        paused={},
-        extents_of_paused={},
-        leaderless=snapshot.leaderless | leaderless,
-    )
-
-
-def with_all_partitions(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with paused and owned partitions among the others: a backfill reads
-    offsets that nobody else reads.
-    """
-    snapshot = with_paused(snapshot)
-    leaderless = snapshot.owners.keys() - snapshot.extents_of_owned.keys() - snapshot.extents.keys()
-    return replace(
-        snapshot,
-        extents={**snapshot.extents, **snapshot.extents_of_owned},
-        extents_of_owned={},
-        owners={},
-        leaderless=snapshot.leaderless | leaderless,
-    )
+    paused = paused_logs((*snapshot.readable, *snapshot.leaderless), snapshot.ledger.pauses)
+    changed = {}
+    for log, pause in paused.items():
+        partition = snapshot.partitions[log]
+        changed[log] = replace(partition, availability=Availability.PAUSED, pause=pause)
+    return snapshot.with_partitions(changed)
 
 
 def standing_without_paused(

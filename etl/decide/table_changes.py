@@ -163,7 +163,7 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
     plan: Plan | None = None
     if not isinstance(state, FirstRun):
         plan = plan_of(state)
-    partitions = (*snapshot.extents, *snapshot.leaderless)
+    partitions = (*snapshot.readable, *snapshot.leaderless)
     unknown = topics_of(partitions)
     if plan and table.transaction_version:
         unknown -= plan.topics

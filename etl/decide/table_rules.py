@@ -799,7 +799,7 @@ def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartitio
         begun = last.loaded_until
     found = {}
     for held in before.held:
-        if held.log in begun or held.log not in snapshot.extents or held.is_accepted:
+        if held.log in begun or held.log not in snapshot.readable or held.is_accepted:
             continue
         found[held.log] = (held.incarnation, held.until_offset)
     return found

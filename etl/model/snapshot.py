@@ -7,7 +7,10 @@ the last plan in the table, and commits of other writers; the state of the pipel
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any
 
 from etl.model.partitions import (
     NOTHING_COMMITTED,
@@ -305,80 +308,315 @@ class Ledger:
     """The last acknowledgement by an operator of what others did to the table."""
     retired: Retirement | None = None
     """Why this pipeline loads no more; None while it is in service."""
+    pauses: tuple[Pause, ...] = ()
+    """Paused topics and partitions."""
+
+
+class Availability(str, Enum):
+    """Whether a run reads a partition, else why not."""
+
+    READABLE = "readable"
+    LEADERLESS = "leaderless"
+    OWNED = "owned"
+    """Left to its owner, another member of the group (`decide.partition_owners`)."""
+    PAUSED = "paused"
+    """Left out by an operator (`decide.set_offsets`)."""
+    NOT_SELECTED = "not selected"
+    """The conf does not select it, or the brokers do not know it: only its committed offset or its
+    owner is known.
+    """
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What brokers, ledger and table held at the start of a run. Decisions use nothing else."""
+class PartitionSnapshot:
+    """One partition at the start of a run, by its brokers, the group and the ledger."""
 
-    cluster: ClusterIdentity
-    extents: Mapping[BrokerPartition, PartitionOffsets]
-    leaders: Mapping[BrokerPartition, Leader]
-    leaderless: frozenset[BrokerPartition]
-    topic_ids: Mapping[str, str]
-    """Topic ids as reported by brokers, else ids of their znodes."""
-    bytes_per_offset: Mapping[BrokerPartition, float]
-    """Average bytes per offset, if the broker reports sizes."""
-    committed: Mapping[BrokerPartition, Committed]
-    starts: Mapping[BrokerPartition, int]
-    """Offsets of `starting_offsets: ...`, for partitions with a record that late."""
-    owners: Mapping[BrokerPartition, str]
-    live_consumers: tuple[str, ...]
-    ledger: Ledger
-    table: Table | None
+    availability: Availability = Availability.NOT_SELECTED
+    offsets: PartitionOffsets | None = None
+    """None: no leader answered."""
+    leader: Leader | None = None
+    committed: Committed | None = None
+    """None: no offset is committed."""
+    owner: str | None = None
+    """Another consumer that owns it."""
+    pause: Pause | None = None
+    """Set if it is paused."""
+    bytes_per_offset: float | None = None
+    """Average, if the broker reports sizes."""
+    leader_epoch: int | None = None
+    """Leader epoch of the reported end, if brokers have epochs."""
+    epoch_end: EpochEnd | None = None
+    """End of the newest plan's leader epoch, if the leader knows it."""
+    start_at_time: int | None = None
+    """The offset of `starting_offsets: ...`, if there is a record that late."""
+    retained_from: int | None = None
+    """The first offset that will not have expired by time within `source.expiry_warning_s`, if the
+    topic has such a limit.
+    """
+    open_transaction: OpenTransaction | None = None
+    """The open transaction that makes offsets unreadable, if the brokers describe it."""
+    looked_at: tuple[LookedAt, ...] = ()
+    """Verified byte offsets: whether an entry begins there."""
+    fingerprints: tuple[Fingerprint, ...] = ()
+    """Tail fingerprints of a Jafka partition: at the current end, and where the newest plan has one.
+    """
+    oldest_unread: OldestRecord | None = None
+    """The oldest unread record of a paused partition, if messages have timestamps."""
+
+    @property
+    def is_left_out(self) -> bool:
+        """True if it is left to its owner or paused."""
+        return self.availability in (Availability.OWNED, Availability.PAUSED)
+
+    def without_pause(self) -> PartitionSnapshot:
+        """Return it as not paused."""
+        if self.availability is not Availability.PAUSED:
+            return self
+        return replace(self, availability=self._availability_by_leader, pause=None)
+
+    def without_owner(self) -> PartitionSnapshot:
+        """Return it as not owned by others."""
+        if self.availability is Availability.OWNED:
+            return replace(self, availability=self._availability_by_leader, owner=None)
+        if self.owner is not None:
+            return replace(self, owner=None)
+        return self
+
+    @property
+    def _availability_by_leader(self) -> Availability:
+        if self.offsets is None:
+            return Availability.LEADERLESS
+        return Availability.READABLE
+
+
+NOTHING_KNOWN = PartitionSnapshot()
+"""A partition that neither the brokers nor the group know."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """One topic at the start of a run."""
+
+    id: str | None = None
+    """As reported by brokers, else the id of its znode."""
+    creation_id: str | None = None
+    """The id of its znode, also if brokers report topic ids (`Plan.creation_ids`)."""
+    retention: Retention | None = None
+    """Known of topics with unread offsets. It also explains missing offsets."""
+    is_missing: bool = False
+    """True if a stored plan reads it and it no longer exists, whether or not the conf selects it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """The consumer group at the start of a run."""
+
+    storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER
+    """Where the committed offsets were read."""
+    live_consumers: tuple[str, ...] = ()
+    """Registered consumers, in ZooKeeper and in Kafka."""
+    kafka_members: tuple[str, ...] = ()
+    """Those of the live consumers that are members of Kafka's own group of this name."""
     other_pipelines: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The group's other pipelines and the topics that they know."""
-    live_in_kafka: tuple[str, ...] = ()
-    """Those of the live consumers that are members of Kafka's own group of this name."""
-    retention: Mapping[str, Retention] = field(default_factory=dict)
-    """Retention of topics with unread offsets. It also explains missing offsets."""
-    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Leader epochs of the reported ends, if brokers have epochs."""
-    epoch_ends: Mapping[BrokerPartition, EpochEnd] = field(default_factory=dict)
-    """Ends of the newest plan's leader epochs, of partitions with a leader that knows them."""
-    retained_from: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The first offset that will not have expired by time within `source.expiry_warning_s`, where
-    `retention` has a time.
+    assignment: MemberAssignment | None = None
+    """Partitions that the run owns as a group member; None: no member."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What brokers, ledger and table held at the start of a run. Decisions use nothing else.
+
+    The properties are the facts of all partitions or topics in one mapping. Each is made once.
     """
-    open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
-    """Open transactions of partitions with unreadable offsets, if the brokers describe them."""
-    extents_of_owned: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
-    """Offsets of partitions that are left to their owners; the other mappings do not have them."""
-    missing_topics: frozenset[str] = frozenset()
-    """Topics of a stored plan that no longer exist, whether or not the conf selects them."""
+
+    cluster: ClusterIdentity
+    partitions: Mapping[BrokerPartition, PartitionSnapshot]
+    """Partitions that the conf selects or that have a committed offset or an owner."""
+    topics: Mapping[str, TopicSnapshot]
+    group: GroupSnapshot
+    ledger: Ledger
+    table: Table | None
+    request: ResolvedRequest | None = None
+    """None: nothing in addition to the conf."""
     parallelism: int | None = 1
     """How many of Spark's tasks work at once; None where only the cluster knows."""
-    looked_at: Mapping[BrokerPartition, tuple[LookedAt, ...]] = field(default_factory=dict)
-    """Verified byte offsets: whether an entry begins there."""
-    fingerprints: Mapping[BrokerPartition, tuple[Fingerprint, ...]] = field(default_factory=dict)
-    """Tail fingerprints of Jafka partitions: at the current end, and where the newest plan has one.
-    """
-    creation_ids: Mapping[str, str] = field(default_factory=dict)
-    """Ids of the topics' znodes, also if brokers report topic ids (`Plan.creation_ids`)."""
-    offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
-    """Where `committed` was read."""
-    asked: ResolvedRequest | None = None
-    """None: nothing in addition to the conf."""
-    pauses: tuple[Pause, ...] = ()
-    """Paused partitions, as in the ledger."""
-    paused: Mapping[BrokerPartition, Pause] = field(default_factory=dict)
-    """Paused partitions (`decide.set_offsets`); the other mappings do not have them."""
-    extents_of_paused: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
-    oldest_of_paused: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
-    """The oldest unread record of each paused partition, if messages have timestamps."""
-    share: MemberAssignment | None = None
-    """Partitions that the run owns as a group member; None: no member."""
     time_zone: str | None = None
     """The session time zone that Spark has in this run."""
+
+    def partition(self, log: BrokerPartition) -> PartitionSnapshot:
+        """Return the partition, `NOTHING_KNOWN` if nothing is known of it."""
+        return self.partitions.get(log, NOTHING_KNOWN)
+
+    def topic(self, name: str) -> TopicSnapshot:
+        """Return the topic, an empty one if nothing is known of it."""
+        return self.topics.get(name, TopicSnapshot())
 
     def committed_of(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
         """Return the committed offset of each partition, `NOTHING_COMMITTED` if it has none."""
         return {log: self.committed.get(log, NOTHING_COMMITTED) for log in logs}
 
-    @property
-    def extents_left_alone(self) -> Mapping[BrokerPartition, PartitionOffsets]:
-        """Return the offsets of partitions that are not read in this run and have a leader."""
-        return {**self.extents_of_owned, **self.extents_of_paused}
+    def with_partitions(self, changed: Mapping[BrokerPartition, PartitionSnapshot]) -> Snapshot:
+        """Return the snapshot with these partitions in place of what it has of them."""
+        if not changed:
+            return self
+        return replace(self, partitions={**self.partitions, **changed})
+
+    def with_committed(self, committed: Mapping[BrokerPartition, Committed]) -> Snapshot:
+        """Return the snapshot with other committed offsets of these partitions."""
+        changed = {}
+        for log, offset in committed.items():
+            partition = self.partition(log)
+            if partition.committed != offset:
+                changed[log] = replace(partition, committed=offset)
+        return self.with_partitions(changed)
+
+    def with_paused(self) -> Snapshot:
+        """Return the snapshot with paused partitions among the others, for requests that name
+        them.
+        """
+        changed = {}
+        for log in self.paused:
+            changed[log] = self.partitions[log].without_pause()
+        return self.with_partitions(changed)
+
+    def with_all_partitions(self) -> Snapshot:
+        """Return the snapshot with paused and owned partitions among the others: a backfill reads
+        offsets that no other consumer reads.
+        """
+        changed = {}
+        for log in (*self.paused, *self.owners):
+            changed[log] = self.partitions[log].without_pause().without_owner()
+        return self.with_partitions(changed)
+
+    def with_assignment(self, assignment: MemberAssignment | None) -> Snapshot:
+        """Return the snapshot of a run with this assignment; None: no member."""
+        return replace(self, group=replace(self.group, assignment=assignment))
+
+    @cached_property
+    def readable(self) -> Mapping[BrokerPartition, PartitionOffsets]:
+        """The offsets of the partitions that the run reads."""
+        found = {}
+        for log, partition in self.partitions.items():
+            if partition.availability is Availability.READABLE and partition.offsets:
+                found[log] = partition.offsets
+        return found
+
+    @cached_property
+    def leaderless(self) -> frozenset[BrokerPartition]:
+        """The partitions that the run would read, if they had a leader."""
+        return frozenset(self._with_availability(Availability.LEADERLESS))
+
+    @cached_property
+    def leaders(self) -> Mapping[BrokerPartition, Leader]:
+        """The leaders of the partitions that have one."""
+        return {log: found.leader for log, found in self.partitions.items() if found.leader}
+
+    @cached_property
+    def left_out(self) -> Mapping[BrokerPartition, PartitionOffsets]:
+        """The offsets of partitions that are paused or left to their owner, and have a leader."""
+        found = {}
+        for log, partition in self.partitions.items():
+            if partition.is_left_out and partition.offsets:
+                found[log] = partition.offsets
+        return found
+
+    @cached_property
+    def paused(self) -> Mapping[BrokerPartition, Pause]:
+        """The pauses of the partitions that are left out for them."""
+        found = {}
+        for log, partition in self.partitions.items():
+            if partition.pause:
+                found[log] = partition.pause
+        return found
+
+    @cached_property
+    def owners(self) -> Mapping[BrokerPartition, str]:
+        """The owners of partitions that others own."""
+        found = {}
+        for log, partition in self.partitions.items():
+            if partition.owner is not None:
+                found[log] = partition.owner
+        return found
+
+    @cached_property
+    def committed(self) -> Mapping[BrokerPartition, Committed]:
+        """The committed offsets of partitions that have one."""
+        found = {}
+        for log, partition in self.partitions.items():
+            if partition.committed:
+                found[log] = partition.committed
+        return found
+
+    @cached_property
+    def bytes_per_offset(self) -> Mapping[BrokerPartition, float]:
+        """Average bytes per offset, of partitions whose broker reports sizes."""
+        found = {}
+        for log, partition in self.partitions.items():
+            if partition.bytes_per_offset is not None:
+                found[log] = partition.bytes_per_offset
+        return found
+
+    @cached_property
+    def topic_ids(self) -> Mapping[str, str]:
+        """The known ids of topics."""
+        return {name: topic.id for name, topic in self.topics.items() if topic.id is not None}
+
+    @cached_property
+    def creation_ids(self) -> Mapping[str, str]:
+        """The known ids of the topics' znodes."""
+        found = {}
+        for name, topic in self.topics.items():
+            if topic.creation_id is not None:
+                found[name] = topic.creation_id
+        return found
+
+    @cached_property
+    def missing_topics(self) -> frozenset[str]:
+        """Topics of a stored plan that no longer exist."""
+        return frozenset(name for name, topic in self.topics.items() if topic.is_missing)
+
+    def _with_availability(self, availability: Availability) -> list[BrokerPartition]:
+        found = []
+        for log, partition in self.partitions.items():
+            if partition.availability is availability:
+                found.append(log)
+        return found
+
+
+def partition_snapshots(
+    offsets: Mapping[BrokerPartition, PartitionOffsets],
+    leaderless: Iterable[BrokerPartition] = (),
+    **facts: Mapping[BrokerPartition, Any],
+) -> dict[BrokerPartition, PartitionSnapshot]:
+    """Join what brokers and the group answer, a mapping by partition for each field.
+
+    offsets      of the partitions with a leader: they are readable
+    leaderless   the other partitions that the conf selects
+    facts        other fields of `PartitionSnapshot`, by name
+    """
+    found: dict[BrokerPartition, dict[str, Any]] = {}
+    for log, partition_offsets in offsets.items():
+        found[log] = {"availability": Availability.READABLE, "offsets": partition_offsets}
+    for log in leaderless:
+        found[log] = {"availability": Availability.LEADERLESS}
+    for name, values in facts.items():
+        for log, value in values.items():
+            found.setdefault(log, {})[name] = value
+    return {log: PartitionSnapshot(**fields) for log, fields in found.items()}
+
+
+def topic_snapshots(
+    missing: Iterable[str] = (), **facts: Mapping[str, Any]
+) -> dict[str, TopicSnapshot]:
+    """Join facts of topics, a mapping by name for each field of `TopicSnapshot`; `missing`: topics
+    of a stored plan that no longer exist.
+    """
+    found: dict[str, dict[str, Any]] = {topic: {"is_missing": True} for topic in missing}
+    for name, values in facts.items():
+        for topic, value in values.items():
+            found.setdefault(topic, {})[name] = value
+    return {topic: TopicSnapshot(**fields) for topic, fields in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,12 +342,12 @@ def describe_capped(left: Mapping[BrokerPartition, int], limits: LimitsSettings)
 def describe_open(snapshot: Snapshot) -> Iterator[str]:
     """Describe partitions with an open transaction: a sentence per topic and transaction."""
     waiting: dict[tuple[str, str], list[BrokerPartition]] = {}
-    for log, extent in sorted(snapshot.extents.items()):
+    for log, extent in sorted(snapshot.readable.items()):
         if extent.held_back:
-            transaction = _describe_transaction(snapshot.open_transactions.get(log))
+            transaction = _describe_transaction(snapshot.partition(log).open_transaction)
             waiting.setdefault((log.topic, transaction), []).append(log)
     for (topic, transaction), logs in waiting.items():
-        count = sum(snapshot.extents[log].held_back for log in logs)
+        count = sum(snapshot.readable[log].held_back for log in logs)
         verb = "waits" if count == 1 else "wait"
         yield (
             f"{topic} {named_keys(logs)}: {counted(count, 'offset')} below the high watermark "
@@ -397,7 +397,7 @@ def named_keys(logs: Sequence[BrokerPartition]) -> str:
 
 def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
     """Return every existing partition, with a leader or without."""
-    return snapshot.extents.keys() | snapshot.leaderless
+    return snapshot.readable.keys() | snapshot.leaderless
 
 
 def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
@@ -413,13 +413,13 @@ def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict
         "transaction_began_at": None,
         "held_back_by": None,
     }
-    extent = snapshot.extents.get(log)
+    extent = snapshot.readable.get(log)
     if extent:
         document["log_start"] = extent.log_start_offset
         document["log_end"] = extent.end_offset
         document["high_watermark"] = extent.end_offset + extent.held_back
         document["held_back"] = extent.held_back
-    transaction = snapshot.open_transactions.get(log)
+    transaction = snapshot.partition(log).open_transaction
     if transaction:
         producer = f"producer {transaction.producer_id}"
         document["transaction_began_at"] = format_time(transaction.since_ms)

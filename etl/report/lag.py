@@ -122,9 +122,9 @@ def paused_partitions(
     `so_far`: the pipeline's loaded-until offsets; None: unknown.
     """
     paused = leave_paused(snapshot).paused
-    whole = replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
+    whole = snapshot.with_paused()
     by_command: dict[tuple[str, str, str, int], tuple[list[Pause], list[BrokerPartition]]] = {}
-    for pause in snapshot.pauses:
+    for pause in snapshot.ledger.pauses:
         pauses, _ = by_command.setdefault(_command_of(pause), ([], []))
         pauses.append(pause)
     for log, pause in sorted(paused.items()):
@@ -226,7 +226,7 @@ def _unread_of_paused(
         return None
     if not lag:
         return 0, None
-    oldest = snapshot.oldest_of_paused.get(log, _unknown_oldest(log))
+    oldest = snapshot.partition(log).oldest_unread or _unknown_oldest(log)
     return lag, headroom(log, start, oldest, snapshot, now_ms=now_ms)
 
 
@@ -366,7 +366,7 @@ def lags_at(
     records; `refusal`: see `Lags`.
     """
     logs = in_order(logs_of(snapshot))
-    paused = paused_logs(logs, snapshot.pauses)
+    paused = paused_logs(logs, snapshot.ledger.pauses)
     rows = []
     for log in logs:
         oldest_of_log = oldest.get(log, _unknown_oldest(log))
@@ -426,7 +426,7 @@ def _size(
     if bytes_per_offset is None:
         unknown["estimated_bytes"] = "brokers do not report the size of the partition"
         return None
-    retention = snapshot.retention.get(log.topic)
+    retention = snapshot.topic(log.topic).retention
     if retention is not None and retention.is_tiered:
         unknown["estimated_bytes"] = "part of the partition is in remote storage"
         return None
@@ -434,7 +434,7 @@ def _size(
 
 
 def _why_unknown(log: BrokerPartition, snapshot: Snapshot, so_far: Progress) -> str:
-    if log not in snapshot.extents:
+    if log not in snapshot.readable:
         return f"it {log.unled}"
     if log in so_far.others:
         return "the partition was recreated or truncated"

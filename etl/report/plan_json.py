@@ -8,7 +8,9 @@ Values are written and read by their types:
 
     a value with fields           {name: value}, without fields at their default
     a mapping by partition        {topic: {key: value}}
-      to values with fields       columns: {"logs:": {topic: [key, ...]}, name: [value, ...]}
+      to values with fields       columns: {"logs:": {topic: [key, ...]}, name: [value, ...]};
+                                  a column of values with fields is an object of columns, and
+                                  "absent:" has the numbers of the rows without one
     a set of partitions           {topic: [key, ...]}
     a broker                      its id
     a plan and its result         as stored, without addresses, broker types and gaps
@@ -158,6 +160,7 @@ T = TypeVar("T")
 _UNREADABLE = b"no plan"
 _LOGS = "logs:"
 """Not a valid topic name."""
+_ABSENT = "absent:"
 _JSON_TYPES = frozenset((str, int, float, bool, type(None)))
 
 
@@ -274,11 +277,21 @@ def _is_written_by_fields(kind: type) -> bool:
     )
 
 
-def _columns(kind: Any, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+def _columns(kind: Any, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(kind):
         column = list(map(attrgetter(field.name), values))
         if column.count(_default(field)) < len(column):
-            yield field.name, _column(column)
+            yield field.name, _nested_columns(column) or _column(column)
+
+
+def _nested_columns(values: Sequence[Any]) -> dict[str, Any] | None:
+    """Return a column of values with fields as columns of those; None for other columns."""
+    present = [value for value in values if value is not None]
+    kind, *others = set(map(type, present))
+    if others or not _is_written_by_fields(kind):
+        return None
+    absent = [number for number, value in enumerate(values) if value is None]
+    return {_ABSENT: absent, **dict(_columns(kind, present))}
 
 
 def _column(values: list[Any]) -> list[Any]:
@@ -334,7 +347,9 @@ def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
     if key is not BrokerPartition:
         return {name: _read(value, content) for name, content in found.items()}
     if _LOGS in found:
-        return dict(zip(_logs(found[_LOGS]), _rows(value, found), strict=True))
+        logs = _logs(found[_LOGS])
+        columns = {name: column for name, column in found.items() if name != _LOGS}
+        return dict(zip(logs, _rows(value, columns, len(logs)), strict=True))
     values: list[Any] = []
     for by_key in found.values():
         for content in by_key.values():
@@ -342,11 +357,27 @@ def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
     return dict(zip(_logs(found), values, strict=True))
 
 
-def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield values with the fields that the columns contain."""
-    columns = {name: column for name, column in found.items() if name != _LOGS}
-    for number in range(sum(map(len, found[_LOGS].values()))):
-        yield _read_fields(kind, {name: column[number] for name, column in columns.items()})
+def _rows(kind: Any, columns: Mapping[str, Any], count: int) -> list[Any]:
+    """Return that many values with the fields that the columns contain."""
+    kinds = _types(kind)
+    read = {name: _read_column(kinds[name], column, count) for name, column in columns.items()}
+    rows = []
+    for number in range(count):
+        rows.append(kind(**{name: column[number] for name, column in read.items()}))
+    return rows
+
+
+def _read_column(kind: Any, column: Any, count: int) -> list[Any]:
+    if not isinstance(column, Mapping):
+        return [_read(kind, value) for value in column]
+    [inner] = [member for member in get_args(kind) or (kind,) if member is not type(None)]
+    columns = dict(column)
+    absent = frozenset(columns.pop(_ABSENT))
+    present = iter(_rows(inner, columns, count - len(absent)))
+    values = []
+    for number in range(count):
+        values.append(None if number in absent else next(present))
+    return values
 
 
 def _logs(found: Mapping[str, Iterable[str]]) -> list[BrokerPartition]:

@@ -156,7 +156,7 @@ class SnapshotPair:
             return None
         if last.settings is None:
             return last.snapshot, {}
-        unread = unread_starts(last.snapshot.extents, last.snapshot, last.reached, last.settings)
+        unread = unread_starts(last.snapshot.readable, last.snapshot, last.reached, last.settings)
         return last.snapshot, unread
 
     def lags(

@@ -36,7 +36,6 @@ from etl.decide.backfill import (
 from etl.decide.next_step import repaired
 from etl.decide.plan_replacement import in_place_of
 from etl.decide.replay import times_to_look_up
-from etl.decide.set_offsets import with_all_partitions
 from etl.decide.table_storage import describe_time_zones
 from etl.errors import DataLoss, ExpiredOffsets, NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
@@ -197,7 +196,7 @@ def _take_turn(
     finish_repair(services, step.repair, report)
     with report.timed(Verb.PLAN):
         state, stored = settled_state(step)
-        snapshot = with_all_partitions(repaired(step.snapshot, step.repair))
+        snapshot = repaired(step.snapshot, step.repair).with_all_partitions()
         loaded = loaded_in_table(services, snapshot)
         current = _begun(services, report, name, known, state, snapshot, loaded)
         if current is None:
@@ -285,7 +284,7 @@ def _report_notes(plan: Plan, snapshot: Snapshot, report: Report) -> None:
     for sentence in describe_time_zones(plan, snapshot):
         report.add(Outcome.OTHER_TIME_ZONE, sentence)
     logs = {r.log for r in plan.ranges}
-    for sentence in describe_paused_but_loaded(logs, snapshot.pauses):
+    for sentence in describe_paused_but_loaded(logs, snapshot.ledger.pauses):
         report.add(Outcome.PAUSED, sentence)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from etl.decide.member_offsets import duplicate_reads_after_commit, is_left_open, is_left_to_execute
 from etl.decide.next_step import Action, NextStep
@@ -101,7 +100,7 @@ class Joining:
             snapshot = observe()
             if self._member is None or self.share is None:
                 break
-            snapshot = replace(snapshot, share=self.share)
+            snapshot = snapshot.with_assignment(self.share)
             if self._member.is_current or not tries_left:
                 break
             self._join(self._member)

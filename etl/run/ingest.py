@@ -378,7 +378,7 @@ def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
             f"Plan {plan.number} ({plan.origin.supersedes}) was replaced: {plan.origin.reason}",
         )
     elif step.action is Action.REPLAY and not _is_new(plan):
-        paused = describe_paused_but_executed(plan, step.snapshot.pauses)
+        paused = describe_paused_but_executed(plan, step.snapshot.ledger.pauses)
         report.add(
             Outcome.PLAN_RESUMED,
             f"{_describe_stored(plan)} is stored and not in the table: it is executed "

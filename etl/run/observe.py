@@ -52,16 +52,18 @@ from etl.model.partitions import (
     Isolation,
     MemberAssignment,
     OffsetsStorage,
-    OldestRecord,
     RejectedCommit,
     Retention,
 )
 from etl.model.plans import CommitState, Plan, Request
 from etl.model.snapshot import (
+    GroupSnapshot,
     Ledger,
     ResolvedRequest,
     Snapshot,
     Table,
+    partition_snapshots,
+    topic_snapshots,
 )
 from etl.run.discovery import Discovery
 from etl.settings.sections import Settings
@@ -342,21 +344,16 @@ class Observer:
         return ObservedState(
             Snapshot(
                 cluster=called,
-                extents={},
-                leaders={},
-                leaderless=frozenset(read),
-                topic_ids={},
-                bytes_per_offset={},
-                committed=committed,
-                starts={},
-                offsets_in=self._offsets.storage,
-                owners=owners,
-                live_consumers=live_consumers,
-                ledger=ledger,
+                partitions=partition_snapshots({}, read, committed=committed, owner=owners),
+                topics={},
+                group=GroupSnapshot(
+                    storage=self._offsets.storage,
+                    live_consumers=live_consumers,
+                    other_pipelines=other_pipelines,
+                ),
+                ledger=replace(ledger, pauses=read_pauses(self._ledger)),
                 table=table,
-                other_pipelines=other_pipelines,
                 time_zone=self._time_zone(),
-                pauses=read_pauses(self._ledger),
             ),
             None,
         )
@@ -442,61 +439,68 @@ class Observer:
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             members = cluster.members_of(self._settings.group.id, metadata.brokers.values())
-            live_in_kafka = tuple(sorted(members.members))
+            kafka_members = tuple(sorted(members.members))
             owners = {**members_as_owners(members, logs), **self._group.owners(metadata.topics)}
-            live_consumers = (*self._group.live_consumers(), *live_in_kafka)
+            live_consumers = (*self._group.live_consumers(), *kafka_members)
             creation_ids = self._discovery.creation_ids(metadata)
             snapshot = Snapshot(
                 cluster=called,
-                extents=found.extents,
-                leaders=found.leaders,
-                leaderless=found.leaderless,
-                topic_ids={**creation_ids, **metadata.topic_ids},
-                creation_ids=creation_ids,
-                bytes_per_offset=sizes,
-                committed=committed,
-                starts=starts,
-                owners=owners,
-                live_consumers=live_consumers,
-                live_in_kafka=live_in_kafka,
-                ledger=ledger,
+                partitions=partition_snapshots(
+                    found.extents,
+                    found.leaderless,
+                    leader=found.leaders,
+                    committed=committed,
+                    owner=owners,
+                    bytes_per_offset=sizes,
+                    leader_epoch=found.epochs,
+                    epoch_end=ends,
+                    start_at_time=starts,
+                    retained_from=retained_from,
+                    open_transaction=open_transactions,
+                    looked_at=looked_at,
+                    fingerprints=fingerprints,
+                ),
+                topics=topic_snapshots(
+                    gone,
+                    id={**creation_ids, **metadata.topic_ids},
+                    creation_id=creation_ids,
+                    retention=retention,
+                ),
+                group=GroupSnapshot(
+                    storage=self._offsets.storage,
+                    live_consumers=live_consumers,
+                    kafka_members=kafka_members,
+                    other_pipelines=other_pipelines,
+                ),
+                ledger=replace(ledger, pauses=read_pauses(self._ledger)),
                 table=table,
-                other_pipelines=other_pipelines,
-                retention=retention,
-                retained_from=retained_from,
-                open_transactions=open_transactions,
-                leader_epochs=found.epochs,
-                epoch_ends=ends,
-                fingerprints=fingerprints,
-                missing_topics=gone,
+                request=request,
                 parallelism=parallelism_of(self._settings.spark),
-                looked_at=looked_at,
-                asked=request,
                 time_zone=self._time_zone(),
-                offsets_in=self._offsets.storage,
-                pauses=read_pauses(self._ledger),
             )
-            snapshot = replace(snapshot, oldest_of_paused=self._oldest_of_paused(cluster, snapshot))
+            snapshot = self._with_oldest_of_paused(cluster, snapshot)
         return ObservedState(snapshot, pipelines_version)
 
-    def _oldest_of_paused(
-        self, cluster: Cluster, snapshot: Snapshot
-    ) -> Mapping[BrokerPartition, OldestRecord]:
-        """Return the oldest unread record of each paused partition that lags.
+    def _with_oldest_of_paused(self, cluster: Cluster, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with the oldest unread record of each paused partition that lags.
 
         Partitions with byte offsets are left out, as they have no timestamps.
         """
-        paused = paused_logs(snapshot.extents, snapshot.pauses)
+        paused = paused_logs(snapshot.readable, snapshot.ledger.pauses)
         if not paused or self._settings.source.is_physical:
-            return {}
+            return snapshot
         so_far = progress_of_table(snapshot, self._settings)
         ranges: dict[BrokerPartition, tuple[int, int]] = {}
         for log, start in unread_starts(paused, snapshot, so_far, self._settings).items():
-            ranges[log] = (start, snapshot.extents[log].end_offset)
+            ranges[log] = (start, snapshot.readable[log].end_offset)
         if not ranges:
-            return {}
+            return snapshot
         isolation = self._settings.source.isolation_level
-        return read_oldest(cluster, ranges, snapshot.leaders, isolation=isolation)
+        oldest = read_oldest(cluster, ranges, snapshot.leaders, isolation=isolation)
+        changed = {}
+        for log, record in oldest.items():
+            changed[log] = replace(snapshot.partitions[log], oldest_unread=record)
+        return snapshot.with_partitions(changed)
 
     def _fetch_fingerprints(
         self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None

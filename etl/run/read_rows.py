@@ -478,7 +478,7 @@ def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, C
     cleanups = {}
     for topic in {r.log.topic for r in plan.ranges}:
         is_assumed = settings.source.is_assumed_compacted(topic)
-        retention = snapshot.retention.get(topic)
+        retention = snapshot.topic(topic).retention
         cleanups[topic] = cleanup_of(retention, said_to_be_compacted=is_assumed)
     return cleanups
 

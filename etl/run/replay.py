@@ -21,7 +21,6 @@ from etl.decide.replay import (
     requested_partitions,
     times_to_look_up,
 )
-from etl.decide.set_offsets import with_paused
 from etl.decide.table_storage import describe_replaced_time_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
@@ -82,7 +81,7 @@ def replay(
             store_or_replace(services, plan, repaired(step.snapshot, step.repair).ledger)
             report.planned(plan)
             logs = {r.log for r in plan.ranges}
-            for sentence in describe_paused_but_loaded(logs, step.snapshot.pauses):
+            for sentence in describe_paused_but_loaded(logs, step.snapshot.ledger.pauses):
                 report.add(Outcome.PAUSED, sentence)
             for sentence in zones_of_replaced(services, plan, step.snapshot):
                 report.add(Outcome.OTHER_TIME_ZONE, sentence)
@@ -124,7 +123,7 @@ def next_replay(
     Stores nothing.
     """
     state, _ = settled_state(step)
-    snapshot = with_paused(repaired(step.snapshot, step.repair))
+    snapshot = repaired(step.snapshot, step.repair).with_paused()
     logs = requested_partitions(wanted, state.last, snapshot)
     found = services.first_at(times_to_look_up(wanted, logs))
     intervals = requested_intervals(

@@ -17,8 +17,8 @@ class RunKeyContract:
 
     def test_of_an_unused_key_the_ledger_has_nothing(self, stage: Stage) -> None:
         stored(stage.world(), {stage.logs[0]: 2}, run_key="another")
-        assert stage.world("run-2", K).observe().asked == ResolvedRequest(K)
-        assert stage.world("run-2").observe().asked is None
+        assert stage.world("run-2", K).observe().request == ResolvedRequest(K)
+        assert stage.world("run-2").observe().request is None
 
     def test_a_key_is_found_in_the_plan_that_was_made_under_it_however_many_came_later(
         self, stage: Stage
@@ -26,10 +26,10 @@ class RunKeyContract:
         world, asking = stage.world(), stage.world("run-2", K)
         plan = stored(world, {}, run_key=K.run_key)
         seen = asking.observe()
-        assert seen.ledger.newest == plan and seen.asked == ResolvedRequest(K)
+        assert seen.ledger.newest == plan and seen.request == ResolvedRequest(K)
         stored(world, {}, run_key="the next")
         stored(world, {})
-        assert asking.observe().asked == ResolvedRequest(K, plan=plan)
+        assert asking.observe().request == ResolvedRequest(K, plan=plan)
 
     def test_a_key_without_records_is_kept_however_often_it_is_repeated(self, stage: Stage) -> None:
         world, key = (
@@ -38,7 +38,7 @@ class RunKeyContract:
         )
         for _ in range(2):
             world.remember(key, after=0)
-            assert world.observe().asked == ResolvedRequest(K, key)
+            assert world.observe().request == ResolvedRequest(K, key)
 
     def test_a_key_that_had_nothing_to_read_is_not_kept_once_the_next_plan_is_stored(
         self, stage: Stage
@@ -50,6 +50,6 @@ class RunKeyContract:
         other.store(plan)
         with pytest.raises(Owned):
             world.remember(RunKeyRecord("another", 1, is_empty=True), after=1)
-        assert stage.plans()[2] == plan.id and world.observe().asked == ResolvedRequest(
+        assert stage.plans()[2] == plan.id and world.observe().request == ResolvedRequest(
             K, RunKeyRecord("2026-01-31T00", 1, is_empty=True)
         )

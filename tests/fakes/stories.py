@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import finish_repair, ingest, store_or_replace
 from etl.settings.sections import Settings
-from tests.builders import plain_settings
+from tests.builders import plain_settings, with_facts
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.members import member_with
 from tests.fakes.outside import Outside
@@ -236,7 +235,11 @@ def accept(
     wanted = AcceptRequest(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
     with as_member(world, settings) as owned:
         return _accept(
-            world, replace(world.observe(wanted.offsets_of), share=owned), settings, wanted, outside
+            world,
+            with_facts(world.observe(wanted.offsets_of), share=owned),
+            settings,
+            wanted,
+            outside,
         )
 
 
@@ -289,7 +292,7 @@ def set_to(
     named = {dict(zip("abc", outside.logs))[name]: to for name, to in targets.items()}
     world = _world_of_command(outside, settings, at, share)
     with as_member(world, settings) as owned:
-        snapshot = replace(
+        snapshot = with_facts(
             world.observe(lambda log: [named[log]] if log in named else ()), share=owned
         )
         return _set_to(

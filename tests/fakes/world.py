@@ -50,11 +50,14 @@ from etl.model.plans import (
 from etl.model.snapshot import (
     Backfill,
     ForeignCommit,
+    GroupSnapshot,
     Ledger,
     LoadedIntervals,
     ResolvedRequest,
     Snapshot,
     Table,
+    partition_snapshots,
+    topic_snapshots,
 )
 from etl.run.service_interfaces import Member
 from etl.settings.choices import OwnershipMode
@@ -132,7 +135,7 @@ class FakeWorld:
     def _saw(self, found: Snapshot) -> Snapshot:
         if found.ledger.applied:
             self._recorded = found.ledger.applied.number
-        return replace(found, pauses=self.outside.pauses)
+        return replace(found, ledger=replace(found.ledger, pauses=self.outside.pauses))
 
     def _snapshot(self, named: OperatorOffsets = no_operator_offsets) -> Snapshot:
         out = self.outside
@@ -155,44 +158,48 @@ class FakeWorld:
             lambda name: name == CLUSTER and bool(out.table),
             self._settings.source.broker_type,
         )
+        looked_at = {
+            one.log: tuple(
+                logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log
+            )
+            for one in doubted
+        }
+        epoch_ends = {
+            log: end
+            for log, epoch in epochs_to_ask(plan_in_force(ledger, table), ledger.applied).items()
+            if log in logs and (end := logs[log].end_of_epoch(epoch))
+        }
+        fingerprints = {
+            log: tuple(logs[log].tail(*request[log]) for request in places if log in request)
+            for log in logs
+            if log.is_physical
+        }
         return Snapshot(
             cluster=called,
-            extents=extents,
-            looked_at={
-                one.log: tuple(
-                    logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log
-                )
-                for one in doubted
-            },
-            leaders={log: leader_of(log) for log in logs},
-            leaderless=frozenset(ours.keys() - logs.keys()),
-            topic_ids={**out.creation_ids, **out.topic_ids},
-            creation_ids=dict(out.creation_ids),
-            bytes_per_offset={log: 100.0 for log in logs},
-            committed=out.committed(),
-            offsets_in=out.offsets_in,
-            starts={log: logs[log].first_at(moment) for log, moment in moments.items()},
-            owners=dict(out.owners),
-            live_consumers=out.live_consumers,
+            partitions=partition_snapshots(
+                extents,
+                ours.keys() - logs.keys(),
+                leader={log: leader_of(log) for log in logs},
+                committed=out.committed(),
+                owner=out.owners,
+                bytes_per_offset={log: 100.0 for log in logs},
+                leader_epoch={
+                    log: max(found.epochs) for log, found in logs.items() if found.tells_epochs
+                },
+                epoch_end=epoch_ends,
+                start_at_time={log: logs[log].first_at(moment) for log, moment in moments.items()},
+                looked_at=looked_at,
+                fingerprints=fingerprints,
+            ),
+            topics=topic_snapshots(
+                topics_left_to_read(ledger) - {log.topic for log in out.logs},
+                id={**out.creation_ids, **out.topic_ids},
+                creation_id=out.creation_ids,
+            ),
+            group=GroupSnapshot(storage=out.offsets_in, live_consumers=out.live_consumers),
             ledger=ledger,
             table=table,
-            leader_epochs={
-                log: max(found.epochs) for log, found in logs.items() if found.tells_epochs
-            },
-            epoch_ends={
-                log: end
-                for log, epoch in epochs_to_ask(
-                    plan_in_force(ledger, table), ledger.applied
-                ).items()
-                if log in logs and (end := logs[log].end_of_epoch(epoch))
-            },
-            fingerprints={
-                log: tuple(logs[log].tail(*request[log]) for request in places if log in request)
-                for log in logs
-                if log.is_physical
-            },
-            asked=self._resolved(ledger, logs) if self._request else None,
-            missing_topics=frozenset(topics_left_to_read(ledger) - {log.topic for log in out.logs}),
+            request=self._resolved(ledger, logs) if self._request else None,
         )
 
     def _resolved(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> ResolvedRequest:

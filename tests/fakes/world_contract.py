@@ -7,10 +7,9 @@ fails here. Where rows do not matter a plan has no ranges, and then the real ser
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from etl.model.partitions import Committed, PartitionOffsets
 from etl.model.snapshot import Ledger
+from tests.builders import with_facts
 from tests.fakes.ledger_contract import LedgerContract
 from tests.fakes.offsets_contract import OffsetsContract
 from tests.fakes.run_key_contract import RunKeyContract
@@ -23,12 +22,18 @@ class WorldContract(LedgerContract, TableContract, OffsetsContract, RunKeyContra
 
     def test_before_anything_is_planned_there_are_logs_and_nothing_else(self, stage: Stage) -> None:
         seen = stage.world().observe()
-        assert set(seen.extents) == set(stage.logs)
+        assert set(seen.readable) == set(stage.logs)
         assert all(
-            seen.extents[log] == PartitionOffsets(0, size)
+            seen.readable[log] == PartitionOffsets(0, size)
             for log, size in zip(stage.logs[:2], SIZES, strict=False)
         )
-        assert (seen.ledger, seen.table, seen.committed, seen.owners, seen.live_consumers) == (
+        assert (
+            seen.ledger,
+            seen.table,
+            seen.committed,
+            seen.owners,
+            seen.group.live_consumers,
+        ) == (
             Ledger(),
             None,
             {},
@@ -59,4 +64,4 @@ class WorldContract(LedgerContract, TableContract, OffsetsContract, RunKeyContra
             assert other.observe().committed == moved == {a: Committed(5, 0), b: Committed(3, 0)}
             before = other.observe()
             world.tidy()
-        assert other.observe() == replace(before, owners={})
+        assert other.observe() == with_facts(before, owners={})

@@ -8,7 +8,6 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from etl.settings.sections import Settings
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
-from tests.builders import plain_settings
+from tests.builders import plain_settings, with_facts
 from tests.command_result import run_etl
 
 GONE_WITHIN_S = 20.0
@@ -108,7 +107,7 @@ def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(
     }
     cuts = [(r.log, offset) for r in seen.ranges for offset in (r.from_offset, r.until_offset)]
     assert len(seen.ranges) > 4
-    assert all(offset in (seen.snapshot.extents[log].boundaries or ()) for log, offset in cuts)
+    assert all(offset in (seen.snapshot.readable[log].boundaries or ()) for log, offset in cuts)
 
 
 def test_a_first_conf_follows_the_registrations_of_the_brokers_and_the_doctor_passes(
@@ -261,7 +260,7 @@ def test_an_offset_inside_a_message_is_reported_before_it_is_stored_and_repaired
         "offset": second + 7,
     }
     with open_services(settings, ALONE) as world, world.driving("test"):
-        blind = replace(world.observe(), looked_at={})
+        blind = with_facts(world.observe(), looked_at={})
         [step] = steps_ahead(blind, settings, now_ms=world.now_ms(), uid=world.new_uid())
         assert step.plan
         world.ledger.store_plan(step.plan)

@@ -31,7 +31,7 @@ from etl.report.run_report import BackfillProgress, progress_of_backfill
 from etl.run.backfill import Beginning, action_for_backfill
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OnActiveMembers
 from etl.settings.load import settings_of_backfill
-from tests.builders import plain_plan, plain_settings
+from tests.builders import plain_plan, plain_settings, with_facts
 from tests.fakes.stories import LOGS, new_report, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld
 
@@ -61,7 +61,7 @@ def beginning_of(world: FakeWorld, request: BackfillRequest) -> Beginning:
 
 def test_a_dry_run_lists_paused_offsets_and_offsets_that_other_members_read() -> None:
     found = preview()
-    paused = replace(
+    paused = with_facts(
         found.beginning.snapshot, pauses=(Pause("clicks", None, "broken", "kim@h", 5),)
     )
     beginning = replace(found.beginning, read_by_others=2, snapshot=paused)

@@ -24,7 +24,7 @@ from etl.errors import (
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.snapshot import Acknowledgement, Retirement, Snapshot
 from etl.settings.sections import Settings
-from tests.builders import with_keys
+from tests.builders import with_facts, with_keys
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
@@ -62,11 +62,11 @@ def diff(
 def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> SourcesDiff:
     """The same where no broker answers."""
     found = seen(outside, settings)
-    snapshot = replace(
+    snapshot = with_facts(
         found,
         extents={},
         leaders={},
-        leaderless=frozenset(found.extents),
+        leaderless=frozenset(found.readable),
         topic_ids={},
         bytes_per_offset={},
         starts={},

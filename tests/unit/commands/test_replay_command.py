@@ -22,6 +22,7 @@ from etl.model.snapshot import Pause
 from etl.run.loaded_rows import PutInto
 from etl.settings.load import load_settings
 from etl.settings.source import Timestamp
+from tests.builders import with_facts
 from tests.fakes.stories import LOGS, SETTINGS, crash_at, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -50,12 +51,11 @@ def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_no
 
 
 def test_a_dry_run_reports_that_a_compacted_topic_may_return_fewer_rows() -> None:
-    from dataclasses import replace
 
     outside = outside_of(5, 3, 4)
     run(outside)
     world = FakeWorld(outside, SETTINGS)
-    seen = replace(world.observe(), retention={"clicks": Retention(is_compacted=True)})
+    seen = with_facts(world.observe(), retention={"clicks": Retention(is_compacted=True)})
     [note] = preview_of(world, seen, SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
     assert (
         note == "the topic clicks is compacted: of keys that were written again since, the older "

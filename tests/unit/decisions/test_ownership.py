@@ -5,7 +5,6 @@ cluster with other owners.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
-from tests.builders import plain_settings, plain_snapshot
+from tests.builders import plain_settings, plain_snapshot, with_facts
 from tests.fakes.claim_contract import ClaimContract, plan_of
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
@@ -127,10 +126,10 @@ def test_an_owned_log_is_refused_and_named(on_owned: str) -> None:
 def test_owned_partitions_are_left_out_and_the_rest_is_read(group: dict[str, str]) -> None:
     live = ("group_host-1",) if "on_active_members" in group else ()
     left = leave_to_owners(
-        replace(snapshot_of({B: FOREIGN}, *live), leaderless=frozenset({B})),
+        with_facts(snapshot_of({B: FOREIGN}, *live), leaderless=frozenset({B})),
         settings_of(**group),
     )
-    assert (set(left.extents), left.owners, left.leaderless) == ({A, C}, {B: FOREIGN}, frozenset())
+    assert (set(left.readable), left.owners, left.leaderless) == ({A, C}, {B: FOREIGN}, frozenset())
 
 
 def test_only_under_wait_is_an_owner_waited_for() -> None:
@@ -168,9 +167,9 @@ def test_our_own_registration_is_no_live_consumer_and_its_claims_have_no_other_o
     """
     settings = settings_of(mode="join", join={"instance_id": instance_id})
     snapshot = snapshot_of({B: f"{consumer}-3"}, consumer)
-    assert leave_to_owners(snapshot, settings) == replace(snapshot, owners={})
+    assert leave_to_owners(snapshot, settings) == with_facts(snapshot, owners={})
     with pytest.raises(Owned, match=r"group: group_host-1\. "):
-        leave_to_owners(replace(snapshot, live_consumers=(consumer, "group_host-1")), settings)
+        leave_to_owners(with_facts(snapshot, live_consumers=(consumer, "group_host-1")), settings)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +188,13 @@ def test_a_consumer_of_another_name_is_another_owner(settings: Settings) -> None
 
 def test_a_member_leaves_other_assignments_and_respects_live_consumers_of_kafkas_group() -> None:
     share = MemberAssignment("group_etl", Membership.ZOOKEEPER, "range", None, frozenset({A}))
-    snapshot = replace(snapshot_of({B: FOREIGN}, "group_host-1", "client-1"), share=share)
+    snapshot = with_facts(snapshot_of({B: FOREIGN}, "group_host-1", "client-1"), share=share)
     left = leave_to_owners(snapshot, settings_of(mode="join"))
-    assert (set(left.extents), left.owners) == ({A}, {B: FOREIGN, C: "another member of the group"})
-    in_kafka = replace(snapshot, live_in_kafka=("client-1",))
+    assert (set(left.readable), left.owners) == (
+        {A},
+        {B: FOREIGN, C: "another member of the group"},
+    )
+    in_kafka = with_facts(snapshot, live_in_kafka=("client-1",))
     with pytest.raises(Owned, match="Kafka's own group of this name: client-1") as caught:
         leave_to_owners(in_kafka, settings_of(mode="join"))
     assert caught.value.exit_code == 4
@@ -224,9 +226,9 @@ def test_a_partition_without_a_known_member_is_not_reported_as_left_to_one(
 ) -> None:
     settings = joining(membership)
     share = MemberAssignment("m-1", membership, "range", 3, frozenset({A}))
-    found = replace(snapshot_of({B: "m-2 at 10.0.0.8"}, *live), live_in_kafka=live, share=share)
+    found = with_facts(snapshot_of({B: "m-2 at 10.0.0.8"}, *live), live_in_kafka=live, share=share)
     left = leave_to_owners(found, settings)
-    assert (left.owners, set(left.extents)) == ({B: "m-2 at 10.0.0.8", C: UNASSIGNED}, {A})
+    assert (left.owners, set(left.readable)) == ({B: "m-2 at 10.0.0.8", C: UNASSIGNED}, {A})
     assert list(describe_by_owner(left.owners)) == [
         "clicks 1: owned by m-2 at 10.0.0.8; left out",
         "clicks 2: assigned to no known member of the group; a run reads it after the next "

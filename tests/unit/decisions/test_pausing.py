@@ -11,7 +11,6 @@ from etl.decide.set_offsets import (
     paused_logs,
     pausing,
     resuming,
-    with_paused,
 )
 from etl.errors import SettingsError
 from etl.ledger.documents import Pauses, parse, render
@@ -137,12 +136,12 @@ def test_paused_logs_are_left_alone_led_or_not_and_come_back_for_who_names_them(
         {A: (0, 5), B: (0, 5)}, leaderless=frozenset({C, OTHER}), pauses=(of(B), of(C))
     )
     left = leave_paused(seen)
-    assert left.extents.keys() == {A} and left.leaderless == {OTHER}
-    assert left.paused.keys() == {B, C} and left.extents_of_paused.keys() == {B}
+    assert left.readable.keys() == {A} and left.leaderless == {OTHER}
+    assert left.paused.keys() == {B, C} and left.left_out.keys() == {B}
     assert leave_paused(left) is left
-    again = with_paused(left)
-    assert (again.extents, again.leaderless, again.paused) == (seen.extents, seen.leaderless, {})
-    assert leave_paused(plain_snapshot({A: (0, 5)}, pauses=(of(B),))).extents == {
+    again = left.with_paused()
+    assert (again.readable, again.leaderless, again.paused) == (seen.readable, seen.leaderless, {})
+    assert leave_paused(plain_snapshot({A: (0, 5)}, pauses=(of(B),))).readable == {
         A: PartitionOffsets(0, 5)
     }
 

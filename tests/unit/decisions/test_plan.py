@@ -30,7 +30,7 @@ from etl.model.partitions import BrokerPartition, Committed, Leader, PartitionOf
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Ledger, Replay, Snapshot, Supersede, Table, UpToDate
 from etl.settings.sections import Settings
-from tests.builders import with_keys
+from tests.builders import with_facts, with_keys
 from tests.fakes.planning import (
     BROKER,
     CAPS,
@@ -239,7 +239,7 @@ def test_an_offset_above_the_end_of_a_log_that_we_know_may_only_be_set_back_to_o
 def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None:
     with pytest.raises(NotYetReadable, match="above the last stable offset 10") as caught:
         next_plan(
-            replace(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
+            with_facts(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
             onward({A: 12}),
         )
     assert (caught.value.exit_code, caught.value.where) == (
@@ -248,7 +248,7 @@ def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None
     )
     with pytest.raises(PartitionTruncated, match="truncated at offset 12 or below"):
         next_plan(
-            replace(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
+            with_facts(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
             onward({A: 13}),
         )
 
@@ -470,14 +470,14 @@ def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(
         return
     lost = {loss.log: loss.until_offset for loss in plan.losses.lost}
     for log, found in offsets_of(plan).items():
-        extent = snapshot.extents[log]
+        extent = snapshot.readable[log]
         known = state.positions.get(log) if isinstance(state, UpToDate) else None
         start = lost.get(log, known if known is not None else extent.log_start_offset)
         assert found[0][0] == start >= extent.log_start_offset
         assert found[-1][1] == plan.loaded_until[log] <= extent.end_offset
         assert all(before[1] == after[0] for before, after in zip(found, found[1:]))
         assert all(start < stop for start, stop in found)
-    assert set(plan.loaded_until) == set(snapshot.extents) | set(
+    assert set(plan.loaded_until) == set(snapshot.readable) | set(
         state.positions if isinstance(state, UpToDate) else ()
     )
     assert set(plan.expected_commits) == set(plan.loaded_until)
@@ -496,9 +496,9 @@ def test_the_order_of_the_input_does_not_matter_and_planning_twice_gives_the_sam
         random.shuffle(items)
         return dict(items)
 
-    turned = replace(
+    turned = with_facts(
         snapshot,
-        extents=shuffled(snapshot.extents),
+        extents=shuffled(snapshot.readable),
         bytes_per_offset=shuffled(snapshot.bytes_per_offset),
     )
     other = state
@@ -534,7 +534,7 @@ def test_runs_one_after_another_read_every_offset_once_and_end(
     else:
         pytest.fail("planning never ends")
     assert isinstance(state, FirstRun) or all(
-        state.positions[log] == e.end_offset for log, e in snapshot.extents.items()
+        state.positions[log] == e.end_offset for log, e in snapshot.readable.items()
     )
 
 

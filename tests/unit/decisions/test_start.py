@@ -4,7 +4,6 @@ decided.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
+from tests.builders import with_facts
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.planning import NOW_MS, OTHER, A, B, onward, planned, snapshot_of
@@ -326,7 +326,7 @@ def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
 
 
 def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_timestamps() -> None:
-    left = replace(
+    left = with_facts(
         snapshot_of({B: (0, 5)}),
         owners={A: "consumer-1"},
         extents_of_owned={A: PartitionOffsets(0, 7)},
@@ -341,10 +341,10 @@ def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_time
         {B: 5}, pending_starts=first.pending_starts, pending_offsets=first.pending_offsets
     )
     still_left = planned(
-        replace(
+        with_facts(
             left,
             extents_of_owned={A: PartitionOffsets(0, 9)},
-            extents=snapshot_of({B: (0, 6)}).extents,
+            extents=snapshot_of({B: (0, 6)}).readable,
         ),
         state,
         SKIP,
@@ -408,5 +408,5 @@ def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -
 
 
 def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:
-    snapshot = replace(snapshot_of({B: (0, 5)}), owners={})
+    snapshot = with_facts(snapshot_of({B: (0, 5)}), owners={})
     assert not planned(snapshot, settings=SKIP).pending_starts

@@ -38,7 +38,7 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.report.run_progress import Outcome
-from tests.builders import kafka_named
+from tests.builders import kafka_named, with_facts
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
 from tests.fakes.stories import (
@@ -434,12 +434,12 @@ def test_without_the_others_plan_in_the_log_its_rows_show_its_end() -> None:
 @pytest.mark.parametrize("topic_id", ["id-2", None])
 def test_the_offsets_of_another_cluster_are_not_taken_over(topic_id: str | None) -> None:
     other = old_pipeline(cluster=kafka_named("another"))
-    snapshot = replace(
+    snapshot = with_facts(
         snapshot_of(loaded_by_another(6, 6, 6)), topic_ids={"clicks": topic_id} if topic_id else {}
     )
     with pytest.raises(NeedsDecision, match="of cluster another, and this one is cluster-1"):
         predecessor_of(other, {}, snapshot, SETTINGS)
-    same = replace(snapshot, topic_ids={"clicks": "id-1"})
+    same = with_facts(snapshot, topic_ids={"clicks": "id-1"})
     assert predecessor_of(other, {}, same, SETTINGS).positions == ENDED, (
         "the cluster has another name, and it is the same topic"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -59,8 +58,7 @@ def parsed(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 def looked(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: object) -> Report:
     """A run that looked, and ended."""
     report = new_report()
-    snapshot = plain_snapshot(extents, ledger=Ledger("u", None))
-    see(report, replace(snapshot, **changes))  # type: ignore[arg-type]
+    see(report, plain_snapshot(extents, ledger=Ledger("u", None), **changes))
     report.finished(BEGAN_MS + 1000)
     return report
 

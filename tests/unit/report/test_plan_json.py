@@ -28,13 +28,17 @@ from etl.model.partitions import (
 from etl.model.plans import CommitResult, HeldRows, Plan, Predecessor
 from etl.model.snapshot import (
     Acknowledgement,
+    Availability,
     CommitMetadata,
     ForeignCommit,
+    GroupSnapshot,
     Ledger,
     OtherPipeline,
+    PartitionSnapshot,
     Retirement,
     Snapshot,
     Table,
+    TopicSnapshot,
 )
 from etl.report.plan_json import (
     read_plan,
@@ -46,7 +50,7 @@ from etl.report.plan_json import (
 )
 from etl.settings.load import parse_settings, settings_of_backfill
 from etl.settings.sections import Settings
-from tests.builders import plain_snapshot
+from tests.builders import plain_snapshot, with_facts
 from tests.fakes.any_plans import (
     APPLIED,
     CLUSTERS,
@@ -76,7 +80,7 @@ def by_log(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[BrokerParti
 
 
 BOUNDARIES = st.none() | st.lists(OFFSETS, max_size=3).map(tuple)
-EXTENTS = by_log(st.builds(PartitionOffsets, OFFSETS, OFFSETS, st.none() | OFFSETS, BOUNDARIES))
+EXTENTS = st.builds(PartitionOffsets, OFFSETS, OFFSETS, st.none() | OFFSETS, BOUNDARIES)
 LEDGERS = st.builds(
     Ledger,
     NAMES,
@@ -125,39 +129,46 @@ TABLES = st.builds(
     st.booleans(),
     NAMES,
 )
+PARTITIONS = by_log(
+    st.builds(
+        PartitionSnapshot,
+        availability=st.sampled_from(Availability),
+        offsets=st.none() | EXTENTS,
+        leader=st.none() | LEADERS,
+        committed=st.none() | COMMITTED | KEPT,
+        owner=NAMES,
+        pause=st.none(),
+        bytes_per_offset=st.none() | st.floats(0, 1e9),
+        leader_epoch=st.none() | SMALL,
+        epoch_end=st.none() | st.builds(EpochEnd, SMALL, SMALL, OFFSETS),
+        start_at_time=st.none() | OFFSETS,
+        retained_from=st.none() | OFFSETS,
+        open_transaction=st.none()
+        | st.builds(OpenTransaction, SMALL, OFFSETS, NAMES, st.none() | OFFSETS),
+        fingerprints=st.lists(st.builds(Fingerprint, OFFSETS, SMALL, WORDS), max_size=2).map(tuple),
+    )
+)
+RETENTIONS = st.builds(
+    Retention, st.none() | SMALL, st.none() | SMALL, st.booleans(), st.booleans()
+)
 SNAPSHOTS = st.builds(
     Snapshot,
     cluster=CLUSTERS,
-    extents=EXTENTS,
-    leaders=by_log(LEADERS),
-    leaderless=st.frozensets(LOGS, max_size=3),
-    topic_ids=st.dictionaries(TOPICS, WORDS, max_size=2),
-    bytes_per_offset=by_log(st.floats(0, 1e9)),
-    committed=by_log(COMMITTED | KEPT),
-    offsets_in=st.sampled_from(OffsetsStorage),
-    starts=by_log(OFFSETS),
-    owners=by_log(WORDS),
-    live_consumers=st.lists(WORDS, max_size=2).map(tuple),
-    ledger=LEDGERS,
-    table=st.none() | TABLES,
-    other_pipelines=st.dictionaries(WORDS, st.frozensets(TOPICS, max_size=2), max_size=2),
-    retention=st.dictionaries(
+    partitions=PARTITIONS,
+    topics=st.dictionaries(
         TOPICS,
-        st.builds(Retention, st.none() | SMALL, st.none() | SMALL, st.booleans(), st.booleans()),
+        st.builds(TopicSnapshot, NAMES, NAMES, st.none() | RETENTIONS, st.booleans()),
         max_size=2,
     ),
-    leader_epochs=by_log(SMALL),
-    epoch_ends=by_log(st.builds(EpochEnd, SMALL, SMALL, OFFSETS)),
-    retained_from=by_log(OFFSETS),
-    open_transactions=by_log(
-        st.builds(OpenTransaction, SMALL, OFFSETS, NAMES, st.none() | OFFSETS)
+    group=st.builds(
+        GroupSnapshot,
+        storage=st.sampled_from(OffsetsStorage),
+        live_consumers=st.lists(WORDS, max_size=2).map(tuple),
+        other_pipelines=st.dictionaries(WORDS, st.frozensets(TOPICS, max_size=2), max_size=2),
     ),
-    extents_of_owned=EXTENTS,
-    missing_topics=st.frozensets(TOPICS, max_size=2),
+    ledger=LEDGERS,
+    table=st.none() | TABLES,
     parallelism=st.none() | SMALL,
-    fingerprints=by_log(
-        st.lists(st.builds(Fingerprint, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)
-    ),
 )
 
 
@@ -205,7 +216,7 @@ def kept(snapshot: Snapshot) -> Snapshot:
         table = replace(
             table, metadata=table.metadata and replace(table.metadata, document=None), others=others
         )
-    return replace(
+    return with_facts(
         snapshot,
         ledger=ledger,
         table=table,
@@ -277,19 +288,6 @@ def test_a_look_names_each_field_once_and_not_once_for_each_log() -> None:
         1,
     ]
     assert read_snapshot(through_json(document)).leaders == dict.fromkeys(logs, no_address(leader))
-
-
-def test_a_look_with_a_word_of_its_own_for_each_log_is_read_as_reports_had_it_once() -> None:
-    found = write_snapshot(plain_snapshot({}))
-    each = {
-        "0": {"log_start_offset": 1, "end_offset": 9},
-        "1": {"log_start_offset": 2, "end_offset": 9, "high_watermark": 11},
-    }
-    read = read_snapshot({**found, "extents": {"logs": each}})
-    assert read.extents == {
-        BrokerPartition("logs", 0): PartitionOffsets(1, 9),
-        BrokerPartition("logs", 1): PartitionOffsets(2, 9, 11),
-    }
 
 
 def test_an_unreadable_plan_stays_unreadable() -> None:

@@ -34,7 +34,7 @@ from etl.report.plan_json import describe_plan
 from etl.report.run_history import outdated
 from etl.report.run_progress import Outcome, Process, Verb
 from etl.report.run_report import Report
-from tests.builders import plain_plan, plain_settings, plain_snapshot
+from tests.builders import plain_plan, plain_settings, plain_snapshot, with_facts
 
 SETTINGS = plain_settings()
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
@@ -167,7 +167,7 @@ def test_records_per_second_are_those_of_the_whole_run() -> None:
 
 
 def test_each_open_transaction_of_a_topic_has_its_own_partitions_and_its_reported_start() -> None:
-    snapshot = replace(
+    snapshot = with_facts(
         snapshot_of((10, 6)),
         extents={A: PartitionOffsets(2, 10, 70), B: PartitionOffsets(0, 6, 7)},
         open_transactions={
@@ -183,12 +183,14 @@ def test_each_open_transaction_of_a_topic_has_its_own_partitions_and_its_reporte
         "clicks 1: 1 offset below the high watermark waits for the open transaction of producer 8"
     )
     assert list(describe_open(snapshot)) == [of_a, of_b]
-    both = replace(snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)})
+    both = with_facts(
+        snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)}
+    )
     assert list(describe_open(both)) == [
         "clicks 0, 1: 61 offsets below the high watermark wait for the open transaction of "
         "producer 8"
     ]
-    untold = replace(snapshot, open_transactions={})
+    untold = with_facts(snapshot, open_transactions={})
     assert list(describe_open(untold)) == [
         "clicks 0, 1: 61 offsets below the high watermark wait for an open transaction"
     ]

@@ -46,7 +46,7 @@ from etl.run.ingest import ingest
 from etl.settings.choices import OwnershipMode
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
-from tests.builders import with_keys
+from tests.builders import with_facts, with_keys
 from tests.fakes.backfill_stories import backfill_request, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.members import Others, member_with
@@ -285,7 +285,7 @@ def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on
         run(outside, [A, B])
     world = FakeWorld(outside, SETTINGS, member=member_with([A, B]))
     with as_member(world, SETTINGS) as share:
-        seen = replace(world.observe(), share=share)
+        seen = with_facts(world.observe(), share=share)
         plan = restore_from_commits(
             world,
             as_left_to_others(seen, seen.ledger.newest, SETTINGS),
@@ -317,7 +317,7 @@ def test_a_ledger_restored_before_the_group_changed_is_not_reported_as_untouched
         ) as refused,
     ):
         restore_from_commits(
-            world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1"
+            world, with_facts(world.observe(), share=share), SETTINGS, "restored", "run-1"
         )
     assert (
         refused.value.action
@@ -484,7 +484,7 @@ def test_a_command_that_moves_offsets_of_a_kafka_group_waits_until_the_group_is_
     outside = outside_of(5, 3)
     seen = FakeWorld(outside, SETTINGS).observe()
     reject_active_members(seen, in_kafka)
-    live = replace(seen, live_consumers=("consumer-1 at 10.0.0.7",))
+    live = with_facts(seen, live_consumers=("consumer-1 at 10.0.0.7",))
     with pytest.raises(
         Owned,
         match="The group has members: consumer-1 at .* commits its offsets only when a run "
@@ -501,7 +501,7 @@ def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were
     outside.logs[C] = FakeLog(6)
     world = FakeWorld(outside, SETTINGS, member=member_with(LOGS))
     with as_member(world, SETTINGS) as share:
-        seen = replace(world.observe(), share=share)
+        seen = with_facts(world.observe(), share=share)
         taken = predecessor_of(old_pipeline({C: 4}), {}, seen, SETTINGS)
         state = where_we_stand(seen, SETTINGS)
         plan = plan_inheritance(
@@ -613,8 +613,10 @@ def test_an_offset_that_others_moved_is_not_restored_in_a_log_with_an_unknown_en
     outside, _ = read_on_by_others()
     seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
     assert newest and differing_offsets(newest, seen) == {A: (7, 5)}
-    left = {log: extent for log, extent in seen.extents.items() if log != A}
-    seen = replace(seen, extents=left, leaderless=frozenset([A]) if nobody_leads else frozenset())
+    left = {log: extent for log, extent in seen.readable.items() if log != A}
+    seen = with_facts(
+        seen, extents=left, leaderless=frozenset([A]) if nobody_leads else frozenset()
+    )
     assert differing_offsets(newest, as_left_to_others(seen, newest, SETTINGS)) == {}
     if nobody_leads:
         with pytest.raises(OffsetMoved) as refused:

@@ -24,6 +24,7 @@ from etl.model.partitions import BrokerPartition, Leader, PartitionOffsets
 from etl.model.plans import Loss, LossReason, OffsetRange
 from etl.model.snapshot import FirstRun, Snapshot, Supersede
 from etl.settings.sections import LimitsSettings
+from tests.builders import with_facts
 from tests.fakes.planning import (
     BROKER,
     NOW_MS,
@@ -221,7 +222,7 @@ def physical(bounds: Mapping[BrokerPartition, tuple[int, ...]]) -> Snapshot:
         log: PartitionOffsets(found[0], found[-1], boundaries=found)
         for log, found in bounds.items()
     }
-    return replace(
+    return with_facts(
         snapshot_of({}),
         extents=extents,
         leaders={log: Leader(BROKER) for log in bounds},
@@ -269,8 +270,8 @@ def test_an_offset_skipped_by_an_operator_ends_the_plan_at_the_next_boundary() -
 def test_boundaries_are_those_that_brokers_named(
     bounds: dict[BrokerPartition, tuple[int, ...]],
 ) -> None:
-    assert boundaries_of(physical(bounds).extents) == bounds
-    assert boundaries_of(snapshot_of({BrokerPartition("clicks", 0): (0, 9)}).extents) == {}
+    assert boundaries_of(physical(bounds).readable) == bounds
+    assert boundaries_of(snapshot_of({BrokerPartition("clicks", 0): (0, 9)}).readable) == {}
 
 
 def test_a_plan_of_logical_logs_is_cut_anywhere_as_before() -> None:

@@ -21,7 +21,7 @@ from etl.model.partitions import Committed, LookedAt, PartitionOffsets, Unverifi
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.model.snapshot import Supersede, Table
 from etl.report.plan_json import read_snapshot, snapshots_as_json
-from tests.builders import plain_plan
+from tests.builders import plain_plan, with_facts
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.planning import NOW_MS, A
@@ -65,7 +65,7 @@ class Blind(FakeWorld):
     """A driver of an earlier version, which verified nothing."""
 
     def _snapshot(self, named=no_operator_offsets):  # type: ignore[no-untyped-def]
-        return replace(super()._snapshot(), looked_at={})
+        return with_facts(super()._snapshot(), looked_at={})
 
 
 def store_blindly(outside: Outside) -> Plan:
@@ -190,10 +190,10 @@ def test_without_a_scan_so_far_back_the_error_names_the_boundaries_of_the_broker
     assert bounds
     outside.move_offset(ONE, bounds[1] + 3)
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
-    looked = tuple(replace(one, before=None, after=None) for one in seen.looked_at[ONE])
+    looked = tuple(replace(one, before=None, after=None) for one in seen.partition(ONE).looked_at)
     with pytest.raises(MisalignedOffset, match="its length would be -1") as refused:
         steps_ahead(
-            replace(seen, looked_at={ONE: looked}), PHYSICAL_SETTINGS, now_ms=NOW_MS, uid="u"
+            with_facts(seen, looked_at={ONE: looked}), PHYSICAL_SETTINGS, now_ms=NOW_MS, uid="u"
         )
     assert f"reports {bounds[1]} below it: all later messages are loaded" in refused.value.action
     assert (
@@ -334,7 +334,7 @@ def test_a_misaligned_plan_of_a_log_that_was_read_before_may_mean_a_damaged_log(
         )
     )
     damaged = LookedAt(37, False, "its magic would be 9")
-    seen = replace(
+    seen = with_facts(
         FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe(), looked_at={ONE: (damaged,)}
     )
     with pytest.raises(
@@ -354,8 +354,6 @@ def test_a_report_contains_the_verified_offsets() -> None:
     outside = physical_outside_of(6, 3, 4)
     outside.move_offset(ONE, 3)
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
-    assert seen.looked_at[ONE][0].before == 0
-    assert (
-        read_snapshot(snapshots_as_json(seen, seen, 1, PHYSICAL_SETTINGS)["first"]).looked_at
-        == seen.looked_at
-    )
+    assert seen.partition(ONE).looked_at[0].before == 0
+    back = read_snapshot(snapshots_as_json(seen, seen, 1, PHYSICAL_SETTINGS)["first"])
+    assert back.partition(ONE).looked_at == seen.partition(ONE).looked_at

@@ -16,7 +16,7 @@ from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerFamily, ClusterIdentity
 from etl.model.plans import Plan
 from etl.report.run_progress import Outcome
-from tests.builders import kafka_named, plain_plan, with_keys
+from tests.builders import kafka_named, plain_plan, with_facts, with_keys
 from tests.fakes.outside import CLUSTER, Outside
 from tests.fakes.stories import SETTINGS, crash_at, grow, outcomes, outside_of, run
 from tests.fakes.takeovers import ENDED, loaded_by_another, old_pipeline, snapshot_of
@@ -200,12 +200,15 @@ def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_i
     )
     with pytest.raises(NeedsDecision, match="`source.assume_cluster_id: cluster-1`"):
         predecessor_of(
-            old_pipeline(cluster=kafka_named(CLUSTER)), {}, replace(snapshot, topic_ids={}), unnamed
+            old_pipeline(cluster=kafka_named(CLUSTER)),
+            {},
+            with_facts(snapshot, topic_ids={}),
+            unnamed,
         )
     with pytest.raises(NeedsDecision, match="another table.path"):
         predecessor_of(
             old_pipeline(cluster=kafka_named(CLUSTER, OTHER_ID)),
             {},
-            replace(snapshot, topic_ids={}),
+            with_facts(snapshot, topic_ids={}),
             SETTINGS,
         )

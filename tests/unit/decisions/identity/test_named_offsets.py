@@ -15,6 +15,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, LookedAt
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede
+from tests.builders import with_facts
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.stories import PHYSICAL_LOGS, PHYSICAL_SETTINGS, physical_outside_of, run
@@ -78,7 +79,7 @@ def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_o
 def test_an_unverifiable_offset_is_rejected_with_the_offsets_that_the_broker_reports() -> None:
     outside = undecided(entries=30)
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
-    bounds = seen.extents[TWO].boundaries
+    bounds = seen.readable[TWO].boundaries
     assert bounds
     untold = LookedAt(bounds[1] + 3, None, "its broker gives nothing from there")
     with pytest.raises(
@@ -86,7 +87,7 @@ def test_an_unverifiable_offset_is_rejected_with_the_offsets_that_the_broker_rep
         match="It is unknown whether a message begins at .*: its broker gives nothing",
     ) as refused:
         reject_misaligned_offset(
-            TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--truncated-at"
+            TWO, untold.offset, with_facts(seen, looked_at={TWO: (untold,)}), key="--truncated-at"
         )
     assert (
         f"The nearest offsets that the broker reports are {bounds[1]} and {bounds[2]}"

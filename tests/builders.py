@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from etl.model.partitions import (
-    NOTHING_COMMITTED,
     BrokerFamily,
     BrokerPartition,
     ClusterIdentity,
     PartitionOffsets,
 )
-from etl.model.plans import Plan, PlanKind, PlanOrigin
+from etl.model.plans import (
+    BackfillPayload,
+    Plan,
+    PlanKind,
+    PlannedPartition,
+    PlanOrigin,
+    ReplayPayload,
+    TopicIdentity,
+    pending_partitions,
+)
 from etl.model.snapshot import (
     Availability,
     GroupSnapshot,
@@ -35,7 +43,7 @@ def kafka_named(name: str, id: str | None = None) -> ClusterIdentity:
 
 def plain_plan(number: int = 1, **changes: Any) -> Plan:
     """A plan without ranges, and without an id (`with_id` gives it one). It saw nothing committed
-    for the logs of its positions.
+    for the partitions of its loaded-until offsets.
     """
     plan = Plan(
         number=number,
@@ -44,8 +52,7 @@ def plain_plan(number: int = 1, **changes: Any) -> Plan:
         cluster=kafka_named("c"),
         shape="s",
         ranges=(),
-        loaded_until={},
-        expected_commits={log: NOTHING_COMMITTED for log in changes.get("loaded_until", ())},
+        partitions={},
     )
     return changed(plan, **changes)
 
@@ -56,6 +63,7 @@ SHORT_NAMES = {
     "previous": ("origin", "previous"),
     "supersedes": ("origin", "supersedes"),
     "reason": ("origin", "reason"),
+    "time_zone": ("origin", "time_zone"),
     "run_key": ("request", "run_key"),
     "bounds": ("request", "bounds"),
     "key_ends": ("request", "unfinished"),
@@ -65,17 +73,82 @@ SHORT_NAMES = {
     "table_id": ("table", "id"),
     "table_version": ("table", "version"),
     "table_transaction_version": ("table", "transaction_version"),
+    "rows_before": ("table", "rows_before"),
 }
 """Keywords of `changed` for fields of a value inside a plan."""
+FACTS_OF_PLANNED_PARTITIONS = {
+    "expected_commits": "expected_commit",
+    "incarnations": "incarnation",
+    "log_starts": "log_start",
+    "leader_epochs": "leader_epoch",
+    "record_epochs": "record_epochs",
+    "fingerprints": "fingerprint",
+    "log_topic_ids": "topic_id",
+}
+"""Keywords of `changed` for a mapping of one fact by partition."""
 
 
 def changed(plan: Plan, **changes: Any) -> Plan:
-    """Return the plan with these fields, also by their short names."""
+    """Return the plan with these fields, also by the short names above; or with one fact of all
+    partitions: `loaded_until={log: 5}` also says which partitions the plan has.
+    """
     for name in changes.keys() & SHORT_NAMES.keys():
         attribute, inner = SHORT_NAMES[name]
         before = changes.get(attribute, getattr(plan, attribute))
         changes[attribute] = replace(before, **{inner: changes.pop(name)})
+    if "loaded_until" in changes:
+        partitions = {}
+        for log, offset in changes.pop("loaded_until").items():
+            planned = plan.partitions.get(log, PlannedPartition(offset))
+            partitions[log] = replace(planned, loaded_until=offset)
+        changes["partitions"] = partitions
+    for name in FACTS_OF_PLANNED_PARTITIONS.keys() & changes.keys():
+        partitions = dict(changes.get("partitions", plan.partitions))
+        found = {log: value for log, value in changes.pop(name).items() if log in partitions}
+        _set(partitions, FACTS_OF_PLANNED_PARTITIONS[name], found, PlannedPartition(0))
+        changes["partitions"] = partitions
+    for name, fact in (("topic_ids", "id"), ("creation_ids", "creation_id")):
+        if name in changes:
+            topics = dict(changes.get("topics", plan.topics))
+            _set(topics, fact, changes.pop(name), TopicIdentity())
+            changes["topics"] = topics
+    if "pending_starts" in changes:
+        offsets = changes.pop("pending_offsets", {})
+        changes["pending"] = pending_partitions(changes.pop("pending_starts"), offsets)
+    if "replaced_rows" in changes:
+        changes["payload"] = ReplayPayload(changes.pop("replaced_rows"))
+    if "backfill" in changes:
+        name = changes.pop("backfill")
+        changes["payload"] = BackfillPayload(name) if name else None
     return replace(plan, **changes)
+
+
+def log_topic_ids_of(plan: Plan) -> dict[BrokerPartition, str]:
+    """The topic ids of Jafka partitions that were decided under another one than the plan's."""
+    return {log: found.topic_id for log, found in plan.partitions.items() if found.topic_id}
+
+
+def log_starts_of(plan: Plan) -> dict[BrokerPartition, int]:
+    """The known log start offsets of a plan."""
+    known = {}
+    for log, planned in plan.partitions.items():
+        if planned.log_start is not None:
+            known[log] = planned.log_start
+    return known
+
+
+def pending_starts_of(plan: Plan) -> dict[BrokerPartition, int | None]:
+    """The start times of partitions that are not read yet."""
+    return {log: pending.start_ms for log, pending in plan.pending.items()}
+
+
+def pending_offsets_of(plan: Plan) -> dict[BrokerPartition, int]:
+    """The start offsets of partitions that are not read yet, if known."""
+    known = {}
+    for log, pending in plan.pending.items():
+        if pending.start_offset is not None:
+            known[log] = pending.start_offset
+    return known
 
 
 def plain_snapshot(extents: Mapping[BrokerPartition, tuple[int, int]], **facts: Any) -> Snapshot:

@@ -798,9 +798,9 @@ def rows_before_of(
 
     Offsets that were loaded since are left out.
     """
-    if newest is None or newest.rows_before is None:
+    if newest is None or newest.table.rows_before is None:
         return {}
-    before = newest.rows_before
+    before = newest.table.rows_before
     if before.table_id != table.id:
         return {}
     found: dict[AuditedLog, Parts] = {}
@@ -826,8 +826,8 @@ def more_than_before(
     Other writers wrote them since.
     """
     known = {}
-    if newest and newest.rows_before:
-        for held in newest.rows_before.held:
+    if newest and newest.table.rows_before:
+        for held in newest.table.rows_before.held:
             known[AuditedLog(held.log, held.incarnation)] = held.rows
     more = []
     for audited, rows in sorted(counted.items()):

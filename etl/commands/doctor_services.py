@@ -368,7 +368,7 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
     newest = _newest_plan(findings)
     topics_to_find = set(findings.settings.source.topic_filter.literal_names)
     if newest:
-        topics_to_find.update(newest.topics)
+        topics_to_find.update(newest.known_topics)
     with discovery.open_cluster(
         _partitions_with_offsets(findings), connect_timeout_s=_CONNECT_TIMEOUT_S
     ) as client:

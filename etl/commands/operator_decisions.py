@@ -143,7 +143,7 @@ def accept_table(
             return _acknowledge_rows(services, version, reason, dry_run=dry_run)
         table = services.read_table(ledger)
         topics: tuple[str, ...] = ()
-        if ledger.newest.rows_before:
+        if ledger.newest.table.rows_before:
             topics = topics_accepted(services.observe())
         with naming_table(settings):
             reject_other_ledger(ledger, table)

@@ -367,9 +367,11 @@ def _rows_of(
                 continue
             for part in subtract_intervals(interval, vanished.get((log, incarnation), ())):
                 ranges.append(OffsetRange(log, *part))
-        incarnations = dict.fromkeys(intervals, incarnation)
+        partitions = {}
+        for log in intervals:
+            partitions[log] = replace(stands.old.partitions[log], incarnation=incarnation)
         counted = services.rows_of_today(
-            replace(stands.old, ranges=tuple(ranges), incarnations=incarnations)
+            replace(stands.old, ranges=tuple(ranges), partitions=partitions)
         )
         if counted.uncounted:
             raise NeedsDecision(
@@ -443,7 +445,7 @@ def _known(
     """
     known = {one.log for one in pauses if one.log}
     if newest:
-        known |= newest.loaded_until.keys() | newest.pending_starts.keys()
+        known |= newest.partitions.keys() | newest.pending.keys()
     paused_topics = {one.topic for one in pauses if one.log is None}
 
     def is_known(one: Named) -> bool:

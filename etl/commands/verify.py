@@ -105,7 +105,7 @@ def reject_topics_loaded_by_others(
         app_id = services.app_id
     known = frozenset[str]()
     if plan and table.transaction_version:
-        known = plan.topics
+        known = plan.known_topics
     others = other_pipelines(services.settings.table.path, app_id)
     if any(_may_have_loaded(other, plan, known, services) for other in others):
         snapshot = services.observe()
@@ -142,7 +142,7 @@ def without_others(
     """
     own_topics = {audited.log.topic for audited in expected}
     if ledger.newest:
-        own_topics |= ledger.newest.topics
+        own_topics |= ledger.newest.known_topics
     topics = {f.audited.log.topic for f in found}
     foreign = topics - own_topics
     is_ended = bool(ledger.retired) or any(commit.by for commit in table.foreign)

@@ -69,12 +69,15 @@ from etl.model.plans import (
     Loss,
     Losses,
     LossReason,
+    PendingPartition,
     Plan,
     PlanKind,
     PlannedCommit,
     PlanOrigin,
     Predecessor,
     StaleRows,
+    planned_partitions,
+    topic_identities,
 )
 from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.settings.choices import StartAt
@@ -623,7 +626,6 @@ def _reset(
     """Return the plan, without losses and commits by others."""
     newest = inherited.newest
     moved = accepted.moved
-    table = table_to_record(snapshot.table)
     positions = {**inherited.loaded_until, **moved}
     decided = accepted.same.union(moved)
     seen = snapshot.committed_of(positions)
@@ -642,15 +644,11 @@ def _reset(
     for topic, creation in snapshot.creation_ids.items():
         if topic in accepted.again:
             creations[topic] = creation
-    pending_starts = dict(newest.pending_starts)
-    pending_offsets = dict(newest.pending_offsets)
+    pending = dict(newest.pending)
     if not request.is_same_log:
-        for log in newest.pending_starts:
+        for log in newest.pending:
             if log.topic in accepted.again:
-                pending_starts[log] = starts_anew(log, settings, now_ms)
-        for log in newest.pending_offsets:
-            if log.topic in accepted.again:
-                del pending_offsets[log]
+                pending[log] = PendingPartition(starts_anew(log, settings, now_ms))
     log_starts = {}
     for log, extent in snapshot.readable.items():
         if log in positions:
@@ -667,32 +665,31 @@ def _reset(
             previous=inherited.previous,
             supersedes=inherited.supersedes,
             reason=request.reason,
+            time_zone=newest.origin.time_zone,
         ),
         kind=PlanKind.RESET,
         cluster=replace(newest.cluster, id=snapshot.cluster.id),
         shape=shape_of_rows(settings),
         ranges=(),
-        loaded_until=positions,
-        expected_commits=seen,
-        table=table,
-        topic_ids=topic_ids,
-        creation_ids=creations_to_record(topic_ids, creations),
-        pending_starts=pending_starts,
-        pending_offsets=pending_offsets,
-        log_starts=log_starts,
-        leader_epochs=leader_epochs,
-        record_epochs=_epochs_left(inherited.record_epochs, moved, accepted.exact),
-        incarnations=incarnations,
+        partitions=planned_partitions(
+            positions,
+            seen,
+            incarnation=incarnations,
+            log_start=log_starts,
+            leader_epoch=leader_epochs,
+            record_epochs=_epochs_left(inherited.record_epochs, moved, accepted.exact),
+            fingerprint=_fingerprints(newest, accepted, snapshot),
+            topic_id=topic_ids_to_record(newest, decided, positions, topic_ids),
+        ),
+        topics=topic_identities(topic_ids, creations_to_record(topic_ids, creations)),
+        pending=pending,
+        table=table_to_record(snapshot.table, newest.table.rows_before),
         inherits=inherited.inherits,
         predecessors=newest.predecessors,
         losses=Losses(
             stale_rows=_gone(records_left, inherited.loaded_until, newest, inherited.stale_rows)
         ),
-        fingerprints=_fingerprints(newest, accepted, snapshot),
-        log_topic_ids=topic_ids_to_record(newest, decided, positions, topic_ids),
         commit=PlannedCommit(storage=snapshot.group.storage),
-        time_zone=newest.time_zone,
-        rows_before=newest.rows_before,
     )
 
 

@@ -42,7 +42,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.model.partitions import BrokerPartition, is_named
-from etl.model.plans import Loss, Losses, OffsetRange, Plan, PlanKind
+from etl.model.plans import BackfillPayload, Loss, Losses, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Backfill, LoadedIntervals, Snapshot, UpToDate
 from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
@@ -159,7 +159,7 @@ def plan_backfill(
     return replace(
         plan,
         kind=PlanKind.BACKFILL,
-        backfill=backfill.name,
+        payload=BackfillPayload(backfill.name),
         ranges=ranges,
         losses=Losses(lost=tuple(lost)),
     )

@@ -328,11 +328,10 @@ def _start_at_committed(
     if loaded_until is not None and loaded_until < offset:
         losses.append(Loss(log, loaded_until, offset, LossReason.MOVED, incarnation))
     ranges = [r for r in plan.ranges if r.log != log]
+    planned = replace(plan.partitions[log], loaded_until=offset, expected_commit=committed)
     return replace(
-        plan,
+        plan.with_partitions({log: planned}),
         ranges=tuple(ranges),
-        loaded_until={**plan.loaded_until, log: offset},
-        expected_commits={**plan.expected_commits, log: committed},
         losses=replace(plan.losses, lost=tuple(losses)),
     )
 

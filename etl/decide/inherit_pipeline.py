@@ -51,12 +51,16 @@ from etl.model.plans import (
     CommitResult,
     Loss,
     Losses,
+    PendingPartition,
     Plan,
     PlanKind,
     PlannedCommit,
     PlanOrigin,
     Predecessor,
     StaleRows,
+    pending_partitions,
+    planned_partitions,
+    topic_identities,
 )
 from etl.model.snapshot import (
     FirstRun,
@@ -371,15 +375,12 @@ def plan_inheritance(
     leader_epochs = _merge(own_facts.leader_epochs, other_facts.leader_epochs, ahead)
     batch_epochs = _merge(own_facts.record_epochs, other_facts.record_epochs, ahead)
 
-    starts = _pending_starts(other.plan, last, positions, snapshot, settings, now_ms)
-    start_offsets = _pending_offsets(other.plan, last, positions, settings)
-
-    table = table_to_record(snapshot.table)
+    table = table_to_record(snapshot.table, inherited_rows(last, other.plan, snapshot))
     # The inheriting plan has no rows of its own, so it keeps the time zone of the newest ones.
     time_zone = None
     newest_known = other.plan or last
     if newest_known:
-        time_zone = newest_known.time_zone
+        time_zone = newest_known.origin.time_zone
     return Plan(
         number=own.number,
         origin=PlanOrigin(
@@ -388,30 +389,29 @@ def plan_inheritance(
             previous=previous,
             supersedes=supersedes,
             reason=reason,
+            time_zone=time_zone,
         ),
         kind=PlanKind.TAKE_OVER,
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=(),
-        loaded_until=positions,
-        expected_commits=seen,
+        partitions=planned_partitions(
+            positions,
+            seen,
+            incarnation=incarnations,
+            log_start=log_starts,
+            leader_epoch=leader_epochs,
+            record_epochs=batch_epochs,
+            fingerprint=fingerprints,
+            topic_id=log_topic_ids,
+        ),
+        topics=topic_identities(topic_ids, creation_ids),
+        pending=_pending(other.plan, last, positions, snapshot, settings, now_ms),
         table=table,
-        topic_ids=topic_ids,
-        creation_ids=creation_ids,
-        log_topic_ids=log_topic_ids,
-        fingerprints=fingerprints,
         inherits=Predecessor(other.app_id, other.number),
         predecessors=_all_predecessors(last, other, own_app_id),
         losses=Losses(lost=losses, stale_rows=stale_rows),
-        pending_starts=starts,
-        pending_offsets=start_offsets,
-        log_starts=log_starts,
-        leader_epochs=leader_epochs,
-        record_epochs=batch_epochs,
-        incarnations=incarnations,
         commit=PlannedCommit(storage=snapshot.group.storage),
-        time_zone=time_zone,
-        rows_before=inherited_rows(last, other.plan, snapshot),
     )
 
 
@@ -545,8 +545,12 @@ def _partition_facts(plan: Plan | None, applied: CommitResult | None) -> _Partit
     """Return the facts in a plan; `applied` is the result of the ledger's newest plan, if known."""
     if plan is None:
         return _PartitionFacts()
+    log_starts = {}
+    for log, planned in plan.partitions.items():
+        if planned.log_start is not None:
+            log_starts[log] = planned.log_start
     epochs = record_epochs(plan, applied)
-    return _PartitionFacts(plan.fingerprints, plan.log_starts, plan.leader_epochs, epochs)
+    return _PartitionFacts(plan.fingerprints, log_starts, plan.leader_epochs, epochs)
 
 
 def _merge(
@@ -558,53 +562,32 @@ def _merge(
     return {**drop_keys(own, ahead), **select_keys(other, ahead)}
 
 
-def _pending_starts(
+def _pending(
     other_plan: Plan | None,
     last: Plan | None,
     positions: Mapping[BrokerPartition, int],
     snapshot: Snapshot,
     settings: Settings,
     now_ms: int,
-) -> dict[BrokerPartition, int | None]:
+) -> dict[BrokerPartition, PendingPartition]:
     """Return the pending starts of both pipelines; if both decided, the own ones count.
 
     A first plan also decides the starts of all partitions of other existing topics.
     """
-    pending: dict[BrokerPartition, int | None] = {}
+    found: dict[BrokerPartition, PendingPartition] = {}
     for plan in (other_plan, last):
         if plan is None:
             continue
-        for log, time_ms in plan.pending_starts.items():
+        for log, pending in plan.pending.items():
             if log not in positions and settings.source.topic_filter.admits(log.topic):
-                pending[log] = time_ms
+                found[log] = pending
     if last is not None:
-        return pending
-    known_topics = topics_of((*positions, *pending))
+        return found
+    known_topics = topics_of((*positions, *found))
     existing = (*snapshot.readable, *snapshot.leaderless)
     undecided = [log for log in existing if log.topic not in known_topics]
-    pending.update(pending_starts(undecided, positions, None, settings, now_ms=now_ms))
-    return pending
-
-
-def _pending_offsets(
-    other_plan: Plan | None,
-    last: Plan | None,
-    positions: Mapping[BrokerPartition, int],
-    settings: Settings,
-) -> dict[BrokerPartition, int]:
-    """Return the pending offsets of both pipelines; if both decided, the own ones count."""
-    offsets: dict[BrokerPartition, int] = {}
-    for plan in (other_plan, last):
-        if plan is None:
-            continue
-        for log in plan.pending_starts:
-            # A decision of `last` replaces the other one, also if it has no offset.
-            offsets.pop(log, None)
-            if log not in plan.pending_offsets or log in positions:
-                continue
-            if settings.source.topic_filter.admits(log.topic):
-                offsets[log] = plan.pending_offsets[log]
-    return offsets
+    starts = pending_starts(undecided, positions, None, settings, now_ms=now_ms)
+    return {**found, **pending_partitions(starts, {})}
 
 
 def _all_predecessors(

@@ -259,7 +259,10 @@ def _movement(
     last = snapshot.ledger.newest
     if last is None:
         return None
-    before = last.log_starts.get(log)
+    planned = last.partition(log)
+    before = None
+    if planned:
+        before = planned.log_start
     if before is None or log_start <= before or now_ms <= last.origin.created_at_ms:
         return None
     return log_start - before, (now_ms - last.origin.created_at_ms) / 1000

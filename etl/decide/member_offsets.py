@@ -261,7 +261,7 @@ def state_after_plan(
     passed_to = {log: found.offset for log, found in passed.items() if found.offset is not None}
     last = plan
     if too_low:
-        last = replace(plan, expected_commits={**plan.expected_commits, **too_low})
+        last = plan.with_expected(too_low)
     to_commit = tuple(sorted((*uncommitted, *too_low)))
     return UpToDate(last, {**plan.loaded_until, **passed_to}, to_commit, passed=passed_to)
 
@@ -304,14 +304,12 @@ def plan_before(plan: Plan) -> Plan:
     loaded-until offset.
     """
     starts = starts_of(plan)
-    seen = dict(plan.expected_commits)
+    seen = {}
     for hole in plan.losses.read_by_others:
         starts[hole.log] = min(starts[hole.log], hole.from_offset)
         seen[hole.log] = Committed(starts[hole.log])
     return replace(
-        plan,
-        loaded_until=starts,
-        expected_commits=seen,
+        plan.with_loaded_until(starts).with_expected(seen),
         ranges=(),
         commit=plan.commit.after_append,
         losses=replace(plan.losses, stale_rows=(), read_by_others=()),
@@ -497,9 +495,9 @@ def plan_without_uncommitted(
     kind = PlanKind.START
     if ranges:
         kind = PlanKind.INGEST
-    positions = dict(plan.loaded_until)
-    for log in plan.loaded_until.keys() & set(logs):
-        positions[log] = previous.loaded_until[log]
+    set_back = {}
+    for log in plan.partitions.keys() & set(logs):
+        set_back[log] = previous.loaded_until[log]
     losses = []
     for loss in plan.losses.lost:
         if loss.log not in logs or loss.until_offset <= previous.loaded_until[loss.log]:
@@ -510,11 +508,10 @@ def plan_without_uncommitted(
         owned = commit.member.logs - set(logs)
         commit = replace(commit, member=replace(commit.member, logs=owned))
     return replace(
-        plan,
+        plan.with_loaded_until(set_back),
         kind=kind,
         origin=replace(plan.origin, created_at_ms=now_ms, supersedes=plan.id, reason=reason),
         ranges=tuple(ranges),
-        loaded_until=positions,
         losses=replace(plan.losses, lost=tuple(losses), read_by_others=tuple(still_read_by_others)),
         commit=commit,
         id="",

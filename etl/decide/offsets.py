@@ -78,8 +78,11 @@ def start_of(
     committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
     if committed is not None:
         return committed
-    if last is not None and log in last.pending_offsets:
-        return min(max(extent.log_start_offset, last.pending_offsets[log]), extent.end_offset)
+    pending = None
+    if last is not None:
+        pending = last.pending.get(log)
+    if pending and pending.start_offset is not None:
+        return min(max(extent.log_start_offset, pending.start_offset), extent.end_offset)
     if topics is None:
         topics = known_topics(last)
     rule = _start_rule(log, last, settings, topics)
@@ -116,9 +119,12 @@ def timestamps_to_look_up(
 
     A committed offset takes precedence.
     """
-    known: Collection[BrokerPartition] = ()
+    known: set[BrokerPartition] = set()
     if last:
-        known = {*last.loaded_until, *last.pending_offsets}
+        known.update(last.partitions)
+        for log, pending in last.pending.items():
+            if pending.start_offset is not None:
+                known.add(log)
     topics = known_topics(last)
     times = {}
     for log in logs:
@@ -138,16 +144,16 @@ def pending_starts(
     *,
     now_ms: int,
 ) -> dict[BrokerPartition, int | None]:
-    """Return the pending starts of the next plan; see `Plan.pending_starts`.
+    """Return the pending starts of the next plan; see `PendingPartition`.
 
     They are those of existing partitions without a loaded-until offset in the plan (`positions`),
     and those of the last plan, also of partitions that do not exist now.
     """
     pending: dict[BrokerPartition, int | None] = {}
     if last:
-        for log, time_ms in last.pending_starts.items():
+        for log, decided in last.pending.items():
             if log not in positions:
-                pending[log] = time_ms
+                pending[log] = decided.start_ms
     topics = known_topics(last)
     for log in existing:
         if log not in positions and log not in pending:
@@ -169,10 +175,10 @@ def pending_offsets(
     pending = {}
     decided: Collection[BrokerPartition] = ()
     if last:
-        decided = last.pending_starts
-        for log, offset in last.pending_offsets.items():
-            if log in starts:
-                pending[log] = offset
+        decided = last.pending
+        for log, known in last.pending.items():
+            if log in starts and known.start_offset is not None:
+                pending[log] = known.start_offset
     topics = known_topics(last)
     for log, extent in snapshot.left_out.items():
         if log not in starts or log in decided or log.is_physical:
@@ -208,7 +214,7 @@ def known_topics(last: Plan | None) -> frozenset[str]:
     """
     if last is None:
         return frozenset()
-    return last.topics.union(log.topic for log in last.pending_starts)
+    return last.known_topics.union(log.topic for log in last.pending)
 
 
 def _start_rule(
@@ -223,11 +229,11 @@ def _start_rule(
         if isinstance(start, Timestamp):
             return start.ms
         return start
-    if log in last.pending_starts:
-        time_ms = last.pending_starts[log]
-        if time_ms is None:
+    pending = last.pending.get(log)
+    if pending:
+        if pending.start_ms is None:
             return StartAt.EARLIEST
-        return time_ms
+        return pending.start_ms
     if log.topic in topics:
         return StartAt.EARLIEST
     return settings.source.new_topics_starting_offsets
@@ -349,7 +355,7 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
             seen[log] = in_kafka
         else:
             seen[log] = both(in_zookeeper, in_kafka)
-    return replace(plan, expected_commits=seen, commit=replace(plan.commit, storage=storage))
+    return replace(plan.with_expected(seen), commit=replace(plan.commit, storage=storage))
 
 
 def off_position(found: Committed, position: int) -> int | None:
@@ -365,7 +371,7 @@ def in_zookeeper_alone(plan: Plan) -> Plan:
     """Return a plan that commits in both places, reduced to its commits in ZooKeeper."""
     seen = {log: found.in_zookeeper for log, found in plan.expected_commits.items()}
     commit = replace(plan.commit, storage=OffsetsStorage.ZOOKEEPER)
-    return replace(plan, expected_commits=seen, commit=commit)
+    return replace(plan.with_expected(seen), commit=commit)
 
 
 def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
@@ -602,7 +608,7 @@ def expected_after_restore(
             continue
         if offset is None or offset < position or offset in _own_offsets(log, plan, known):
             seen[log] = found
-    return replace(plan, expected_commits=seen)
+    return plan.with_expected(seen)
 
 
 def _own_offsets(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:

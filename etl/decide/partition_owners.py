@@ -363,7 +363,7 @@ def command_plan(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     if found.commit.member is None or found.commit.state is not CommitState.DONE:
         return found
     now = snapshot.committed_of(found.commit.member.logs)
-    return replace(found, expected_commits={**found.expected_commits, **now})
+    return found.with_expected(now)
 
 
 def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
@@ -377,9 +377,7 @@ def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settin
     for log, found in left.committed.items():
         if log in plan.expected_commits and found != snapshot.committed.get(log):
             of_others[log] = found
-    return command_plan(
-        replace(plan, expected_commits={**plan.expected_commits, **of_others}), left, settings
-    )
+    return command_plan(plan.with_expected(of_others), left, settings)
 
 
 def reject_unfinished_predecessor(

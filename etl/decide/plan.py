@@ -60,6 +60,9 @@ from etl.model.plans import (
     PlannedRequest,
     PlanOrigin,
     Predecessor,
+    pending_partitions,
+    planned_partitions,
+    topic_identities,
 )
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.choices import OnDataLoss, OnNoLeader
@@ -228,7 +231,7 @@ def plan_next(
     if isinstance(state, UpToDate):
         last = state.last
         known = state.positions
-        known_pending = last.pending_starts
+        known_pending = last.pending
         number = last.number + 1
     asking = plan_request(snapshot.request, last, snapshot)
     plan = plan_from(
@@ -236,8 +239,8 @@ def plan_next(
     )
     if isinstance(state, UpToDate):
         plan = _following_last(plan, state)
-    new_partitions = plan.loaded_until.keys() - known.keys()
-    new_pending = plan.pending_starts.keys() - set(known_pending)
+    new_partitions = plan.partitions.keys() - known.keys()
+    new_pending = plan.pending.keys() - set(known_pending)
     # A plan without ranges keeps the start of new partitions: otherwise `latest` would start anew
     # at each run.
     if plan.ranges or plan.losses.lost or new_partitions or new_pending:
@@ -297,12 +300,12 @@ def plan_from(
     ranges = _ranges(readings, stops, snapshot, settings)
     positions = {**known, **stops}
 
-    table = table_to_record(snapshot.table)
+    before = rows_before(last, snapshot)
+    table = table_to_record(snapshot.table, before)
     kind = PlanKind.START
     if ranges:
         kind = PlanKind.INGEST
 
-    before = rows_before(last, snapshot)
     begun = {}
     for log, reading in readings.items():
         if log not in known:
@@ -323,34 +326,32 @@ def plan_from(
         for loss in reading.lost:
             losses.append(replace(loss, incarnation=incarnations.get(loss.log, 0)))
     present = (*snapshot.readable, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
-    pending = pending_starts(present, positions, last, settings, now_ms=now_ms)
+    starts = pending_starts(present, positions, last, settings, now_ms=now_ms)
     ends = {log: reading.end_offset for log, reading in readings.items()}
     log_starts = {log: snapshot.readable[log].log_start_offset for log in readings}
     return Plan(
         number=number,
-        origin=PlanOrigin(pipeline_id=uid, created_at_ms=now_ms),
+        origin=PlanOrigin(uid, now_ms, time_zone=snapshot.time_zone),
         kind=kind,
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=ranges,
-        loaded_until=positions,
-        expected_commits=snapshot.committed_of(positions),
+        partitions=planned_partitions(
+            positions,
+            snapshot.committed_of(positions),
+            incarnation=incarnations,
+            log_start=log_starts,
+            leader_epoch=_leader_epochs(last, known, readings, snapshot),
+            record_epochs=_record_epochs(last, known, readings, snapshot, number),
+            fingerprint=fingerprints_to_record(last, positions, snapshot),
+            topic_id=topic_ids_to_record(last, snapshot.readable, positions, topic_ids),
+        ),
+        topics=topic_identities(topic_ids, creation_ids),
+        pending=pending_partitions(starts, pending_offsets(starts, last, snapshot, settings)),
         table=table,
         predecessors=predecessors,
-        topic_ids=topic_ids,
-        creation_ids=creation_ids,
-        log_topic_ids=topic_ids_to_record(last, snapshot.readable, positions, topic_ids),
-        fingerprints=fingerprints_to_record(last, positions, snapshot),
         losses=Losses(lost=tuple(losses)),
-        pending_starts=pending,
-        pending_offsets=pending_offsets(pending, last, snapshot, settings),
-        log_starts=log_starts,
-        leader_epochs=_leader_epochs(last, known, readings, snapshot),
-        record_epochs=_record_epochs(last, known, readings, snapshot, number),
-        incarnations=incarnations,
         commit=PlannedCommit(storage=snapshot.group.storage),
-        time_zone=snapshot.time_zone,
-        rows_before=before,
         request=PlannedRequest(
             run_key=asking.run_key,
             bounds=asking.bounds,

@@ -47,7 +47,6 @@ from etl.model.plans import (
     OffsetRange,
     Plan,
     PlanKind,
-    TableExpectation,
 )
 from etl.model.snapshot import Ledger, Replay, Snapshot, Supersede
 from etl.settings.choices import OnNoLeader
@@ -119,9 +118,8 @@ def replacement_plan(
     lost = without_losses(_losses_of_missing(old, gone), losses)
     ranges_left = [r for r in left if r.log not in deleted]
     return replace(
-        plan,
+        plan.with_expected(old.expected_commits),
         ranges=tuple(ranges_left),
-        expected_commits={**plan.expected_commits, **old.expected_commits},
         origin=replace(
             plan.origin, previous=old.origin.previous, supersedes=old.id, reason=state.reason
         ),
@@ -216,7 +214,6 @@ def committed_replacement_plan(
     not skipped, SettingsError for a skip outside of its ranges.
     """
     old = state.plan
-    table = table_to_record(snapshot.table)
     ended = permanently_missing_topics(old, snapshot)
     missing = {}
     for log, gone_from in partitions_missing_offsets(old, snapshot).items():
@@ -236,11 +233,16 @@ def committed_replacement_plan(
         old,
         ranges=tuple(ranges),
         kind=_kind_of(old, ranges),
-        origin=replace(old.origin, created_at_ms=now_ms, supersedes=old.id, reason=state.reason),
+        origin=replace(
+            old.origin,
+            created_at_ms=now_ms,
+            supersedes=old.id,
+            reason=state.reason,
+            time_zone=snapshot.time_zone,
+        ),
         shape=shape_of_rows(settings),
         losses=replace(old.losses, lost=(*old.losses.lost, *by_operator, *expired)),
-        table=table,
-        time_zone=snapshot.time_zone,
+        table=table_to_record(snapshot.table, old.table.rows_before),
         id="",
     )
 
@@ -453,18 +455,16 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
     if stored.kind is PlanKind.BACKFILL:
         losses = []  # they are the backfill's, which plans them again
     return replace(
-        stored,
+        stored.with_loaded_until(starts_of(stored)),
         kind=PlanKind.SET,
         origin=replace(stored.origin, created_at_ms=now_ms, supersedes=stored.id, reason=reason),
         ranges=(),
-        loaded_until=starts_of(stored),
         id="",
         losses=replace(stored.losses, lost=tuple(losses)),
         request=replace(stored.request, unfinished=key_ends),
-        replaced_rows={},
         commit=stored.commit.without_member,
+        payload=None,
         is_closing=True,
-        backfill=None,
     )
 
 
@@ -483,15 +483,17 @@ def next_closing_plan(
         inherits=None,
         losses=replace(last.losses, lost=(), stale_rows=()),
     )
-    seen = {log: last.committed_after(log) for log in last.loaded_until}
+    partitions = {}
+    for log, planned in last.partitions.items():
+        expected = last.committed_after(log)
+        partitions[log] = replace(planned, expected_commit=expected, record_epochs=())
     closing = closing_plan_of(empty, reason, now_ms=now_ms)
     return replace(
         closing,
         number=number + 1,
         origin=replace(closing.origin, previous=last.id, supersedes=None),
-        record_epochs={},
-        expected_commits=seen,
-        table=TableExpectation(id=table_id, version=table_version, transaction_version=number),
+        partitions=partitions,
+        table=replace(last.table, id=table_id, version=table_version, transaction_version=number),
     )
 
 

@@ -154,7 +154,7 @@ def recreated_topics(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
 
     Topics of Jafka are not among them.
     """
-    physical = {log.topic for log in (*plan.loaded_until, *plan.pending_starts) if log.is_physical}
+    physical = {log.topic for log in (*plan.partitions, *plan.pending) if log.is_physical}
     recreated = {}
     for topic in sorted(plan.topic_ids.keys() - physical):
         ids = compared_ids(topic, plan, snapshot)
@@ -250,7 +250,10 @@ def reject_topics_recreated_since(
 
 def id_of(log: BrokerPartition, plan: Plan) -> str | None:
     """Return the topic id under which the partition was decided."""
-    return plan.log_topic_ids.get(log, plan.topic_ids.get(log.topic))
+    planned = plan.partition(log)
+    if planned and planned.topic_id is not None:
+        return planned.topic_id
+    return plan.topic_ids.get(log.topic)
 
 
 def undecided_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:

@@ -40,6 +40,7 @@ from etl.model.plans import (
     PlanKind,
     PlannedCommit,
     PlannedRequest,
+    PlanOrigin,
     ReadByOthers,
 )
 from etl.model.snapshot import LoadedIntervals, Snapshot, UpToDate
@@ -109,7 +110,7 @@ def requested_partitions(
     """
     for name in wanted.named:
         if not name.covers_any(last.loaded_until):
-            known_topics = ", ".join(sorted(last.topics)) or "none"
+            known_topics = ", ".join(sorted(last.known_topics)) or "none"
             raise SettingsError(
                 f"This pipeline has loaded nothing of {name}",
                 key="--partition",
@@ -358,32 +359,37 @@ def plan_that_moves_nothing(
     reject_recreated_or_truncated(last, snapshot, checked_until)
     # The next run decides about moved offsets, as it would have without this plan.
     moved = {*state.followed, *state.not_followed, *state.passed}
-    seen = {}
-    for log in last.loaded_until:
+    epochs = record_epochs(last, snapshot.ledger.applied)
+    partitions = {}
+    for log, planned in last.partitions.items():
         if log in moved:
-            seen[log] = last.committed_after(log)
+            expected = last.committed_after(log)
         else:
-            seen[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
+            expected = snapshot.committed.get(log, NOTHING_COMMITTED)
+        partitions[log] = replace(
+            planned, expected_commit=expected, record_epochs=epochs.get(log, ())
+        )
     return replace(
         last,
         number=last.number + 1,
-        origin=replace(
-            last.origin, created_at_ms=now_ms, previous=last.id, supersedes=None, reason=reason
+        origin=PlanOrigin(
+            last.origin.pipeline_id,
+            now_ms,
+            previous=last.id,
+            reason=reason,
+            time_zone=snapshot.time_zone,
         ),
         shape=shape_of_rows(settings),
         ranges=(),
-        expected_commits=seen,
-        table=table_to_record(snapshot.table),
+        partitions=partitions,
+        table=table_to_record(snapshot.table, last.table.rows_before),
         request=PlannedRequest(),
         id="",
         losses=Losses(),
         inherits=None,
-        replaced_rows={},
-        backfill=None,
+        payload=None,
         is_closing=False,
-        record_epochs=record_epochs(last, snapshot.ledger.applied),
         commit=PlannedCommit(storage=snapshot.group.storage),
-        time_zone=snapshot.time_zone,
     )
 
 
@@ -396,7 +402,7 @@ def give_up_replay(plan: Plan, why: str, *, now_ms: int) -> Plan:
         plan,
         kind=PlanKind.START,
         ranges=(),
-        replaced_rows={},
+        payload=None,
         origin=replace(
             plan.origin, created_at_ms=now_ms, supersedes=plan.id, reason=f"{GIVEN_UP}: {why}"
         ),

@@ -216,7 +216,7 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
         observed[log] = snapshot.committed.get(log, NOTHING_COMMITTED)
     commit = replace(plan.commit, storage=snapshot.group.storage)
     return Repair(
-        replace(plan, expected_commits=observed, commit=commit),
+        replace(plan.with_expected(observed), commit=commit),
         tuple(differing_offsets(plan, snapshot)),
         adopts=plan,
         knew=snapshot.ledger.newest,

@@ -65,6 +65,7 @@ from etl.model.plans import (
     Plan,
     PlanKind,
     PlannedCommit,
+    PlannedPartition,
     PlannedRequest,
 )
 from etl.model.snapshot import (
@@ -359,7 +360,6 @@ def plan_set(
     """
     old = stands.old
     set_now = {move.log: move.to_offset for move in moves}
-    table = table_to_record(snapshot.table)
 
     if isinstance(stands.state, UpToDate):
         positions = {**stands.state.positions, **set_now}
@@ -374,38 +374,46 @@ def plan_set(
             moved.add(log)
 
     if isinstance(stands.state, UpToDate):
+        batch_epochs = drop_keys(record_epochs(old, snapshot.ledger.applied), moved)
         plan = replace(
             old,
             number=old.number + 1,
-            expected_commits=seen,
             origin=replace(old.origin, previous=old.id, supersedes=None),
-            record_epochs=drop_keys(record_epochs(old, snapshot.ledger.applied), moved),
             losses=replace(old.losses, stale_rows=()),
             inherits=None,
         )
     else:
-        plan = replace(
-            old,
-            expected_commits={**seen, **old.expected_commits},
-            origin=replace(old.origin, supersedes=old.id),
-            record_epochs=drop_keys(old.record_epochs, set_now),
-        )
+        seen = {**seen, **old.expected_commits}
+        batch_epochs = drop_keys(old.record_epochs, set_now)
+        plan = replace(old, origin=replace(old.origin, supersedes=old.id))
 
-    log_starts = dict(old.log_starts)
-    for log, extent in snapshot.readable.items():
-        if log in positions:
-            log_starts[log] = extent.log_start_offset
     fingerprints = old.fingerprints
     if moves:
         fingerprints = fingerprints_to_record(old, positions, snapshot)
+    leader_epochs = leader_epochs_to_record(old, snapshot, set_now)
+    partitions = {}
+    for log, position in positions.items():
+        planned = old.partition(log) or PlannedPartition(position)
+        log_start = planned.log_start
+        if log in snapshot.readable:
+            log_start = snapshot.readable[log].log_start_offset
+        partitions[log] = replace(
+            planned,
+            loaded_until=position,
+            expected_commit=seen[log],
+            log_start=log_start,
+            leader_epoch=leader_epochs.get(log),
+            record_epochs=batch_epochs.get(log, ()),
+            fingerprint=fingerprints.get(log),
+        )
     return replace(
         plan,
         kind=PlanKind.SET,
         origin=replace(plan.origin, created_at_ms=now_ms, reason=reason),
         shape=shape_of_rows(settings),
         ranges=(),
-        loaded_until=positions,
-        table=table,
+        partitions=partitions,
+        table=table_to_record(snapshot.table, old.table.rows_before),
         id="",
         request=_request_of(stands),
         losses=replace(
@@ -413,13 +421,10 @@ def plan_set(
             lost=tuple(_losses(stands, moves, snapshot)),
             read_by_others=metadata_named_by_command(stands.state),
         ),
-        log_starts=log_starts,
-        leader_epochs=leader_epochs_to_record(old, snapshot, set_now),
-        fingerprints=fingerprints,
         cluster=replace(old.cluster, id=snapshot.cluster.id),
         commit=PlannedCommit(storage=snapshot.group.storage),
+        payload=None,
         is_closing=False,
-        backfill=None,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from etl.errors import LedgersDisagree
 from etl.model.partitions import topics_of
-from etl.model.plans import CommitResult, Plan, PlanKind, TableExpectation
+from etl.model.plans import CommitResult, Plan, PlanKind, RowsBefore, TableExpectation
 from etl.model.snapshot import (
     Acknowledgement,
     FirstRun,
@@ -32,11 +32,16 @@ from etl.model.snapshot import (
 from etl.settings.choices import OnRowsRemoved
 
 
-def table_to_record(table: Table | None) -> TableExpectation:
-    """Return the state of the table, or of a missing one, that a plan or a decision records."""
+def table_to_record(table: Table | None, rows_before: RowsBefore | None = None) -> TableExpectation:
+    """Return the state of the table, or of a missing one, that a plan or a decision records.
+
+    `rows_before`: of a plan, the rows that are older than the pipeline (`TableExpectation`).
+    """
     if table is None:
-        return TableExpectation()
-    return TableExpectation(table.id, table.version, table.transaction_version or 0)
+        return TableExpectation(rows_before=rows_before)
+    return TableExpectation(
+        table.id, table.version, table.transaction_version or 0, rows_before=rows_before
+    )
 
 
 def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
@@ -166,11 +171,11 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
     partitions = (*snapshot.readable, *snapshot.leaderless)
     unknown = topics_of(partitions)
     if plan and table.transaction_version:
-        unknown -= plan.topics
+        unknown -= plan.known_topics
     for other in table.others:
         shared = unknown & topics_loaded_by(other, table)
         if plan and is_taken(other, plan):
-            shared -= plan.topics
+            shared -= plan.known_topics
         if shared:
             is_physical = any(log.is_physical for log in partitions)
             raise _loaded_by(other, min(shared), is_physical=is_physical)

@@ -18,7 +18,7 @@ Rows of the planned topics that no plan of the pipeline loaded:
     before it, accepted as other records          it begins there, in the next incarnation
     before it                                     NeedsDecision
 
-The plan keeps these rows (`Plan.rows_before`), for partitions read later and for `etl verify`.
+The plan keeps these rows (`TableExpectation.rows_before`), for partitions read later and for `etl verify`.
 """
 
 from __future__ import annotations
@@ -699,9 +699,9 @@ def topics_to_check(
         if has_commits:
             return frozenset()
         return frozenset(topics)
-    if last.rows_before is None or last.rows_before.table_id != snapshot_table_id:
+    if last.table.rows_before is None or last.table.rows_before.table_id != snapshot_table_id:
         return frozenset()
-    return frozenset(topics) - last.topics
+    return frozenset(topics) - last.known_topics
 
 
 def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
@@ -709,7 +709,7 @@ def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
     table = snapshot.table
     kept = None
     if last:
-        kept = last.rows_before
+        kept = last.table.rows_before
     if table is None:
         return kept
     is_kept_of_table = kept is not None and kept.table_id == table.id
@@ -748,7 +748,7 @@ def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -
 
     other = None
     if theirs:
-        other = theirs.rows_before
+        other = theirs.table.rows_before
     if other is None or snapshot.table is None or other.table_id != snapshot.table.id:
         return ours
     if ours is None or ours.table_id != other.table_id:
@@ -866,8 +866,8 @@ def topics_accepted(snapshot: Snapshot) -> tuple[str, ...]:
     table, last = snapshot.table, snapshot.ledger.newest
     if table is None:
         return ()
-    if last and last.rows_before and last.rows_before.table_id == table.id:
-        kept = last.rows_before.held
+    if last and last.table.rows_before and last.table.rows_before.table_id == table.id:
+        kept = last.table.rows_before.held
     else:
         kept = ()
     topics = {held.log.topic for held in table.held or ()}

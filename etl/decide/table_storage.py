@@ -642,17 +642,20 @@ def describe_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     newest = snapshot.ledger.newest
     if not plan.ranges:
         return
-    if _is_other(plan.time_zone, snapshot):
-        yield _describe_change(plan, f"it was stored under {plan.time_zone}", snapshot)
-    elif newest is not None and newest.id != plan.id and _is_other(newest.time_zone, snapshot):
+    if _is_other(plan.origin.time_zone, snapshot):
+        yield _describe_change(plan, f"it was stored under {plan.origin.time_zone}", snapshot)
+    elif (
+        newest is not None and newest.id != plan.id and _is_other(newest.origin.time_zone, snapshot)
+    ):
         yield _describe_change(
-            plan, f"the plan before it was made under {newest.time_zone}", snapshot
+            plan, f"the plan before it was made under {newest.origin.time_zone}", snapshot
         )
 
 
 def in_time_zone(plan: Plan, snapshot: Snapshot) -> Plan:
     """Return the plan with the time zone of this run, which its commit names. Its id stays."""
-    return replace(plan, time_zone=snapshot.time_zone or plan.time_zone)
+    time_zone = snapshot.time_zone or plan.origin.time_zone
+    return replace(plan, origin=replace(plan.origin, time_zone=time_zone))
 
 
 def describe_replaced_time_zones(
@@ -665,8 +668,8 @@ def describe_replaced_time_zones(
     """
     by_zone: dict[str, Plan] = {}
     for source in reversed(_loaded_last(plan, loaded)):
-        if source.time_zone is not None:
-            by_zone[source.time_zone] = source
+        if source.origin.time_zone is not None:
+            by_zone[source.origin.time_zone] = source
     for zone, source in by_zone.items():
         if _is_other(zone, snapshot):
             before = f"plan {source.number}, whose rows it replaces, was made under {zone}"

@@ -42,6 +42,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import (
     NO_BOUNDS,
+    BackfillPayload,
     Bounds,
     CommitResult,
     CommitState,
@@ -50,17 +51,21 @@ from etl.model.plans import (
     Losses,
     LossReason,
     OffsetRange,
+    PendingPartition,
     Plan,
     PlanKind,
     PlannedCommit,
+    PlannedPartition,
     PlannedRequest,
     PlanOrigin,
     Predecessor,
     RangeResult,
     ReadByOthers,
+    ReplayPayload,
     RowsBefore,
     StaleRows,
     TableExpectation,
+    topic_identities,
 )
 from etl.model.snapshot import CommitMetadata
 
@@ -102,7 +107,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
 
     Rare fields are left out if unset.
     """
-    logs = in_order(plan.loaded_until)
+    logs = in_order(plan.partitions)
     index = _indexes(logs)
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
     leaders = []
@@ -141,18 +146,18 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "backfill": plan.backfill,
         "handed_over": plan.commit.state.is_committed,
         "void": plan.commit.state is CommitState.REJECTED or None,
-        "time_zone": plan.time_zone,
+        "time_zone": plan.origin.time_zone,
         **_inheritance_content(plan),
         **_partitions_content(plan, index),
         **_key_content(plan, index),
         **_offsets_content(plan, logs),
     }
-    if plan.pending_starts:
+    if plan.pending:
         rare["pending_starts"] = _pending_content(plan)
     if plan.commit.member:
         rare["share"] = _assignment_content(plan.commit.member, index)
-    if plan.rows_before:
-        rare["rows_before"] = _rows_before_content(plan.rows_before)
+    if plan.table.rows_before:
+        rare["rows_before"] = _rows_before_content(plan.table.rows_before)
     for name, value in rare.items():
         if value is not None:
             content[name] = value
@@ -181,18 +186,19 @@ def _offset_columns(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, An
     """Return the offsets of each partition."""
     rows = []
     for log in logs:
-        seen = plan.expected_commits[log]
-        distance = _distance(plan, log, seen.offset)
-        distance_of_start = _distance(plan, log, plan.log_starts.get(log))
-        rows.append((plan.loaded_until[log], distance, seen.version, distance_of_start))
+        planned = plan.partitions[log]
+        seen = planned.expected_commit
+        distance = _distance(planned, seen.offset)
+        distance_of_start = _distance(planned, planned.log_start)
+        rows.append((planned.loaded_until, distance, seen.version, distance_of_start))
     return _render_columns(_PARTITION_COLUMNS, rows)
 
 
-def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | None:
+def _distance(planned: PlannedPartition, offset: int | None) -> int | None:
     """Return how far the offset is below the loaded-until offset; None: unknown offset."""
     if offset is None:
         return None
-    return plan.loaded_until[log] - offset
+    return planned.loaded_until - offset
 
 
 def _ranges_content(
@@ -230,9 +236,8 @@ def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> list[li
 def _epochs_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
     rows = []
     for log in logs:
-        lineage = flat(plan.record_epochs.get(log) or ())
-        incarnation = plan.incarnations.get(log) or 0
-        rows.append((plan.leader_epochs.get(log), lineage, incarnation))
+        planned = plan.partitions[log]
+        rows.append((planned.leader_epoch, flat(planned.record_epochs), planned.incarnation))
     return _render_columns(_EPOCH_COLUMNS, rows)
 
 
@@ -272,12 +277,18 @@ def _inheritance_content(plan: Plan) -> dict[str, Any]:
 def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
     """Return values that are known for few partitions."""
     fingerprints = []
-    for log, tail in _sorted_items(plan.fingerprints):
-        distance = plan.loaded_until[log] - tail.until_offset
-        fingerprints.append([index[log], distance, tail.size, tail.digest])
+    topic_ids = []
+    for log, i in index.items():
+        planned = plan.partitions[log]
+        tail = planned.fingerprint
+        if tail:
+            distance = planned.loaded_until - tail.until_offset
+            fingerprints.append([i, distance, tail.size, tail.digest])
+        if planned.topic_id is not None:
+            topic_ids.append([i, planned.topic_id])
     return {
         "tails": fingerprints or None,
-        "log_topic_ids": _render_known(plan.log_topic_ids, index) or None,
+        "log_topic_ids": topic_ids or None,
         "stood": _render_known(plan.replaced_rows, index) or None,
         "read_by_others": _intervals_content(plan.losses.read_by_others, index) or None,
     }
@@ -312,7 +323,7 @@ def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, A
     """Return where the committed offsets are, and their metadata; nothing for ZooKeeper only."""
     if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return {}
-    seen = [plan.expected_commits[log] for log in logs]
+    seen = [plan.partitions[log].expected_commit for log in logs]
     metadata = sorted({committed.word for committed in seen if committed.word is not None})
     index = _indexes(metadata)
     metadata_indexes: list[int | None] = []
@@ -336,15 +347,9 @@ def plan_of(document: dict[str, Any]) -> Plan:
     """Return the plan of a document. Its id is not verified."""
     logs = parse_logs(document["logs"])
     positions: list[int] = document["positions"]
-    epochs = document["epochs"]
-    pending = document.get("pending_starts")
     losses = []
     for i, start, stop, reason, incarnation in document["losses"]:
         losses.append(Loss(logs[i], start, stop, _REASONS[reason], incarnation))
-    incarnations = {}
-    for log, incarnation in zip(logs, epochs["log"], strict=True):
-        if incarnation:
-            incarnations[log] = incarnation
     vanished = []
     for i, start, stop, incarnation in document["vanished"]:
         vanished.append(StaleRows(logs[i], start, stop, incarnation))
@@ -359,6 +364,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
             previous=document["previous"],
             supersedes=document["supersedes"],
             reason=document["reason"],
+            time_zone=document.get("time_zone"),
         ),
         kind=_KINDS[document["kind"]],
         cluster=ClusterIdentity(
@@ -369,37 +375,26 @@ def plan_of(document: dict[str, Any]) -> Plan:
             id=document["table_id"],
             transaction_version=document["table_bit"],
             version=document.get("table_version"),
+            rows_before=_rows_before(document.get("rows_before")),
         ),
-        topic_ids=document["topic_ids"],
+        topics=topic_identities(document["topic_ids"], document.get("creation_ids", {})),
         request=PlannedRequest(
             run_key=document["run_key"],
             bounds=_bounds(document.get("bounds")),
             unfinished=_key_ends(document, logs, positions),
         ),
         ranges=_ranges(document, logs, positions),
-        loaded_until=dict(zip(logs, positions, strict=True)),
-        expected_commits=_committed_offsets(document, logs, positions),
+        partitions=_planned_partitions(document, logs, positions),
+        pending=_pending(document.get("pending_starts")),
         id=document["id"],
         losses=Losses(
             lost=tuple(losses), stale_rows=tuple(vanished), read_by_others=tuple(read_by_others)
         ),
-        log_starts=_log_starts(document, logs, positions),
-        leader_epochs=_known_of(logs, epochs["leader"]),
-        record_epochs=_record_epochs(logs, epochs["record"]),
-        incarnations=incarnations,
-        pending_starts=_pending(pending, "at_ms"),
-        pending_offsets=_pending_offsets(pending),
         inherits=_parse_inherited(document.get("took_over")),
         predecessors=tuple(starmap(Predecessor, document.get("heir_of", ()))),
-        fingerprints=_fingerprints(document, logs, positions),
-        log_topic_ids=_parse_known(document.get("log_topic_ids", ()), logs),
-        creation_ids=document.get("creation_ids", {}),
-        replaced_rows=_parse_known(document.get("stood", ()), logs),
+        payload=_payload(document, logs),
         is_closing=bool(document.get("closes")),
-        backfill=document.get("backfill"),
         commit=_planned_commit(document, logs),
-        time_zone=document.get("time_zone"),
-        rows_before=_rows_before(document.get("rows_before")),
     )
 
 
@@ -418,13 +413,6 @@ def _planned_commit(document: Mapping[str, Any], logs: Sequence[BrokerPartition]
         state = CommitState.AFTER_APPEND
     storage = OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER))
     return PlannedCommit(state, storage, member)
-
-
-def _parse_known(
-    rows: Iterable[Sequence[Any]], logs: Sequence[BrokerPartition]
-) -> dict[BrokerPartition, Any]:
-    """Return the values that `_render_known` wrote."""
-    return {logs[i]: value for i, value in rows}
 
 
 def _parse_inherited(found: Sequence[Any] | None) -> Predecessor | None:
@@ -457,46 +445,75 @@ def _ranges(
     return tuple(ranges)
 
 
-def _committed_offsets(
+def _planned_partitions(
     document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
-) -> dict[BrokerPartition, Committed]:
+) -> dict[BrokerPartition, PlannedPartition]:
+    committed = _committed_offsets(document, positions)
+    epochs = document["epochs"]
+    fingerprints = {}
+    for i, distance, size, digest in document.get("tails", ()):
+        fingerprints[i] = Fingerprint(positions[i] - distance, size, digest)
+    topic_ids = dict(document.get("log_topic_ids", ()))
+    columns = zip(
+        logs,
+        positions,
+        committed,
+        epochs["log"],
+        document["kept"],
+        epochs["leader"],
+        epochs["record"],
+        strict=True,
+    )
+    partitions = {}
+    for i, (log, position, commit, incarnation, distance, leader_epoch, numbers) in enumerate(
+        columns
+    ):
+        log_start = None
+        if distance is not None:
+            log_start = position - distance
+        partitions[log] = PlannedPartition(
+            position,
+            commit,
+            incarnation,
+            log_start,
+            leader_epoch,
+            pairs(numbers),
+            fingerprints.get(i),
+            topic_ids.get(i),
+        )
+    return partitions
+
+
+def _committed_offsets(document: Mapping[str, Any], positions: Sequence[int]) -> list[Committed]:
     words = document.get("words") or ()
-    word_numbers = document.get("word") or [None] * len(logs)
+    word_numbers = document.get("word") or [None] * len(positions)
     apart = {}
     for i, first, second in document.get("apart") or ():
         apart[i] = first, second
-    rows = zip(
-        logs, positions, document["behind"], document["seen_version"], word_numbers, strict=True
-    )
-    seen = {}
-    for i, (log, position, distance, version, word_number) in enumerate(rows):
+    rows = zip(positions, document["behind"], document["seen_version"], word_numbers, strict=True)
+    seen = []
+    for i, (position, distance, version, word_number) in enumerate(rows):
         offset = None
         if distance is not None:
             offset = position - distance
         word = None
         if word_number is not None:
             word = words[word_number]
-        seen[log] = Committed(offset, version, word, apart.get(i))
+        seen.append(Committed(offset, version, word, apart.get(i)))
     return seen
 
 
-def _log_starts(
-    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
-) -> dict[BrokerPartition, int]:
-    starts = {}
-    for log, position, distance in zip(logs, positions, document["kept"], strict=True):
-        if distance is not None:
-            starts[log] = position - distance
-    return starts
-
-
-def _fingerprints(
-    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
-) -> dict[BrokerPartition, Fingerprint]:
-    fingerprints = {}
-    for i, distance, size, digest in document.get("tails", ()):
-        fingerprints[logs[i]] = Fingerprint(positions[i] - distance, size, digest)
-    return fingerprints
+def _payload(
+    document: Mapping[str, Any], logs: Sequence[BrokerPartition]
+) -> ReplayPayload | BackfillPayload | None:
+    if document.get("backfill") is not None:
+        return BackfillPayload(document["backfill"])
+    replaced_rows = {}
+    for i, rows in document.get("stood", ()):
+        replaced_rows[logs[i]] = rows
+    if replaced_rows:
+        return ReplayPayload(replaced_rows)
+    return None
 
 
 def _key_ends(
@@ -566,53 +583,25 @@ def _assignment(
     )
 
 
-def _record_epochs(
-    logs: list[BrokerPartition], column: list[list[int]]
-) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    epochs = {}
-    for log, numbers in zip(logs, column, strict=True):
-        if numbers:
-            epochs[log] = pairs(numbers)
-    return epochs
-
-
 def _pending_content(plan: Plan) -> dict[str, Any]:
-    logs = []
-    moments = []
-    offsets = []
-    for log, at_ms in _sorted_items(plan.pending_starts):
-        logs.append(log)
-        moments.append(at_ms)
-        offsets.append(plan.pending_offsets.get(log))
-    content: dict[str, Any] = {"logs": render_logs(logs), "at_ms": moments}
-    if plan.pending_offsets:
+    logs = in_order(plan.pending)
+    pending = [plan.pending[log] for log in logs]
+    content: dict[str, Any] = {
+        "logs": render_logs(logs),
+        "at_ms": [found.start_ms for found in pending],
+    }
+    offsets = [found.start_offset for found in pending]
+    if any(offset is not None for offset in offsets):
         content["offsets"] = offsets
     return content
 
 
-def _pending(found: Mapping[str, Any] | None, column: str) -> dict[BrokerPartition, int | None]:
+def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, PendingPartition]:
     if not found:
         return {}
-    return dict(zip(parse_logs(found["logs"]), found[column], strict=True))
-
-
-def _pending_offsets(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int]:
-    if not found or "offsets" not in found:
-        return {}
-    offsets = {}
-    for log, offset in _pending(found, "offsets").items():
-        if offset is not None:
-            offsets[log] = offset
-    return offsets
-
-
-def _known_of(logs: list[BrokerPartition], column: list[int | None]) -> dict[BrokerPartition, int]:
-    """Return a column of values that are known for some of the partitions."""
-    known = {}
-    for log, value in zip(logs, column, strict=True):
-        if value is not None:
-            known[log] = value
-    return known
+    logs = parse_logs(found["logs"])
+    offsets = found.get("offsets") or [None] * len(logs)
+    return dict(zip(logs, map(PendingPartition, found["at_ms"], offsets), strict=True))
 
 
 RANGES_MAX = 500_000

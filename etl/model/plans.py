@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from etl.model.partitions import (
+    NOTHING_COMMITTED,
     BrokerPartition,
     ClusterIdentity,
     Committed,
@@ -261,6 +263,10 @@ class PlanOrigin:
     """Id of the plan that it replaces under its number."""
     reason: str | None = None
     """Why it replaces that plan, or what an operator said."""
+    time_zone: str | None = None
+    """The session time zone of Spark where the plan was made; None: unknown, it is from before this
+    was kept. No part of the plan's id.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +306,8 @@ class TableExpectation:
     """The number of the pipeline's newest plan in it: while it is still that, the plan was not
     appended. 0: none.
     """
+    rows_before: RowsBefore | None = None
+    """None: the table had no rows before plan 1, or the plan is from before this was kept."""
 
 
 class CommitState(Enum):
@@ -375,11 +383,90 @@ class PlannedCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """Where the pipeline stands in one partition after a plan.
+
+    `expected_commit` is the committed offset when the plan was made: the expected side of the
+    compare-and-set.
+    """
+
+    loaded_until: int
+    expected_commit: Committed = NOTHING_COMMITTED
+    incarnation: int = 0
+    """Which life of the partition its rows are of: one more each time an operator accepted that its
+    offsets start anew.
+    """
+    log_start: int | None = None
+    """Log start offset when the plan was made: the difference between plans is the rate at which
+    its records expire.
+    """
+    leader_epoch: int | None = None
+    """Leader epoch of the end above `loaded_until`, if brokers have epochs (KIP-101)."""
+    record_epochs: Lineage = ()
+    """Those of the record batches read before this plan begins, where the last of them ends there:
+    the sharper of the two.
+    """
+    fingerprint: Fingerprint | None = None
+    """Of a Jafka partition: bytes before its end when this plan or an earlier one was made. They
+    must be unchanged.
+    """
+    topic_id: str | None = None
+    """Of a Jafka partition that was decided under another id of its topic than the plan's
+    (`decide.recreated_or_truncated`).
+    """
+
+    @property
+    def is_committed(self) -> bool:
+        """True if the group's offset was at `loaded_until` when the plan was made."""
+        return self.expected_commit.is_at(self.loaded_until)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPartition:
+    """A partition that could not be read when its start was decided."""
+
+    start_ms: int | None = None
+    """The timestamp of the first record to read, in milliseconds; None: any record."""
+    start_offset: int | None = None
+    """Of a partition that starts at latest: its readable end when that was decided, if known. It
+    starts there, whatever timestamps later records have.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdentity:
+    """The ids of a topic when a plan was made; None: unknown."""
+
+    id: str | None = None
+    creation_id: str | None = None
+    """The id of its znode, in addition to its own id
+    (`etl.decide.recreated_or_truncated.compared_ids`).
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPayload:
+    """What only a replay has."""
+
+    replaced_rows: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Number of rows of each partition in its ranges when it was planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPayload:
+    """What only a plan of a backfill has."""
+
+    name: str
+    """The name of the backfill that the plan loads a part of."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that one Delta commit will hold, decided and stored before the first fetch.
 
     `id` is the hash of the canonical content without leaders (`plan_document.plan_id`): equal
-    content is the same plan, whichever driver made it.
+    content is the same plan, whichever driver made it. The cached properties are one fact of all
+    partitions or topics in one mapping.
     """
 
     number: int
@@ -389,71 +476,129 @@ class Plan:
     shape: str
     """Hash of the settings that shape rows: isolation, transform, partitioning."""
     ranges: tuple[OffsetRange, ...]
-    loaded_until: Mapping[BrokerPartition, int]
-    """The loaded-until offset of each partition that the pipeline knows, after this plan; also of
-    those without a range in it, and of topics that the conf no longer names.
+    partitions: Mapping[BrokerPartition, PlannedPartition]
+    """Each partition that the pipeline knows, also those without a range in this plan, and of
+    topics that the conf no longer names.
     """
-    expected_commits: Mapping[BrokerPartition, Committed]
-    """The group's offsets when the plan was made: the expected side of the compare-and-set."""
+    topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
+    """Topics with a known id."""
+    pending: Mapping[BrokerPartition, PendingPartition] = field(default_factory=dict)
+    """Partitions that no plan has read yet, and whose start is decided."""
     table: TableExpectation = TableExpectation()
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    creation_ids: Mapping[str, str] = field(default_factory=dict)
-    """Ids of the topics' znodes, in addition to their own ids
-    (`etl.decide.recreated_or_truncated.compared_ids`).
-    """
     request: PlannedRequest = field(default_factory=PlannedRequest)
-    id: str = ""
     losses: Losses = Losses()
-    log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Log start offsets when the plan was made: the difference between plans is the rate of
-    a partition's expiry.
-    """
-    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Leader epochs of the ends above the positions, if brokers have epochs (KIP-101)."""
-    record_epochs: Mapping[BrokerPartition, Lineage] = field(default_factory=dict)
-    """Those of the record batches read before this plan begins, where the last of them ends there:
-    the sharper of the two.
-    """
-    incarnations: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Which life of a log the rows are of; 0 where not named, one more each time an operator
-    accepted that its offsets start anew.
-    """
-    pending_starts: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """Logs that could not be read when their start was decided: the moment, in milliseconds, of the
-    first record to read; None: of any.
-    """
-    pending_offsets: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Of `pending_starts`: the readable end of partitions that start at latest, if it was known
-    when that was decided. They start there, whatever timestamps later records have.
-    """
     inherits: Predecessor | None = None
     predecessors: tuple[Predecessor, ...] = ()
     """All predecessors of this pipeline, also those of predecessors, with the newest plan of each.
     """
-    fingerprints: Mapping[BrokerPartition, Fingerprint] = field(default_factory=dict)
-    """Tail fingerprints of Jafka partitions: bytes before their ends when this plan or an earlier
-    one was made. They must be unchanged.
-    """
-    log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
-    """Physical logs that were decided under another id of their topic than that of `topic_ids`, and
-    that id (`decide.recreated_or_truncated`).
-    """
-    replaced_rows: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Of a replay: number of rows of each partition in its ranges when it was planned."""
     commit: PlannedCommit = PlannedCommit()
     """How its offsets are committed. The id tells only whether that is before the read."""
+    payload: ReplayPayload | BackfillPayload | None = None
     is_closing: bool = False
     """True if it reads nothing and takes its number from a driver that may still execute another
     plan: of a retired or inherited pipeline.
     """
-    backfill: str | None = None
-    """The name of the backfill that it loads a part of; None for other kinds."""
-    time_zone: str | None = None
-    """The session time zone of Spark where the plan was made; None: unknown, it is from before this
-    was kept. No part of its id.
-    """
-    rows_before: RowsBefore | None = None
-    """None: the table had no rows before plan 1, or the plan is from before this was kept."""
+    id: str = ""
+
+    @cached_property
+    def loaded_until(self) -> Mapping[BrokerPartition, int]:
+        """The loaded-until offset of each partition."""
+        return {log: planned.loaded_until for log, planned in self.partitions.items()}
+
+    @cached_property
+    def expected_commits(self) -> Mapping[BrokerPartition, Committed]:
+        """The expected committed offset of each partition."""
+        return {log: planned.expected_commit for log, planned in self.partitions.items()}
+
+    @cached_property
+    def incarnations(self) -> Mapping[BrokerPartition, int]:
+        """The incarnations of partitions that were recreated; 0 where not named."""
+        found = {}
+        for log, planned in self.partitions.items():
+            if planned.incarnation:
+                found[log] = planned.incarnation
+        return found
+
+    @cached_property
+    def leader_epochs(self) -> Mapping[BrokerPartition, int]:
+        """The known leader epochs."""
+        found = {}
+        for log, planned in self.partitions.items():
+            if planned.leader_epoch is not None:
+                found[log] = planned.leader_epoch
+        return found
+
+    @cached_property
+    def record_epochs(self) -> Mapping[BrokerPartition, Lineage]:
+        """The known epochs of record batches."""
+        found = {}
+        for log, planned in self.partitions.items():
+            if planned.record_epochs:
+                found[log] = planned.record_epochs
+        return found
+
+    @cached_property
+    def fingerprints(self) -> Mapping[BrokerPartition, Fingerprint]:
+        """The fingerprints of Jafka partitions."""
+        found = {}
+        for log, planned in self.partitions.items():
+            if planned.fingerprint:
+                found[log] = planned.fingerprint
+        return found
+
+    @cached_property
+    def topic_ids(self) -> Mapping[str, str]:
+        """The known ids of topics."""
+        return {name: topic.id for name, topic in self.topics.items() if topic.id is not None}
+
+    @cached_property
+    def creation_ids(self) -> Mapping[str, str]:
+        """The known ids of the topics' znodes."""
+        found = {}
+        for name, topic in self.topics.items():
+            if topic.creation_id is not None:
+                found[name] = topic.creation_id
+        return found
+
+    @property
+    def backfill(self) -> str | None:
+        """The name of the backfill that it loads a part of; None for other kinds."""
+        if isinstance(self.payload, BackfillPayload):
+            return self.payload.name
+        return None
+
+    @property
+    def replaced_rows(self) -> Mapping[BrokerPartition, int]:
+        """Of a replay: number of rows of each partition in its ranges when it was planned."""
+        if isinstance(self.payload, ReplayPayload):
+            return self.payload.replaced_rows
+        return {}
+
+    def partition(self, log: BrokerPartition) -> PlannedPartition | None:
+        """Return the partition; None: the pipeline does not know it."""
+        return self.partitions.get(log)
+
+    def with_partitions(self, changed: Mapping[BrokerPartition, PlannedPartition]) -> Plan:
+        """Return the plan with these partitions in place of what it has of them."""
+        return replace(self, partitions={**self.partitions, **changed})
+
+    def with_loaded_until(self, offsets: Mapping[BrokerPartition, int]) -> Plan:
+        """Return the plan with these loaded-until offsets of partitions that it has."""
+        changed = {}
+        for log, offset in offsets.items():
+            planned = self.partitions[log]
+            if planned.loaded_until != offset:
+                changed[log] = replace(planned, loaded_until=offset)
+        return self.with_partitions(changed)
+
+    def with_expected(self, commits: Mapping[BrokerPartition, Committed]) -> Plan:
+        """Return the plan with these expected commits of partitions that it has."""
+        changed = {}
+        for log, commit in commits.items():
+            planned = self.partitions[log]
+            if planned.expected_commit != commit:
+                changed[log] = replace(planned, expected_commit=commit)
+        return self.with_partitions(changed)
 
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:
@@ -475,14 +620,14 @@ class Plan:
         return frozenset(topics_of(self.read_partitions))
 
     @property
-    def topics(self) -> frozenset[str]:
+    def known_topics(self) -> frozenset[str]:
         """All topics that the pipeline has read, up to this plan."""
-        return frozenset(topics_of(self.loaded_until))
+        return frozenset(topics_of(self.partitions))
 
     @property
     def is_physical(self) -> bool:
         """True if offsets are byte positions."""
-        return any(log.is_physical for log in self.loaded_until)
+        return any(log.is_physical for log in self.partitions)
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
@@ -495,7 +640,7 @@ class Plan:
             return ()
         if self.commit.member:
             return self._uncommitted(self.commit.member.logs)
-        return self._uncommitted(self.loaded_until)
+        return self._uncommitted(self.partitions)
 
     @property
     def offsets_to_commit(self) -> tuple[BrokerPartition, ...]:
@@ -509,7 +654,7 @@ class Plan:
     def _uncommitted(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
         uncommitted = []
         for log in logs:
-            if not self.expected_commits[log].is_at(self.loaded_until[log]):
+            if not self.partitions[log].is_committed:
                 uncommitted.append(log)
         return tuple(sorted(uncommitted))
 
@@ -524,15 +669,14 @@ class Plan:
 
     def moved(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan committed: one write after the seen one."""
-        return self.expected_commits[log].moved(
-            self.loaded_until[log], self.word, self.commit.storage
-        )
+        planned = self.partitions[log]
+        return planned.expected_commit.moved(planned.loaded_until, self.word, self.commit.storage)
 
     def committed_after(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan, whether or not the plan had to move it."""
-        seen = self.expected_commits[log]
-        if seen.is_at(self.loaded_until[log]):
-            return seen
+        planned = self.partitions[log]
+        if planned.is_committed:
+            return planned.expected_commit
         return self.moved(log)
 
     @property
@@ -542,6 +686,43 @@ class Plan:
         if self.inherits:
             predecessors.insert(0, self.inherits)
         return {predecessor.app_id: predecessor.number for predecessor in predecessors}
+
+
+def planned_partitions(
+    loaded_until: Mapping[BrokerPartition, int],
+    expected_commits: Mapping[BrokerPartition, Committed],
+    **facts: Mapping[BrokerPartition, Any],
+) -> dict[BrokerPartition, PlannedPartition]:
+    """Join what a plan decides, a mapping by partition for each field.
+
+    facts   other fields of `PlannedPartition`, by name; a partition that a mapping lacks, or has as
+            None, keeps the field's default. Partitions without a loaded-until offset are left out
+    """
+    found: dict[BrokerPartition, dict[str, Any]] = {}
+    for log, offset in loaded_until.items():
+        found[log] = {"loaded_until": offset, "expected_commit": expected_commits[log]}
+    for name, values in facts.items():
+        for log, value in values.items():
+            if value is not None and log in found:
+                found[log][name] = value
+    return {log: PlannedPartition(**fields) for log, fields in found.items()}
+
+
+def topic_identities(
+    ids: Mapping[str, str], creation_ids: Mapping[str, str]
+) -> dict[str, TopicIdentity]:
+    """Join the ids of topics."""
+    found = {}
+    for topic in {**ids, **creation_ids}:
+        found[topic] = TopicIdentity(ids.get(topic), creation_ids.get(topic))
+    return found
+
+
+def pending_partitions(
+    starts: Mapping[BrokerPartition, int | None], offsets: Mapping[BrokerPartition, int]
+) -> dict[BrokerPartition, PendingPartition]:
+    """Join the decided starts of partitions that are not read yet."""
+    return {log: PendingPartition(start, offsets.get(log)) for log, start in starts.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ class OtherPipeline:
             and not self.plan.predecessors
         ):
             return frozenset()
-        return self.plan.topics
+        return self.plan.known_topics
 
 
 @dataclass(frozen=True, slots=True)

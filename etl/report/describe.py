@@ -201,7 +201,7 @@ def describe_purpose(plan: Plan) -> str:
     if plan.losses.lost:
         lost = sum(loss.until_offset - loss.from_offset for loss in plan.losses.lost)
         return f"reads nothing and gives up {counted(lost, plan.losses.lost[0].log.unit)}"
-    count = len(plan.loaded_until.keys() | plan.pending_starts.keys())
+    count = len(plan.partitions.keys() | plan.pending.keys())
     if not count:
         return "reads nothing and has no partition with a known start"
     return f"has no rows, only the start offsets of {counted(count, 'partition')}"

@@ -518,8 +518,9 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
     for log, incarnation in sorted(plan.incarnations.items()):
         incarnations.append({**log.place, "incarnation": incarnation})
     undecided = []
-    for log, topic_id in sorted(plan.log_topic_ids.items()):
-        undecided.append({**log.place, "topic_id": topic_id})
+    for log, found in sorted(plan.partitions.items()):
+        if found.topic_id is not None:
+            undecided.append({**log.place, "topic_id": found.topic_id})
     document = {
         "number": plan.number,
         "id": plan.id,
@@ -537,7 +538,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "supersedes": plan.origin.supersedes,
         "reason": plan.origin.reason,
         "shape": plan.shape,
-        "time_zone": plan.time_zone,
+        "time_zone": plan.origin.time_zone,
         **commit,
         "ranges": ranges,
         "partitions": _describe_loaded_until(plan),
@@ -547,8 +548,8 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "undecided": undecided,
         "vanished": _describe_stale_rows(plan),
     }
-    if plan.rows_before:
-        document.update(_describe_rows_before(plan.rows_before))
+    if plan.table.rows_before:
+        document.update(_describe_rows_before(plan.table.rows_before))
     document.update(_describe_assignment(plan))
     return document
 
@@ -586,10 +587,10 @@ def _describe_loaded_until(plan: Plan) -> list[dict[str, Any]]:
 
 def _describe_pending_starts(plan: Plan) -> list[dict[str, Any]]:
     starts = []
-    for log, time_ms in sorted(plan.pending_starts.items()):
-        start = {**log.place, "first_record_at": format_time(time_ms)}
-        if log in plan.pending_offsets:
-            start["first_offset"] = plan.pending_offsets[log]
+    for log, pending in sorted(plan.pending.items()):
+        start = {**log.place, "first_record_at": format_time(pending.start_ms)}
+        if pending.start_offset is not None:
+            start["first_offset"] = pending.start_offset
         starts.append(start)
     return starts
 

@@ -378,7 +378,7 @@ class Observer:
         read = frozenset[str]()
         known: Collection[BrokerPartition] = ()
         if ledger.newest:
-            read = ledger.newest.topics
+            read = ledger.newest.known_topics
             known = ledger.newest.loaded_until
         with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
             described = self._discovery.describe(cluster, left, read)
@@ -567,7 +567,7 @@ class Observer:
             return None
         unknown = set(topics)
         if ledger.newest and table.transaction_version:
-            unknown -= ledger.newest.topics
+            unknown -= ledger.newest.known_topics
         if unknown:
             is_awaited = is_waiting_for_a_table(ledger, table)
             table = with_others(table, path, app_id, unknown, is_awaited=is_awaited)
@@ -591,7 +591,7 @@ class Observer:
             return set()
         planned: set[BrokerPartition] = set()
         if ledger.newest:
-            planned = {*ledger.newest.loaded_until, *ledger.newest.pending_starts}
+            planned = {*ledger.newest.partitions, *ledger.newest.pending}
         return planned | self._group.logs_with_offsets(self._settings.source.topic_filter.admits)
 
 

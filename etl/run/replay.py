@@ -24,7 +24,7 @@ from etl.decide.replay import (
 from etl.decide.table_storage import describe_replaced_time_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.plans import Plan, PlanKind
+from etl.model.plans import Plan, PlanKind, ReplayPayload
 from etl.model.snapshot import (
     Ledger,
     LoadedIntervals,
@@ -138,7 +138,7 @@ def with_replaced_rows(services: Services, step: NextStep, plan: Plan) -> Plan:
     """Return the plan of a replay with the rows that it replaces, under the number of a stored plan
     of a backfill if there is one.
     """
-    plan = replace(plan, replaced_rows=services.rows_there(spans_of(plan)))
+    plan = replace(plan, payload=ReplayPayload(services.rows_there(spans_of(plan))))
     _, stored = settled_state(step)
     if stored:
         plan = in_place_of(plan, stored)

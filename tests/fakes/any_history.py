@@ -50,6 +50,7 @@ from etl.run.ingest import ingest
 from etl.run.replay import replay
 from etl.settings.choices import OnOffsetChanged, StartAt
 from etl.settings.sections import Settings
+from tests.builders import pending_offsets_of
 from tests.fakes.backfill_stories import accept_table, backfill_request, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside
@@ -366,7 +367,7 @@ class Pipeline(RuleBasedStateMachine):
         if newest:
             plans.append(newest)
         for plan in plans:
-            for log, offset in plan.pending_offsets.items():
+            for log, offset in pending_offsets_of(plan).items():
                 self.oracle.excuse_below(log, offset)
 
     # -- other clients, operators, and servers

@@ -39,6 +39,7 @@ from etl.model.plans import (
     StaleRows,
     TableExpectation,
 )
+from tests.builders import plain_plan
 
 OFFSETS = st.integers(0, 2**63 - 1)
 TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=4)
@@ -149,7 +150,7 @@ def plans(draw: st.DrawFn) -> Plan:
         )
     )
     return with_id(
-        Plan(
+        plain_plan(
             number=draw(st.integers(1)),
             origin=PlanOrigin(
                 pipeline_id=draw(st.text(max_size=8)),

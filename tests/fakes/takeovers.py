@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import OtherPipeline, Snapshot
+from tests.builders import changed
 from tests.fakes.outside import CLUSTER, Outside
 from tests.fakes.stories import LOGS, SETTINGS, outside_of, run
 from tests.fakes.world import FakeWorld
@@ -25,7 +25,7 @@ def old_pipeline(
     run(loaded)
     newest = loaded.newest_plan()
     assert newest is not None
-    plan = replace(
+    plan = changed(
         newest,
         number=4,
         loaded_until=dict(positions),
@@ -36,7 +36,7 @@ def old_pipeline(
         record_epochs={},
         topic_ids={"clicks": "id-1"},
         incarnations={LOGS[0]: 1},
-        **changes,  # type: ignore[arg-type]
+        **changes,
     )
     return OtherPipeline(OLD, 4, 9, with_id(plan))
 

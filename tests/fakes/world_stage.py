@@ -21,7 +21,7 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import ForeignCommit, Table
 from etl.run.service_interfaces import Services
-from tests.builders import changed
+from tests.builders import changed, plain_plan
 
 GROUP_OWNER = "host-1-0"
 """The suffix of another consumer's id after the group's name."""
@@ -78,7 +78,7 @@ def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: A
     newest, table = seen.ledger.newest, seen.table
     positions = {**(newest.loaded_until if newest else {log: 0 for log in until}), **until}
     starts = {log: newest.loaded_until.get(log, 0) if newest else 0 for log in until}
-    plan = Plan(
+    plan = plain_plan(
         number=newest.number + 1 if newest else 1,
         origin=PlanOrigin(
             pipeline_id=seen.ledger.uid or "uid1",

@@ -45,7 +45,7 @@ from etl.ledger import plan_document
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, PlanKind, RangeResult
 from etl.model.snapshot import Acknowledgement, Interval, LoadedIntervals
-from tests.builders import plain_plan
+from tests.builders import changed, plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, encode_physical, inside
 
@@ -694,7 +694,7 @@ PLAN = plan_document.with_id(
     )
 )
 START = plan_document.with_id(
-    replace(
+    changed(
         PLAN,
         number=1,
         kind=PlanKind.START,

@@ -171,7 +171,7 @@ def test_a_stored_plan_executed_under_another_time_zone_is_reported_and_its_comm
     [commit] = DeltaTable(str(pipeline.table)).history()
     metadata = parse_commit_metadata(commit["userMetadata"], 0)
     assert metadata is not None and metadata.document is not None
-    assert parse_plan(metadata.document, path="").time_zone == "Asia/Tokyo"
+    assert parse_plan(metadata.document, path="").origin.time_zone == "Asia/Tokyo"
 
 
 def test_rows_of_another_time_zone_are_reported_by_the_next_run_a_replay_its_preview_and_a_backfill(

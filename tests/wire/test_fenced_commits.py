@@ -27,7 +27,7 @@ from etl.model.partitions import (
     RejectedCommit,
 )
 from etl.model.plans import CommitState, Plan, PlanKind, PlannedCommit, PlanOrigin
-from tests.builders import kafka_named
+from tests.builders import kafka_named, plain_plan
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
 from tests.fakes.coordinator import LEAVE, FakeCoordinator
 
@@ -40,7 +40,7 @@ def plan_of(*logs: BrokerPartition) -> Plan:
     share = MemberAssignment("m-1", Membership.COORDINATOR, "range", 3, frozenset(logs))
     positions = dict.fromkeys(logs, 800)
     return with_id(
-        Plan(
+        plain_plan(
             number=2,
             origin=PlanOrigin(pipeline_id="u", created_at_ms=0),
             kind=PlanKind.INGEST,

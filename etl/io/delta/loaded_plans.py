@@ -270,7 +270,7 @@ def _loaded_topics(plan: Plan, inherits_from_us: bool) -> frozenset[str]:
     inherits this pipeline loads all its topics.
     """
     if inherits_from_us:
-        return plan.topics
+        return plan.known_topics
     return frozenset(r.log.topic for r in plan.ranges)
 
 

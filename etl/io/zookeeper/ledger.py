@@ -363,7 +363,7 @@ class PlanLedger:
         """Return the topics of the newest plan. No other pipeline of the group may read them."""
         newest = max(self.plan_numbers(), default=0)
         plan = self.read_plan(newest) if newest else None
-        return plan.topics if plan else frozenset()
+        return plan.known_topics if plan else frozenset()
 
     def pipelines_version(self) -> int | None:
         """Return a version that changes when a pipeline adds a topic; None: no pipelines yet.
@@ -554,7 +554,7 @@ class PlanLedger:
         """
         for part in also:
             part.add_to(request)
-        if pipelines_version is not None and plan.topics - self.topics():
+        if pipelines_version is not None and plan.known_topics - self.topics():
             request.set_data(self._pipelines, b"", version=pipelines_version)
 
     def _transact_plan(self, request: TransactionRequest, plan: Plan) -> None:

@@ -10,7 +10,7 @@ from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows, OffsetRange, RangeResult, RowsBefore
 from etl.model.snapshot import Acknowledgement, Interval, Table
 from etl.report.verify import Proof
-from tests.builders import plain_plan
+from tests.builders import changed, plain_plan
 
 LOG = BrokerPartition("clicks", 0)
 FIRST, SECOND = AuditedLog(LOG, 0), AuditedLog(LOG, 1)
@@ -34,7 +34,7 @@ def test_rows_from_before_plan_one_are_those_of_its_offsets_without_later_loads(
 def test_another_table_and_a_plan_without_such_rows_have_none() -> None:
     assert rows_before_of(PLAN, replace(TABLE, id="another"), {}) == {}
     assert (
-        rows_before_of(replace(PLAN, rows_before=None), TABLE, {})
+        rows_before_of(changed(PLAN, rows_before=None), TABLE, {})
         == rows_before_of(None, TABLE, {})
         == {}
     )

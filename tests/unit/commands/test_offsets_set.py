@@ -37,7 +37,7 @@ class Rows:
             tuple(
                 RangeResult(
                     0
-                    if plan.incarnations[r.log]
+                    if plan.partitions[r.log].incarnation
                     else max(0, min(r.until_offset, 100) - r.from_offset)
                 )
                 for r in plan.ranges

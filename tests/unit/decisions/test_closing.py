@@ -18,7 +18,7 @@ LOG = BrokerPartition("clicks", 0)
 
 def stored(**changes: object) -> Plan:
     """Plan 2, which reads offsets 100 to 200 of a log and is not in the table."""
-    plan = replace(
+    plan = changed(
         plain_plan(2),
         ranges=(OffsetRange(LOG, 100, 200),),
         loaded_until={LOG: 200},

@@ -41,7 +41,7 @@ from etl.model.plans import (
     StaleRows,
 )
 from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
-from tests.builders import plain_plan
+from tests.builders import changed, plain_plan
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
@@ -99,7 +99,7 @@ def test_folding_keeps_the_incarnation_of_the_log_and_the_vanished_records_of_a_
         replace(reset[0], losses=replace(reset[0].losses, stale_rows=(gone,))),
         reset[1],
     )
-    found = fold(found, replace(later[0], incarnations={A: 1}), later[1])
+    found = fold(found, changed(later[0], loaded_until={A: 9}, incarnations={A: 1}), later[1])
     assert found == LoadedIntervals(
         3,
         {A: (Interval(0, 5, 4), Interval(3, 9, 5, incarnation=1))},

@@ -25,7 +25,7 @@ from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
-from tests.builders import with_keys
+from tests.builders import changed, with_keys
 from tests.fakes.backfill_stories import CAPPED, backfill_request, filled, live
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
@@ -186,7 +186,7 @@ def with_other_pipeline(outside: Outside, topic: str) -> Outside:
     assert plan
     log = BrokerPartition(topic, 0)
     other = with_id(
-        replace(
+        changed(
             plan,
             origin=replace(plan.origin, pipeline_id="theirs"),
             ranges=(),
@@ -409,7 +409,7 @@ def executed(situation: Situation) -> tuple[Watched, Report, EtlError | None]:
 
 def content(plan: Plan) -> Any:
     """Without creation time, uid, table version and values that only the read knows."""
-    return replace(
+    return changed(
         plan,
         origin=replace(
             plan.origin, created_at_ms=0, pipeline_id="", previous=None, supersedes=None

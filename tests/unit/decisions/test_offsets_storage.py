@@ -4,8 +4,6 @@ plan.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from etl.decide.offsets import (
@@ -23,7 +21,7 @@ from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan, PlannedCommit
 from etl.settings.choices import OnOffsetChanged
-from tests.builders import plain_plan
+from tests.builders import changed, plain_plan
 
 LOG = BrokerPartition("clicks", 0)
 ZOOKEEPER, KAFKA, DUAL = OffsetsStorage.ZOOKEEPER, OffsetsStorage.KAFKA, OffsetsStorage.DUAL
@@ -32,7 +30,7 @@ ZOOKEEPER, KAFKA, DUAL = OffsetsStorage.ZOOKEEPER, OffsetsStorage.KAFKA, Offsets
 def plan_at(storage: OffsetsStorage, seen: Committed, position: int = 800) -> Plan:
     """A plan with one log."""
     return with_id(
-        replace(
+        changed(
             plain_plan(12),
             ranges=(),
             loaded_until={LOG: position},

@@ -27,7 +27,7 @@ from etl.report.run_progress import Outcome
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
-from tests.builders import plain_settings, plain_snapshot, with_facts
+from tests.builders import pending_starts_of, plain_settings, plain_snapshot, with_facts
 from tests.fakes.claim_contract import ClaimContract, plan_of
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
@@ -334,7 +334,7 @@ def test_with_everything_owned_at_the_first_run_one_plan_keeps_the_starts() -> N
         Outcome.OWNED_BY_OTHERS,
         Outcome.UP_TO_DATE,
     ]
-    assert (plan := outside.newest_plan()) and (plan.ranges, set(plan.pending_starts)) == (
+    assert (plan := outside.newest_plan()) and (plan.ranges, set(pending_starts_of(plan))) == (
         (),
         set(LOGS),
     )

@@ -30,7 +30,7 @@ from etl.model.partitions import BrokerPartition, Committed, Leader, PartitionOf
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Ledger, Replay, Snapshot, Supersede, Table, UpToDate
 from etl.settings.sections import Settings
-from tests.builders import with_facts, with_keys
+from tests.builders import changed, log_starts_of, with_facts, with_keys
 from tests.fakes.planning import (
     BROKER,
     CAPS,
@@ -678,7 +678,7 @@ def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
 
 def test_skipped_or_missing_offsets_are_losses_of_the_present_incarnation() -> None:
     old = with_id(
-        replace(
+        changed(
             STORED,
             incarnations={A: 2},
             losses=replace(STORED.losses, lost=(Loss(A, 4, 5, LossReason.SKIPPED, 1),)),
@@ -811,7 +811,7 @@ def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_u
 
 def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was_made() -> None:
     plan = planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, 3)), onward({A: 4}))
-    assert (plan.table.transaction_version, plan.log_starts) == (3, {A: 2})
+    assert (plan.table.transaction_version, log_starts_of(plan)) == (3, {A: 2})
     assert (
         planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table.transaction_version == 0
     )

@@ -13,7 +13,7 @@ from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import HeldRows, Plan, RowsBefore
 from etl.model.snapshot import Acknowledgement, FirstRun, Ledger, Snapshot, Table
-from tests.builders import plain_plan, plain_settings, plain_snapshot
+from tests.builders import changed, plain_plan, plain_settings, plain_snapshot
 
 FIRST, SECOND = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 HELD = (HeldRows(FIRST, 0, 0, 100, 90), HeldRows(SECOND, 0, 40, 60, 20))
@@ -81,7 +81,7 @@ def test_a_partition_starts_after_the_rows_if_the_groups_offset_is_there_and_not
         FIRST: 200,
         SECOND: 200,
     } and not plan.incarnations
-    assert plan.rows_before == RowsBefore("t", HELD)
+    assert plan.table.rows_before == RowsBefore("t", HELD)
 
 
 def test_rows_of_the_last_incarnation_count_and_rows_loaded_after_them_have_that_incarnation() -> (
@@ -95,7 +95,9 @@ def test_rows_of_the_last_incarnation_count_and_rows_loaded_after_them_have_that
 def test_rows_accepted_as_other_records_keep_the_start_and_the_next_incarnation_begins() -> None:
     plan = planned(seen(ledger=word()))
     assert begins(plan) == {FIRST: 0, SECOND: 0} and plan.incarnations == {FIRST: 1, SECOND: 1}
-    assert plan.rows_before is not None and all(one.is_accepted for one in plan.rows_before.held)
+    assert plan.table.rows_before is not None and all(
+        one.is_accepted for one in plan.table.rows_before.held
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,16 +127,16 @@ def test_a_partition_unreadable_at_first_is_judged_by_the_facts_in_the_last_plan
     later = seen(table=replace(TABLE, version=9, held=None), ledger=Ledger("u", last))
 
     def next_plan(before: RowsBefore | None, snapshot: Snapshot) -> Plan:
-        of_last = replace(last, rows_before=before)
+        of_last = changed(last, rows_before=before)
         return plan_from(
             {FIRST: 200}, of_last, snapshot, plain_settings(), number=2, uid="u", now_ms=1
         )
 
     with pytest.raises(NeedsDecision, match="holds 20 rows of clicks:1"):
-        next_plan(last.rows_before, later)
+        next_plan(last.table.rows_before, later)
     accepted = RowsBefore("t", tuple(replace(one, is_accepted=True) for one in HELD))
     plan = next_plan(accepted, later)
-    assert plan.incarnations == {SECOND: 1} and plan.rows_before == accepted
+    assert plan.incarnations == {SECOND: 1} and plan.table.rows_before == accepted
     assert next_plan(accepted, replace(later, table=Table("another", 9, None))).incarnations == {}
     assert topics_accepted(later) == ("clicks",)
 
@@ -144,7 +146,7 @@ def test_a_table_is_searched_before_plan_one_and_for_later_topics_if_it_had_rows
     assert topics_to_check(topics, None, "t", has_commits=False) == {"clicks", "views"}
     assert topics_to_check(topics, None, "t", has_commits=True) == frozenset()
     assert topics_to_check(topics, last, "t", has_commits=True) == frozenset()
-    kept = replace(last, rows_before=RowsBefore("t"))
+    kept = changed(last, rows_before=RowsBefore("t"))
     assert topics_to_check(topics, kept, "t", has_commits=True) == {"views"}
     assert topics_to_check(topics, kept, "another", has_commits=True) == frozenset()
 
@@ -160,6 +162,6 @@ def test_a_pipeline_that_takes_anothers_place_keeps_what_that_one_knew_of_rows_f
     assert inherited_rows(None, theirs, snapshot) == RowsBefore("t", HELD[:1])
     assert inherited_rows(ours, theirs, snapshot) == RowsBefore("t", HELD)
     assert (
-        inherited_rows(ours, replace(theirs, rows_before=RowsBefore("another", HELD)), snapshot)
-        == ours.rows_before
+        inherited_rows(ours, changed(theirs, rows_before=RowsBefore("another", HELD)), snapshot)
+        == ours.table.rows_before
     )

@@ -17,7 +17,7 @@ from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
-from tests.builders import with_facts
+from tests.builders import pending_offsets_of, pending_starts_of, with_facts
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.planning import NOW_MS, OTHER, A, B, onward, planned, snapshot_of
@@ -318,8 +318,8 @@ def kept_after_a_first_run(**source: Any) -> Plan:
 
 def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
     plan = kept_after_a_first_run(starting_offsets="latest")
-    assert plan.pending_starts == {A: NOW_MS}
-    assert parse_plan(render_plan(plan), path="p").pending_starts == {A: NOW_MS}
+    assert pending_starts_of(plan) == {A: NOW_MS}
+    assert pending_starts_of(parse_plan(render_plan(plan), path="p")) == {A: NOW_MS}
     assert describe_plan(plan, None)["pending_starts"] == [
         {"topic": "clicks", "partition": 0, "first_record_at": "2023-11-14T22:13:20.000+00:00"}
     ]
@@ -332,13 +332,13 @@ def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_time
         extents_of_owned={A: PartitionOffsets(0, 7)},
     )
     first = with_id(planned(left, settings=SKIP))
-    assert (first.pending_starts, first.pending_offsets) == ({A: NOW_MS}, {A: 7})
-    assert parse_plan(render_plan(first), path="p").pending_offsets == {A: 7}
+    assert (pending_starts_of(first), pending_offsets_of(first)) == ({A: NOW_MS}, {A: 7})
+    assert pending_offsets_of(parse_plan(render_plan(first), path="p")) == {A: 7}
     assert describe_plan(first, None)["pending_starts"][0]["first_offset"] == 7
     assert timestamps_to_look_up([A], first, SKIP, {}) == {}
 
     state = onward(
-        {B: 5}, pending_starts=first.pending_starts, pending_offsets=first.pending_offsets
+        {B: 5}, pending_starts=pending_starts_of(first), pending_offsets=pending_offsets_of(first)
     )
     still_left = planned(
         with_facts(
@@ -349,10 +349,10 @@ def test_an_unread_partition_with_a_leader_starts_at_its_former_end_for_any_time
         state,
         SKIP,
     )
-    assert still_left.pending_offsets == {A: 7}, "decided once"
+    assert pending_offsets_of(still_left) == {A: 7}, "decided once"
     read = planned(snapshot_of({A: (0, 9), B: (0, 5)}), state, SKIP)
     assert [(r.log, r.from_offset, r.until_offset) for r in read.ranges] == [(A, 7, 9)]
-    assert (read.pending_starts, read.pending_offsets) == ({}, {})
+    assert (pending_starts_of(read), pending_offsets_of(read)) == ({}, {})
     truncated = planned(snapshot_of({A: (0, 4), B: (0, 6)}), state, SKIP)
     assert truncated.loaded_until[A] == 4
 
@@ -378,11 +378,11 @@ def test_for_a_log_with_a_committed_offset_no_offset_at_a_time_is_requested() ->
 
 def test_a_start_without_a_requested_offset_waits_for_a_run_that_requests_it() -> None:
     last = kept_after_a_first_run(starting_offsets="latest")
-    state = onward({B: 5}, pending_starts=last.pending_starts)
+    state = onward({B: 5}, pending_starts=pending_starts_of(last))
     plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}), state, SKIP)
-    assert (plan.loaded_until, plan.pending_starts) == ({B: 7}, {A: NOW_MS})
+    assert (plan.loaded_until, pending_starts_of(plan)) == ({B: 7}, {A: NOW_MS})
     plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}, starts={A: 4}), state, SKIP)
-    assert (plan.loaded_until, plan.pending_starts) == ({A: 9, B: 7}, {})
+    assert (plan.loaded_until, pending_starts_of(plan)) == ({A: 9, B: 7}, {})
 
 
 def test_under_fail_a_partition_that_loses_its_leader_during_the_request_stops_the_run() -> None:
@@ -396,7 +396,9 @@ def test_under_fail_a_partition_that_loses_its_leader_during_the_request_stops_t
 def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -> None:
     plan = kept_after_a_first_run()
     assert (
-        parse_plan(render_plan(plan), path="p").pending_starts == plan.pending_starts == {A: None}
+        pending_starts_of(parse_plan(render_plan(plan), path="p"))
+        == pending_starts_of(plan)
+        == {A: None}
     )
     assert describe_plan(plan, None)["pending_starts"] == [
         {"topic": "clicks", "partition": 0, "first_record_at": None}
@@ -409,4 +411,4 @@ def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -
 
 def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:
     snapshot = with_facts(snapshot_of({B: (0, 5)}), owners={})
-    assert not planned(snapshot, settings=SKIP).pending_starts
+    assert not pending_starts_of(planned(snapshot, settings=SKIP))

@@ -38,7 +38,7 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.report.run_progress import Outcome
-from tests.builders import kafka_named, with_facts
+from tests.builders import changed, kafka_named, with_facts
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
 from tests.fakes.stories import (
@@ -384,7 +384,7 @@ def test_the_others_facts_of_a_topic_recreated_before_we_continued_are_of_the_pa
         )
     )
     ours = with_id(
-        replace(
+        changed(
             first,
             number=3,
             topic_ids={"clicks": "id-2"},
@@ -553,7 +553,7 @@ def merging(ours: Loaded, theirs: Loaded) -> None:
 
 def replace_lives(state: PipelineState) -> PipelineState:
     assert isinstance(state, UpToDate)
-    return replace(state, last=replace(state.last, incarnations={LOGS[0]: 1}))
+    return replace(state, last=changed(state.last, incarnations={LOGS[0]: 1}))
 
 
 def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_over() -> None:

@@ -101,7 +101,7 @@ def test_a_plan_stored_under_another_time_zone_is_reported_and_executed_under_th
         "plan 1 is executed under the time zone Asia/Tokyo, and it was stored under UTC" in sentence
     )
     executed = in_time_zone(plan, snapshot)
-    assert (executed.time_zone, executed.id, with_id(executed).id) == (
+    assert (executed.origin.time_zone, executed.id, with_id(executed).id) == (
         "Asia/Tokyo",
         plan.id,
         plan.id,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from etl.model.partitions import BrokerPartition, Committed
+from tests.builders import changed
 from tests.fakes.ledgers import COMPLETE, A, B, C, plan_of
 
 
@@ -19,7 +18,7 @@ def test_an_offset_moved_by_the_plan_has_its_end_and_the_next_znode_version() ->
 def test_offsets_are_moved_in_the_order_of_their_logs() -> None:
     last = BrokerPartition("clicks", 9)
     plan = plan_of(1)
-    plan = replace(
+    plan = changed(
         plan,
         loaded_until={last: 1, **plan.loaded_until},
         expected_commits={last: Committed(), **plan.expected_commits},

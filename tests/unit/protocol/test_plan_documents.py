@@ -132,7 +132,7 @@ def test_a_plan_comes_back_from_its_znode(plan: Plan) -> None:
 def test_the_same_content_has_the_same_id_and_the_same_bytes_in_whatever_order_it_was_made(
     plan: Plan,
 ) -> None:
-    turned = replace(
+    turned = changed(
         plan,
         loaded_until=turn(plan.loaded_until),
         expected_commits=turn(plan.expected_commits),
@@ -182,7 +182,7 @@ def parse_commit_plan(metadata: str) -> Plan:
 def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
     """Golden: a plan that an older driver stored must still hash to its id."""
     plan = with_id(
-        Plan(
+        plain_plan(
             number=2,
             origin=PlanOrigin(pipeline_id="feedbeef", created_at_ms=1_700_000_000_000),
             kind=PlanKind.INGEST,
@@ -207,8 +207,8 @@ def test_a_document_of_an_older_format_is_rejected(older: int) -> None:
 
 def test_a_plan_without_earlier_rows_has_the_id_of_versions_without_that_field() -> None:
     plan = plan_of(2)
-    assert plan.rows_before is None and "rows_before" not in content_of(plan)
-    assert parse_plan(render_plan(plan), path="/p").rows_before is None
+    assert plan.table.rows_before is None and "rows_before" not in content_of(plan)
+    assert parse_plan(render_plan(plan), path="/p").table.rows_before is None
 
 
 def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -> None:
@@ -225,7 +225,7 @@ def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -
 
 def test_the_time_zone_of_a_plan_is_parsed_outside_its_id_and_may_be_missing() -> None:
     without = plan_of(3)
-    plan = replace(without, time_zone="Asia/Tokyo")
+    plan = changed(without, time_zone="Asia/Tokyo")
     assert with_id(plan).id == without.id
     assert parse_plan(render_plan(plan), path="") == plan
     document = json.loads(zlib.decompress(render_plan(plan)))

@@ -34,7 +34,7 @@ from etl.report.plan_json import describe_plan
 from etl.report.run_history import outdated
 from etl.report.run_progress import Outcome, Process, Verb
 from etl.report.run_report import Report
-from tests.builders import plain_plan, plain_settings, plain_snapshot, with_facts
+from tests.builders import changed, plain_plan, plain_settings, plain_snapshot, with_facts
 
 SETTINGS = plain_settings()
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
@@ -392,7 +392,7 @@ def test_a_plan_without_ranges_is_described_as_keeping_the_start() -> None:
 
 def test_only_offsets_that_moved_are_counted_as_committed() -> None:
     report = new_report()
-    report.committed(replace(FIRST, expected_commits={A: Committed(10, 3), B: Committed(1, 0)}))
+    report.committed(changed(FIRST, expected_commits={A: Committed(10, 3), B: Committed(1, 0)}))
     assert report.offsets_committed == 1
 
 

@@ -18,6 +18,7 @@ from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, Plan, PlanKind
 from etl.report.run_progress import Outcome
 from etl.run.ingest import ingest
+from tests.builders import changed
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.stories import (
@@ -512,7 +513,7 @@ def overtaken(outside: Outside, *, always: bool) -> At:
             newest = outside.newest_plan()
             assert newest is not None
             other = with_id(
-                replace(
+                changed(
                     newest,
                     ranges=newest.ranges[:1],
                     loaded_until={**newest.loaded_until, LOGS[1]: 0, LOGS[2]: 0},

@@ -19,6 +19,7 @@ from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.run.replay import replay
 from etl.settings.sections import Settings
+from tests.builders import pending_starts_of
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
@@ -198,7 +199,7 @@ def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_de
     outside.pauses = (WHOLE,)
     report = run(outside, latest)
     assert report.plan and report.plan.kind is PlanKind.START and not report.plan.loaded_until
-    assert set(report.plan.pending_starts) == set(LOGS) and not outside.offsets
+    assert set(pending_starts_of(report.plan)) == set(LOGS) and not outside.offsets
     for log in LOGS:
         outside.logs[log].later = dict.fromkeys(
             range(outside.logs[log].end, 20), outside.now_ms + 1

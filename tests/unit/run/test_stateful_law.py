@@ -24,6 +24,7 @@ from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan
 from etl.model.snapshot import LoadedIntervals, UpToDate
 from etl.settings.choices import OnOffsetChanged
+from tests.builders import changed
 from tests.fakes import fake_table
 from tests.fakes.any_history import Pipeline
 from tests.fakes.outside import FakeCommit, Outside
@@ -112,7 +113,7 @@ def _append_before_store(world: FakeWorld, planned: Plan, rows: Any) -> Any:
 
 def _reset_in_one_incarnation(state: Any, *args: Any, **more: Any) -> Plan:
     old = state.last if isinstance(state, UpToDate) else state.plan
-    return replace(_plan_reset(state, *args, **more), incarnations=old.incarnations)
+    return changed(_plan_reset(state, *args, **more), incarnations=old.incarnations)
 
 
 def _read_without_losses(*args: Any) -> Any:

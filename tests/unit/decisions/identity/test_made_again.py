@@ -25,6 +25,7 @@ from etl.model.partitions import BrokerPartition, Fingerprint
 from etl.model.plans import Plan, StaleRows
 from etl.report.plan_json import describe_plan
 from etl.report.run_progress import Outcome
+from tests.builders import log_topic_ids_of
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
@@ -136,7 +137,7 @@ def test_the_new_log_of_a_broker_absent_at_the_acceptance_is_not_read_at_the_old
         0,
         before[0],
     )
-    assert (plan.topic_ids, plan.log_topic_ids) == ({"clicks": "zxid-9"}, {TWO: "zxid-5"})
+    assert (plan.topic_ids, log_topic_ids_of(plan)) == ({"clicks": "zxid-9"}, {TWO: "zxid-5"})
     run(outside)
     grow(outside, 1, 1, 1)
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.INGESTED]
@@ -150,7 +151,7 @@ def test_the_new_log_of_a_broker_absent_at_the_acceptance_is_not_read_at_the_old
         in refused.value.action
     )
     plan = accept(outside, "clicks:2-0")
-    assert (plan.loaded_until[TWO], plan.incarnations[TWO], plan.log_topic_ids) == (0, 1, {})
+    assert (plan.loaded_until[TWO], plan.incarnations[TWO], log_topic_ids_of(plan)) == (0, 1, {})
     run(outside)
     reject_unfinished(outside)
 
@@ -168,7 +169,7 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
         run(outside)
     assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.action
     plan = accept(outside, "clicks:2-0", is_same_log=True)
-    assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
     run(outside)
     reject_unfinished(outside)
     assert TWO not in {log for log, life, _ in outside.keys() if life}
@@ -193,7 +194,7 @@ def test_a_log_that_its_broker_kept_continues_at_its_offset_after_its_whole_topi
         "other bytes from their start" in refused.value.action
     )
     plan = accept(outside, "clicks")
-    assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
     run(outside)
     reject_unfinished(outside)
@@ -211,7 +212,7 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
         run(outside)
     assert refused.value.where == {"topic": "clicks", "partition": 1, "broker_id": 1}
     plan = accept(outside, "clicks:1-1")
-    assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    assert (plan.incarnations, log_topic_ids_of(plan)) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.losses.stale_rows} == {ONE, ALSO_ONE}
     run(outside)
     reject_unfinished(outside)
@@ -243,7 +244,7 @@ def test_a_topic_that_was_copied_to_another_ensemble_continues_at_its_offset() -
     with pytest.raises(NeedsDecision):
         run(outside)
     plan = accept(outside, "clicks", is_same_log=True)
-    assert (plan.incarnations, plan.losses.stale_rows, plan.log_topic_ids) == ({}, (), {})
+    assert (plan.incarnations, plan.losses.stale_rows, log_topic_ids_of(plan)) == ({}, (), {})
     run(outside)
     reject_unfinished(outside)
 
@@ -292,7 +293,7 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
         in refused.value.action
     )
     plan = accept(outside, "clicks:2-0", at_offset=log.entries[1][0])
-    assert (plan.loaded_until[TWO], plan.log_topic_ids) == (
+    assert (plan.loaded_until[TWO], log_topic_ids_of(plan)) == (
         log.entries[1][0],
         {ONE: "zxid-5", ALSO_ONE: "zxid-5"},
     )
@@ -348,7 +349,7 @@ def test_a_log_that_is_left_undecided_stays_so_through_later_plans() -> None:
         grow(outside, 1, 0, 1)
         run(outside)
     plan = outside.newest_plan()
-    assert plan and plan.log_topic_ids == {TWO: "zxid-5"}
+    assert plan and log_topic_ids_of(plan) == {TWO: "zxid-5"}
 
 
 def test_a_topic_recreated_twice_before_a_broker_comes_back_needs_one_decision_of_its_log() -> None:
@@ -358,7 +359,7 @@ def test_a_topic_recreated_twice_before_a_broker_comes_back_needs_one_decision_o
     outside.topic_ids["clicks"] = "zxid-f"
     make_again(outside, BROKER_1)
     plan = accept(outside, "clicks")
-    assert (plan.log_topic_ids, plan.incarnations) == ({TWO: "zxid-5"}, {ONE: 2, ALSO_ONE: 2})
+    assert (log_topic_ids_of(plan), plan.incarnations) == ({TWO: "zxid-5"}, {ONE: 2, ALSO_ONE: 2})
     run(outside)
     away(outside, TWO, is_away=False)
     accept(outside, "clicks")

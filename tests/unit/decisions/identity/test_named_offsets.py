@@ -4,8 +4,6 @@ if they were accepted unverified.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from etl.decide.byte_offsets import reject_misaligned_offset
@@ -15,7 +13,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, LookedAt
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede
-from tests.builders import with_facts
+from tests.builders import changed, with_facts
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.stories import PHYSICAL_LOGS, PHYSICAL_SETTINGS, physical_outside_of, run
@@ -122,7 +120,7 @@ def accepted_by_an_earlier_version() -> tuple[Outside, list[int]]:
     starts = starts_in(outside, ONE)
     plan = accept(outside, "clicks:1-0", at_offset=starts[2])
     wrong = with_id(
-        replace(
+        changed(
             plan, loaded_until={**plan.loaded_until, ONE: starts[1] + 3}, fingerprints={}, id=""
         )
     )

@@ -20,6 +20,7 @@ from etl.errors import NeedsDecision, OffsetMoved, Owned, PartitionTruncated, Se
 from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import PlanKind, StaleRows
 from etl.report.run_progress import Outcome
+from tests.builders import changed, pending_starts_of
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, accept, crash_at, outcomes, outside_of, run, settings_of
@@ -288,7 +289,7 @@ def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
     run(outside, settings)
     outside.logs[A].cut(at=9)
     plan = accept(outside, "clicks:0", settings=settings)
-    assert list(plan.pending_starts) == [B]
+    assert list(pending_starts_of(plan)) == [B]
     outside.logs[B].has_leader = True
     run(outside, settings)
     assert not outside.rows() and outside.offsets[B][0] == 3
@@ -450,7 +451,7 @@ def test_only_an_operator_decides_that_a_kafka_topic_is_the_same_and_gets_the_co
         "clicks: is the same topic, by your decision only: if it is another, its records "
         "below our positions are never loaded"
     ]
-    assert describe_accepted_partitions(old, replace(plan, incarnations={A: 1}), snapshot) == []
+    assert describe_accepted_partitions(old, changed(plan, incarnations={A: 1}), snapshot) == []
 
 
 def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:

@@ -34,6 +34,7 @@ from etl.kafka.request_values import EntryLayout, FetchedPartition  # noqa: E402
 from etl.model.partitions import BrokerPartition, Isolation  # noqa: E402
 from etl.model.plans import OffsetRange  # noqa: E402
 from etl.reader.cursor import Cursor  # noqa: E402
+from etl.reader.fetch_options import FetchOptions
 from tests.fakes.message_sets import Entry, Msg, entry_bytes, inside, message_bytes  # noqa: E402
 
 BATCH_BYTES = 16 * 1024
@@ -165,9 +166,11 @@ def ours(parts: list[memoryview], until: int, *, is_physical: bool) -> int:
     log = BrokerPartition("clicks", 0, 0 if is_physical else None)
     cursor = Cursor(
         OffsetRange(log, 0, until),
-        isolation=Isolation.READ_COMMITTED,
-        fetch_max_bytes=ANSWER_BYTES,
-        max_batch_bytes=ANSWER_BYTES,
+        FetchOptions(
+            isolation=Isolation.READ_COMMITTED,
+            fetch_max_bytes=ANSWER_BYTES,
+            max_batch_bytes=ANSWER_BYTES,
+        ),
     )
     rows = 0
     for part in parts:

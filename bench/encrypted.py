@@ -35,6 +35,7 @@ from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, Security
 from etl.reader.fetch import read_ranges
+from etl.reader.fetch_options import FetchOptions
 from etl.settings.load import security_of
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker
@@ -186,9 +187,9 @@ def made_rows(port: int, answers: int, security: Security) -> float:
     read = list[int]()
     for batch in read_ranges(
         [OffsetRange(LOG, 0, answers * RECORDS, leader=leader)],
-        isolation=Isolation.READ_UNCOMMITTED,
-        security=security,
-        fetch_max_bytes=_FETCH_BYTES,
+        FetchOptions(
+            isolation=Isolation.READ_UNCOMMITTED, security=security, fetch_max_bytes=_FETCH_BYTES
+        ),
         on_receipt=lambda index, receipt: read.append(receipt.fetched_bytes or 0),
     ):
         del batch

@@ -30,6 +30,7 @@ from etl.io.delta import data_files
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import Codec, FileOptions, OffsetRange
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.query_ranges import ReadOptions, Task
 from etl.reader.run_task import write_task
 from etl.records import arrow_buffers
@@ -120,14 +121,16 @@ def main() -> None:
     with EmbeddedCluster() as cluster, filled(cluster, workload):
         host, port = cluster.bootstrap.split(":")
         reading = ReadOptions(
-            ((host, int(port)),),
-            Isolation.READ_COMMITTED,
-            raw_columns(),
-            FETCH_MAX_BYTES,
-            MAX_BATCH_BYTES,
-            MAX_RECORD_BYTES,
-            TARGET_TASK_BYTES,
-            30.0,
+            fetch=FetchOptions(
+                bootstrap=((host, int(port)),),
+                isolation=Isolation.READ_COMMITTED,
+                fetch_max_bytes=FETCH_MAX_BYTES,
+                max_batch_bytes=MAX_BATCH_BYTES,
+                max_record_bytes=MAX_RECORD_BYTES,
+                timeout_s=30.0,
+            ),
+            columns=raw_columns(),
+            target_task_bytes=TARGET_TASK_BYTES,
         )
         tasks, codec = tasks_of(cluster, workload), Codec(arguments.codec)
         warm = [once(tasks, reading, codec) for _ in range(_COLD + arguments.rounds)][_COLD:]

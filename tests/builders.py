@@ -11,6 +11,7 @@ from etl.model.partitions import (
     BrokerFamily,
     BrokerPartition,
     ClusterIdentity,
+    Isolation,
     PartitionOffsets,
 )
 from etl.model.plans import (
@@ -31,6 +32,7 @@ from etl.model.snapshot import (
     Snapshot,
     TopicSnapshot,
 )
+from etl.reader.fetch_options import FetchOptions
 from etl.settings.load import parse_settings
 from etl.settings.secrets import Section
 from etl.settings.sections import Settings
@@ -251,6 +253,19 @@ def _set(values: dict[Any, Any], name: str, found: Mapping[Any, Any], empty: Any
         values[key] = replace(value, **{name: found.get(key, getattr(empty, name))})
     for key in found.keys() - values.keys():
         values[key] = replace(empty, **{name: found[key]})
+
+
+def split_fetch_options(given: Mapping[str, Any]) -> tuple[FetchOptions, dict[str, Any]]:
+    """Return those of `given` that are fields of `FetchOptions` as such, and the others."""
+    names = FetchOptions.__dataclass_fields__.keys()
+    chosen: dict[str, Any] = {"isolation": Isolation.READ_COMMITTED}
+    others = {}
+    for name, value in given.items():
+        if name in names:
+            chosen[name] = value
+        else:
+            others[name] = value
+    return FetchOptions(**chosen), others
 
 
 def plain_settings(**sections: Any) -> Settings:

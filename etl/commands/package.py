@@ -27,6 +27,7 @@ from etl.model.columns import raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
+from etl.reader.fetch_options import FetchOptions
 from etl.testkit.java_and_jars import cached_delta_jars
 
 _BYTES = 1 << 20
@@ -85,9 +86,7 @@ def _decode(log: BrokerPartition, records: bytes, layout: EntryLayout, until_off
     columns = raw_columns(physical=log.is_physical)
     cursor = Cursor(
         OffsetRange(log, 0, until_offset),
-        isolation=Isolation.READ_UNCOMMITTED,
-        fetch_max_bytes=_BYTES,
-        max_batch_bytes=_BYTES,
+        FetchOptions(Isolation.READ_UNCOMMITTED, fetch_max_bytes=_BYTES, max_batch_bytes=_BYTES),
         columns=columns,
     )
     fetched = FetchedPartition(
@@ -115,6 +114,7 @@ JOB = '''"""spark-submit etl_job.py COMMAND CONF ...: the commands of etl in thi
 import sys
 
 from etl.cli import main
+from etl.reader.fetch_options import FetchOptions
 
 if __name__ == "__main__":
     sys.exit(main())

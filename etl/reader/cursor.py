@@ -31,7 +31,7 @@ Not here: sending requests, waiting and retries (etl/reader/fetch.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +52,9 @@ from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import BrokerPartition, Cleanup, Isolation, Leader
 from etl.model.plans import GAPS_KEPT, OffsetRange, RangeResult
-from etl.model.security import OPEN, Security
+from etl.reader.fetch_options import FetchOptions
 from etl.records.decode import decode, walk_entries
 from etl.records.entries import (
-    MAX_UNPACKED_BYTES,
     NO_EPOCH,
     BatchHeader,
     Counts,
@@ -65,7 +64,6 @@ from etl.records.entries import (
 )
 from etl.records.kernel_cache import MAX_HOLES, Tally
 from etl.records.message_set_kernel import PHYSICAL_ENTRY_BYTES
-from etl.settings.choices import MAX_RECORD_BYTES
 
 MISSING_MAX = MAX_HOLES
 """Number of missing intervals that are kept; all are counted."""
@@ -152,31 +150,30 @@ EMPTY_RESPONSES_THAT_PROVE = 3
 class Cursor:
     """The position in one range, from `from_offset` to `until_offset`, and its counts.
 
-    `fetch_max_bytes`: first request size, `max_batch_bytes`: largest. `columns`: those to build,
-    None for all. `max_record_bytes`, `max_unpacked_bytes`: see `entries.Selection`. `cleanup`: the
-    topic's cleanup policy. After an exception the cursor is unusable.
+    `columns`: those to build, None for all. `cleanup`: the topic's cleanup policy. `first_bytes`:
+    size of the first request; None: as the options have it. After an exception the cursor is
+    unusable.
     """
 
     def __init__(
         self,
         range: OffsetRange,
+        options: FetchOptions,
         *,
-        isolation: Isolation,
-        fetch_max_bytes: int,
-        max_batch_bytes: int,
         columns: tuple[str, ...] | None = None,
         incarnation: int = 0,
-        max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
-        max_record_bytes: int = MAX_RECORD_BYTES,
         cleanup: Cleanup = Cleanup(),
+        first_bytes: int | None = None,
     ) -> None:
+        if first_bytes is None:
+            first_bytes = options.fetch_max_bytes
         self.range = range
-        self._isolation = isolation
-        self._limit = max(fetch_max_bytes, max_batch_bytes)
+        self._isolation = options.isolation
+        self._limit = max(first_bytes, options.max_batch_bytes)
         self._columns = raw_columns(columns, physical=range.log.is_physical)
         self._incarnation = incarnation
-        self._max_unpacked_bytes = max_unpacked_bytes
-        self._max_record_bytes = max_record_bytes
+        self._max_unpacked_bytes = options.max_unpacked_bytes
+        self._max_record_bytes = options.max_record_bytes
         self._tally = Tally(range.from_offset)
         self._counts = Counts()
         self._fetched_bytes = 0
@@ -188,7 +185,7 @@ class Cursor:
         self._passed = PassedBatches(range, explains_missing=cleanup.explains_missing)
         self.position = range.from_offset
         """The next offset to request."""
-        self.max_bytes = fetch_max_bytes
+        self.max_bytes = first_bytes
         """The size to request of this partition."""
         self.starved = False
         """The last response was empty, or less than an entry, and by it the readable end is below
@@ -447,6 +444,8 @@ class RangeProgress:
     index: int
     cursor: Cursor
     leader: Leader | None
+    topic_id: str | None = None
+    """The topic's id when the range was planned; None: unknown."""
     attempts: int = 0
     failure: EtlError | None = None
     idle_since: float | None = None
@@ -476,26 +475,6 @@ class RangeProgress:
         if self.idle_since is None:
             self.idle_since = now
         return now - self.idle_since
-
-
-@dataclass(frozen=True, slots=True)
-class FetchSettings:
-    """Fetch options of one task: everything but its ranges."""
-
-    isolation: Isolation
-    bootstrap: tuple[tuple[str, int], ...]
-    fetch_max_bytes: int
-    max_batch_bytes: int
-    retry: int
-    backoff_s: float
-    deadline_s: float
-    timeout_s: float
-    max_wait_ms: int
-    topic_ids: Mapping[str, str]
-    fails_on_loss: bool
-    generation: str | None
-    """Broker type or release of brokers that are found while reading; None: detected."""
-    security: Security = OPEN
 
 
 def lose_leaders(ranges: Sequence[RangeProgress], failure: EtlError) -> None:

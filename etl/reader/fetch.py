@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,22 +58,16 @@ from etl.model.partitions import (
     values_of,
 )
 from etl.model.plans import OffsetRange, RangeResult
-from etl.model.security import OPEN, Security
 from etl.reader.cursor import (
     MISSING_MAX,
     Cursor,
-    FetchSettings,
     RangeProgress,
     lose_leaders,
     place_of,
 )
-from etl.records.entries import MAX_UNPACKED_BYTES
+from etl.reader.fetch_options import FetchOptions
 from etl.settings.choices import (
-    FETCH_MAX_BYTES,
-    MAX_BATCH_BYTES,
-    MAX_RECORD_BYTES,
     MIB,
-    TIMEOUT_S,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +77,7 @@ if TYPE_CHECKING:
 _MAX_BACKOFF_S = 5.0
 
 
-def find_leaders(ranges: Sequence[RangeProgress], settings: FetchSettings) -> None:
+def find_leaders(ranges: Sequence[RangeProgress], options: FetchOptions) -> None:
     """Look up unknown leaders, after a pause for those that failed.
 
     Raises the error of a range that failed too often. A Jafka partition has one broker, and its new
@@ -95,11 +89,11 @@ def find_leaders(ranges: Sequence[RangeProgress], settings: FetchSettings) -> No
     for progress in lost:
         if progress.failure is None:
             continue
-        if progress.attempts > settings.retry or progress.idle_for() > settings.deadline_s:
+        if progress.attempts > options.retry or progress.idle_for() > options.deadline_s:
             raise progress.failure
     attempts = max(progress.attempts for progress in lost)
     if attempts > 1:
-        time.sleep(min(settings.backoff_s * 2 ** (attempts - 2), _MAX_BACKOFF_S))
+        time.sleep(min(options.backoff_s * 2 ** (attempts - 2), _MAX_BACKOFF_S))
     for progress in lost:
         if progress.log.is_physical:
             progress.leader = progress.cursor.range.leader
@@ -108,7 +102,7 @@ def find_leaders(ranges: Sequence[RangeProgress], settings: FetchSettings) -> No
         return
     topics = {progress.log.topic for progress in lost}
     try:
-        with _open_cluster(settings) as cluster:
+        with _open_cluster(options) as cluster:
             metadata = cluster.describe(topics)
     except BrokerUnreachable as unreachable:
         for progress in lost:
@@ -122,13 +116,13 @@ def find_leaders(ranges: Sequence[RangeProgress], settings: FetchSettings) -> No
             progress.lose_leader(_leaderless(progress.log, topic))
 
 
-def _open_cluster(settings: FetchSettings) -> Cluster:
+def _open_cluster(options: FetchOptions) -> Cluster:
     return Cluster(
-        settings.bootstrap,
-        timeout_s=settings.timeout_s,
-        generation=settings.generation,
+        options.bootstrap,
+        timeout_s=options.timeout_s,
+        generation=options.generation,
         idle_connections=IDLE_CONNECTIONS,
-        security=settings.security,
+        security=options.security,
     )
 
 
@@ -206,13 +200,19 @@ def _cleanup_to_check(cleanup: Cleanup) -> str:
     return "Check the topic's cleanup.policy, which does not include compact"
 
 
-def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
-    """Check that topics are still the planned ones. `planned`: topic ids by topic.
+def reject_other_topics(consumer: SimpleConsumer, ranges: Iterable[RangeProgress]) -> None:
+    """Check that the topics of ranges are still the planned ones, by topic id.
 
     Before version 13 a fetch names topics, not ids. The broker that served the last records is
     requested: it learned of a deletion before it could serve the new topic. Raises TopicRecreated,
     BrokerError for a deleted topic.
     """
+    planned = {}
+    for progress in ranges:
+        if progress.topic_id is not None:
+            planned[progress.log.topic] = progress.topic_id
+    if not planned:
+        return
     topics = consumer.topic_metadata(planned).topics
     for topic, topic_id in sorted(planned.items()):
         found = topics.get(topic)
@@ -226,17 +226,16 @@ def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) ->
         _reject_other_topic(found, topic_id)
 
 
-def reject_recreated_topic(
-    consumer: SimpleConsumer, topic: str, planned: Mapping[str, str]
-) -> None:
+def reject_recreated_topic(consumer: SimpleConsumer, progress: RangeProgress) -> None:
     """Raise TopicRecreated if the broker reports another topic id than planned.
 
     A broker that does not know the id yet passes, since the fetch is retried.
     """
     with contextlib.suppress(BrokerUnreachable):
+        topic = progress.log.topic
         found = consumer.topic_metadata([topic]).topics.get(topic)
-        if found is not None and topic in planned:
-            _reject_other_topic(found, planned[topic])
+        if found is not None and progress.topic_id is not None:
+            _reject_other_topic(found, progress.topic_id)
 
 
 def _reject_other_topic(found: TopicMetadata, planned: str) -> None:
@@ -253,18 +252,18 @@ def reject_changed_partitions(
     ranges: Sequence[OffsetRange],
     leader_epochs: Mapping[BrokerPartition, int],
     fingerprints: Mapping[BrokerPartition, Fingerprint],
-    settings: FetchSettings,
+    options: FetchOptions,
 ) -> None:
     """Reject partitions that were truncated or recreated since they were planned.
 
     Raises PartitionTruncated.
     """
-    _reject_truncated_partitions(ranges, leader_epochs, settings)
-    _reject_other_bytes(ranges, fingerprints, settings)
+    _reject_truncated_partitions(ranges, leader_epochs, options)
+    _reject_other_bytes(ranges, fingerprints, options)
 
 
 def _reject_truncated_partitions(
-    ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], settings: FetchSettings
+    ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], options: FetchOptions
 ) -> None:
     """Check leader epochs once all is read.
 
@@ -278,9 +277,9 @@ def _reject_truncated_partitions(
             until[each.log] = max(each.until_offset, until.get(each.log, 0))
     if not until:
         return
-    with _open_cluster(settings) as cluster:
+    with _open_cluster(options) as cluster:
         epochs = values_of(planned, until)
-        ends = cluster.epoch_ends(epochs, wait_for_leader_s=settings.deadline_s)
+        ends = cluster.epoch_ends(epochs, wait_for_leader_s=options.deadline_s)
     for log, end in sorted(ends.items()):
         if end.end_offset < until[log]:
             raise Cut(log, until[log], end.end_offset).error()
@@ -318,7 +317,7 @@ def reject_ended(consumer: SimpleConsumer, progress: RangeProgress) -> None:
 def _reject_other_bytes(
     ranges: Sequence[OffsetRange],
     planned: Mapping[BrokerPartition, Fingerprint],
-    settings: FetchSettings,
+    options: FetchOptions,
 ) -> None:
     """Check tail fingerprints of Jafka partitions, which have no epochs."""
     leaders: dict[BrokerPartition, Leader] = {}
@@ -328,7 +327,7 @@ def _reject_other_bytes(
     if not leaders:
         return
     places = {log: (planned[log].until_offset, planned[log].size) for log in leaders}
-    with _open_cluster(settings) as cluster:
+    with _open_cluster(options) as cluster:
         found = read_fingerprints(cluster, places, leaders)
     for log, tail in sorted(found.items()):
         if tail != planned[log]:
@@ -336,12 +335,12 @@ def _reject_other_bytes(
             raise Cut(log, until, until - 1, is_known=False, holds_others=True).error()
 
 
-def check_patience(progress: RangeProgress, settings: FetchSettings) -> None:
+def check_patience(progress: RangeProgress, options: FetchOptions) -> None:
     """Raise after the deadline for a partition that returns nothing.
 
     Raises NotYetReadable, RanOutBeforeUntil, BrokerUnreachable.
     """
-    if progress.idle_for() < settings.deadline_s:
+    if progress.idle_for() < options.deadline_s:
         return
     cursor = progress.cursor
     place = place_of(progress)
@@ -355,7 +354,7 @@ def check_patience(progress: RangeProgress, settings: FetchSettings) -> None:
         )
     if progress.log.is_physical:
         raise NotYetReadable(
-            f"The broker returned no message for {settings.deadline_s:g} s, and did not report an"
+            f"The broker returned no message for {options.deadline_s:g} s, and did not report an"
             f" end of the partition below {until}",
             **place,
             action="Check the broker's log and its load",
@@ -369,13 +368,13 @@ def check_patience(progress: RangeProgress, settings: FetchSettings) -> None:
         )
     if cursor.silent:
         raise NotYetReadable(
-            f"The broker returned no records for {settings.deadline_s:g} s, though the partition"
+            f"The broker returned no records for {options.deadline_s:g} s, though the partition"
             f" reaches to {until} or beyond",
             **place,
             action=_silence_to_check(cursor.cleanup),
         )
     raise BrokerUnreachable(
-        f"The broker returned no records for {settings.deadline_s:g} s",
+        f"The broker returned no records for {options.deadline_s:g} s",
         **place,
         action="Check the broker's quotas and load",
     )
@@ -399,106 +398,71 @@ _MIN_PAUSE_S = 0.05
 
 def read_ranges(
     ranges: Sequence[OffsetRange],
+    options: FetchOptions,
     *,
-    isolation: Isolation,
     on_receipt: Callable[[int, RangeResult], None],
-    bootstrap: Sequence[tuple[str, int]] = (),
-    fetch_max_bytes: int = FETCH_MAX_BYTES,
-    max_batch_bytes: int = MAX_BATCH_BYTES,
     columns: tuple[str, ...] | None = None,
     incarnations: Mapping[BrokerPartition, int] | None = None,
-    retry: int = 8,
-    backoff_s: float = 0.25,
-    deadline_s: float = 120.0,
-    timeout_s: float = TIMEOUT_S,
-    max_wait_ms: int = 500,
-    security: Security = OPEN,
     topic_ids: Mapping[str, str] | None = None,
     leader_epochs: Mapping[BrokerPartition, int] | None = None,
     fingerprints: Mapping[BrokerPartition, Fingerprint] | None = None,
     cleanups: Mapping[str, Cleanup] | None = None,
-    fails_on_loss: bool = True,
-    max_record_bytes: int = MAX_RECORD_BYTES,
-    generation: str | None = None,
     on_read: Callable[[int, int, int, int], None] = lambda index, offsets, rows, size: None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `ranges` as Arrow batches.
 
-    They are in order within a range; ranges come in any order and interleaved.
+    They are in order within a range; ranges come in any order and interleaved. Leaders are asked of
+    the brokers of `options.bootstrap` and of the leaders in `ranges`.
 
         on_receipt        called with (index in `ranges`, result) once all rows of that range were
                           taken from the iterator
         on_read           called with (index in `ranges`, offsets passed, rows, bytes fetched so
                           far) each time that rows of it were taken
-        bootstrap         (host, port) of brokers that know the leaders; the leaders in `ranges`
-                          are requested, too
-        fetch_max_bytes   size of one response; two are in memory at a time
-        max_batch_bytes   limit to which it grows for one larger record batch
         columns           columns of the raw table; None: all
         incarnations      incarnation of each partition's rows; 0 where missing
-        retry             leader lookups in a row before the error is raised
-        backoff_s         pause before the second of these lookups; it doubles, up to 5 s
-        deadline_s        time that a partition may return nothing before its range fails
         topic_ids         topic ids when the ranges were planned (KIP-516): checked at the end
         leader_epochs     leader epochs when the ends were planned (KIP-320): once all is read, the
                           partition must still reach the ranges in that epoch
         fingerprints      tail fingerprints of physical partitions when the ranges were planned:
                           checked at the end
         cleanups          cleanup policies of topics, if known: they may explain missing offsets
-        fails_on_loss     offsets that are gone, and at the end missing ones that nothing explains,
-                          are an error; False: read the existing records
-        max_record_bytes  larger records are rejected
-        generation        broker type or release of brokers that are looked up; None: detected
-        security          encryption and authentication of all brokers
 
     Raises RanOutBeforeUntil, DataLoss, ExpiredOffsets, MissingOffsets, CorruptData, RecordTooLarge,
     MessageTooLarge, NotYetReadable, BrokerUnreachable or BrokerError (may pass: run the task
     again), NotKafka, TopicMissing, PermissionDenied, TopicRecreated, PartitionTruncated. Closing
     the iterator closes the connections.
     """
-    addresses = list(bootstrap)
+    addresses = list(options.bootstrap)
     for each in ranges:
         if each.leader is not None:
             addresses.append((each.leader.broker.host, each.leader.broker.port))
-    settings = FetchSettings(
-        isolation,
-        tuple(dict.fromkeys(addresses)),
-        fetch_max_bytes,
-        max_batch_bytes,
-        retry,
-        backoff_s,
-        deadline_s,
-        timeout_s,
-        max_wait_ms,
-        topic_ids or {},
-        fails_on_loss,
-        generation,
-        security,
+    options = replace(
+        options,
+        bootstrap=tuple(dict.fromkeys(addresses)),
+        max_unpacked_bytes=max(options.max_unpacked_bytes, options.max_record_bytes),
     )
-    even = max(fetch_max_bytes // max(len(ranges), 1), _MIN_PARTITION_BYTES)
+    even = max(options.fetch_max_bytes // max(len(ranges), 1), _MIN_PARTITION_BYTES)
     progresses = []
     for index, each in enumerate(ranges):
         cursor = Cursor(
             each,
-            isolation=isolation,
-            fetch_max_bytes=min(fetch_max_bytes, even),
-            max_batch_bytes=max_batch_bytes,
+            options,
             columns=columns,
             incarnation=(incarnations or {}).get(each.log, 0),
-            max_record_bytes=max_record_bytes,
-            max_unpacked_bytes=max(MAX_UNPACKED_BYTES, max_record_bytes),
             cleanup=(cleanups or {}).get(each.log.topic, Cleanup()),
+            first_bytes=min(options.fetch_max_bytes, even),
         )
-        progresses.append(RangeProgress(index, cursor, each.leader))
+        topic_id = (topic_ids or {}).get(each.log.topic)
+        progresses.append(RangeProgress(index, cursor, each.leader, topic_id))
     for progress in progresses:
         if progress.cursor.done:
             on_receipt(progress.index, progress.cursor.receipt)
     while unfinished := [progress for progress in progresses if not progress.cursor.done]:
-        find_leaders(unfinished, settings)
+        find_leaders(unfinished, options)
         for broker, group in group_by_broker(unfinished).items():
-            yield from _read_from(broker, group, settings, on_receipt, on_read)
-    reject_changed_partitions(ranges, leader_epochs or {}, fingerprints or {}, settings)
-    if fails_on_loss:
+            yield from _read_from(broker, group, options, on_receipt, on_read)
+    reject_changed_partitions(ranges, leader_epochs or {}, fingerprints or {}, options)
+    if options.fails_on_data_loss:
         cursors = [progress.cursor for progress in progresses]
         reject_missing(cursors)
 
@@ -506,7 +470,7 @@ def read_ranges(
 def _read_from(
     broker: Broker,
     ranges: list[RangeProgress],
-    settings: FetchSettings,
+    options: FetchOptions,
     on_receipt: Callable[[int, RangeResult], None],
     on_read: Callable[[int, int, int, int], None],
 ) -> Iterator[pa.RecordBatch]:
@@ -514,14 +478,14 @@ def _read_from(
     with SimpleConsumer(
         broker.host,
         broker.port,
-        request_timeout_s=settings.timeout_s,
-        generation=broker.generation or settings.generation,
-        max_response_bytes=settings.max_batch_bytes + settings.fetch_max_bytes + MIB,
+        request_timeout_s=options.timeout_s,
+        generation=broker.generation or options.generation,
+        max_response_bytes=options.max_batch_bytes + options.fetch_max_bytes + MIB,
         idle_connections=IDLE_CONNECTIONS,
-        security=settings.security,
+        security=options.security,
     ) as consumer:
         pending = ranges
-        requested = _send_fetch(consumer, pending, settings)
+        requested = _send_fetch(consumer, pending, options)
         idle_responses = 0
         while requested:
             try:
@@ -529,14 +493,14 @@ def _read_from(
             except BrokerUnreachable as unreachable:
                 lose_leaders(pending, unreachable)
                 return
-            results = _feed_or_fail(consumer, response, requested, settings)
+            results = _feed_or_fail(consumer, response, requested, options)
             if any(rows is not None for _, rows in results):
                 idle_responses = 0
             else:
                 idle_responses += 1
             _pause(idle_responses)
             pending = _in_turn(pending, requested, results)
-            requested = _send_fetch(consumer, pending, settings)
+            requested = _send_fetch(consumer, pending, options)
             for progress, rows in results:
                 if rows is not None:
                     yield from rows
@@ -544,12 +508,12 @@ def _read_from(
                     if progress.cursor.done:
                         on_receipt(progress.index, progress.cursor.receipt)
         # A range that lost its leader is read later, and its topic is checked then.
-        if settings.topic_ids and all(progress.cursor.done for progress in ranges):
-            reject_other_topics(consumer, settings.topic_ids)
+        if all(progress.cursor.done for progress in ranges):
+            reject_other_topics(consumer, ranges)
 
 
 def _send_fetch(
-    consumer: SimpleConsumer, pending: Sequence[RangeProgress], settings: FetchSettings
+    consumer: SimpleConsumer, pending: Sequence[RangeProgress], options: FetchOptions
 ) -> list[RangeProgress]:
     """Send the next fetch, and return its ranges; none if they are done or the broker is lost."""
     requested: dict[BrokerPartition, RangeProgress] = {}
@@ -560,7 +524,7 @@ def _send_fetch(
             requested.setdefault(progress.log, progress)
     if not requested:
         return []
-    even = settings.fetch_max_bytes // len(requested)
+    even = options.fetch_max_bytes // len(requested)
     targets = []
     for log, progress in requested.items():
         leader_epoch = progress.leader.epoch if progress.leader else None
@@ -569,16 +533,16 @@ def _send_fetch(
             progress.cursor.position,
             max(progress.cursor.max_bytes, even),
             leader_epoch,
-            settings.topic_ids.get(log.topic),
+            progress.topic_id,
         )
         targets.append(target)
     largest = max(progress.cursor.max_bytes for progress in requested.values())
     try:
         consumer.begin_fetch(
             targets,
-            isolation_level=settings.isolation,
-            fetch_max_wait_ms=settings.max_wait_ms,
-            max_bytes=max(settings.fetch_max_bytes, largest),
+            isolation_level=options.isolation,
+            fetch_max_wait_ms=options.max_wait_ms,
+            max_bytes=max(options.fetch_max_bytes, largest),
         )
     except BrokerUnreachable as unreachable:
         lose_leaders(pending, unreachable)
@@ -594,14 +558,13 @@ def _feed_or_fail(
     consumer: SimpleConsumer,
     response: FetchAnswer,
     requested: Sequence[RangeProgress],
-    settings: FetchSettings,
+    options: FetchOptions,
 ) -> _FeedResults:
     """As `_feed`; if offsets are gone because the topic was recreated, raise TopicRecreated."""
     try:
-        return _feed(consumer, response, requested, settings)
+        return _feed(consumer, response, requested, options)
     except (DataLoss, RanOutBeforeUntil):
-        if settings.topic_ids:
-            reject_other_topics(consumer, settings.topic_ids)
+        reject_other_topics(consumer, requested)
         raise
 
 
@@ -609,19 +572,19 @@ def _feed(
     consumer: SimpleConsumer,
     response: FetchAnswer,
     requested: Sequence[RangeProgress],
-    settings: FetchSettings,
+    options: FetchOptions,
 ) -> _FeedResults:
     """Move every cursor by the response."""
     results: _FeedResults = []
     if not response.partitions:  # throttled by a quota (KIP-219), not corrupt
         for progress in requested:
-            check_patience(progress, settings)
+            check_patience(progress, options)
             results.append((progress, None))
         return results
     by_name = {(each.log.topic, each.log.partition): each for each in requested}
     for fetched in response.partitions:
         progress = by_name[fetched.topic, fetched.partition]
-        results.append((progress, _feed_one(consumer, fetched, progress, settings)))
+        results.append((progress, _feed_one(consumer, fetched, progress, options)))
     return results
 
 
@@ -629,7 +592,7 @@ def _feed_one(
     consumer: SimpleConsumer,
     fetched: FetchedPartition,
     progress: RangeProgress,
-    settings: FetchSettings,
+    options: FetchOptions,
 ) -> Iterator[pa.RecordBatch] | None:
     refusal = fetched.refusal
     meaning = refusal.meaning if refusal else None
@@ -652,15 +615,15 @@ def _feed_one(
                 )
             )
             return None
-        if not settings.fails_on_loss:
+        if not options.fails_on_data_loss:
             return _skip_lost(progress, found.log_start_offset or 0)
         fetched = found
     elif end is not None and end < progress.cursor.position:
         # Above the high watermark Kafka 0.8 and 0.9 return code -1, later brokers return nothing.
         fetched = replace(fetched, refusal=None, high_watermark=end, last_stable_offset=None)
-    elif refusal and refusal.is_retriable and progress.attempts < settings.retry:
+    elif refusal and refusal.is_retriable and progress.attempts < options.retry:
         if meaning is Meaning.ANOTHER_TOPIC:
-            reject_recreated_topic(consumer, progress.log.topic, settings.topic_ids)
+            reject_recreated_topic(consumer, progress)
         failure = refusal.error("fetch", broker=consumer.address, **place_of(progress))
         progress.lose_leader(failure)
         return None
@@ -670,9 +633,9 @@ def _feed_one(
         try:
             if fetched.high_watermark is None and fetched.proves_empty:
                 reject_ended(consumer, progress)
-            check_patience(progress, settings)
+            check_patience(progress, options)
         except RanOutBeforeUntil:
-            if settings.fails_on_loss:
+            if options.fails_on_data_loss:
                 raise
             return _skip_lost(progress, previous)
         return None

@@ -31,6 +31,7 @@ from etl.model.columns import raw_columns, types_of
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, parse_partition_key
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.query_ranges import Bound, Bounds, FirstAt, LogEnd, ReadOptions, TopicSelection
 from etl.settings import choices
 from etl.settings.choices import split_address, split_connect
@@ -640,27 +641,29 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         max_records = _positive(options, "maxrecordsperpartition", 0, "records")
 
     return ReadOptions(
-        bootstrap=bootstrap,
+        fetch=FetchOptions(
+            isolation=_isolation(options, physical),
+            bootstrap=bootstrap,
+            generation=_generation(options),
+            security=_security(options),
+            timeout_s=_seconds(options, "request_timeout_s"),
+            fails_on_data_loss=fails == "true",
+            fetch_max_bytes=sizes["fetch_max_bytes"],
+            max_batch_bytes=sizes["max_batch_bytes"],
+            max_record_bytes=sizes["max_record_bytes"],
+        ),
         zookeeper=zookeeper,
         physical=physical,
-        generation=_generation(options),
-        security=_security(options),
         access=_zookeeper_access(options),
-        timeout_s=_seconds(options, "request_timeout_s"),
-        isolation=_isolation(options, physical),
         columns=_columns(options, physical),
         selection=selection,
         ranges=ranges,
         starting=starting,
         ending=ending,
         late_start_is_latest=late_start == "latest",
-        fails_on_data_loss=fails == "true",
         compacted=compacted,
         min_partitions=min_partitions,
         max_records_per_partition=max_records,
-        fetch_max_bytes=sizes["fetch_max_bytes"],
-        max_batch_bytes=sizes["max_batch_bytes"],
-        max_record_bytes=sizes["max_record_bytes"],
         target_task_bytes=sizes["target_task_bytes"],
     )
 

@@ -28,12 +28,12 @@ from etl.model.partitions import (
     BrokerPartition,
     Cleanup,
     Fingerprint,
-    Isolation,
     PartitionOffsets,
     values_of,
 )
 from etl.model.plans import OffsetRange
-from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
+from etl.model.security import OPEN_ZOOKEEPER, Access
+from etl.reader.fetch_options import FetchOptions
 
 if TYPE_CHECKING:
     from etl.reader.batch_transform import ArrowTransform
@@ -161,35 +161,25 @@ class TopicSelection:
 class ReadOptions:
     """The parsed options of a read."""
 
-    bootstrap: tuple[tuple[str, int], ...]
-    isolation: Isolation
+    fetch: FetchOptions
     columns: tuple[str, ...]
-    fetch_max_bytes: int
-    max_batch_bytes: int
-    max_record_bytes: int
     target_task_bytes: int
-    timeout_s: float
     selection: TopicSelection = TopicSelection()
     ranges: tuple[OffsetRange, ...] | None = None
     """Exact ranges; None: `selection` from `starting` to `ending`."""
     starting: Bounds = Bounds(LogEnd.EARLIEST)
     ending: Bounds = Bounds(LogEnd.LATEST)
     zookeeper: str | None = None
-    """ZooKeeper of the brokers, `host:port,host:port/chroot`. If set, `bootstrap` is empty."""
+    """ZooKeeper of the brokers, `host:port,host:port/chroot`. If set, `fetch.bootstrap` is empty."""
     physical: bool = False
     """Partitions are physical (`BrokerPartition.is_physical`)."""
     late_start_is_latest: bool = False
     """If no record is as late as a starting time, start at the end instead of failing."""
     compacted: frozenset[str] = frozenset()
     """Topics to treat as compacted, independent of what brokers report."""
-    fails_on_data_loss: bool = True
     min_partitions: int = 1
     max_records_per_partition: int | None = None
     """Upper bound of the offsets in one Spark partition. None: no bound."""
-    generation: str | None = None
-    """Broker type or release (`Broker.generation`); None: detected."""
-    security: Security = OPEN
-    """Encryption and authentication of the brokers' listeners."""
     access: Access = OPEN_ZOOKEEPER
     """Encryption and authentication of ZooKeeper."""
     transform: ArrowTransform | None = None
@@ -337,10 +327,10 @@ def ranges_of(
             ending = LogEnd.LATEST
             end = extent.end_offset
         _reject_reversed(log, reading, (starting, start), (ending, end))
-        if start > end and reading.fails_on_data_loss:
+        if start > end and reading.fetch.fails_on_data_loss:
             raise _outside(log, start, end, extent)
         whole = OffsetRange(log, start, max(start, end))
-        yield clip_to_partition(whole, extent, fails=reading.fails_on_data_loss)
+        yield clip_to_partition(whole, extent, fails=reading.fetch.fails_on_data_loss)
 
 
 def clip_to_partition(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> OffsetRange:

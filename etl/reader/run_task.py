@@ -82,27 +82,20 @@ def rows_of_task(
     if attempt > 0:
         ranges = _without_leaders(ranges)
         deadline_s = _RETRY_DEADLINE_S
+    addresses = _addresses(task.ranges, reading.fetch.bootstrap)
+    options = replace(reading.fetch, deadline_s=deadline_s, bootstrap=addresses)
     try:
         rows = read_ranges(
             ranges,
-            deadline_s=deadline_s,
-            isolation=reading.isolation,
+            options,
             columns=reading.columns,
-            bootstrap=_addresses(task.ranges, reading.bootstrap),
-            fetch_max_bytes=reading.fetch_max_bytes,
-            max_batch_bytes=reading.max_batch_bytes,
-            timeout_s=reading.timeout_s,
             on_receipt=on_receipt,
             topic_ids=task.topic_ids,
             leader_epochs=task.leader_epochs,
             incarnations=task.incarnations,
             cleanups=task.cleanups,
             fingerprints=task.fingerprints,
-            fails_on_loss=reading.fails_on_data_loss,
             on_read=reporter.read,
-            max_record_bytes=reading.max_record_bytes,
-            generation=reading.generation,
-            security=reading.security,
         )
         if reading.transform is None:
             yield from rows
@@ -132,13 +125,13 @@ def _without_leaders(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
 
 def _addresses(
     ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]
-) -> list[tuple[str, int]]:
+) -> tuple[tuple[str, int], ...]:
     """Return the brokers to request leaders from.
 
     The leaders are among them, since they may be the only brokers that still answer.
     """
     leaders = [(r.leader.broker.host, r.leader.broker.port) for r in ranges if r.leader]
-    return list(dict.fromkeys([*bootstrap, *leaders]))
+    return tuple(dict.fromkeys([*bootstrap, *leaders]))
 
 
 def write_task(

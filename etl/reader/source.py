@@ -130,11 +130,11 @@ def resolve_task(task: QueryTask, reading: ReadOptions) -> Task:
             topics: Collection[str] | None = {each.log.topic for each in task.ranges}
         else:
             topics = reading.selection.asked
-        metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
+        metadata = cluster.describe_when_known(topics, wait_s=reading.fetch.timeout_s)
         _reject_recreated(task, metadata)
         logs = _current_partitions(task, reading, metadata)
         request, found = _resolve(cluster, reading.only(set(logs)), logs, metadata)
-        if reading.fails_on_data_loss:
+        if reading.fetch.fails_on_data_loss:
             _reject_truncated(cluster, task, found)
     ranges = tuple(pieces_of(task, request.ranges))
     return request.task(ranges, range(len(ranges)))
@@ -146,19 +146,19 @@ def _cluster_of(task: QueryTask, reading: ReadOptions) -> Cluster:
     from etl.io.brokers.connection import IDLE_CONNECTIONS
 
     planned = [(broker.host, broker.port) for broker in task.brokers]
-    addresses = list(dict.fromkeys([*reading.bootstrap, *planned]))
+    addresses = list(dict.fromkeys([*reading.fetch.bootstrap, *planned]))
     if not reading.physical:
         return Cluster(
             addresses,
-            timeout_s=reading.timeout_s,
-            generation=reading.generation,
+            timeout_s=reading.fetch.timeout_s,
+            generation=reading.fetch.generation,
             idle_connections=IDLE_CONNECTIONS,
-            security=reading.security,
+            security=reading.fetch.security,
         )
     metadata = _planned_metadata(task)
     return Cluster(
         addresses,
-        timeout_s=reading.timeout_s,
+        timeout_s=reading.fetch.timeout_s,
         generation=min(task.brokers).generation,
         idle_connections=IDLE_CONNECTIONS,
         registry=lambda topics: metadata,
@@ -202,7 +202,7 @@ def _current_partitions(
     """Return the task's partitions, with later ones if it covers them. Raises TopicMissing."""
     existing = _existing(metadata, reading)
     planned = sorted(task.planned)
-    if reading.selection.pattern is not None and not reading.fails_on_data_loss:
+    if reading.selection.pattern is not None and not reading.fetch.fails_on_data_loss:
         planned = [log for log in planned if log in existing]
     reject_missing_partitions(planned, existing)
     if task.others_than is None:
@@ -273,7 +273,7 @@ def _request_of(reading: ReadOptions) -> _RequestedRanges:
             topics: Collection[str] | None = reading.selection.asked
         else:
             topics = {log.topic for log in named}
-        metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
+        metadata = cluster.describe_when_known(topics, wait_s=reading.fetch.timeout_s)
         existing = _existing(metadata, reading)
         if named is None:
             logs = reading.selection.among(existing)
@@ -300,7 +300,7 @@ def _resolve(
     metadata: ClusterMetadata,
 ) -> tuple[_RequestedRanges, OffsetsAndLeaders]:
     """Return the ranges of the current partitions, and their offsets."""
-    found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
+    found = cluster.extents(logs, isolation=reading.fetch.isolation, metadata=metadata)
     if found.leaderless:
         lost = min(found.leaderless)
         raise BrokerUnreachable(f"The partition {lost.unled}", **lost.place, action=lost.held_by)
@@ -308,14 +308,14 @@ def _resolve(
     if reading.ranges is not None:
         for whole in reading.ranges:
             extent = found.extents[whole.log]
-            ranges.append(clip_to_partition(whole, extent, fails=reading.fails_on_data_loss))
+            ranges.append(clip_to_partition(whole, extent, fails=reading.fetch.fails_on_data_loss))
     else:
         # After the offsets: a record that comes in between is above the end, and not read.
-        first = cluster.first_at(reading.starting.times(logs), isolation=reading.isolation)
-        last = cluster.first_at(reading.ending.times(logs), isolation=reading.isolation)
+        first = cluster.first_at(reading.starting.times(logs), isolation=reading.fetch.isolation)
+        last = cluster.first_at(reading.ending.times(logs), isolation=reading.fetch.isolation)
         ranges = list(ranges_of(reading, found.extents, first, last))
     # With failOnDataLoss false a truncated partition is no error, so its epoch is not checked.
-    leader_epochs = found.epochs if reading.fails_on_data_loss else {}
+    leader_epochs = found.epochs if reading.fetch.fails_on_data_loss else {}
     led = []
     topics = set()
     for r in ranges:
@@ -353,10 +353,10 @@ def _open_cluster(reading: ReadOptions, named: Sequence[BrokerPartition]) -> Ite
 
     if reading.zookeeper is None:
         with Cluster(
-            reading.bootstrap,
-            timeout_s=reading.timeout_s,
-            generation=reading.generation,
-            security=reading.security,
+            reading.fetch.bootstrap,
+            timeout_s=reading.fetch.timeout_s,
+            generation=reading.fetch.generation,
+            security=reading.fetch.security,
         ) as cluster:
             yield cluster
         return
@@ -365,10 +365,10 @@ def _open_cluster(reading: ReadOptions, named: Sequence[BrokerPartition]) -> Ite
         registered_cluster(
             zookeeper,
             physical=reading.physical,
-            timeout_s=reading.timeout_s,
-            generation=reading.generation,
+            timeout_s=reading.fetch.timeout_s,
+            generation=reading.fetch.generation,
             known=named,
-            security=reading.security,
+            security=reading.fetch.security,
         ) as cluster,
     ):
         yield cluster

@@ -32,6 +32,7 @@ from etl.model.partitions import Cleanup, cleanup_of
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Snapshot
 from etl.reader.batch_transform import OF_KEYS, describe_failure_of, line_of, load_function
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.query_ranges import ReadOptions
 from etl.report.run_progress import Doing, TaskProgress, Verb
 from etl.run.discovery import configured_family
@@ -441,17 +442,19 @@ def _to_read(
 
     source = settings.source
     options = ReadOptions(
-        tuple(bootstrap),
-        source.isolation_level,
+        FetchOptions(
+            isolation=source.isolation_level,
+            bootstrap=tuple(bootstrap),
+            fetch_max_bytes=source.fetch_max_bytes,
+            max_batch_bytes=source.max_batch_bytes,
+            max_record_bytes=source.max_record_bytes,
+            timeout_s=source.request_timeout_s,
+            generation=configured_family(source),
+            security=source.way_in,
+        ),
         raw_columns(physical=source.is_physical),
-        source.fetch_max_bytes,
-        source.max_batch_bytes,
-        source.max_record_bytes,
         settings.limits.target_task_bytes,
-        source.request_timeout_s,
         physical=source.is_physical,
-        generation=configured_family(source),
-        security=source.way_in,
         transform=fitting_arrow_transform(settings),
     )
     tasks = tasks_of_ranges(

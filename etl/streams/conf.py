@@ -21,6 +21,7 @@ from etl.model.partitions import (
     OffsetsStorage,
 )
 from etl.model.security import Access, Security
+from etl.reader.fetch_options import FetchOptions
 from etl.settings.choices import (
     FETCH_MAX_BYTES,
     MAX_BATCH_BYTES,
@@ -30,7 +31,6 @@ from etl.settings.choices import (
     split_address,
 )
 from etl.settings.load import access_of, security_of
-from etl.streams.fetches import FetchSizes
 
 _SECONDS = (
     "session_timeout_s",
@@ -292,15 +292,15 @@ class ConsumerConfig:
         return None if self.auto_offset_reset is None else StartAt(self.auto_offset_reset)
 
     @property
-    def sizes(self) -> FetchSizes:
-        """Return the fetch sizes."""
-        return FetchSizes(
-            Isolation(self.isolation_level),
-            self.fetch_max_bytes,
-            min(self.max_partition_fetch_bytes, self.fetch_max_bytes),
-            self.max_batch_bytes,
-            self.fetch_max_wait_ms,
-            self.request_timeout_s,
+    def fetch_options(self) -> FetchOptions:
+        """Return the options of fetches."""
+        return FetchOptions(
+            isolation=Isolation(self.isolation_level),
+            fetch_max_bytes=self.fetch_max_bytes,
+            partition_max_bytes=min(self.max_partition_fetch_bytes, self.fetch_max_bytes),
+            max_batch_bytes=self.max_batch_bytes,
+            max_wait_ms=self.fetch_max_wait_ms,
+            timeout_s=self.request_timeout_s,
         )
 
     @property

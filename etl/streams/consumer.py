@@ -166,18 +166,18 @@ class Consumer:
         key_decoder: Decoder | None,
         value_decoder: Decoder | None,
     ) -> None:
-        sizes = conf.sizes
+        options = conf.fetch_options
         self._guard = SingleThreadGuard()
         self._exclusive = self._guard.exclusive
         self._cluster = resources.cluster
         self._offset_store = resources.offset_store
-        self._isolation = sizes.isolation
-        self._fetches = Fetches(resources.cluster, sizes, conf.generation)
+        self._isolation = options.isolation
+        self._fetches = Fetches(resources.cluster, options, conf.generation)
         self._positions = Positions(
             resources.cluster,
             resources.offset_store,
             conf.begins,
-            sizes,
+            options,
             key_decoder,
             value_decoder,
         )

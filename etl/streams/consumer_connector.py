@@ -587,14 +587,14 @@ class ConsumerConnector:
         conf = self._conf
         with ExitStack() as until:
             resources = open_cluster(conf, until)
-            sizes = conf.sizes
-            fetches = Fetches(resources.cluster, sizes, conf.generation)
+            options = conf.fetch_options
+            fetches = Fetches(resources.cluster, options, conf.generation)
             until.callback(fetches.close)
             positions = StreamPositions(
                 resources.cluster,
                 resources.offset_store,
                 conf.begins,
-                sizes,
+                options,
                 key_decoder,
                 value_decoder,
                 queue_of=lambda log: queue_of(log),

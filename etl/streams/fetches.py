@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -31,6 +30,7 @@ from etl.model.partitions import (
 )
 from etl.reader.cursor import RangeProgress, lose_leaders, place_of
 from etl.reader.fetch import group_by_broker
+from etl.reader.fetch_options import FetchOptions
 from etl.records.batch_v2 import AbortedTransactions
 from etl.records.decode import decode, walk_entries
 from etl.records.entries import Counts, Selection
@@ -44,28 +44,15 @@ _MIN_PAUSE_S = 0.01
 _MAX_PAUSE_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSizes:
-    """Fetch sizes of a consumer."""
+def bytes_per_partition(options: FetchOptions, count: int) -> int:
+    """Return the first request size of each of `count` partitions.
 
-    isolation: Isolation
-    fetch_max_bytes: int
-    """Size of one response."""
-    partition_max_bytes: int
-    """Size of one partition in it, at first."""
-    max_batch_bytes: int
-    """Limit to which the size of a partition grows for one large record batch."""
-    max_wait_ms: int
-    """Time that a broker may delay an empty response."""
-    timeout_s: float
-
-    def bytes_per_partition(self, count: int) -> int:
-        """Return the first request size of each of `count` partitions.
-
-        Brokers before 0.10.1 do not limit the size of a whole response.
-        """
-        even = self.fetch_max_bytes // max(count, 1)
-        return min(self.partition_max_bytes, max(_MIN_PARTITION_BYTES, even))
+    Brokers before 0.10.1 do not limit the size of a whole response.
+    """
+    even = max(_MIN_PARTITION_BYTES, options.fetch_max_bytes // max(count, 1))
+    if options.partition_max_bytes is None:
+        return min(options.fetch_max_bytes, even)
+    return min(options.partition_max_bytes, even)
 
 
 class _Connection:
@@ -111,9 +98,9 @@ CompletedFetch = tuple[RangeProgress, FetchedPartition, SimpleConsumer]
 class Fetches:
     """Fetches from the leaders of partitions. For one thread."""
 
-    def __init__(self, cluster: Cluster, sizes: FetchSizes, release_name: str | None) -> None:
+    def __init__(self, cluster: Cluster, options: FetchOptions, release_name: str | None) -> None:
         self._cluster = cluster
-        self._sizes = sizes
+        self._options = options
         self._release_name = release_name
         self._connections: dict[Broker, _Connection] = {}
         self._leaders_found_at = 0.0
@@ -171,14 +158,14 @@ class Fetches:
 
         Its partitions are requested anew.
         """
-        sizes = self._sizes
-        deadline = connection.sent_at + sizes.timeout_s + sizes.max_wait_ms / 1000
+        options = self._options
+        deadline = connection.sent_at + options.timeout_s + options.max_wait_ms / 1000
         if time.monotonic() < deadline or connection.consumer.is_answered():
             return False
         connection.consumer.close()
         connection.lose(
             BrokerUnreachable(
-                f"The broker did not answer a fetch within {sizes.timeout_s:g} s",
+                f"The broker did not answer a fetch within {options.timeout_s:g} s",
                 broker=connection.consumer.address,
                 action="Check that the broker runs, and the network between it and this process",
             )
@@ -186,13 +173,13 @@ class Fetches:
         return True
 
     def _connect(self, broker: Broker) -> _Connection:
-        sizes = self._sizes
+        options = self._options
         consumer = SimpleConsumer(
             broker.host,
             broker.port,
-            request_timeout_s=sizes.timeout_s,
+            request_timeout_s=options.timeout_s,
             generation=broker.generation or self._release_name,
-            max_response_bytes=sizes.max_batch_bytes + sizes.fetch_max_bytes + MIB,
+            max_response_bytes=options.max_batch_bytes + options.fetch_max_bytes + MIB,
             security=self._cluster.security,
         )
         connection = _Connection(consumer)
@@ -200,7 +187,7 @@ class Fetches:
         return connection
 
     def _send(self, connection: _Connection, partitions: Sequence[RangeProgress]) -> None:
-        sizes = self._sizes
+        options = self._options
         targets = []
         for progress in partitions:
             cursor = progress.cursor
@@ -212,9 +199,9 @@ class Fetches:
         try:
             connection.consumer.begin_fetch(
                 targets,
-                isolation_level=sizes.isolation,
-                fetch_max_wait_ms=sizes.max_wait_ms,
-                max_bytes=max(sizes.fetch_max_bytes, largest),
+                isolation_level=options.isolation,
+                fetch_max_wait_ms=options.max_wait_ms,
+                max_bytes=max(options.fetch_max_bytes, largest),
             )
         except BrokerUnreachable as failure:
             lose_leaders(partitions, failure)
@@ -232,7 +219,7 @@ class Fetches:
         finally:
             connection.in_flight = []
         has_records = any(len(fetched.records) for fetched in response.partitions)
-        connection.note_response(has_records=has_records, max_wait_ms=self._sizes.max_wait_ms)
+        connection.note_response(has_records=has_records, max_wait_ms=self._options.max_wait_ms)
         by_name = {(each.log.topic, each.log.partition): each for each in partitions}
         for fetched in response.partitions:
             yield by_name[fetched.topic, fetched.partition], fetched, connection.consumer
@@ -248,7 +235,7 @@ class Fetches:
             leaders = {}
             failure = unreachable
         brokers = {leader.broker for leader in values_of(leaders, logs).values()}
-        self._cluster.reject_lost_isolation(brokers, self._sizes.isolation)
+        self._cluster.reject_lost_isolation(brokers, self._options.isolation)
         for progress in partitions:
             progress.leader = leaders.get(progress.log)
             if progress.leader is None:

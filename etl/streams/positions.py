@@ -51,8 +51,9 @@ from etl.model.partitions import (
 )
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor, RangeProgress
+from etl.reader.fetch_options import FetchOptions
 from etl.settings.choices import StartAt
-from etl.streams.fetches import CompletedFetch, FetchSizes, batches_of
+from etl.streams.fetches import CompletedFetch, batches_of, bytes_per_partition
 from etl.streams.partition_scheduler import PartitionScheduler
 from etl.streams.records import Decoder, FetchedRecords, Record, records_of
 
@@ -282,14 +283,14 @@ class Positions:
         cluster: Cluster,
         offset_store: OffsetStore | None,
         start: StartAt | None,
-        sizes: FetchSizes,
+        options: FetchOptions,
         key_decoder: Decoder | None,
         value_decoder: Decoder | None,
     ) -> None:
         self._cluster = cluster
         self._offset_store = offset_store
         self._start = start
-        self._sizes = sizes
+        self._options = options
         self._key_decoder = key_decoder
         self._value_decoder = value_decoder
         self.scheduler = PartitionScheduler[Record]()
@@ -316,9 +317,8 @@ class Positions:
         reject_invalid_offset(offset)
         cursor = Cursor(
             OffsetRange(log, offset, _MAX_OFFSET),
-            isolation=self._sizes.isolation,
-            fetch_max_bytes=self._sizes.bytes_per_partition(len(self.scheduler.assigned)),
-            max_batch_bytes=self._sizes.max_batch_bytes,
+            self._options,
+            first_bytes=bytes_per_partition(self._options, len(self.scheduler.assigned)),
         )
         previous = self._progress.get(log)
         leader = previous.leader if previous else None
@@ -361,7 +361,7 @@ class Positions:
             log = progress.log
             if self._progress.get(log) is not progress:
                 continue
-            batches, failure = batches_of(progress, fetched, consumer, self._sizes.isolation)
+            batches, failure = batches_of(progress, fetched, consumer, self._options.isolation)
             if failure or any(batch.num_rows for batch in batches):
                 records = records_of(
                     log,
@@ -416,7 +416,7 @@ class Positions:
     def reject_unreachable(self) -> None:
         """Raise the error of a partition that was unreachable for `timeout_s`; then wait again."""
         for progress in self.to_fetch():
-            if progress.failure is not None and progress.idle_for() >= self._sizes.timeout_s:
+            if progress.failure is not None and progress.idle_for() >= self._options.timeout_s:
                 progress.idle_since = None
                 raise progress.failure
 
@@ -442,7 +442,7 @@ class Positions:
     ) -> dict[BrokerPartition, int]:
         if not logs:
             return {}
-        found = self._cluster.extents(logs, isolation=self._sizes.isolation)
+        found = self._cluster.extents(logs, isolation=self._options.isolation)
         if found.leaderless:
             lost = min(found.leaderless)
             raise BrokerUnreachable(

@@ -25,6 +25,7 @@ from etl.kafka.request_values import (
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
+from etl.reader.fetch_options import FetchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +233,13 @@ class BrokerContract:
             (row["partition"], row["offset"], int(row["value"]))
             for arrow_batch in read_ranges(
                 ranges,
-                isolation=Isolation.READ_COMMITTED,
+                FetchOptions(
+                    isolation=Isolation.READ_COMMITTED,
+                    bootstrap=((served.host, served.port),),
+                    fetch_max_bytes=300,
+                    max_batch_bytes=10_000,
+                ),
                 on_receipt=receipts.__setitem__,
-                bootstrap=[(served.host, served.port)],
-                fetch_max_bytes=300,
-                max_batch_bytes=10_000,
                 columns=("partition", "offset", "value"),
             )
             for row in arrow_batch.to_pylist()

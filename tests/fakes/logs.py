@@ -8,9 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
+from tests.builders import split_fetch_options
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 
 LOG = BrokerPartition("clicks", 3)
@@ -70,21 +71,11 @@ def encoded(batches: Sequence[Batch]) -> bytes:
 def cursor_of(
     from_offset: int,
     until_offset: int,
-    *,
-    isolation: Isolation = Isolation.READ_COMMITTED,
-    fetch_max_bytes: int = 1 << 20,
-    max_batch_bytes: int = 1 << 22,
-    columns: tuple[str, ...] | None = None,
     **more: Any,
 ) -> Cursor:
-    return Cursor(
-        OffsetRange(LOG, from_offset, until_offset),
-        isolation=isolation,
-        fetch_max_bytes=fetch_max_bytes,
-        max_batch_bytes=max_batch_bytes,
-        columns=columns,
-        **more,
-    )
+    sizes = {"fetch_max_bytes": 1 << 20, "max_batch_bytes": 1 << 22}
+    options, others = split_fetch_options({**sizes, **more})
+    return Cursor(OffsetRange(LOG, from_offset, until_offset), options, **others)
 
 
 def rows_in(cursor: Cursor, records: bytes, **fields: Any) -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
+from tests.builders import split_fetch_options
 from tests.fakes.batches import Batch, Codec, encode
 from tests.fakes.logs import contents, record_lists
 from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, physical_answer
@@ -103,13 +104,9 @@ entry_lists: st.SearchStrategy[list[Entry]] = st.recursive(
 
 
 def physical_cursor(from_offset: int, until_offset: int, **more: Any) -> Cursor:
-    result: dict[str, Any] = {
-        "isolation": Isolation.READ_COMMITTED,
-        "fetch_max_bytes": 1 << 20,
-        "max_batch_bytes": 1 << 22,
-        **more,
-    }
-    return Cursor(OffsetRange(DEMO, from_offset, until_offset), **result)
+    sizes = {"fetch_max_bytes": 1 << 20, "max_batch_bytes": 1 << 22}
+    options, others = split_fetch_options({**sizes, **more})
+    return Cursor(OffsetRange(DEMO, from_offset, until_offset), options, **others)
 
 
 def physical_rows_in(cursor: Cursor, records: bytes) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from etl.kafka.request_values import FetchedPartition
 from etl.model.partitions import Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
+from etl.reader.fetch_options import FetchOptions
 from etl.records import decode
 from etl.records.decode import Messages, walk_entries
 from etl.records.entries import Selection
@@ -99,11 +100,13 @@ def rows(
 ) -> None:
     cursor = Cursor(
         OffsetRange(seeds.LOG, first, until),
-        isolation=isolation,
-        fetch_max_bytes=4096,
-        max_batch_bytes=1 << 16,
-        max_unpacked_bytes=MAX_UNPACKED_BYTES,
-        max_record_bytes=MAX_RECORD_BYTES,
+        FetchOptions(
+            isolation=isolation,
+            fetch_max_bytes=4096,
+            max_batch_bytes=1 << 16,
+            max_unpacked_bytes=MAX_UNPACKED_BYTES,
+            max_record_bytes=MAX_RECORD_BYTES,
+        ),
     )
     seen = 0
     for batch in cursor.feed(fetched):

@@ -22,6 +22,7 @@ from etl.model.columns import arrow_schema, raw_columns, spark_schema
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Fingerprint, Isolation, Leader
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.reader.batch_transform import load_arrow_transform
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.query_ranges import NAME, ReadOptions, Task, tasks_of_ranges
 from etl.reader.run_task import TaskFailed
 from etl.reader.source import RangesReader
@@ -63,14 +64,16 @@ def reading_at(bootstrap: str, transform: str | None = None) -> ReadOptions:
     """The read options of a run."""
     host, port = bootstrap.split(":")
     return ReadOptions(
-        ((host, int(port)),),
-        Isolation.READ_COMMITTED,
-        raw_columns(),
-        2**20,
-        MAX_BATCH_BYTES,
-        MAX_RECORD_BYTES,
-        2**28,
-        10.0,
+        fetch=FetchOptions(
+            bootstrap=((host, int(port)),),
+            isolation=Isolation.READ_COMMITTED,
+            fetch_max_bytes=2**20,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            max_record_bytes=MAX_RECORD_BYTES,
+            timeout_s=10.0,
+        ),
+        columns=raw_columns(),
+        target_task_bytes=2**28,
         transform=load_arrow_transform(transform) if transform else None,
     )
 

@@ -31,6 +31,7 @@ from etl.io.zookeeper.broker_registrations import read_creation_ids
 from etl.io.zookeeper.session_requests import ZooKeeper
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.reader.fetch import read_ranges
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.records.decode import Messages
 from etl.run.open_services import open_services
@@ -301,10 +302,8 @@ def test_a_topic_deleted_during_the_read_of_its_log_is_reported_without_waiting(
         list(
             read_ranges(
                 ranges,
-                isolation=Isolation.READ_UNCOMMITTED,
+                FetchOptions(isolation=Isolation.READ_UNCOMMITTED, deadline_s=300, retry=2),
                 on_receipt=lambda index, receipt: None,
-                deadline_s=300,
-                retry=2,
             )
         )
     assert (type(refused.value), refused.value.message) == (

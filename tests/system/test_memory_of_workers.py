@@ -15,6 +15,7 @@ from etl.decide.tasks import split_range
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FileOptions, OffsetRange, Written
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.local_workers import Order, Worker
 from etl.reader.query_ranges import ReadOptions, tasks_of_ranges
 from etl.settings.choices import (
@@ -67,14 +68,16 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
     """
     host, port = cluster.bootstrap.split(":")
     reading = ReadOptions(
-        ((host, int(port)),),
-        Isolation.READ_COMMITTED,
-        raw_columns(),
-        FETCH_MAX_BYTES,
-        MAX_BATCH_BYTES,
-        MAX_RECORD_BYTES,
-        TARGET_TASK_BYTES,
-        30.0,
+        fetch=FetchOptions(
+            bootstrap=((host, int(port)),),
+            isolation=Isolation.READ_COMMITTED,
+            fetch_max_bytes=FETCH_MAX_BYTES,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            max_record_bytes=MAX_RECORD_BYTES,
+            timeout_s=30.0,
+        ),
+        columns=raw_columns(),
+        target_task_bytes=TARGET_TASK_BYTES,
     )
     ranges = list(split_range(whole, {whole.log: float(size)}, TARGET_TASK_BYTES))
     tasks = tasks_of_ranges(

@@ -11,6 +11,7 @@ from etl.errors import DataLoss, RanOutBeforeUntil
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
+from etl.reader.fetch_options import FetchOptions
 from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Codec, Rec, compress, encode, record_bytes
@@ -44,10 +45,12 @@ class TestRealBroker(BrokerContract):
         receipts: dict[int, RangeResult] = {}
         batches = read_ranges(
             [OffsetRange(BrokerPartition(name, partition), 50, 950) for partition in range(2)],
-            isolation=Isolation.READ_COMMITTED,
+            FetchOptions(
+                isolation=Isolation.READ_COMMITTED,
+                bootstrap=((served.host, served.port),),
+                fetch_max_bytes=8000,
+            ),
             on_receipt=receipts.__setitem__,
-            bootstrap=[(served.host, served.port)],
-            fetch_max_bytes=8000,
         )
         rows = {
             (row["partition"], row["offset"]): row
@@ -159,8 +162,7 @@ def _read(
     return list(
         read_ranges(
             [wanted],
-            isolation=isolation,
+            FetchOptions(isolation=isolation, bootstrap=((served.host, served.port),)),
             on_receipt=lambda index, receipt: None,
-            bootstrap=[(served.host, served.port)],
         )
     )

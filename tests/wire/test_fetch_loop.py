@@ -38,13 +38,13 @@ from etl.model.partitions import (
     Broker,
     BrokerPartition,
     Cleanup,
-    Isolation,
     Leader,
     parse_intervals,
 )
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from etl.testkit.server_process import wait_until
+from tests.builders import split_fetch_options
 from tests.fakes.batches import Batch, Codec, Rec, answer, control, encode
 from tests.fakes.broker import (
     FETCH,
@@ -72,20 +72,19 @@ class Task:
     receipts: dict[int, RangeResult] = field(default_factory=dict)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        return read_ranges(
-            self.ranges,
-            **{
-                "isolation": Isolation.READ_COMMITTED,
+        options, others = split_fetch_options(
+            {
                 "on_receipt": self.receipts.__setitem__,
                 "columns": ("topic", "partition", "offset"),
-                "bootstrap": [(self.broker.host, self.broker.port)],
+                "bootstrap": ((self.broker.host, self.broker.port),),
                 "backoff_s": 0.001,
                 "retry": 3,
                 "max_wait_ms": 20,
                 "timeout_s": 5,
                 **self.settings,
-            },
+            }
         )
+        return read_ranges(self.ranges, options, **others)
 
     def rows(self) -> list[tuple[int, int]]:
         return [
@@ -260,7 +259,7 @@ def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_rea
 
 
 @pytest.mark.parametrize(
-    "settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_loss": False}]
+    "settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_data_loss": False}]
 )
 def test_offsets_missing_from_inside_a_log_are_passed_where_they_are_compactions_or_allowed(
     broker: FakeBroker, settings: dict[str, Any]
@@ -692,7 +691,7 @@ def test_with_skipped_losses_the_rest_of_the_range_is_read(
 ) -> None:
     broker.append("demo", 0, encode(Batch(0, [Rec(delta) for delta in range(end)])))
     broker.log("demo", 0).log_start = log_start
-    task = Task(broker, [wanted(0, 5, 20)], {"fails_on_loss": False, "deadline_s": 0.05})
+    task = Task(broker, [wanted(0, 5, 20)], {"fails_on_data_loss": False, "deadline_s": 0.05})
     assert task.rows() == offsets(0, *read)
     assert task.receipts[0].rows == read[1] - read[0]
 

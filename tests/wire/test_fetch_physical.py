@@ -34,6 +34,8 @@ from etl.model.partitions import (
 )
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
+from etl.reader.fetch_options import FetchOptions
+from tests.builders import split_fetch_options
 from tests.fakes.broker import hang_up
 from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, JafkaBroker, entry, wrapped
 
@@ -65,14 +67,17 @@ def read(
     ranges: Sequence[OffsetRange], **options: Any
 ) -> tuple[list[dict[str, Any]], dict[int, RangeResult]]:
     receipts: dict[int, RangeResult] = {}
-    batches = read_ranges(
-        ranges,
-        isolation=Isolation.READ_UNCOMMITTED,
-        on_receipt=receipts.__setitem__,
-        columns=COLUMNS,
-        timeout_s=5,
-        **{"backoff_s": 0.01, **options},
+    fetch_options, others = split_fetch_options(
+        {
+            "isolation": Isolation.READ_UNCOMMITTED,
+            "timeout_s": 5,
+            "backoff_s": 0.01,
+            "columns": COLUMNS,
+            "on_receipt": receipts.__setitem__,
+            **options,
+        }
     )
+    batches = read_ranges(ranges, fetch_options, **others)
     return [row for arrow_batch in batches for row in arrow_batch.to_pylist()], receipts
 
 
@@ -150,7 +155,7 @@ def test_offsets_that_expired_are_lost(brokers: tuple[JafkaBroker, JafkaBroker])
     brokers[0].logs["clicks", 0].expire()
     with pytest.raises(DataLoss):
         read([request])
-    rows, _ = read([request], fails_on_loss=False)
+    rows, _ = read([request], fails_on_data_loss=False)
     assert [row["value"] for row in rows] == [b"a3"]
 
 
@@ -176,7 +181,7 @@ def test_a_log_that_lost_its_end_is_reported_at_once_and_read_to_its_end_on_requ
     ) as refused:
         read([request], deadline_s=60)
     assert refused.value.where["offset"] == len(entry(b"b0")) * 3
-    rows, receipts = read([request], deadline_s=60, fails_on_loss=False)
+    rows, receipts = read([request], deadline_s=60, fails_on_data_loss=False)
     assert ([row["value"] for row in rows], receipts[0].rows) == ([b"b0", b"b1", b"b2"], 3)
 
 
@@ -191,9 +196,9 @@ def some_bytes(connection: socket.socket, frame: bytes) -> None:
     connection.sendall(b"\0\0\0\x08" + frame[4:12])
 
 
-@pytest.mark.parametrize("fails_on_loss", [True, False])
+@pytest.mark.parametrize("fails_on_data_loss", [True, False])
 def test_a_log_that_reaches_far_enough_without_data_is_unreachable_and_not_lost(
-    brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool
+    brokers: tuple[JafkaBroker, JafkaBroker], fails_on_data_loss: bool
 ) -> None:
     brokers[1].script[FETCH].extend([nothing] * 1000)
     receipts: dict[int, RangeResult] = {}
@@ -201,11 +206,13 @@ def test_a_log_that_reaches_far_enough_without_data_is_unreachable_and_not_lost(
         list(
             read_ranges(
                 [whole(TWO, brokers)],
-                isolation=Isolation.READ_UNCOMMITTED,
+                FetchOptions(
+                    isolation=Isolation.READ_UNCOMMITTED,
+                    timeout_s=5,
+                    deadline_s=0.2,
+                    fails_on_data_loss=fails_on_data_loss,
+                ),
                 on_receipt=receipts.__setitem__,
-                timeout_s=5,
-                deadline_s=0.2,
-                fails_on_loss=fails_on_loss,
             )
         )
     assert not receipts and refused.value.where == {
@@ -219,13 +226,13 @@ def test_a_log_that_reaches_far_enough_without_data_is_unreachable_and_not_lost(
     )
 
 
-@pytest.mark.parametrize("fails_on_loss", [True, False])
+@pytest.mark.parametrize("fails_on_data_loss", [True, False])
 def test_a_log_that_reaches_far_enough_and_gives_the_same_piece_of_a_message_again_has_none_there(
-    brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool
+    brokers: tuple[JafkaBroker, JafkaBroker], fails_on_data_loss: bool
 ) -> None:
     brokers[1].script[FETCH].extend([some_bytes] * 1000)
     with pytest.raises(MisalignedOffset, match="its segment has 6 bytes from there on"):
-        read([whole(TWO, brokers)], deadline_s=60, fails_on_loss=fails_on_loss)
+        read([whole(TWO, brokers)], deadline_s=60, fails_on_data_loss=fails_on_data_loss)
 
 
 def test_a_message_truncated_once_is_requested_again(

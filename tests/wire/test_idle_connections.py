@@ -22,6 +22,7 @@ from etl.kafka.request_values import LATEST, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.reader.fetch import read_ranges
+from etl.reader.fetch_options import FetchOptions
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
@@ -294,7 +295,7 @@ def test_the_tasks_of_a_process_read_over_one_connection(
     for _ in range(4):
         read = read_ranges(
             [OffsetRange(LOG, 0, 2, leader)],
-            isolation=Isolation.READ_COMMITTED,
+            FetchOptions(isolation=Isolation.READ_COMMITTED),
             on_receipt=lambda index, receipt: None,
         )
         assert sum(arrow_batch.num_rows for arrow_batch in read) == 2
@@ -311,8 +312,7 @@ def test_a_task_abandoned_in_the_middle_leaves_no_connection(
     )
     read = read_ranges(
         [OffsetRange(LOG, 0, 50, leader)],
-        isolation=Isolation.READ_COMMITTED,
-        fetch_max_bytes=2048,
+        FetchOptions(isolation=Isolation.READ_COMMITTED, fetch_max_bytes=2048),
         on_receipt=lambda index, receipt: None,
     )
     with contextlib.closing(cast(Generator[object, None, None], read)):

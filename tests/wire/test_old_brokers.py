@@ -32,6 +32,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
+from tests.builders import split_fetch_options
 from tests.fakes.old_broker import (
     API_VERSIONS,
     FETCH,
@@ -78,19 +79,21 @@ def rows(
     ranges: list[OffsetRange], old: OldBroker, **more: object
 ) -> tuple[list[tuple[int, bytes]], dict[int, RangeResult]]:
     receipts: dict[int, RangeResult] = {}
+    options, others = split_fetch_options(
+        {
+            "isolation": COMMITTED,
+            "bootstrap": (("127.0.0.1", old.port),),
+            "backoff_s": 0.001,
+            "retry": 2,
+            "max_wait_ms": 20,
+            "timeout_s": 5,
+            "on_receipt": receipts.__setitem__,
+            **more,
+        }
+    )
     found = [
         (row["offset"], row["value"])
-        for batch in read_ranges(
-            ranges,
-            isolation=COMMITTED,
-            on_receipt=receipts.__setitem__,
-            bootstrap=[("127.0.0.1", old.port)],
-            backoff_s=0.001,
-            retry=2,
-            max_wait_ms=20,
-            timeout_s=5,
-            **more,  # type: ignore[arg-type]
-        )
+        for batch in read_ranges(ranges, options, **others)
         for row in batch.to_pylist()
     ]
     return sorted(found), receipts

@@ -16,6 +16,7 @@ from etl.kafka.request_values import EARLIEST, LATEST
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
+from etl.reader.fetch_options import FetchOptions
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening
 from tests.fakes.pebble import Pebble, PebbleBroker
@@ -92,9 +93,10 @@ def test_a_task_reads_its_ranges_to_the_row(broker: PebbleBroker) -> None:
         (row["partition"], row["offset"], int(row["value"]))
         for arrow_batch in read_ranges(
             ranges,
-            isolation=Isolation.READ_COMMITTED,
+            FetchOptions(
+                isolation=Isolation.READ_COMMITTED, bootstrap=(("127.0.0.1", broker.port),)
+            ),
             on_receipt=receipts.__setitem__,
-            bootstrap=[("127.0.0.1", broker.port)],
             columns=("partition", "offset", "value"),
         )
         for row in arrow_batch.to_pylist()
@@ -110,8 +112,9 @@ def test_a_range_beyond_the_log_ran_out(broker: PebbleBroker) -> None:
         list(
             read_ranges(
                 [OffsetRange(LOGS[0], 35, 40)],
-                isolation=Isolation.READ_COMMITTED,
+                FetchOptions(
+                    isolation=Isolation.READ_COMMITTED, bootstrap=(("127.0.0.1", broker.port),)
+                ),
                 on_receipt=lambda index, receipt: None,
-                bootstrap=[("127.0.0.1", broker.port)],
             )
         )

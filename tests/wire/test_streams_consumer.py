@@ -30,9 +30,10 @@ from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.reader.fetch_options import FetchOptions
 from etl.streams import consumer as room
 from etl.streams.conf import ConsumerConfig
-from etl.streams.fetches import FetchSizes
+from etl.streams.fetches import bytes_per_partition
 from etl.streams.group_member import ConsumerResources
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never
@@ -202,8 +203,10 @@ def test_a_record_batch_larger_than_the_request_is_requested_with_more() -> None
 
 
 def test_the_bytes_requested_of_each_log_let_all_of_them_fit_into_a_response() -> None:
-    sizes = FetchSizes(Isolation.READ_COMMITTED, 16 << 20, 1 << 20, 256 << 20, 500, 30)
-    assert [sizes.bytes_per_partition(logs) for logs in (1, 16, 64, 10_000)] == [
+    options = FetchOptions(
+        Isolation.READ_COMMITTED, fetch_max_bytes=16 << 20, partition_max_bytes=1 << 20
+    )
+    assert [bytes_per_partition(options, logs) for logs in (1, 16, 64, 10_000)] == [
         1 << 20,
         1 << 20,
         256 << 10,

@@ -18,6 +18,7 @@ from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import Security
 from etl.reader.fetch import read_ranges
+from etl.reader.fetch_options import FetchOptions
 from etl.settings.load import security_of
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -87,10 +88,12 @@ def test_records_are_the_same_with_encryption_and_a_login(
         found = list(
             read_ranges(
                 [OffsetRange(LOG, 3, 27)],
-                isolation=Isolation.READ_UNCOMMITTED,
+                FetchOptions(
+                    isolation=Isolation.READ_UNCOMMITTED,
+                    bootstrap=(("127.0.0.1", port.port),),
+                    security=way(ca=authority.ca),
+                ),
                 on_receipt=lambda index, receipt: None,
-                bootstrap=[("127.0.0.1", port.port)],
-                security=way(ca=authority.ca),
             )
         )
         assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(

@@ -23,6 +23,7 @@ from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader import local_workers
 from etl.reader.batch_transform import ArrowTransform
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.local_workers import Failed, FilesOfWorkers, Order, Worker
 from etl.reader.query_ranges import ReadOptions, Task, tasks_of_ranges
 from etl.reader.run_task import TaskFailed
@@ -56,14 +57,16 @@ def pool_tasks(broker: FakeBroker) -> tuple[list[Task], ReadOptions]:
         for partition in range(PARTITIONS)
     ]
     reading = ReadOptions(
-        ((broker.host, broker.port),),
-        Isolation.READ_COMMITTED,
-        raw_columns(),
-        2**20,
-        MAX_BATCH_BYTES,
-        MAX_RECORD_BYTES,
-        2**28,
-        10.0,
+        fetch=FetchOptions(
+            bootstrap=((broker.host, broker.port),),
+            isolation=Isolation.READ_COMMITTED,
+            fetch_max_bytes=2**20,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            max_record_bytes=MAX_RECORD_BYTES,
+            timeout_s=10.0,
+        ),
+        columns=raw_columns(),
+        target_task_bytes=2**28,
     )
     tasks = tasks_of_ranges(
         ranges,

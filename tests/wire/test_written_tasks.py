@@ -20,6 +20,7 @@ from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.batch_transform import load_arrow_transform
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.query_ranges import ReadOptions, tasks_of_ranges
 from etl.reader.run_task import TaskFailed, write_task
 from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
@@ -52,14 +53,16 @@ def write(
         OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader) for partition in range(3)
     ]
     reading = ReadOptions(
-        ((broker.host, broker.port),),
-        Isolation.READ_COMMITTED,
-        raw_columns(),
-        2**20,
-        MAX_BATCH_BYTES,
-        MAX_RECORD_BYTES,
-        2**28,
-        10.0,
+        fetch=FetchOptions(
+            bootstrap=((broker.host, broker.port),),
+            isolation=Isolation.READ_COMMITTED,
+            fetch_max_bytes=2**20,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            max_record_bytes=MAX_RECORD_BYTES,
+            timeout_s=10.0,
+        ),
+        columns=raw_columns(),
+        target_task_bytes=2**28,
     )
     known = tasks_of_ranges(
         ranges,
@@ -135,14 +138,16 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
             for partition in range(3)
         ]
         reading = ReadOptions(
-            ((broker.host, broker.port),),
-            Isolation.READ_COMMITTED,
-            raw_columns(),
-            2**20,
-            MAX_BATCH_BYTES,
-            MAX_RECORD_BYTES,
-            2**28,
-            10.0,
+            fetch=FetchOptions(
+                bootstrap=((broker.host, broker.port),),
+                isolation=Isolation.READ_COMMITTED,
+                fetch_max_bytes=2**20,
+                max_batch_bytes=MAX_BATCH_BYTES,
+                max_record_bytes=MAX_RECORD_BYTES,
+                timeout_s=10.0,
+            ),
+            columns=raw_columns(),
+            target_task_bytes=2**28,
         )
         tasks = pack_tasks(ranges, {}, 2**28, parallelism=1)
         known = tasks_of_ranges(
@@ -178,14 +183,16 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_the_written_files_are
     broker.append("clicks", 0, bytes(spoiled))
     leader = Leader(Broker(0, broker.host, broker.port), None)
     reading = ReadOptions(
-        ((broker.host, broker.port),),
-        Isolation.READ_COMMITTED,
-        raw_columns(),
-        200,
-        MAX_BATCH_BYTES,
-        MAX_RECORD_BYTES,
-        2**28,
-        10.0,
+        fetch=FetchOptions(
+            bootstrap=((broker.host, broker.port),),
+            isolation=Isolation.READ_COMMITTED,
+            fetch_max_bytes=200,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            max_record_bytes=MAX_RECORD_BYTES,
+            timeout_s=10.0,
+        ),
+        columns=raw_columns(),
+        target_task_bytes=2**28,
     )
     [task] = tasks_of_ranges(
         [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader)],
@@ -262,14 +269,16 @@ def write_transformed(
     transform = load_arrow_transform(f"{__name__}:{name}")
     leader = Leader(Broker(0, broker.host, broker.port), None)
     reading = ReadOptions(
-        ((broker.host, broker.port),),
-        Isolation.READ_COMMITTED,
-        raw_columns(),
-        100,
-        MAX_BATCH_BYTES,
-        MAX_RECORD_BYTES,
-        2**28,
-        10.0,
+        fetch=FetchOptions(
+            bootstrap=((broker.host, broker.port),),
+            isolation=Isolation.READ_COMMITTED,
+            fetch_max_bytes=100,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            max_record_bytes=MAX_RECORD_BYTES,
+            timeout_s=10.0,
+        ),
+        columns=raw_columns(),
+        target_task_bytes=2**28,
         transform=transform,
     )
     [task] = tasks_of_ranges(

@@ -12,6 +12,7 @@ from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
+from etl.reader.fetch_options import FetchOptions
 
 
 def events_of(messages: bytes, partition: int) -> list[tuple[int, int]]:
@@ -20,9 +21,9 @@ def events_of(messages: bytes, partition: int) -> list[tuple[int, int]]:
     whole = OffsetRange(log, 0, len(messages))
     cursor = Cursor(
         whole,
-        isolation=Isolation.READ_UNCOMMITTED,
-        fetch_max_bytes=1 << 20,
-        max_batch_bytes=1 << 20,
+        FetchOptions(
+            isolation=Isolation.READ_UNCOMMITTED, fetch_max_bytes=1 << 20, max_batch_bytes=1 << 20
+        ),
     )
     rows = cursor.feed(
         FetchedPartition(

@@ -311,7 +311,7 @@ def test_the_letters_of_an_options_name_do_not_count() -> None:
         "kafka.Isolation.Level": "READ_UNCOMMITTED",
     }
     assert parse_options(lower) == parse_options(mixed)
-    assert parse_options(lower).isolation is Isolation.READ_UNCOMMITTED
+    assert parse_options(lower).fetch.isolation is Isolation.READ_UNCOMMITTED
 
 
 def test_options_that_only_tune_sparks_consumer_change_nothing() -> None:
@@ -559,8 +559,8 @@ def test_the_page_of_the_reader_names_every_option() -> None:
 
 def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> None:
     given = {"kafka.bootstrap.servers": "b:9092", "subscribe": "clicks"}
-    assert parse_options(given).generation is None
-    assert parse_options({**given, "broker_version": "0.9.0.1"}).generation == "kafka-0.9"
+    assert parse_options(given).fetch.generation is None
+    assert parse_options({**given, "broker_version": "0.9.0.1"}).fetch.generation == "kafka-0.9"
     with pytest.raises(
         SettingsError,
         match="The API versions of brokers of version 0.7 are unknown.*option broker_version",
@@ -622,16 +622,16 @@ def test_options_of_encryption_and_login_equal_the_keys_of_a_conf() -> None:
         }
     )
     password = SecretRef("file", "/run/secrets/kafka")
-    assert reading.security == Security(
+    assert reading.fetch.security == Security(
         SecurityProtocol.SASL_SSL,
         None,
         Tls(LocalFile("/ca.pem")),
         Login(Mechanism.SCRAM_SHA_512, "etl", password),
     )
     assert (
-        parse_options(LEAST).security
+        parse_options(LEAST).fetch.security
         == OPEN
-        == parse_options({**LEAST, "kafka.security.protocol": "PLAINTEXT"}).security
+        == parse_options({**LEAST, "kafka.security.protocol": "PLAINTEXT"}).fetch.security
     )
 
 
@@ -641,7 +641,7 @@ def test_the_name_of_the_brokers_kerberos_service_is_an_option() -> None:
         "kafka.sasl.mechanism": "GSSAPI",
         "kafka.sasl.kerberos.service.name": "brokers",
     }
-    assert parse_options({**LEAST, **given}).security.login == Login(
+    assert parse_options({**LEAST, **given}).fetch.security.login == Login(
         Mechanism.GSSAPI, service="brokers"
     )
 

@@ -20,14 +20,14 @@ LOGS = [BrokerPartition("clicks", number, broker) for broker in (1, 10) for numb
 
 def test_brokers_are_found_where_they_are_registered() -> None:
     reading = parse_options(LEAST)
-    assert (reading.physical, reading.zookeeper, reading.bootstrap) == (
+    assert (reading.physical, reading.zookeeper, reading.fetch.bootstrap) == (
         True,
         "a:2181,b:2181/old",
         (),
     )
-    assert reading.isolation is Isolation.READ_UNCOMMITTED
+    assert reading.fetch.isolation is Isolation.READ_UNCOMMITTED
     of_kafka = parse_options({**LEAST, "broker_type": "kafka"})
-    assert (of_kafka.physical, of_kafka.zookeeper, of_kafka.isolation) == (
+    assert (of_kafka.physical, of_kafka.zookeeper, of_kafka.fetch.isolation) == (
         False,
         "a:2181,b:2181/old",
         Isolation.READ_COMMITTED,

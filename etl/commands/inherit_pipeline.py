@@ -21,11 +21,8 @@ from dataclasses import replace
 
 from etl.commands.operator_decisions import (
     DecisionResult,
-    as_member,
-    driver_lock,
-    store_decided,
 )
-from etl.commands.run import new_run_id
+from etl.commands.operator_session import OperatorSession, operator_session
 from etl.decide.inherit_pipeline import (
     Loaded,
     PredecessorState,
@@ -37,9 +34,8 @@ from etl.decide.inherit_pipeline import (
     taken_over_by,
 )
 from etl.decide.member_offsets import as_left_to_others
-from etl.decide.next_step import repair_of, repaired
+from etl.decide.next_step import repair_of
 from etl.decide.partition_owners import (
-    foreseen_by_command,
     ownership_after_inheritance,
     reject_active_members,
     reject_partitions_of_other_members,
@@ -75,10 +71,7 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.report.plan_json import describe_plan
-from etl.report.run_report import Report
-from etl.run.ingest import finish_repair
 from etl.run.live_services import LiveServices
-from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, RunContext, now_ms
 from etl.run.void_plan_number import close_next_number, close_stored_plan
 from etl.settings.sections import Settings
@@ -106,52 +99,41 @@ def inherit_pipeline(
     Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of
     another cluster.
     """
-    run_id = new_run_id()
-    with (
-        open_services(settings, run_context, name=run_id) as services,
-        driver_lock(services, run_id, dry_run=dry_run),
-        as_member(services, settings, dry_run=dry_run) as share,
-    ):
-        snapshot = services.observe().with_assignment(share)
-        if dry_run:
-            snapshot = foreseen_by_command(snapshot, settings)
+    with operator_session(settings, run_context, dry_run=dry_run) as session:
+        snapshot = session.observe()
         reject_active_members(snapshot, settings)
-        resumed = _resumed(services, predecessor, snapshot, run_id, dry_run=dry_run)
+        resumed = _resumed(session, predecessor, snapshot)
         if resumed:
             return resumed
-        other = _find_pipeline(predecessor, _pipelines_in_table(services, snapshot.table))
+        other = _find_pipeline(predecessor, _pipelines_in_table(session.services, snapshot.table))
         with (
             naming_table(settings),
-            _driver_lock_of(services, other.app_id, run_id, dry_run=dry_run) as ledger,
+            _driver_lock_of(session, other.app_id) as ledger,
         ):
-            return _inherit(
-                services, ledger, other, snapshot, settings, reason, run_id, dry_run=dry_run
-            )
+            return _inherit(session, ledger, other, snapshot, settings, reason)
 
 
 def _inherit(
-    services: LiveServices,
+    session: OperatorSession,
     other_ledger: PlanLedger | None,
     other: OtherPipeline,
     snapshot: Snapshot,
     settings: Settings,
     reason: str,
-    run_id: str,
-    *,
-    dry_run: bool,
 ) -> DecisionResult:
     """Store the plan by which this pipeline inherits, under the driver locks of both.
 
     other_ledger   None: it is not in this ZooKeeper, or the pipeline inherits from itself
     """
+    services = session.services
     is_itself = _is_this_pipeline(other.app_id, settings)
     if other_ledger:
         committed: Mapping[BrokerPartition, Committed] = {}
         if _is_of_group(other, settings):
             committed = snapshot.committed
         reject_unfinished_predecessor(other, other_ledger.read_ledger().newest, committed)
-    if not is_itself and not dry_run:
-        _close_plan(services, other_ledger, other, run_id)
+    if not is_itself and not session.is_dry_run:
+        _close_plan(services, other_ledger, other, session.run_id)
     # again: closing a plan adds a commit to the table
     other = _find_pipeline(other.app_id, _pipelines_in_table(services, snapshot.table))
     topics_left = _topics_left(other, settings)
@@ -165,10 +147,7 @@ def _inherit(
         # a successor may have closed this pipeline's next number in the table alone, if this
         # ledger was not in its ZooKeeper
         repair = repair_of(state, snapshot)
-    report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
-    if not dry_run:
-        finish_repair(services, repair, report)
-    snapshot = repaired(snapshot, repair)
+    snapshot = session.finish(repair, snapshot)
     if isinstance(state, RebuildFromTable):
         state = state.state
     if isinstance(state, StoredBackfill):
@@ -203,7 +182,7 @@ def _inherit(
     known: Collection[BrokerPartition] = set()
     if state and not isinstance(state, FirstRun):
         known = plan_of(state).loaded_until.keys()
-    if not dry_run:
+    if not session.is_dry_run:
         topics = {log.topic for log in predecessor.positions}
         _take_in_pauses(services.ledger, other_ledger, topics)
         _retire(services, to_retire, snapshot, reason)
@@ -218,7 +197,7 @@ def _inherit(
         done = ""
         if to_retire:
             done = f"{name_of(other.app_id)} is retired, and no offset was committed"
-        store_decided(services, plan, snapshot.ledger, done=done)
+        session.store(plan, snapshot.ledger, done=done)
 
     given_up = {}
     if is_of_other_era:
@@ -279,23 +258,22 @@ def _is_of_group(other: OtherPipeline, settings: Settings) -> bool:
 
 
 @contextmanager
-def _driver_lock_of(
-    services: LiveServices, app_id: str, run_id: str, *, dry_run: bool
-) -> Iterator[PlanLedger | None]:
+def _driver_lock_of(session: OperatorSession, app_id: str) -> Iterator[PlanLedger | None]:
     """Context manager: the ledger of another pipeline, under its driver lock; a dry run needs none.
 
     None for this pipeline, and if the ledger is not in this ZooKeeper. Raises Owned.
     """
+    services = session.services
     group, pipeline = app_id.split("/")[-2:]
     ledger = PlanLedger(services.zookeeper, group, pipeline)
     if _is_this_pipeline(app_id, services.settings) or ledger.read_ledger().uid is None:
         yield None
         return
-    if dry_run:
+    if session.is_dry_run:
         yield ledger
         return
     with DriverLock(services.zookeeper, group, pipeline).driving(
-        run_id, wait_s=services.settings.ledger.lock_timeout_s
+        session.run_id, wait_s=services.settings.ledger.lock_timeout_s
     ):
         yield ledger
 
@@ -384,15 +362,14 @@ def _retire(
         services.observe()  # the group's pipelines have changed
 
 
-def _resumed(
-    services: LiveServices, name: str, snapshot: Snapshot, run_id: str, *, dry_run: bool
-) -> DecisionResult | None:
+def _resumed(session: OperatorSession, name: str, snapshot: Snapshot) -> DecisionResult | None:
     """Resume this pipeline if `name` inherited from it, and has stored and committed no plan.
 
     If the successor has stored a plan, its driver may be suspended before the commit: the plan is
     committed here. Then, and in all other cases, returns None: this pipeline inherits from it
     like from any other pipeline.
     """
+    services = session.services
     settings = services.settings
     group, _, pipeline = f"{settings.group.id}/{name.strip('/')}".rpartition("/")
     group = group.rpartition("/")[2]
@@ -404,9 +381,9 @@ def _resumed(
         return None
     ledger = PlanLedger(services.zookeeper, group, pipeline)
     lock: AbstractContextManager[object] = nullcontext()
-    if not dry_run:
+    if not session.is_dry_run:
         lock = DriverLock(services.zookeeper, group, pipeline).driving(
-            run_id, wait_s=settings.ledger.lock_timeout_s
+            session.run_id, wait_s=settings.ledger.lock_timeout_s
         )
     with lock:
         number = 0
@@ -418,12 +395,12 @@ def _resumed(
                 break
         stored = ledger.read_ledger().newest
         if stored and stored.number > number and services.app_id in stored.predecessor_numbers:
-            if dry_run:
+            if session.is_dry_run:
                 return None
-            with _services_of(ledger, services, run_id) as other_services:
+            with _services_of(ledger, services, session.run_id) as other_services:
                 close_stored_plan(other_services, _taken_over_by(settings))
             return None
-        if not dry_run:
+        if not session.is_dry_run:
             services.ledger.resume(pipelines_version=services.ledger.pipelines_version() or 0)
     sentence = (
         f"{successor} never continued this pipeline, and will not: this pipeline is in service "

@@ -18,12 +18,12 @@ output. Not here: the rules (etl/decide), inheritance (inherit_pipeline.py), off
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from etl.commands.operator_session import operator_session, plan_of_command
 from etl.commands.run import new_run_id
 from etl.decide.accept_partitions import AcceptRequest, describe_accepted_partitions, plan_reset
 from etl.decide.backfill import count_offsets, unloaded_of
@@ -36,11 +36,8 @@ from etl.decide.member_offsets import (
     uncommitted_partitions,
     with_commit_settled,
 )
-from etl.decide.next_step import plan_superseding, repair_of, repaired
+from etl.decide.next_step import plan_superseding, repair_of
 from etl.decide.partition_owners import (
-    command_plan,
-    foreseen_by_command,
-    joins_for_commands,
     leave_to_owners,
     reject_active_members,
     reject_fenced_plan,
@@ -48,7 +45,6 @@ from etl.decide.partition_owners import (
     reject_unknown_incarnations,
     reject_unrecorded_commit,
 )
-from etl.decide.plan_replacement import in_place_of
 from etl.decide.reconcile import (
     naming_table,
     reject_other_ledger,
@@ -64,7 +60,6 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,
-    MemberAssignment,
     parse_interval,
     parse_named,
     select_keys,
@@ -94,12 +89,10 @@ from etl.report.describe import (
 )
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_progress import Stopwatch
-from etl.report.run_report import Report
 from etl.report.verify import foreign_commit_as_json
-from etl.run.ingest import finish_repair, store_or_replace
 from etl.run.live_services import LiveServices
-from etl.run.open_services import open_services, place_table
-from etl.run.service_interfaces import ALONE, RunContext, Services, now_ms
+from etl.run.open_services import place_table
+from etl.run.service_interfaces import ALONE, RunContext, now_ms
 from etl.run.spark_on_demand import ask
 from etl.settings.choices import place_of
 from etl.settings.sections import Settings
@@ -134,10 +127,8 @@ def accept_table(
     Raises SettingsError if the table is at another version, or if there is no plan and nothing to
     accept; LedgersDisagree for a table that another ledger of the same name wrote.
     """
-    with (
-        open_services(settings, ALONE) as services,
-        driver_lock(services, new_run_id(), dry_run=dry_run),
-    ):
+    with operator_session(settings, dry_run=dry_run, joins_group=False) as session:
+        services = session.services
         ledger = services.ledger.read_ledger()
         if ledger.newest is None:
             return _acknowledge_rows(services, version, reason, dry_run=dry_run)
@@ -378,10 +369,8 @@ def supersede(
     def skipped_until(log: BrokerPartition) -> list[int]:
         return [skip.until_offset for skip in skipped if skip.log == log]
 
-    with (
-        open_services(settings, ALONE) as services,
-        driver_lock(services, new_run_id(), dry_run=dry_run),
-    ):
+    with operator_session(settings, dry_run=dry_run, joins_group=False) as session:
+        services = session.services
         before = services.read_ledger()
         if before.newest and is_left_open(before) and not dry_run:
             services.fence(before.newest)
@@ -564,15 +553,8 @@ def accept_partitions(
     """
     named = tuple(parse_named(name) for name in names)
     request = AcceptRequest(named, reason, at, is_same_log)
-    run_id = new_run_id()
-    with (
-        open_services(settings, ALONE) as services,
-        driver_lock(services, run_id, dry_run=dry_run),
-        as_member(services, settings, dry_run=dry_run) as assignment,
-    ):
-        snapshot = services.observe(request.offsets_of).with_assignment(assignment)
-        if dry_run:
-            snapshot = foreseen_by_command(snapshot, settings)
+    with operator_session(settings, dry_run=dry_run) as session:
+        snapshot = session.observe(request.offsets_of)
         reject_active_members(snapshot, settings)
         state = where_we_stand(snapshot, settings)
         reject_unrecorded_commit(state, snapshot, settings)
@@ -596,26 +578,22 @@ def accept_partitions(
         if isinstance(state, StoredBackfill):
             stored_backfill = state.plan
             state = state.state
-        report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
-        if not dry_run:
-            finish_repair(services, repair, report)
-        snapshot = repaired(snapshot, repair)
+        snapshot = session.finish(repair, snapshot)
 
         plan = plan_reset(state, snapshot, settings, request, now_ms=now_ms())
         reject_partitions_of_other_members(_restarted_partitions(plan, state), snapshot, settings)
         reject_unknown_incarnations(state, _restarted_partitions(plan, state))
-        plan = command_plan(plan, snapshot, settings)
-        if stored_backfill:
-            plan = in_place_of(plan, stored_backfill)
-        plan = with_id(plan)
+        plan = plan_of_command(plan, snapshot, settings, stored_backfill)
         old = _plan_of(state)
-        unloadable = _describe_backfills_left(services, old, _restarted_partitions(plan, state))
+        unloadable = _describe_backfills_left(
+            session.services, old, _restarted_partitions(plan, state)
+        )
         lost: tuple[Loss, ...] = ()
         if isinstance(state, Replay):
             lost = _new_losses(plan, old)
         if not dry_run:
             _log_losses(lost)
-            store_decided(services, plan, snapshot.ledger)
+        session.store(plan, snapshot.ledger)
 
     is_stored = isinstance(state, Replay)
     sentences = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
@@ -702,13 +680,12 @@ def refresh_path(
             key="--dry-run",
             action="Pass --dry-run without --create-empty, to see what the catalog reports",
         )
-    run_id = new_run_id()
-    with (
-        open_services(settings, run_context, name=run_id) as services,
-        driver_lock(services, run_id, dry_run=dry_run),
-    ):
+    with operator_session(settings, run_context, dry_run=dry_run, joins_group=False) as session:
+        services = session.services
         making = _check_nothing if is_made else None
-        found = ask(settings, run_context, Stopwatch(), name=f"{run_id}-name", making=making)
+        found = ask(
+            settings, run_context, Stopwatch(), name=f"{session.run_id}-name", making=making
+        )
         before = read_named_table(services.ledger)
         ledger = services.ledger.read_ledger()
         if not dry_run:
@@ -796,48 +773,6 @@ def with_table(settings: Settings, run_context: RunContext = ALONE) -> Settings:
 
 
 # -- shared by commands that store a plan
-
-
-def driver_lock(
-    services: LiveServices, run_id: str, *, dry_run: bool
-) -> contextlib.AbstractContextManager[None]:
-    """Context manager: hold the driver lock; a dry run, which stores nothing, needs none."""
-    if dry_run:
-        return contextlib.nullcontext()
-    return services.driving(run_id)
-
-
-@contextlib.contextmanager
-def as_member(
-    services: Services, settings: Settings, *, dry_run: bool = False
-) -> Iterator[MemberAssignment | None]:
-    """Join the group for the duration of a command, if runs join it; a dry run does not.
-
-    Yields the assignment; None if commands do not join. Raises as `Member.join`.
-    """
-    member = services.member() if joins_for_commands(settings) and not dry_run else None
-    if member is None:
-        yield None
-        return
-    try:
-        yield member.join()
-    finally:
-        member.leave()
-
-
-def store_decided(
-    services: Services,
-    plan: Plan,
-    ledger: Ledger,
-    *,
-    done: str = "",
-) -> None:
-    """Store the operator's plan; it replaces a stored plan that is not in the table.
-
-    `done`: see `reject_fenced_plan`. Raises Owned if the group has changed since the decision; the
-    plan is then not stored.
-    """
-    reject_fenced_plan(store_or_replace(services, plan, ledger), done)
 
 
 def describe_stored_plan(plan: Plan, reason: str) -> list[str]:

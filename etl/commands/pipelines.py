@@ -11,11 +11,12 @@ Not here: inheriting a pipeline (inherit_pipeline.py).
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any
 
 from etl.commands.backfill import backfills_of_pipeline
-from etl.commands.operator_decisions import DecisionResult, driver_lock
+from etl.commands.operator_decisions import DecisionResult
 from etl.commands.run import new_run_id
 from etl.decide.partition_owners import reject_retiring_unfinished
 from etl.decide.reconcile import reject_shared_topics
@@ -256,7 +257,10 @@ def set_acl(settings: Settings, *, dry_run: bool = False) -> DecisionResult:
                 "with zookeeper.acl",
                 action="Check with `etl pipelines list CONF`",
             )
-        with driver_lock(services, new_run_id(), dry_run=dry_run):
+        lock: AbstractContextManager[object] = nullcontext()
+        if not dry_run:
+            lock = services.driving(new_run_id())
+        with lock:
             paths = kept_by(services.zookeeper, settings.group.id, settings.pipeline)
             drivers = PipelinePaths(settings.group.id, settings.pipeline).drivers
             kept = [path for path in paths if not path.startswith(drivers)]

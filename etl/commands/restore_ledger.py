@@ -18,16 +18,19 @@ from typing import Any
 
 from etl.commands.operator_decisions import (
     DecisionResult,
-    as_member,
     describe_stored_plan,
+)
+from etl.commands.operator_session import (
+    finish_earlier_work,
+    operator_session,
+    plan_of_command,
     store_decided,
 )
 from etl.commands.run import new_run_id
 from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of, state_of_itself
 from etl.decide.member_offsets import as_left_to_others
-from etl.decide.next_step import Action, Repair, repaired
+from etl.decide.next_step import Action, Repair
 from etl.decide.partition_owners import (
-    command_plan,
     describe_rewound,
     foreseen_by_command,
     leave_to_owners,
@@ -35,7 +38,6 @@ from etl.decide.partition_owners import (
     reject_partitions_of_other_members,
     reject_rewinding_other_members,
 )
-from etl.decide.plan_replacement import in_place_of
 from etl.decide.reconcile import (
     compare,
     plan_in_force,
@@ -66,7 +68,6 @@ from etl.decide.table_rules import rows_not_begun
 from etl.errors import EtlError, NeedsDecision, OffsetMoved, Owned, Unreachable
 from etl.io.delta.loaded_plans import other_pipelines
 from etl.io.zookeeper.ledger_side_documents import take_in
-from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
@@ -81,8 +82,6 @@ from etl.model.snapshot import (
 )
 from etl.report.lag import PAUSES_LOST
 from etl.report.plan_json import describe_plan
-from etl.report.run_report import Report
-from etl.run.ingest import finish_repair
 from etl.run.live_services import LiveServices
 from etl.run.observe import Observer
 from etl.run.open_services import open_services
@@ -126,13 +125,10 @@ def restore(
     """
     if foreseen.lost is Lost.NOTHING:
         return _result(foreseen.summary, foreseen.lost, None)
-    run_id = new_run_id()
-    with (
-        _open(settings, run_context, run_id) as services,
-        services.driving(run_id),
-        as_member(services, settings) as share,
-    ):
-        snapshot = _checked(services, services.observe().with_assignment(share))
+    with operator_session(settings, run_context) as session:
+        services = session.services
+        services.offsets.group.take_no_number_for_none()
+        snapshot = _checked(services, session.observe())
         reject_active_members(snapshot, settings)
         reject_partitions_of_other_members(foreseen.moves, snapshot, settings)
         if _find_restorable(services, snapshot, foreseen) != foreseen:
@@ -143,7 +139,7 @@ def restore(
         if foreseen.lost is Lost.PLANS:
             plan = _from_rows(services, snapshot, foreseen, reason)
         else:
-            plan = restore_from_commits(services, snapshot, settings, reason, run_id)
+            plan = restore_from_commits(services, snapshot, settings, reason, session.run_id)
     return _result((*describe_stored_plan(plan, reason), *foreseen.summary), foreseen.lost, plan)
 
 
@@ -302,16 +298,11 @@ def restore_from_commits(
         repair = Repair(last, lacks_record=is_unrecorded)
     if snapshot.group.assignment:
         repair = replace(repair, offsets=())  # the plan moves them
-    report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
-    finish_repair(services, repair, report)
-    snapshot = repaired(snapshot, repair)
+    snapshot = finish_earlier_work(services, repair, snapshot, settings, run_id)
     standing = Standing(UpToDate(last, last.loaded_until), last.loaded_until)
     plan = plan_set(standing, (), snapshot, settings, reason=reason, now_ms=now_ms())
-    plan = command_plan(plan, snapshot, settings)
-    if stored:
-        plan = in_place_of(plan, stored)
-    plan = with_id(plan)
-    store_decided(services, plan, snapshot.ledger, done=done)
+    plan = plan_of_command(plan, snapshot, settings, stored)
+    store_decided(services, plan, snapshot.ledger, done)
     return plan
 
 
@@ -352,10 +343,7 @@ def _from_rows(
     )
     if has_all_plans:
         plan = replace(plan, kind=PlanKind.SET, inherits=None)
-    plan = command_plan(plan, snapshot, settings)
-    if stored:
-        plan = in_place_of(plan, stored)
-    plan = with_id(plan)
+    plan = plan_of_command(plan, snapshot, settings, stored)
     known: Collection[BrokerPartition] = set()
     if isinstance(state, (Replay, Supersede, StoredBackfill, UpToDate)):
         known = plan_of(state).loaded_until.keys()

@@ -16,16 +16,13 @@ from typing import Any
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
 from etl.commands.operator_decisions import (
     DecisionResult,
-    as_member,
     describe_stored_plan,
-    store_decided,
 )
-from etl.commands.run import new_run_id
+from etl.commands.operator_session import operator_session, plan_of_command
 from etl.decide.loaded_intervals import subtract_intervals
 from etl.decide.member_offsets import metadata_named_by_command
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.partition_owners import (
-    command_plan,
     foreseen_by_command,
     leave_to_owners,
     reject_active_members,
@@ -33,7 +30,6 @@ from etl.decide.partition_owners import (
     reject_partitions_of_other_members,
     reject_unrecorded_commit,
 )
-from etl.decide.plan_replacement import in_place_of
 from etl.decide.reconcile import reject_retired_or_shared, where_we_stand
 from etl.decide.set_offsets import (
     Changed,
@@ -54,7 +50,6 @@ from etl.decide.set_offsets import (
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.io.process import user_at_host
 from etl.io.zookeeper.ledger_side_documents import read_pauses_at, write_pauses
-from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Named, parse_named, render_log
 from etl.model.plans import Loss, OffsetRange, Plan
 from etl.model.snapshot import (
@@ -68,9 +63,7 @@ from etl.model.snapshot import (
 from etl.report.describe import describe_given_up
 from etl.report.lag import pause_as_json
 from etl.report.plan_json import describe_losses, describe_plan
-from etl.report.run_report import Report
 from etl.run.discovery import Discovery
-from etl.run.ingest import finish_repair
 from etl.run.live_services import LiveServices
 from etl.run.open_services import open_services
 from etl.run.service_interfaces import ALONE, now_ms
@@ -163,19 +156,11 @@ def offsets_set(settings: Settings, foreseen: SetOffsetsPreview, reason: str) ->
     def offsets_of(log: BrokerPartition) -> tuple[int, ...]:
         return (targets[log],) if log in targets else ()
 
-    run_id = new_run_id()
-    report = Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms())
-    with (
-        open_services(settings, ALONE) as services,
-        services.driving(run_id),
-        as_member(services, settings) as assignment,
-    ):
-        observed = services.observe(offsets_of).with_assignment(assignment)
-        snapshot = _permitted(services, observed)
+    with operator_session(settings) as session:
+        services = session.services
+        snapshot = _permitted(services, session.observe(offsets_of))
         state, stands = _stands(services, snapshot)
-        repair = repair_of(state, snapshot)
-        finish_repair(services, repair, report)
-        snapshot = repaired(snapshot, repair)
+        snapshot = session.finish(repair_of(state, snapshot), snapshot)
         moves = moves_to(targets, stands, snapshot)
         if (moves, _lost(stands, moves, snapshot)) != (foreseen.moves, foreseen.lost):
             raise Owned(
@@ -186,11 +171,11 @@ def offsets_set(settings: Settings, foreseen: SetOffsetsPreview, reason: str) ->
         reject_active_members(snapshot, settings)
         reject_partitions_of_other_members(targets, snapshot, settings)
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
-        plan = command_plan(plan, snapshot, settings)
+        stored_backfill = None
         if isinstance(state, StoredBackfill):
-            plan = in_place_of(plan, state.plan)
-        plan = with_id(plan)
-        store_decided(services, plan, snapshot.ledger)
+            stored_backfill = state.plan
+        plan = plan_of_command(plan, snapshot, settings, stored_backfill)
+        session.store(plan, snapshot.ledger)
     sentences = describe_stored_plan(plan, reason)
     sentences += foreseen.summary
     document = {
@@ -415,7 +400,8 @@ def _changed(
     settings: Settings, names: Sequence[str], change: _Change, reason: str | None = None
 ) -> DecisionResult:
     named = [parse_named(name) for name in names]
-    with open_services(settings, ALONE) as services, services.driving(new_run_id()):
+    with operator_session(settings, joins_group=False) as session:
+        services = session.services
         before, version = read_pauses_at(services.ledger)
         ledger = services.ledger.read_ledger()
         after = change(before, named, _known(services, named, before, ledger.newest))

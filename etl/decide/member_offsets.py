@@ -397,7 +397,7 @@ def commit_outcome(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -
         return CommitOutcome.NOT_TAKEN
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
     has_uncommitted = bool(uncommitted_partitions(plan, committed))
-    if any(offset.word == plan.word for offset in found.values()):
+    if any(offset.metadata == plan.commit_metadata for offset in found.values()):
         if has_uncommitted:
             return CommitOutcome.IN_PART
         return CommitOutcome.TAKEN

@@ -240,16 +240,16 @@ def _start_rule(
 
 
 _PLAN_METADATA = re.compile("([0-9]{1,18}):[0-9a-f]{32}")
-"""Commit metadata of this pipeline, `Plan.word`: plan number and uid."""
+"""Commit metadata of this pipeline, `Plan.commit_metadata`: plan number and uid."""
 
 
 def both(zookeeper: Committed, kafka: Committed) -> Committed:
     """Return the larger of two offsets of one partition."""
     offsets = [offset for offset in (zookeeper.offset, kafka.offset) if offset is not None]
-    apart = None
+    differing = None
     if zookeeper.offset != kafka.offset:
-        apart = (zookeeper.offset, kafka.offset)
-    return Committed(max(offsets, default=None), zookeeper.version, kafka.word, apart)
+        differing = (zookeeper.offset, kafka.offset)
+    return Committed(max(offsets, default=None), zookeeper.znode_version, kafka.metadata, differing)
 
 
 def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed | None:
@@ -269,7 +269,7 @@ def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed
         and found.in_zookeeper != seen.in_zookeeper
     ):
         moved.append(found.in_zookeeper)
-    after_plan = Committed(position, None, plan.word)
+    after_plan = Committed(position, None, plan.commit_metadata)
     if plan.commit.storage is not OffsetsStorage.ZOOKEEPER and is_anothers(
         found.in_kafka, seen.in_kafka, after_plan
     ):
@@ -302,7 +302,7 @@ def plan_that_moved(found: Committed) -> int | None:
 
     None: another client committed it.
     """
-    match = _PLAN_METADATA.fullmatch(found.word or "")
+    match = _PLAN_METADATA.fullmatch(found.metadata or "")
     if match is None:
         return None
     return int(match[1])
@@ -360,7 +360,7 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
 
 def off_position(found: Committed, position: int) -> int | None:
     """Return the offset to report of a partition that is not at `position`, in either place."""
-    if found.apart:
+    if found.differing:
         for offset in (found.in_zookeeper.offset, found.in_kafka.offset):
             if offset != position:
                 return offset

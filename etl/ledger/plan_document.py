@@ -190,7 +190,7 @@ def _offset_columns(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, An
         seen = planned.expected_commit
         distance = _distance(planned, seen.offset)
         distance_of_start = _distance(planned, planned.log_start)
-        rows.append((planned.loaded_until, distance, seen.version, distance_of_start))
+        rows.append((planned.loaded_until, distance, seen.znode_version, distance_of_start))
     return _render_columns(_PARTITION_COLUMNS, rows)
 
 
@@ -324,22 +324,22 @@ def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, A
     if plan.commit.storage is OffsetsStorage.ZOOKEEPER:
         return {}
     seen = [plan.partitions[log].expected_commit for log in logs]
-    metadata = sorted({committed.word for committed in seen if committed.word is not None})
+    metadata = sorted({committed.metadata for committed in seen if committed.metadata is not None})
     index = _indexes(metadata)
     metadata_indexes: list[int | None] = []
-    apart = []
+    differing = []
     for i, committed in enumerate(seen):
         metadata_index = None
-        if committed.word is not None:
-            metadata_index = index[committed.word]
+        if committed.metadata is not None:
+            metadata_index = index[committed.metadata]
         metadata_indexes.append(metadata_index)
-        if committed.apart:
-            apart.append([i, *committed.apart])
+        if committed.differing:
+            differing.append([i, *committed.differing])
     return {
         "offsets_in": plan.commit.storage.value,
         "words": metadata,
         "word": metadata_indexes,
-        "apart": apart or None,
+        "apart": differing or None,
     }
 
 
@@ -485,21 +485,21 @@ def _planned_partitions(
 
 
 def _committed_offsets(document: Mapping[str, Any], positions: Sequence[int]) -> list[Committed]:
-    words = document.get("words") or ()
-    word_numbers = document.get("word") or [None] * len(positions)
-    apart = {}
+    texts = document.get("words") or ()
+    text_numbers = document.get("word") or [None] * len(positions)
+    differing = {}
     for i, first, second in document.get("apart") or ():
-        apart[i] = first, second
-    rows = zip(positions, document["behind"], document["seen_version"], word_numbers, strict=True)
+        differing[i] = first, second
+    rows = zip(positions, document["behind"], document["seen_version"], text_numbers, strict=True)
     seen = []
-    for i, (position, distance, version, word_number) in enumerate(rows):
+    for i, (position, distance, version, text_number) in enumerate(rows):
         offset = None
         if distance is not None:
             offset = position - distance
-        word = None
-        if word_number is not None:
-            word = words[word_number]
-        seen.append(Committed(offset, version, word, apart.get(i)))
+        metadata = None
+        if text_number is not None:
+            metadata = texts[text_number]
+        seen.append(Committed(offset, version, metadata, differing.get(i)))
     return seen
 
 

@@ -443,53 +443,53 @@ class Committed:
 
     offset: int | None = None
     """None: no offset is committed. With `dual`: the larger one."""
-    version: int | None = None
+    znode_version: int | None = None
     """Version of its znode; None without a znode, or if offsets are in Kafka."""
-    word: str | None = None
+    metadata: str | None = None
     """Commit metadata in Kafka: `<number>:<id>` of a plan of this pipeline, else unchanged; None:
     no offset is stored.
     """
-    apart: tuple[int | None, int | None] | None = None
+    differing: tuple[int | None, int | None] | None = None
     """With `dual`, if they differ: the offset in ZooKeeper and the one in Kafka."""
 
     @property
     def in_zookeeper(self) -> Committed:
         """Return the part in ZooKeeper."""
         offset = self.offset
-        if self.apart:
-            offset, _ = self.apart
-        return Committed(offset, self.version)
+        if self.differing:
+            offset, _ = self.differing
+        return Committed(offset, self.znode_version)
 
     @property
     def in_kafka(self) -> Committed:
         """Return the part in Kafka."""
         offset = self.offset
-        if self.apart:
-            _, offset = self.apart
-        return Committed(offset, None, self.word)
+        if self.differing:
+            _, offset = self.differing
+        return Committed(offset, None, self.metadata)
 
-    def moved(self, to: int, word: str, storage: OffsetsStorage) -> Committed:
+    def moved(self, to: int, metadata: str, storage: OffsetsStorage) -> Committed:
         """Return the committed offset after a plan with that metadata committed `to`.
 
         It is one write later in each storage that had another offset.
         """
         if storage is OffsetsStorage.ZOOKEEPER:
             version = 0
-            if self.version is not None:
-                version = self.version + 1
+            if self.znode_version is not None:
+                version = self.znode_version + 1
             return Committed(to, version)
         if storage is OffsetsStorage.KAFKA:
-            return Committed(to, None, word)
+            return Committed(to, None, metadata)
         zookeeper, kafka = self.in_zookeeper, self.in_kafka
         if zookeeper.offset != to:
-            zookeeper = zookeeper.moved(to, word, OffsetsStorage.ZOOKEEPER)
+            zookeeper = zookeeper.moved(to, metadata, OffsetsStorage.ZOOKEEPER)
         if kafka.offset != to:
-            kafka = replace(kafka, offset=to, word=word)
-        return Committed(to, zookeeper.version, kafka.word)
+            kafka = replace(kafka, offset=to, metadata=metadata)
+        return Committed(to, zookeeper.znode_version, kafka.metadata)
 
     def is_at(self, position: int) -> bool:
         """True if each place holds this position."""
-        return self.offset == position and self.apart is None
+        return self.offset == position and self.differing is None
 
 
 NOTHING_COMMITTED = Committed()

@@ -659,8 +659,8 @@ class Plan:
         return tuple(sorted(uncommitted))
 
     @property
-    def word(self) -> str:
-        """Return the commit metadata of its offsets in Kafka (`Committed.word`)."""
+    def commit_metadata(self) -> str:
+        """Return the metadata with which its offsets are committed in Kafka (`Committed.metadata`)."""
         return f"{self.number}:{self.id}"
 
     def with_commit_state(self, state: CommitState) -> Plan:
@@ -670,7 +670,9 @@ class Plan:
     def moved(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan committed: one write after the seen one."""
         planned = self.partitions[log]
-        return planned.expected_commit.moved(planned.loaded_until, self.word, self.commit.storage)
+        return planned.expected_commit.moved(
+            planned.loaded_until, self.commit_metadata, self.commit.storage
+        )
 
     def committed_after(self, log: BrokerPartition) -> Committed:
         """Return the committed offset after this plan, whether or not the plan had to move it."""

@@ -640,7 +640,7 @@ class FirstRun:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The newest plan was stored and not appended: it is executed again, word for word."""
+    """The newest plan was stored and not appended: it is executed again, unchanged."""
 
     plan: Plan
 

@@ -579,7 +579,7 @@ def _describe_loaded_until(plan: Plan) -> list[dict[str, Any]]:
                 **log.place,
                 "loaded_until": position,
                 "seen_offset": seen.offset,
-                "seen_version": seen.version,
+                "seen_version": seen.znode_version,
             }
         )
     return partitions

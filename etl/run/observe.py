@@ -203,7 +203,7 @@ class GroupOffsets:
         with self._discovery.open_cluster() as cluster:
             if logs is None:
                 committed = {}
-                for batch in self._kept.in_commits(wanted, plan.word):
+                for batch in self._kept.in_commits(wanted, plan.commit_metadata):
                     part = _with_commit_done(plan, batch)
                     if self._is_taken(cluster, part, unbroken, unsure):
                         for log in batch:

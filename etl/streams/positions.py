@@ -162,7 +162,7 @@ class ZooKeeperOffsetStore:
 
     def _after_write(self, log: BrokerPartition, offset: int) -> Committed:
         """Return offset and version after one write by this consumer."""
-        version = self._read[log].version
+        version = self._read[log].znode_version
         if version is None:
             return Committed(offset, 0)
         return Committed(offset, version + 1)
@@ -182,7 +182,7 @@ class ZooKeeperOffsetStore:
             if assignment is not None:
                 changes.check(self._paths.owner(log), OUR_VERSION)
             changes.put(
-                self._paths.offset(log), render_offset(offsets[log]), self._read[log].version
+                self._paths.offset(log), render_offset(offsets[log]), self._read[log].znode_version
             )
         return changes
 

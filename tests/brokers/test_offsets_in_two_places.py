@@ -110,9 +110,9 @@ def test_of_two_places_the_larger_offset_is_read_in_each_of_the_nine_cases(
         larger = max((one for one in (zookeeper, kafka) if one is not None), default=None)
         there = found.get(log)
         assert (there and there.offset) == larger
-        assert (there and there.apart) == (None if zookeeper == kafka else (zookeeper, kafka)), (
-            "that they differ is known"
-        )
+        assert (there and there.differing) == (
+            None if zookeeper == kafka else (zookeeper, kafka)
+        ), "that they differ is known"
 
 
 @pytest.mark.brokers

@@ -23,7 +23,7 @@ _STOPPED = (4, 5, 6)
 RETIREMENT = "etl.io.zookeeper.ledger:PlanLedger.retire"
 CLOSING_STORED = "after:etl.io.zookeeper.ledger:PlanLedger.supersede_plan"
 CLOSING_COMMITTED = "after:etl.run.void_plan_number:append"
-TAKE_OVER_STORED = "etl.commands.inherit_pipeline:store_decided"
+TAKE_OVER_STORED = "etl.commands.operator_session:store_decided"
 
 
 def _renamed_pipeline(old: Pipeline) -> Pipeline:

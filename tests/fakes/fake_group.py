@@ -54,7 +54,9 @@ def commit_fenced(out: Outside, plan: Plan) -> RejectedCommit | None:
     assert plan.commit.member
     if out.group.fences(plan.commit.member):
         return RejectedCommit("the coordinator does not take us for its member any more")
-    out.kept.update({log: (plan.loaded_until[log], plan.word) for log in plan.offsets_to_commit})
+    out.kept.update(
+        {log: (plan.loaded_until[log], plan.commit_metadata) for log in plan.offsets_to_commit}
+    )
     return None
 
 
@@ -65,7 +67,7 @@ def commit_of_member(
     assert plan.commit.member
     if out.group.fences(plan.commit.member):
         return []
-    out.kept.update({log: (plan.loaded_until[log], plan.word) for log in logs})
+    out.kept.update({log: (plan.loaded_until[log], plan.commit_metadata) for log in logs})
     return list(logs)
 
 
@@ -76,7 +78,7 @@ def commit_as_owner(
     kept = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}
     if any(kept.get(log, NOTHING_COMMITTED) != plan.expected_commits[log] for log in logs):
         return []
-    out.kept.update({log: (plan.loaded_until[log], plan.word) for log in logs})
+    out.kept.update({log: (plan.loaded_until[log], plan.commit_metadata) for log in logs})
     return list(logs)
 
 

@@ -91,8 +91,8 @@ def hand_over(
     write()
     for log in logs:
         moved = plan.moved(log)
-        assert moved.offset is not None and moved.version is not None
-        out.offsets[log] = moved.offset, moved.version
+        assert moved.offset is not None and moved.znode_version is not None
+        out.offsets[log] = moved.offset, moved.znode_version
     return None
 
 
@@ -198,7 +198,9 @@ def commit_request(
     now = {log: there.get(log, NOTHING_COMMITTED) for log in logs}
     after = {log: plan.moved(log) for log in logs}
     if all(now[log] == plan.expected_commits[log] for log in logs):
-        out.offsets.update({log: (plan.loaded_until[log], after[log].version or 0) for log in logs})
+        out.offsets.update(
+            {log: (plan.loaded_until[log], after[log].znode_version or 0) for log in logs}
+        )
         return after
     if now == after:
         return after
@@ -227,7 +229,7 @@ def commit_owned(
         and there.get(log, NOTHING_COMMITTED) == plan.expected_commits[log]
     ]
     out.offsets.update(
-        {log: (plan.loaded_until[log], plan.moved(log).version or 0) for log in moved}
+        {log: (plan.loaded_until[log], plan.moved(log).znode_version or 0) for log in moved}
     )
     return moved
 
@@ -246,7 +248,7 @@ def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -
             raise OffsetMoved("Another client moved the committed offset during the run")
     out.kept.update(
         {
-            log: (after[log].offset or 0, after[log].word or "")
+            log: (after[log].offset or 0, after[log].metadata or "")
             for log in logs
             if now.get(log, NOTHING_COMMITTED).offset != after[log].offset
         }
@@ -259,7 +261,10 @@ def commit_in_zookeeper(out: Outside, plan: Plan, logs: Sequence[BrokerPartition
         was, version = out.offsets.get(log, (None, -1))
         if was != plan.loaded_until[log]:
             seen = plan.expected_commits[log].in_zookeeper
-            if (was, version) != (seen.offset, -1 if seen.version is None else seen.version):
+            if (was, version) != (
+                seen.offset,
+                -1 if seen.znode_version is None else seen.znode_version,
+            ):
                 raise OffsetMoved("Another client moved the committed offset during the run")
             out.offsets[log] = plan.loaded_until[log], version + 1
 

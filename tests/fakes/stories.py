@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.operator_decisions import as_member
+from etl.commands.operator_session import as_member
 from etl.decide.accept_partitions import AcceptRequest, plan_reset
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.partition_owners import (

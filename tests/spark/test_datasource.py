@@ -169,22 +169,23 @@ def test_a_task_uses_the_timeout_of_its_options(
     seconds: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    request: dict[str, Any] = {}
+    requested: list[FetchOptions] = []
     monkeypatch.setattr(
-        "etl.reader.fetch.read_ranges", lambda ranges, **manner: iter(request.update(manner) or ())
+        "etl.reader.fetch.read_ranges",
+        lambda ranges, options, **others: iter(requested.append(options) or ()),
     )
     reader = OffsetRanges(
         {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks", **value}
     ).reader(None)
     assert list(reader.read(InputPartition(Task((0,), (OffsetRange(CLICKS, 5, 9),))))) == []
-    assert request["timeout_s"] == seconds
+    assert [options.timeout_s for options in requested] == [seconds]
 
 
 def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
-    def read(ranges: Any, *, deadline_s: float, **manner: Any) -> Any:
-        waits.append(deadline_s)
+    def read(ranges: Any, options: FetchOptions, **others: Any) -> Any:
+        waits.append(options.deadline_s)
         return iter(())
 
     monkeypatch.setattr("etl.reader.fetch.read_ranges", read)

@@ -55,7 +55,7 @@ def test_metadata_of_this_pipeline_is_its_plans_and_any_other_stays_as_it_is(
         FIRST: Committed(800, None, f"etl:clicks:{OURS}")
     }
     store(broker, 800, "x" * 4096)
-    word = KEPT.committed(cluster, [FIRST])[FIRST].word
+    word = KEPT.committed(cluster, [FIRST])[FIRST].metadata
     assert word is not None and len(word) == 64, (
         "of one that is long the digest is enough to know it again"
     )

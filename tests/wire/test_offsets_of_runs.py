@@ -49,7 +49,7 @@ def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
         assert (
             offsets.commit(plan)
             == offsets.committed([LOG])
-            == {LOG: Committed(42, None, plan.word)}
+            == {LOG: Committed(42, None, plan.commit_metadata)}
         )
         assert broker.world.committed["group", "demo", 0] == (42, f"etl:clicks:1:{plan.id}")
         assert offsets.commit(plan, ()) == {}

@@ -66,20 +66,25 @@ _BYTES_OF_ONE = 64
 class StoredOffsets:
     """The offsets of one group, as one pipeline commits them. Raises the brokers' errors.
 
-    A `word` is the part of the commit metadata after the pipeline's name.
+    A `plan_name` is the part of the commit metadata after the pipeline's name.
     """
 
     def __init__(self, group: str, pipeline: str) -> None:
         self.group = group
         self._pipeline = pipeline
 
-    def metadata(self, word: str) -> str:
-        """Return the commit metadata for this word."""
-        return f"{_MARK}:{self._pipeline}:{word}"
+    def metadata(self, plan_name: str) -> str:
+        """Return the commit metadata of a plan."""
+        return f"{_MARK}:{self._pipeline}:{plan_name}"
 
-    def bytes_of(self, log: BrokerPartition, word: str) -> int:
+    def bytes_of(self, log: BrokerPartition, plan_name: str) -> int:
         """Return the size of one offset in a commit."""
-        return _BYTES_OF_ONE + len(self.metadata(word)) + len(self.group) + len(log.topic.encode())
+        return (
+            _BYTES_OF_ONE
+            + len(self.metadata(plan_name))
+            + len(self.group)
+            + len(log.topic.encode())
+        )
 
     def committed(
         self, cluster: Cluster, logs: Iterable[BrokerPartition]
@@ -137,21 +142,21 @@ class StoredOffsets:
                 moved.append(log)
             else:
                 to_commit[log] = wanted
-        for word, logs in self._commits(to_commit):
+        for plan_name, logs in self._commits(to_commit):
             offsets = {log: after[log].offset or 0 for log in logs}
-            moved += self._commit(cluster, offsets, word, before, after, assignment)
+            moved += self._commit(cluster, offsets, plan_name, before, after, assignment)
         return moved
 
     def _commit(
         self,
         cluster: Cluster,
         offsets: Mapping[BrokerPartition, int],
-        word: str,
+        plan_name: str,
         before: Mapping[BrokerPartition, Committed],
         after: Mapping[BrokerPartition, Committed],
         assignment: MemberAssignment | None,
     ) -> list[BrokerPartition]:
-        metadata = self.metadata(word)
+        metadata = self.metadata(plan_name)
         try:
             return cluster.first(
                 lambda consumer: _commit_existing(
@@ -187,22 +192,22 @@ class StoredOffsets:
     def _commits(
         self, wanted: Mapping[BrokerPartition, Committed]
     ) -> Iterator[tuple[str, Sequence[BrokerPartition]]]:
-        """Yield word and partitions of each commit, as many as a coordinator accepts at once."""
-        by_word: dict[str, list[BrokerPartition]] = {}
+        """Yield plan_name and partitions of each commit, as many as a coordinator accepts at once."""
+        by_plan: dict[str, list[BrokerPartition]] = {}
         for log in sorted(wanted):
-            by_word.setdefault(wanted[log].word or "", []).append(log)
-        for word in sorted(by_word):
-            for logs in self.in_commits(by_word[word], word):
-                yield word, logs
+            by_plan.setdefault(wanted[log].metadata or "", []).append(log)
+        for plan_name in sorted(by_plan):
+            for logs in self.in_commits(by_plan[plan_name], plan_name):
+                yield plan_name, logs
 
     def in_commits(
-        self, logs: Iterable[BrokerPartition], word: str
+        self, logs: Iterable[BrokerPartition], plan_name: str
     ) -> Iterator[Sequence[BrokerPartition]]:
         """Split into commits that a coordinator accepts."""
-        return in_parts(logs, lambda log: self.bytes_of(log, word), _COMMIT_BYTES)
+        return in_parts(logs, lambda log: self.bytes_of(log, plan_name), _COMMIT_BYTES)
 
     def _word_of(self, metadata: str) -> str:
-        """Return `Committed.word` of this metadata."""
+        """Return `Committed.metadata` of this metadata."""
         ours = f"{_MARK}:{self._pipeline}:"
         if metadata.startswith(ours):
             return metadata.removeprefix(ours)
@@ -300,7 +305,7 @@ class FencedOffsetCommit:
             return None
         self._reject_too_many(plan, logs)
         offsets = {log: plan.loaded_until[log] for log in logs}
-        metadata = self._stored_offsets.metadata(plan.word)
+        metadata = self._stored_offsets.metadata(plan.commit_metadata)
         deadline = time.monotonic() + self._tries_for_s
         is_unsure = False
         is_partly_committed = False
@@ -369,7 +374,7 @@ class FencedOffsetCommit:
         return RejectedCommit(_TOPICS_GONE)
 
     def _reject_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
-        size = sum(self._stored_offsets.bytes_of(log, plan.word) for log in logs)
+        size = sum(self._stored_offsets.bytes_of(log, plan.commit_metadata) for log in logs)
         if size > _BATCH_BYTES:
             raise SettingsError(
                 f"The offset commit of {len(logs):,} partitions has {size:,} bytes, and a"

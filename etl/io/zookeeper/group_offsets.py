@@ -207,7 +207,7 @@ class ConsumerGroup:
             changes.put(
                 self._group.offset(log),
                 render_offset(plan.loaded_until[log]),
-                plan.expected_commits[log].version,
+                plan.expected_commits[log].znode_version,
             )
         return changes
 
@@ -315,7 +315,7 @@ class OwnedOffsets:
             changes.put(
                 self._paths.offset(log),
                 render_offset(plan.loaded_until[log]),
-                plan.expected_commits[log].version,
+                plan.expected_commits[log].znode_version,
             )
         return changes
 
@@ -369,7 +369,9 @@ class HandOver:
             offsets[path] = log
             moves.append(
                 Write(
-                    path, render_offset(plan.loaded_until[log]), plan.expected_commits[log].version
+                    path,
+                    render_offset(plan.loaded_until[log]),
+                    plan.expected_commits[log].znode_version,
                 )
             )
         ensure_offset_parents(self._zookeeper, self._paths, logs)

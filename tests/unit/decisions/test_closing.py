@@ -22,7 +22,7 @@ def stored(**changes: object) -> Plan:
         plain_plan(2),
         ranges=(OffsetRange(LOG, 100, 200),),
         loaded_until={LOG: 200},
-        expected_commits={LOG: Committed(100, version=3)},
+        expected_commits={LOG: Committed(100, znode_version=3)},
         origin=replace(plain_plan(2).origin, previous="1" * 32),
         table=replace(plain_plan(2).table, id="table", transaction_version=1),
     )

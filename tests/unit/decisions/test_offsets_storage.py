@@ -73,7 +73,7 @@ def test_of_two_places_the_larger_offset_counts(
     assert (found.in_zookeeper, found.in_kafka) == (in_zookeeper(zookeeper), in_kafka(kafka)), (
         "and each side is still known"
     )
-    assert (found.apart is None) is (zookeeper == kafka)
+    assert (found.differing is None) is (zookeeper == kafka)
 
 
 # Moving
@@ -105,7 +105,7 @@ def test_a_place_that_is_there_already_is_not_written_again() -> None:
     assert plan.offsets_to_move == (LOG,), (
         "the smaller of the two offsets moves, though the larger one equals the loaded-until offset"
     )
-    assert plan.moved(LOG) == Committed(800, 3, plan.word)
+    assert plan.moved(LOG) == Committed(800, 3, plan.commit_metadata)
     assert plan_at(DUAL, both(in_zookeeper(500), in_kafka(800, "theirs"))).moved(LOG) == Committed(
         800, 4, "theirs"
     )
@@ -190,12 +190,12 @@ def test_a_place_that_went_back_stops_a_run_under_every_policy_though_the_larger
 
 def test_one_place_that_went_on_is_followed_by_policy_and_the_other_one_with_it() -> None:
     plan = plan_at(DUAL, both(in_zookeeper(500), in_kafka(500)))
-    found = both(in_zookeeper(900, 5), in_kafka(800, plan.word))
+    found = both(in_zookeeper(900, 5), in_kafka(800, plan.commit_metadata))
     assert up_to_date(plan, {LOG: found}, OnOffsetChanged.FOLLOW, {LOG: 1000}).followed == {
         LOG: 900
     }
     assert plan_at(DUAL, found, 950).moved(LOG) == Committed(
-        950, 6, with_id(plan_at(DUAL, found, 950)).word
+        950, 6, with_id(plan_at(DUAL, found, 950)).commit_metadata
     )
 
 

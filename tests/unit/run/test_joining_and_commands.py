@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.backfill import _beginning
-from etl.commands.operator_decisions import as_member
+from etl.commands.operator_session import as_member
 from etl.commands.restore_ledger import compare_sources, restore_from_commits
 from etl.decide.backfill import BackfillRequest
 from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of
@@ -545,20 +545,20 @@ def test_a_pipeline_with_a_void_plan_and_its_commit_metadata_is_not_inherited_ei
         number=other.number + 1,
         commit=PlannedCommit(CommitState.REJECTED, OffsetsStorage.KAFKA, share),
     )
-    seen = {A: Committed(void.loaded_until[A], None, void.word)}
+    seen = {A: Committed(void.loaded_until[A], None, void.commit_metadata)}
     with pytest.raises(
         NeedsDecision,
         match="are committed, and the plan is not in the table: no other member reads its ranges",
     ):
         reject_unfinished_predecessor(other, void, seen)
-    reject_unfinished_predecessor(other, void, {A: replace(seen[A], word="")})
+    reject_unfinished_predecessor(other, void, {A: replace(seen[A], metadata="")})
     with pytest.raises(
         NeedsDecision,
         match="are committed, and the ledger does not record that the plan is in the table",
     ):
         reject_retiring_unfinished("clicks", Ledger(newest=void), lambda _: seen)
     reject_retiring_unfinished(
-        "clicks", Ledger(newest=void), lambda _: {A: replace(seen[A], word="")}
+        "clicks", Ledger(newest=void), lambda _: {A: replace(seen[A], metadata="")}
     )
 
 

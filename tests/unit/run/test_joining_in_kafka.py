@@ -242,7 +242,7 @@ def test_a_void_plan_with_its_commit_metadata_was_committed() -> None:
         assert (found := outside.newest_plan()) is not None
         assert found.commit.state is CommitState.REJECTED
         outside.kept.update(
-            {log: (late.loaded_until[log], late.word) for log in late.offsets_to_commit}
+            {log: (late.loaded_until[log], late.commit_metadata) for log in late.offsets_to_commit}
         )
 
     report = run(outside, [A, B], at=once("write resolved commits", AFTER, lands))
@@ -543,7 +543,10 @@ def test_of_a_partial_commit_nothing_is_loaded_before_an_operator_skips_the_rest
     others = left_unfinished(outside, "hand over", AFTER)
     before = outside.newest_plan()
     assert before is not None
-    outside.kept[B] = before.expected_commits[B].offset or 0, before.expected_commits[B].word or ""
+    outside.kept[B] = (
+        before.expected_commits[B].offset or 0,
+        before.expected_commits[B].metadata or "",
+    )
     with pytest.raises(
         NeedsDecision, match="The offsets of plan 2 are committed except for this partition"
     ):

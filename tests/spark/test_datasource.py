@@ -170,10 +170,12 @@ def test_a_task_uses_the_timeout_of_its_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     requested: list[FetchOptions] = []
-    monkeypatch.setattr(
-        "etl.reader.fetch.read_ranges",
-        lambda ranges, options, **others: iter(requested.append(options) or ()),
-    )
+
+    def read(ranges: Any, options: FetchOptions, **others: Any) -> Any:
+        requested.append(options)
+        return iter(())
+
+    monkeypatch.setattr("etl.reader.fetch.read_ranges", read)
     reader = OffsetRanges(
         {"kafka.bootstrap.servers": "h:1", "subscribe": "clicks", **value}
     ).reader(None)

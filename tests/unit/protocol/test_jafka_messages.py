@@ -320,11 +320,6 @@ def test_each_error_code_has_its_meaning_and_whether_a_retry_may_help(
     assert jafka_broker_type.error_of(0) is None
 
 
-def test_names_are_as_long_as_their_bytes() -> None:
-    frame = fetch(FetchTarget(BrokerPartition("\u4e2d", 0), 0, 1)).frame(1)
-    assert frame[6:11] == b"\0\3\xe4\xb8\xad"
-
-
 @pytest.mark.parametrize(
     "values, match",
     [

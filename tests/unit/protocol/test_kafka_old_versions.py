@@ -55,50 +55,7 @@ def test_a_fetch_v0_is_encoded_byte_for_byte_and_v1_and_v2_but_for_their_number(
         )
 
 
-def test_a_fetch_v3_bounds_the_whole_answer() -> None:
-    request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 21, 100, 1)
-    assert spoken_to_as("0.10.1").fetch(request).frame(1) == hexed(
-        "00000039 0001 0003 00000001 000174 ffffffff 00000064 00000001 00200000 00000001 "
-        "000464656d6f 00000001 00000000"
-        "0000000000000064 00100000"
-    )
-
-
 HELLO = "0000000000000064 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f"
-
-
-@pytest.mark.parametrize(
-    ("release", "throttled"),
-    [("0.8", ""), ("0.9", "0000000a"), ("0.10.0", "0000000a"), ("0.10.1", "0000000a")],
-)
-def test_a_response_of_an_old_version_has_no_last_stable_offset_and_no_log_start(
-    release: str, throttled: str
-) -> None:
-    request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
-    reply = (
-        spoken_to_as(release)
-        .fetch(request)
-        .read(
-            answer(
-                f"{throttled} 00000001 000464656d6f 00000001 00000000 0000 0000000000000065 "
-                f"0000001f {HELLO}"
-            )
-        )
-    )
-    (fetched,) = reply.answer.partitions
-    assert (
-        fetched.topic,
-        fetched.partition,
-        fetched.refusal,
-        fetched.high_watermark,
-        bytes(fetched.records),
-    ) == ("demo", 0, None, 101, hexed(HELLO))
-    assert (fetched.last_stable_offset, fetched.log_start_offset, fetched.aborted) == (
-        None,
-        None,
-        (),
-    )
-    assert reply.throttled_ms == (10 if throttled else 0)
 
 
 def test_an_empty_log_proves_it_in_any_place_if_the_whole_response_has_no_limit() -> None:
@@ -148,14 +105,6 @@ def test_list_offsets_v0_requests_one_offset_and_reads_the_newest() -> None:
         None,
         None,
         False,
-    )
-
-
-def test_list_offsets_v1_is_encoded_byte_for_byte() -> None:
-    request = spoken_to_as("0.10.1").list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {})
-    assert request.frame(2) == hexed(
-        "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
-        "ffffffffffffffff"
     )
 
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, RecordTooLarge
 from etl.records import codecs
-from tests.fakes import golden_messages as golden
 from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode
 from tests.fakes.logs import cursor_of, rows_between, rows_in
@@ -54,35 +53,6 @@ def damaged(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-def test_the_encoder_of_these_tests_gives_the_golden_bytes() -> None:
-    assert message_bytes(Msg(100, b"hello"), 0) == V0_HELLO
-    for magic, packed, base in ((0, V0_GZIP, 0), (1, V1_GZIP, 100)):
-        messages = [
-            Msg(100, b"hello", None, 1_700_000_000_000),
-            Msg(102, NIHAO, b"k" if magic == 0 else None, 1_700_000_000_005),
-        ]
-        payload = packed[packed.index(b"\x1f\x8b\x08") :]
-        assert gzip.decompress(payload)[:12] == inside(messages, magic, base)[:12]
-        wrapper = Wrapper(messages, Codec.GZIP, 1_700_000_000_005, payload=payload)
-        assert wrapper_bytes(wrapper, magic) == packed
-
-
-def test_the_golden_message_of_v0_has_no_timestamp_and_no_type_of_one() -> None:
-    assert rows_between(V0_HELLO, 100, 101) == [
-        {
-            "key": None,
-            "value": b"hello",
-            "topic": "clicks",
-            "partition": 3,
-            "offset": 100,
-            "timestamp": None,
-            "timestampType": None,
-            "headers": None,
-            "incarnation": 0,
-        }
-    ]
-
-
 def test_offsets_in_a_wrapper_of_v0_are_what_they_are_and_in_one_of_v1_count_up_to_its_own() -> (
     None
 ):
@@ -91,40 +61,6 @@ def test_offsets_in_a_wrapper_of_v0_are_what_they_are_and_in_one_of_v1_count_up_
     assert [
         (row["offset"], row["value"], row["timestamp"], row["timestampType"]) for row in rows
     ] == [(100, b"hello", 1_700_000_000_000_000, 0), (102, NIHAO, 1_700_000_000_005_000, 0)]
-
-
-@pytest.mark.parametrize("codec", golden.BROKER_0_8)
-def test_what_the_broker_of_0_8_keeps_is_read_with_every_codec(codec: str) -> None:
-    rows = rows_between(golden.BROKER_0_8[codec], 1000, 1004)
-    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(
-        zip(range(1000, 1004), golden.KEYS, golden.VALUES)
-    )
-
-
-@pytest.mark.parametrize("codec", golden.CLIENT_0_8)
-def test_what_the_producer_of_0_8_and_0_9_sends_is_read_with_every_codec(codec: str) -> None:
-    """Its lz4 has the checksum over the wrong bytes."""
-    rows = rows_between(golden.CLIENT_0_8[codec], 0, 4)
-    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(
-        zip(range(4), golden.KEYS, golden.VALUES)
-    )
-
-
-@pytest.mark.parametrize(("magic", "appended", "codec"), golden.BUILDER_0_10)
-def test_what_0_10_writes_is_read_with_every_codec_and_both_kinds_of_times(
-    magic: int, appended: bool, codec: str
-) -> None:
-    rows = rows_between(golden.BUILDER_0_10[magic, appended, codec], 1000, 1007)
-    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(
-        zip(golden.COMPACTED_OFFSETS, golden.KEYS, golden.VALUES)
-    )
-    stamps = [
-        1000 * (golden.APPENDED_MS if appended else ms) if magic else None
-        for ms in golden.STAMPS_MS
-    ]
-    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [
-        (stamp, int(appended) if magic else None) for stamp in stamps
-    ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -138,25 +74,14 @@ def test_decoding_differs_in_nothing_from_kafka_python(log: list[OldEntry]) -> N
 
 @each_magic
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
-def test_what_kafka_python_builds_is_decoded_with_every_codec(magic: int, codec: Codec) -> None:
-    """As its producer sends it, and as a fetch never brings it but for the beginning of a log: the
-    wrapper has the offset 0.
-    """
-    records = oracle.built_old(magic, codec, [(None, b"v" * 70_000), (b"k", None), (b"", b"")])
-    cursor = cursor_of(0, 3, columns=ORACLE_COLUMNS)
-    stamps = [(1_700_000_000_000 + i) * 1000 if magic else None for i in range(3)]
-    assert rows_in(cursor, records) == [
-        {
-            "key": key,
-            "value": value,
-            "offset": i,
-            "timestamp": stamps[i],
-            "timestampType": 0 if magic else None,
-            "headers": None,
-        }
-        for i, (key, value) in enumerate([(None, b"v" * 70_000), (b"k", None), (b"", b"")])
-    ]
-    assert cursor.done and cursor.missing == []
+def test_a_value_of_several_compressed_blocks_is_decoded_with_every_codec(
+    magic: int, codec: Codec
+) -> None:
+    messages = [Msg(5, b"v" * 70_000), Msg(6, None, b"k")]
+    log = [Wrapper(messages, codec)] if codec else messages
+    records = encode_logical(log, magic)
+    found = rows_in(cursor_of(5, 7, columns=ORACLE_COLUMNS), records)
+    assert found == oracle.rows_of(records) and [row["offset"] for row in found] == [5, 6]
 
 
 @each_codec

@@ -163,29 +163,6 @@ def test_a_timestamp_that_no_calendar_has_is_a_number_all_the_same() -> None:
     assert record.timestamp_ms == 300_000_000_000_000
 
 
-def test_only_the_aborted_one_of_a_producers_transactions_is_left_out() -> None:
-    def of_producer(offset: int, value: bytes) -> Batch:
-        return Batch(offset, [Rec(0, value)], producer_id=9, transactional=True)
-
-    def marker(offset: int, *, commits: bool) -> Batch:
-        return Batch(
-            offset,
-            [Rec(0, b"\0\0\0\0\0\0", b"\0\0" + (b"\0\1" if commits else b"\0\0"))],
-            producer_id=9,
-            transactional=True,
-            control=True,
-        )
-
-    batches = [
-        of_producer(0, b"gone"),
-        marker(1, commits=False),
-        of_producer(2, b"kept"),
-        marker(3, commits=True),
-    ]
-    messages = Messages(logical(batches, 0, aborted=((9, 0),)))
-    assert ([each.value for each in messages], messages.next_offset) == ([b"kept"], 4)
-
-
 def test_many_records_are_all_given() -> None:
     batches = [
         Batch(start, [Rec(delta, b"x") for delta in range(700)]) for start in range(0, 7000, 700)

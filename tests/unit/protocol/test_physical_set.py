@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gzip
 import struct
-import zlib
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import CorruptData, EtlError, MessageTooLarge, MisalignedOffset, RecordTooLarge
+from etl.errors import CorruptData, EtlError, MisalignedOffset, RecordTooLarge
 from etl.model.plans import RangeResult
 from etl.records.message_sets import MAX_NESTING
-from tests.fakes import golden_messages as golden
 from tests.fakes.batches import Codec, compress
 from tests.fakes.message_sets import (
     Entry,
@@ -59,17 +57,6 @@ def nested(depth: int, payload: bytes = b"deep") -> Entry:
     return entry
 
 
-def test_the_encoder_of_these_tests_gives_the_golden_bytes() -> None:
-    assert encode_physical([Entry(b"hello"), Entry("\u4e2d\u6587".encode())]) == HELLO + NIHAO
-    assert entry_bytes(Entry(b"hello", magic=0)) == HELLO_OF_MAGIC_0
-    assert (
-        entry_bytes(Entry(inside=[Entry(b"hello")], codec=Codec.SNAPPY))[:26]
-        == HELLO_IN_SNAPPY[:6]
-        + entry_bytes(Entry(inside=[Entry(b"hello")], codec=Codec.SNAPPY))[6:10]
-        + HELLO_IN_SNAPPY[10:26]
-    )
-
-
 def test_a_message_has_the_columns_of_any_and_its_place_in_the_log_of_its_broker() -> None:
     assert physical_rows_between(HELLO, 1000, 1015, incarnation=2) == [
         {
@@ -102,10 +89,6 @@ def test_an_offset_is_where_the_outer_entry_begins_and_its_messages_are_numbered
         (1015, 0, b"hello"),
         (1015, 1, "\u4e2d\u6587".encode()),
     ]
-
-
-def test_what_jafka_nests_three_times_is_read_in_the_order_of_its_own_iterator() -> None:
-    assert triples(golden.JAFKA, 0) == list(golden.JAFKA_ROWS)
 
 
 def test_magic_0_and_snappy_are_read_as_kafka_0_7_writes_them() -> None:
@@ -173,15 +156,6 @@ def test_a_message_larger_than_the_response_is_requested_with_more_bytes_from_an
         requests.append(cursor.max_bytes)
         physical_rows_in(cursor, NIHAO[: cursor.max_bytes])
     assert cursor.receipt.rows == 1 and len(requests) <= 4
-
-
-def test_a_message_larger_than_any_fetch_may_be_is_named_with_its_size() -> None:
-    records = entry_bytes(Entry(bytes(5000)))
-    with pytest.raises(MessageTooLarge, match="it has 5010") as caught:
-        physical_rows_in(
-            physical_cursor(1000, 6010, fetch_max_bytes=100, max_batch_bytes=2000), records[:100]
-        )
-    assert caught.value.where == {**PLACE, "offset": 1000}
 
 
 @pytest.mark.parametrize("there", [NIHAO[:1], NIHAO[:3], NIHAO[:9]])
@@ -389,16 +363,6 @@ def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(
         triples(records, 7)
     except EtlError as error:
         assert isinstance(error, (CorruptData, RecordTooLarge))
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.binary(max_size=300), st.integers(0, 400))
-def test_random_bytes_raise_an_error_of_ours_or_give_nothing(records: bytes, size: int) -> None:
-    try:
-        for _, _, value in triples(records, 0, size):
-            assert zlib.crc32(value).to_bytes(4, "big") in records
-    except EtlError as error:
-        assert isinstance(error, (CorruptData, RecordTooLarge, MessageTooLarge))
 
 
 def test_of_another_broker_the_same_bytes_are_rows_of_another_log() -> None:

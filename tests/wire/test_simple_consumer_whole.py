@@ -10,15 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, Owned, SettingsError
+from etl.errors import BrokerUnreachable, ConsumerInUse
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.broker_type_interface import Reply, Request
-from etl.kafka.request_values import EARLIEST, LATEST, CommittedOffset, FetchTarget
+from etl.kafka.request_values import LATEST, CommittedOffset, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
-    FETCH,
     FIND_COORDINATOR,
     METADATA,
     OFFSET_COMMIT,
@@ -26,10 +25,8 @@ from tests.fakes.broker import (
     FakeBroker,
     World,
     hang_up,
-    never,
 )
 from tests.fakes.jafka import JafkaBroker, entry
-from tests.fakes.old_broker import OldBroker
 
 DEMO = BrokerPartition("demo", 0)
 
@@ -116,36 +113,7 @@ def test_each_answer_of_a_multifetch_is_iterated_from_its_own_offset(
     ]
 
 
-def test_a_log_is_read_through_by_the_next_offset_whatever_a_fetch_holds() -> None:
-    with (
-        JafkaBroker().listening() as jafka,
-        SimpleConsumer(jafka.host, jafka.port, request_timeout_s=5, generation="jafka") as consumer,
-    ):
-        jafka.append("demo", 0, *(entry(b"%d" % number) for number in range(50)))
-        found, offset = list[bytes | None](), 0
-        while (
-            messages := Messages(consumer.fetch("demo", 0, offset, max_bytes=100))
-        ).next_offset > offset:
-            found += [each.value for each in messages]
-            offset = messages.next_offset
-    assert found == [b"%d" % number for number in range(50)]
-
-
 # Offsets
-
-
-def test_a_jafka_names_the_end_and_where_its_segments_begin_and_the_newest_first() -> None:
-    with (
-        JafkaBroker().listening() as jafka,
-        SimpleConsumer(jafka.host, jafka.port, request_timeout_s=5, generation="jafka") as consumer,
-    ):
-        for _ in range(3):
-            jafka.append("demo", 0, entry(b"hello"))
-            jafka.logs["demo", 0].roll()
-        assert consumer.offsets_before("demo", 0, LATEST, 10) == (45, 30, 15, 0)
-        assert consumer.offsets_before("demo", 0, LATEST, 2) == (45, 30)
-        assert consumer.offsets_before("demo", 0, EARLIEST, 10) == (0,)
-        assert consumer.offsets_before("demo", 0, LATEST, 0) == ()
 
 
 # A group's offsets
@@ -182,49 +150,6 @@ def test_a_coordinator_that_is_not_one_yet_is_retried(
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 2
     broker.world.group_refusals[FIND_COORDINATOR].append(code)
     assert consumer.find_coordinator("g").port == broker.port
-
-
-def test_a_coordinator_that_never_comes_is_given_up_at_the_deadline(broker: FakeBroker) -> None:
-    broker.world.group_refusals[FIND_COORDINATOR].extend([15] * 100)
-    with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.5) as consumer:
-        with pytest.raises(
-            BrokerError, match="name the coordinator of group g: COORDINATOR_NOT_AVAILABLE"
-        ):
-            consumer.commit_offsets("g", {DEMO: 42})
-    assert 2 <= [key for key, _ in broker.requests].count(FIND_COORDINATOR) <= 4
-
-
-def test_a_commit_that_live_members_forbid_is_not_tried_again(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
-    broker.world.group_refusals[OFFSET_COMMIT].append(25)
-    with pytest.raises(Owned, match="Group g has live members in Kafka,"):
-        consumer.commit_offsets("g", {DEMO: 42})
-    assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
-
-
-def test_an_old_broker_writes_offsets_to_zookeeper_or_keeps_them_and_these_are_two_places() -> None:
-    with (
-        OldBroker("0.9").listening() as old,
-        SimpleConsumer("127.0.0.1", old.port, request_timeout_s=5) as consumer,
-    ):
-        consumer.commit_offsets("g", {DEMO: 7}, in_zookeeper=True)
-        assert consumer.fetch_offsets("g", [DEMO], in_zookeeper=True)[DEMO].offset == 7
-        assert consumer.fetch_offsets("g", [DEMO])[DEMO].offset is None
-        consumer.commit_offsets("g", {DEMO: 9})
-        assert [
-            consumer.fetch_offsets("g", [DEMO], in_zookeeper=there)[DEMO].offset
-            for there in (True, False)
-        ] == [7, 9]
-
-
-def test_a_broker_without_offset_storage_has_its_own_error() -> None:
-    with (
-        JafkaBroker().listening() as jafka,
-        SimpleConsumer(jafka.host, jafka.port, request_timeout_s=5, generation="jafka") as consumer,
-    ):
-        with pytest.raises(SettingsError, match="cannot store committed offsets"):
-            consumer.commit_offsets("g", {DEMO: 7}, in_zookeeper=True)
 
 
 # Several threads
@@ -275,11 +200,3 @@ def test_a_fetch_that_one_thread_began_another_one_may_end(consumer: SimpleConsu
     thread.start()
     thread.join(60)
     assert found == [5]
-
-
-def test_a_call_that_ends_at_its_deadline_leaves_a_consumer_that_works(broker: FakeBroker) -> None:
-    broker.script[FETCH].append(never)
-    with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.3) as consumer:
-        with pytest.raises(BrokerUnreachable, match="deadline"):
-            consumer.fetch("demo", 0, 0, fetch_max_wait_ms=1)
-        assert len(list(Messages(consumer.fetch("demo", 0, 0)))) == 5

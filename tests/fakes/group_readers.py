@@ -82,6 +82,19 @@ class GroupReader(RebalanceListener):
             self._error = error
 
 
+class Interrupted:
+    """A decoder that Ctrl-C meets once, at one record."""
+
+    def __init__(self, at: bytes) -> None:
+        self._at: bytes | None = at
+
+    def __call__(self, content: bytes) -> bytes:
+        if content == self._at:
+            self._at = None
+            raise KeyboardInterrupt
+        return content
+
+
 def all_read_once(
     readers: Collection[GroupReader], expected: Callable[[], Counter[BrokerPartition]]
 ) -> None:

@@ -94,11 +94,10 @@ def test_one_commit_moves_all_of_it_with_the_plans_word_and_its_membership(
     assert hand_over(cluster, results, plan_of()) is None, "nothing to move"
 
 
-@pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
 def test_a_commit_of_a_membership_that_is_over_is_void_and_moves_nothing(
-    broker: FakeBroker, cluster: Cluster, code: int
+    broker: FakeBroker, cluster: Cluster
 ) -> None:
-    broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
+    broker.world.group_refusals[OFFSET_COMMIT].extend([22] * 20)
     results = list[str]()
     assert "does not take us for its member" in str(hand_over(cluster, results))
     assert stored(broker) == {(500, "theirs")} and not results

@@ -64,7 +64,12 @@ def stage(broker: FakeCoordinator) -> Stage:
 
 def stage_on(broker: FakeCoordinator, protocol: GroupProtocol = CLASSIC) -> Stage:
     return Stage(
-        [(broker.host, broker.port)], "clicks", TERMS, protocol, grow=partial(grow, broker)
+        [(broker.host, broker.port)],
+        "clicks",
+        TERMS,
+        protocol,
+        static_session_s=3,
+        grow=partial(grow, broker),
     )
 
 

@@ -301,7 +301,7 @@ def test_missing_offsets_are_reported_unless_the_topic_is_known_as_compacted(
 # A version in the conf above the brokers' own
 
 
-@pytest.mark.parametrize("text", ["0.9", "0.10.0", "0.10.2", "0.11", "1.0", "3.9", "4.1"])
+@pytest.mark.parametrize("text", ["0.9", "0.10.2", "4.1"])
 @pytest.mark.parametrize("hangs_up", [None, True])
 def test_a_version_above_the_brokers_own_is_reported_with_the_setting_and_the_detected_version(
     old: OldBroker, text: str, hangs_up: bool | None
@@ -311,7 +311,7 @@ def test_a_version_above_the_brokers_own_is_reported_with_the_setting_and_the_de
     old.hangs_up, newer = hangs_up, f"kafka-{text}"
     leader = Leader(Broker(1, "127.0.0.1", old.port, newer))
     with pytest.raises(SettingsError) as raised:
-        with Cluster([("127.0.0.1", old.port)], timeout_s=2, generation=newer) as cluster:
+        with Cluster([("127.0.0.1", old.port)], timeout_s=1, generation=newer) as cluster:
             cluster.extents([DEMO], isolation=COMMITTED, metadata=cluster.describe(["demo"]))
             cluster.members_of("g", [leader.broker])
             rows([OffsetRange(DEMO, 20, 30, leader)], old, generation=newer)

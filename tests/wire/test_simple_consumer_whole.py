@@ -100,19 +100,6 @@ def test_a_response_is_iterated_from_the_requested_offset(consumer: SimpleConsum
     assert list(Messages(consumer.fetch("demo", 0, 5, fetch_max_wait_ms=1))) == []
 
 
-def test_each_answer_of_a_multifetch_is_iterated_from_its_own_offset(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
-    broker.append("demo", 1, encode(Batch(0, [Rec(0, b"other")])))
-    answer = consumer.multifetch(
-        [FetchTarget(DEMO, 4, 1000), FetchTarget(BrokerPartition("demo", 1), 0, 1000)]
-    )
-    assert [[each.value for each in Messages(fetched)] for fetched in answer.partitions] == [
-        [b"4"],
-        [b"other"],
-    ]
-
-
 # Offsets
 
 

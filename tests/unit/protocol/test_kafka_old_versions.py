@@ -387,6 +387,7 @@ def test_a_broker_with_transactions_is_no_release_without_them_under_read_commit
     told_itself = KafkaProtocol(versions.releases()["1.1"], "me", "b:1")
     refused = told_itself.release_mismatch(f"kafka-{text}", Isolation.READ_COMMITTED)
     assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}
+    assert refused.exit_code == 2 and not refused.retriable
     assert "aborted or are still open" in refused.message and "like Kafka 1.1:" in refused.message
     assert "'1.1' fits" in refused.action and "isolation_level: read_uncommitted" in refused.action
     assert told_itself.release_mismatch(f"kafka-{text}") is None

@@ -1,5 +1,5 @@
 """A worker of a run without Spark in this process: its libraries are loaded already, which
-otherwise takes a second per run.
+otherwise takes a second per run. And tasks for workers.
 
 `tests/wire/test_worker_pool.py` shows that both return the same; together with
 `tests/system/test_runs_without_spark.py` it covers real processes.
@@ -8,10 +8,50 @@ otherwise takes a second per run.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from etl.io.brokers.connection import IDLE_CONNECTIONS
-from etl.model.plans import Written
+from etl.model.columns import raw_columns
+from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.plans import OffsetRange, Written
 from etl.reader.local_workers import Failed, Order, done
+from etl.reader.query_ranges import ReadOptions, Task, tasks_of_ranges
+from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from tests.fakes.broker import FakeBroker
+
+
+def reading_from(broker: FakeBroker, **changed: Any) -> ReadOptions:
+    """How tasks read from a broker."""
+    reading = ReadOptions(
+        ((broker.host, broker.port),),
+        Isolation.READ_COMMITTED,
+        raw_columns(),
+        2**20,
+        MAX_BATCH_BYTES,
+        MAX_RECORD_BYTES,
+        2**28,
+        10.0,
+    )
+    return replace(reading, **changed)
+
+
+def tasks_of(
+    ranges: Sequence[OffsetRange],
+    groups: Sequence[Sequence[int]],
+    incarnations: Mapping[BrokerPartition, int] | None = None,
+) -> list[Task]:
+    """The tasks of these ranges: which ranges each of them reads, by their indices."""
+    return tasks_of_ranges(
+        ranges,
+        groups,
+        topic_ids={},
+        leader_epochs={},
+        incarnations=incarnations or {},
+        cleanups={},
+        fingerprints={},
+    )
 
 
 class WorkerHere:

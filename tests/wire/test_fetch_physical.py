@@ -15,7 +15,6 @@ from etl.errors import (
     BrokerUnreachable,
     CorruptData,
     DataLoss,
-    EtlError,
     MisalignedOffset,
     NotYetReadable,
     PartitionTruncated,
@@ -110,14 +109,6 @@ def test_ranges_of_one_log_meet_at_a_boundary_and_share_no_row(
     )
     assert [row["value"] for row in rows] == [b"a0", b"a1", b"a2", b"a3"]
     assert [receipts[index].rows for index in (0, 1)] == [3, 1]
-
-
-def test_a_range_that_begins_inside_an_entry_is_an_error_and_never_skipped(
-    brokers: tuple[JafkaBroker, JafkaBroker],
-) -> None:
-    with pytest.raises(EtlError) as caught:
-        read([OffsetRange(TWO, 3, end_of(TWO, brokers), leader(TWO, brokers))])
-    assert (caught.value.exit_code, caught.value.where["offset"]) == (5, 3)
 
 
 def test_a_range_that_ends_inside_an_entry_is_an_error(
@@ -285,13 +276,6 @@ def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(
         )
         beyond = read_fingerprints(cluster, {ONE: (end + 5, end + 5)}, {ONE: led})[ONE]
     assert beyond.digest == hashlib.blake2b(entry(b"a0")[:1] + content, digest_size=8).hexdigest()
-
-
-def test_a_log_that_is_the_one_that_was_planned_is_read(
-    brokers: tuple[JafkaBroker, JafkaBroker],
-) -> None:
-    rows, _ = read([whole(TWO, brokers)], fingerprints=known(TWO, brokers))
-    assert len(rows) == 100
 
 
 @pytest.mark.parametrize("messages", [1, 100, 200])

@@ -260,29 +260,6 @@ def test_wrong_arguments_are_reported_before_any_record_is_shown(
     refused(peek(conf, *words, "--json"), 2, *value)
 
 
-def test_a_missing_partition_is_reported_with_the_existing_ones(
-    broker: FakeBroker, conf: Path
-) -> None:
-    append(broker, Rec(0, b"v"))
-    refused(
-        run_etl("records", "show", str(conf), "-p", "clicks:4", "--json"),
-        2,
-        "has no partition 4",
-        "its partitions: 0",
-    )
-    refused(
-        run_etl("records", "show", str(conf), "-p", "clicks:0-4", "--json"),
-        2,
-        "names no partition of this cluster",
-    )
-    refused(
-        run_etl("records", "show", str(conf), "-p", "other:0", "--json"),
-        2,
-        "There is no such topic",
-        "other",
-    )
-
-
 def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf: Path) -> None:
     append(broker, Rec(0, b"good"))
     broken = bytearray(encode(Batch(1, [Rec(0, b"broken")])))

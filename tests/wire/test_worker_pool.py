@@ -18,19 +18,18 @@ import pytest
 from pyarrow import parquet
 
 from etl.errors import CorruptData, ProcessLost, unmark
-from etl.model.columns import COLUMNS, arrow_schema, raw_columns
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.columns import COLUMNS, arrow_schema
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader import local_workers
 from etl.reader.batch_transform import ArrowTransform
 from etl.reader.local_workers import Failed, FilesOfWorkers, Order, Worker
-from etl.reader.query_ranges import ReadOptions, Task, tasks_of_ranges
+from etl.reader.query_ranges import ReadOptions, Task
 from etl.reader.run_task import TaskFailed
-from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, cut_to
-from tests.fakes.worker_here import WorkerHere
+from tests.fakes.worker_here import WorkerHere, reading_from, tasks_of
 
 PARTITIONS = 5
 
@@ -55,26 +54,7 @@ def pool_tasks(broker: FakeBroker) -> tuple[list[Task], ReadOptions]:
         OffsetRange(BrokerPartition("clicks", partition), 0, 10, leader)
         for partition in range(PARTITIONS)
     ]
-    reading = ReadOptions(
-        ((broker.host, broker.port),),
-        Isolation.READ_COMMITTED,
-        raw_columns(),
-        2**20,
-        MAX_BATCH_BYTES,
-        MAX_RECORD_BYTES,
-        2**28,
-        10.0,
-    )
-    tasks = tasks_of_ranges(
-        ranges,
-        [[i] for i in range(PARTITIONS)],
-        topic_ids={},
-        leader_epochs={},
-        incarnations={},
-        cleanups={},
-        fingerprints={},
-    )
-    return tasks, reading
+    return tasks_of(ranges, [[i] for i in range(PARTITIONS)]), reading_from(broker)
 
 
 @pytest.fixture

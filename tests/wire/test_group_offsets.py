@@ -30,6 +30,7 @@ from tests.fakes.broker import (
     OFFSET_FETCH,
     Act,
     FakeBroker,
+    World,
     altered,
     hang_up,
     never,
@@ -193,6 +194,39 @@ def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(
     broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
     with pytest.raises(CommitUnknown, match=rf"\(code {code}\)"):
         impatient.commit_offsets("g", {DEMO: 42})
+
+
+def test_offsets_are_kept_by_the_coordinator_wherever_that_is() -> None:
+    world = World()
+    with (
+        FakeBroker(world=world, broker_id=1) as first,
+        FakeBroker(world=world, broker_id=2) as second,
+    ):
+        world.coordinator = 2
+        with SimpleConsumer(first.host, first.port, request_timeout_s=5) as consumer:
+            consumer.commit_offsets("g", {DEMO: 42}, metadata="etl:clicks:7")
+            assert consumer.fetch_offsets("g", [DEMO]) == {
+                DEMO: CommittedOffset(None, 42, "etl:clicks:7")
+            }
+        requests = [
+            {key for key, _ in each.requests} & {OFFSET_COMMIT, OFFSET_FETCH}
+            for each in (first, second)
+        ]
+        assert requests == [set(), {OFFSET_COMMIT, OFFSET_FETCH}]
+
+
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_a_coordinator_that_is_not_one_yet_is_retried(
+    broker: FakeBroker, consumer: SimpleConsumer, code: int
+) -> None:
+    broker.world.group_refusals[FIND_COORDINATOR].append(code)
+    broker.world.group_refusals[OFFSET_COMMIT].append(code)
+    consumer.commit_offsets("g", {DEMO: 42})
+    broker.world.group_refusals[OFFSET_FETCH].append(code)
+    assert consumer.fetch_offsets("g", [DEMO])[DEMO].offset == 42
+    assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 2
+    broker.world.group_refusals[FIND_COORDINATOR].append(code)
+    assert consumer.find_coordinator("g").port == broker.port
 
 
 def test_a_coordinator_that_died_is_looked_up_again_until_another_broker_is_one(

@@ -336,17 +336,6 @@ def test_an_answer_that_is_none_ends_the_membership_as_corrupt_data(
         of(stage, protocol).member().join()
 
 
-def test_the_members_thread_beats_while_the_run_waits_for_something_else(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
-    with stage.joined() as (member, _):
-        before = len(broker.decoded_requests[HEARTBEAT])
-        assert wait_until(lambda: len(broker.decoded_requests[HEARTBEAT]) > before + 3, 20), (
-            "no rebalance is announced"
-        )
-        assert member.is_current
-
-
 def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_others_does_not(
     broker: FakeCoordinator,
     stage: Stage,

@@ -12,7 +12,6 @@ import pytest
 from etl.errors import (
     BrokerError,
     CorruptData,
-    MissingOffsets,
     RanOutBeforeUntil,
     SettingsError,
     TopicMissing,
@@ -101,14 +100,6 @@ def values(start: int, until: int) -> list[tuple[int, bytes]]:
 
 
 # One broker
-
-
-def test_asking_for_a_topic_makes_none(old: OldBroker, consumer: SimpleConsumer) -> None:
-    with pytest.raises(TopicMissing):
-        raise (
-            consumer.topic_metadata(["gone"]).topics["gone"].refusal or pytest.fail("is known")
-        ).error("describe", topic="gone")
-    assert {topic for topic, _ in old.logs} == {"demo"}
 
 
 def test_segments_are_reported_by_their_time_of_writing(consumer: SimpleConsumer) -> None:
@@ -264,11 +255,6 @@ def test_a_message_larger_than_the_request_is_requested_with_more(
     ] == values(20, 30)
 
 
-def test_a_task_without_a_leader_looks_it_up(old: OldBroker) -> None:
-    moved = Leader(Broker(2, "127.0.0.1", 1, f"kafka-{old.release}"))
-    assert rows([OffsetRange(DEMO, 20, 22, moved)], old)[0] == values(20, 22)
-
-
 def test_offsets_above_the_high_watermark_are_requested_again_and_not_skipped(
     old: OldBroker,
 ) -> None:
@@ -288,14 +274,6 @@ def test_an_unrelated_error_below_the_high_watermark_is_a_broker_error(
     old.log("demo", 0).hidden, old.fails = 5, True
     with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
         rows([OffsetRange(DEMO, 22, 25)], old)
-
-
-def test_missing_offsets_are_reported_unless_the_topic_is_known_as_compacted(
-    old: OldBroker,
-) -> None:
-    del old.log("demo", 0).messages[4]
-    with pytest.raises(MissingOffsets, match="1 offsets are missing"):
-        rows([OffsetRange(DEMO, 20, 30)], old)
 
 
 # A version in the conf above the brokers' own

@@ -135,14 +135,6 @@ def numbers(first: int, until: int) -> list[tuple[int, bytes]]:
 # Where it starts, and where it ends
 
 
-def test_without_more_words_it_shows_the_whole_log_and_ends_where_that_ends(
-    kafka: FakeBroker,
-) -> None:
-    records, log = peeked(kafka)
-    assert records == numbers(0, 50)
-    assert (log.ended, log.given, log.from_offset, log.position) == (Ended.END, 50, 0, 50)
-
-
 @pytest.mark.parametrize(
     "start, first",
     [

@@ -13,14 +13,16 @@ import pytest
 
 from etl.errors import (
     BrokerUnreachable,
+    ConsumerInUse,
     CorruptData,
     MessageTooLarge,
     NotKafka,
 )
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.kafka_broker_type import HANDSHAKE_CORRELATION_ID
-from etl.kafka.request_values import EARLIEST, FetchTarget
+from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
+from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     FETCH,
@@ -329,6 +331,70 @@ def test_a_fetch_that_was_sent_on_a_dying_connection_is_sent_again(
     broker.script[FETCH].append(hang_up)
     consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
     assert bytes(consumer.end_fetch().partitions[0].records) == BATCH
+
+
+@pytest.mark.parametrize("may_repeat", [True, False])
+def test_a_request_is_sent_again_over_a_new_connection_unless_it_must_not_happen_twice(
+    broker: FakeBroker,
+    consumer: SimpleConsumer,
+    may_repeat: bool,
+) -> None:
+    consumer.topic_metadata()
+    broker.script[METADATA].append(hang_up)
+    before = len(broker.requests)
+    if may_repeat:
+        consumer.send(lambda dialect: dialect.metadata(None))
+    else:
+        with pytest.raises(BrokerUnreachable, match="The connection broke"):
+            consumer.send(lambda dialect: dialect.metadata(None), may_repeat=False)
+    assert [key for key, _ in broker.requests[before:]].count(METADATA) == (2 if may_repeat else 1)
+
+
+def test_a_second_thread_gets_the_error_that_the_first_one_waits(broker: FakeBroker) -> None:
+    consumer, request, raised = (
+        SimpleConsumer(broker.host, broker.port, request_timeout_s=1),
+        threading.Event(),
+        list[BaseException](),
+    )
+    consumer.introduction()
+
+    def hold(connection: object, frame: bytes) -> None:
+        request.set()
+
+    broker.script[METADATA].append(hold)
+
+    def first() -> None:
+        try:
+            consumer.topic_metadata()
+        except BrokerUnreachable as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=first)
+    with consumer:
+        thread.start()
+        assert request.wait(5)
+        for ask in (
+            consumer.topic_metadata,
+            consumer.introduction,
+            lambda: consumer.begin_fetch([FetchTarget(LOG, 0, 1)]),
+            lambda: consumer.fetch("demo", 0, 0),
+            lambda: consumer.offsets_before("demo", 0, LATEST),
+        ):
+            with pytest.raises(ConsumerInUse, match="each thread has a SimpleConsumer of its own"):
+                ask()
+        thread.join(10)
+        assert raised and consumer.earliest_or_latest_offset("demo", 0, LATEST) == 2
+
+
+def test_a_fetch_that_one_thread_began_another_one_may_end(consumer: SimpleConsumer) -> None:
+    consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
+    found = list[int]()
+    thread = threading.Thread(
+        target=lambda: found.append(len(list(Messages(consumer.end_fetch().partitions[0]))))
+    )
+    thread.start()
+    thread.join(60)
+    assert found == [2]
 
 
 # Ports that are not Kafka

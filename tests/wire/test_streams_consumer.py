@@ -144,15 +144,6 @@ def test_the_rest_of_one_response_is_not_requested_again(kafka: FakeBroker) -> N
         assert kafka.fetched[1:] == [[("clicks", 0)]]
 
 
-def test_leaders_on_several_brokers_are_read_side_by_side() -> None:
-    world = World()
-    with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:
-        one.append("clicks", 0, batch(0))
-        two.append("clicks", 1, batch(0))
-        with opened(one, two, assigned=[P0, P1]) as consumer:
-            assert {record.log for record in polled(consumer, 8)} == {P0, P1}
-
-
 def test_a_leader_that_moved_is_looked_up_again_and_nothing_is_read_twice() -> None:
     world = World()
     with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:

@@ -163,12 +163,6 @@ def test_a_worker_returns_rows_errors_and_bugs_with_a_traceback_also_in_the_test
         assert "Traceback" in failed.text and "AttributeError" in failed.text
 
 
-def test_a_bug_in_a_task_ends_the_write_and_is_reported(of_one: FilesOfWorkers) -> None:
-    wanted: Any = "no value of the kind"
-    with pytest.raises(TaskFailed, match="(?s)Traceback.*AttributeError"):
-        of_one.write(wanted)
-
-
 def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroker) -> None:
     worker = Worker()
     assert worker._process.stdin

@@ -22,10 +22,6 @@ TWO_RECORDS = bytes.fromhex("""
     0000018bcfe56800 0000018bcfe56805 ffffffffffffffff ffff ffffffff 00000002
     16 00 00 00 01 0a 68656c6c6f 00
     22 00 0a 04 02 6b 0c e4b8ade69687 02 02 68 02 01""")
-ABORT_MARKER = bytes.fromhex("""
-    0000000000000069 00000042 00000007 02 eb0cc37d 0030 00000000
-    0000018bcfe56809 0000018bcfe56809 0000000000000fa0 0001 ffffffff 00000001
-    20 00 00 00 08 00000000 0c 000000000003 00""")
 PRODUCER = 4000
 ORACLE_COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 
@@ -68,12 +64,6 @@ def test_the_golden_record_batch_gives_its_two_rows() -> None:
             "incarnation": 0,
         },
     ]
-
-
-def test_the_golden_abort_marker_uses_up_an_offset_and_gives_no_row() -> None:
-    cursor = cursor_of(100, 106)
-    assert offsets(rows_in(cursor, TWO_RECORDS + ABORT_MARKER)) == [100, 102]
-    assert cursor.done and cursor.receipt.control_records == 1
 
 
 @settings(max_examples=50, deadline=None)
@@ -291,38 +281,6 @@ def test_a_control_batch_without_a_control_record_is_corrupt() -> None:
     broken = Batch(0, [Rec(0, key=b"\x00")], producer_id=PRODUCER, control=True, transactional=True)
     with pytest.raises(CorruptData, match="no control record"):
         rows_between(encode(broken), 0, 1, aborted=((PRODUCER, 0),))
-
-
-def test_an_empty_record_batch_moves_the_position_and_gives_no_row() -> None:
-    cursor = cursor_of(0, 10)
-    assert rows_in(cursor, encode(Batch(0, [], last_delta=9, producer_id=PRODUCER))) == []
-    assert cursor.done and cursor.receipt.missing_offsets == 10
-
-
-def test_log_append_time_gives_every_record_the_batchs_max_timestamp() -> None:
-    rows = rows_between(
-        encode(Batch(0, [Rec(0, timestamp_delta=3), Rec(1)], append_time=True)), 0, 2
-    )
-    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [
-        (1_700_000_000_500_000, 1)
-    ] * 2
-
-
-def test_with_a_delete_horizon_timestamps_still_count_from_the_base_timestamp() -> None:
-    """The one who writes the horizon there writes the deltas against it."""
-    rows = rows_between(
-        encode(
-            Batch(
-                0,
-                [Rec(0, timestamp_delta=-400)],
-                delete_horizon=True,
-                base_timestamp=1_700_000_000_400,
-            )
-        ),
-        0,
-        1,
-    )
-    assert rows[0]["timestamp"] == 1_700_000_000_000_000
 
 
 @pytest.mark.parametrize(

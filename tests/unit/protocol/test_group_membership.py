@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 from kafka.protocol.consumer import (
-    HeartbeatRequest,
     JoinGroupRequest,
-    LeaveGroupRequest,
     SyncGroupRequest,
 )
 from kafka.protocol.consumer.metadata import (
@@ -114,25 +112,6 @@ def test_a_leader_sends_every_assignment_and_a_follower_sends_none(version: int)
         ).assignments
         == []
     )
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_heartbeats_and_the_leave_name_member_and_generation(version: int) -> None:
-    if version < 5:
-        beat = sent(
-            Api.HEARTBEAT,
-            version,
-            speaking(Api.HEARTBEAT, version).heartbeat(IDENTITY),
-            HeartbeatRequest,
-        )
-        assert (beat.group_id, beat.member_id, beat.generation_id) == ("g", "m-1", 7)
-    left = sent(
-        Api.LEAVE_GROUP,
-        version,
-        speaking(Api.LEAVE_GROUP, version).leave_group(IDENTITY),
-        LeaveGroupRequest,
-    )
-    assert (left.members[0].member_id if version >= 3 else left.member_id) == "m-1"
 
 
 @pytest.mark.parametrize("version", range(2))

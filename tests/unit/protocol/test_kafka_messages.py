@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, FetchResponse
-from kafka.protocol.metadata import MetadataRequest
 
 from etl.errors import CorruptData, SettingsError
 from etl.kafka import fetch_messages, kafka_python_messages, versions
@@ -132,19 +131,6 @@ def test_logs_of_one_topic_are_served_together() -> None:
         for topic, number in (("a", 1), ("b", 0), ("a", 0))
     )
     assert in_serving_order([a1, b0, a0]) == (a1, a0, b0)
-
-
-def test_metadata_never_creates_a_topic() -> None:
-    frame = kafka_python_messages.encode(
-        Api.METADATA,
-        4,
-        correlation_id=1,
-        client_id="t",
-        fields=kafka_python_messages.metadata_fields(["demo"]),
-    )
-    assert (
-        MetadataRequest.decode(frame[4:], version=4, header=True).allow_auto_topic_creation is False
-    )
 
 
 def test_no_topics_and_all_topics_are_not_the_same_question() -> None:

@@ -74,16 +74,6 @@ def test_malformed_records_under_a_valid_crc_are_corrupt_or_rows_and_never_a_str
         assert len(rows) == len(records)
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.binary(min_size=7, max_size=80), st.integers(1, 5))
-def test_random_records_under_a_valid_crc_are_corrupt_or_rows(payload: bytes, count: int) -> None:
-    try:
-        rows = rows_between(with_payload(payload, count=count, last_delta=100), 0, 2**40)
-    except CorruptData:
-        return
-    assert len(rows) == count
-
-
 def body(*fields: bytes) -> bytes:
     content = b"".join(fields)
     return varint(len(content)) + content

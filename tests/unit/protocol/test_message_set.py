@@ -33,34 +33,13 @@ from tests.fakes.old_logs import OLD_CODECS, OldEntry, encoded_old, last_offset,
 # Computed apart from this project, from the format's description, and decoded by kafka-python with
 # valid CRC.
 V0_HELLO = bytes.fromhex("0000000000000064 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f")
-V0_GZIP = bytes.fromhex("""
-    0000000000000066 0000004e 32a43408 00 01 ffffffff 00000040 1f8b08000000000002ff636000831420166e5f5eb58981e13f100079ac19a93939f91059
-    86342016f17ab2e5305c9aedc98eb5cfa6b5030015759e1f3f000000""")
-V1_GZIP = bytes.fromhex("""
-    0000000000000066 0000005c 23925c33 01 01 0000018bcfe56805 ffffffff 00000046 1f8b08000000000002ff63608003e9bec7dcbb18810cc6eef34f33
-    18fe030190c39a919a93930f55c204c432e51b8f71c395b14295b13dd9b1f6d9b4760008a769f64f000000""")
 ORACLE_COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
-NIHAO = "\u4e2d\u6587".encode()
 each_magic = pytest.mark.parametrize("magic", [0, 1])
 each_codec = pytest.mark.parametrize("codec", OLD_CODECS)
 
 
-def values_by_offset(records: bytes, from_offset: int, until_offset: int) -> dict[int, bytes]:
-    return {row["offset"]: row["value"] for row in rows_between(records, from_offset, until_offset)}
-
-
 def damaged(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
-
-
-def test_offsets_in_a_wrapper_of_v0_are_what_they_are_and_in_one_of_v1_count_up_to_its_own() -> (
-    None
-):
-    assert values_by_offset(V0_GZIP, 100, 103) == {100: b"hello", 102: NIHAO}
-    rows = rows_between(V1_GZIP, 100, 103)
-    assert [
-        (row["offset"], row["value"], row["timestamp"], row["timestampType"]) for row in rows
-    ] == [(100, b"hello", 1_700_000_000_000_000, 0), (102, NIHAO, 1_700_000_000_005_000, 0)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,33 +61,6 @@ def test_a_value_of_several_compressed_blocks_is_decoded_with_every_codec(
     records = encode_logical(log, magic)
     found = rows_in(cursor_of(5, 7, columns=ORACLE_COLUMNS), records)
     assert found == oracle.rows_of(records) and [row["offset"] for row in found] == [5, 6]
-
-
-@each_codec
-def test_under_log_append_time_the_wrappers_time_holds_for_all_in_it(codec: Codec) -> None:
-    wrapper = Wrapper(
-        [Msg(7, b"a", None, 5), Msg(8, b"b", None, 6, append_time=True)],
-        codec,
-        timestamp=99,
-        append_time=True,
-    )
-    rows = rows_between(
-        encode_logical([wrapper, Msg(9, b"c", None, 7, append_time=True)], 1), 7, 10
-    )
-    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [
-        (99_000, 1),
-        (99_000, 1),
-        (7_000, 1),
-    ]
-
-
-@each_codec
-def test_under_create_time_the_wrapper_has_the_kind_of_the_times_in_it(codec: Codec) -> None:
-    wrapper = Wrapper(
-        [Msg(7, b"a", None, 5, append_time=True), Msg(8, b"b", None, -1)], codec, timestamp=99
-    )
-    rows = rows_between(encode_logical([wrapper], 1), 7, 9)
-    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(5_000, 0), (None, 0)]
 
 
 @each_magic
@@ -136,36 +88,11 @@ def test_only_in_v0_an_lz4_header_may_have_any_checksum(frame: str, magic: int) 
                 rows_between(records, 0, 1)
 
 
-@pytest.mark.parametrize("header", ["04224d18 6040 82", "04224d18 6440 a7", "04224d18 6070 73"])
-def test_the_checksum_of_an_lz4_header_is_that_of_the_headers_that_everybody_writes(
-    header: str,
-) -> None:
-    frame = np.frombuffer(bytes.fromhex(header) + b"payload", dtype=np.uint8)
-    wrong = np.frombuffer(with_wrong_checksum(frame.tobytes()), dtype=np.uint8)
-    assert (
-        codecs.with_lz4_checksum(wrong).tobytes()
-        == frame.tobytes()
-        == codecs.with_lz4_checksum(frame).tobytes()
-    )
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x6d\x40\0\0", b"no lz4 at all"]
 )
 def test_bytes_without_an_lz4_header_stay_unchanged(content: bytes) -> None:
     assert codecs.with_lz4_checksum(np.frombuffer(content, dtype=np.uint8)).tobytes() == content
-
-
-def test_all_formats_may_follow_one_another_in_one_answer() -> None:
-    log = (
-        encode_logical([Msg(10, b"a"), Wrapper([Msg(11, b"b"), Msg(12, b"c")])], 0)
-        + encode_logical([Msg(13, b"d"), Wrapper([Msg(14, b"e"), Msg(15, b"f")])], 1)
-        + encode(Batch(16, [Rec(0, b"g"), Rec(1, b"h")]))
-        + encode_logical([Msg(18, b"i")], 0)
-    )
-    cursor = cursor_of(11, 19)
-    assert b"".join(row["value"] for row in rows_in(cursor, log)) == b"bcdefghi"
-    assert cursor.done and cursor.missing == []
 
 
 def test_aborted_transactions_are_known_across_messages_of_an_older_format() -> None:

@@ -18,7 +18,6 @@ from tests.fakes.message_sets import (
     Entry,
     encode_physical,
     entry_bytes,
-    physical_answer,
     physical_rows,
 )
 from tests.fakes.old_logs import (
@@ -75,22 +74,6 @@ def test_a_message_has_the_columns_of_any_and_its_place_in_the_log_of_its_broker
     ]
 
 
-def test_an_offset_is_where_the_outer_entry_begins_and_its_messages_are_numbered() -> None:
-    """Jafka's own classes report the offsets 1000, 1062 and 1077 for these messages: the start of
-    the next fetch each.
-    """
-    log = BOTH_IN_GZIP + HELLO
-    assert triples(log, 1000) == [
-        (1000, 0, b"hello"),
-        (1000, 1, "\u4e2d\u6587".encode()),
-        (1062, 0, b"hello"),
-    ]
-    assert triples(HELLO + BOTH_IN_GZIP, 1000)[1:] == [
-        (1015, 0, b"hello"),
-        (1015, 1, "\u4e2d\u6587".encode()),
-    ]
-
-
 def test_magic_0_and_snappy_are_read_as_kafka_0_7_writes_them() -> None:
     assert triples(HELLO_OF_MAGIC_0 + HELLO_IN_SNAPPY, 0) == [(0, 0, b"hello"), (14, 0, b"hello")]
 
@@ -137,25 +120,6 @@ def test_a_range_result_counts_rows_and_bytes_and_no_gaps_of_offsets() -> None:
 def test_a_compressed_message_with_nothing_in_it_moves_the_position_on() -> None:
     log = encode_physical([Entry(inside=[]), Entry(inside=[Entry(inside=[])]), Entry(b"x")])
     assert [triple[1:] for triple in triples(log, 0)] == [(0, b"x")]
-
-
-@pytest.mark.parametrize("left", range(16))
-def test_a_cut_off_tail_is_left_for_the_next_answer(left: int) -> None:
-    cursor = physical_cursor(1000, 1031)
-    assert len(physical_rows_in(cursor, HELLO + NIHAO[:left])) == 1 + (left == 16)
-    assert cursor.position == 1015 and not cursor.starved
-
-
-@pytest.mark.parametrize("size", range(1, 16))
-def test_a_message_larger_than_the_response_is_requested_with_more_bytes_from_any_size_on(
-    size: int,
-) -> None:
-    cursor = physical_cursor(1000, 1016, fetch_max_bytes=size)
-    requests = []
-    while not cursor.done:
-        requests.append(cursor.max_bytes)
-        physical_rows_in(cursor, NIHAO[: cursor.max_bytes])
-    assert cursor.receipt.rows == 1 and len(requests) <= 4
 
 
 @pytest.mark.parametrize("there", [NIHAO[:1], NIHAO[:3], NIHAO[:9]])
@@ -338,14 +302,6 @@ def test_a_message_larger_than_its_bound_is_named_by_the_outer_one() -> None:
     assert caught.value.where == {**PLACE, "offset": 1015}
 
 
-def test_bits_of_the_attributes_other_than_the_codec_are_ignored() -> None:
-    entries = [
-        Entry(b"plain", attributes=0xFC),
-        Entry(inside=[Entry(b"x", attributes=0xFC)], attributes=0xFC),
-    ]
-    assert triples(encode_physical(entries), 0) == physical_rows(entries, 0)
-
-
 def mutated(entries: Sequence[Entry], data: st.DataObject) -> bytes:
     records = bytearray(encode_physical(entries))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -363,12 +319,3 @@ def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(
         triples(records, 7)
     except EtlError as error:
         assert isinstance(error, (CorruptData, RecordTooLarge))
-
-
-def test_of_another_broker_the_same_bytes_are_rows_of_another_log() -> None:
-    rows = [
-        row
-        for batch in physical_cursor(0, 15).feed(physical_answer(HELLO, broker_id=4))
-        for row in batch.to_pylist()
-    ]
-    assert [row["broker_id"] for row in rows] == [4]

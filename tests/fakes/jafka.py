@@ -1,5 +1,5 @@
 """A Jafka broker in memory, written after the protocol's description and its source; nothing of
-ours but the scripts' acts.
+ours but the scripts' acts and `registry_of`.
 
 What it imitates: one request after the other and answers in their order, segments that no answer
 crosses, a flushed mark, error codes of fetches, a closed connection for any other request that
@@ -17,9 +17,11 @@ import struct
 import threading
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from tests.fakes.broker import Act, as_it_is
 from tests.fakes.frames import exactly
 
@@ -41,6 +43,29 @@ def old_entry(payload: bytes) -> bytes:
 def wrapped(*entries: bytes) -> bytes:
     """One entry that holds others, gzipped."""
     return entry(gzip.compress(b"".join(entries), mtime=0), GZIP)
+
+
+def registry_of(
+    broker: JafkaBroker, broker_id: int, *topics: str
+) -> Callable[[Collection[str] | None], ClusterMetadata]:
+    """ZooKeeper's word for one broker and its topics; without topics: those that have a log."""
+    there = Broker(broker_id, broker.host, broker.port, "jafka")
+
+    def registered(_: Collection[str] | None) -> ClusterMetadata:
+        known = topics or sorted({topic for topic, _ in broker.logs})
+        logs = {
+            topic: tuple(
+                PartitionMetadata(BrokerPartition(topic, number, broker_id), None, Leader(there))
+                for number in range(broker.partitions)
+            )
+            for topic in known
+        }
+        reported = {
+            topic: TopicMetadata(topic, None, None, False, its) for topic, its in logs.items()
+        }
+        return ClusterMetadata(None, {broker_id: there}, reported)
+
+    return registered
 
 
 class HangUp(Exception):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
+from etl.errors import BrokerError, BrokerUnreachable, SettingsError
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.partition_ends import read_fingerprints
 from etl.io.brokers.simple_consumer import SimpleConsumer
@@ -190,21 +190,6 @@ class JafkaContract:
         assert consumer.earliest_or_latest_offset(topic, 4, LATEST) == len(HELLO)
         assert (consumer.delete_topic(topic), consumer.delete_topic(topic)) == (5, 0)
 
-    def test_an_offset_outside_of_the_log_of_a_jafka_is_refused_as_such(
-        self, consumer: SimpleConsumer, topic: str
-    ) -> None:
-        consumer.produce(topic, 0, HELLO)
-        [fetched] = consumer.multifetch(
-            [FetchTarget(BrokerPartition(topic, 0), len(HELLO) + 1, 100)]
-        ).partitions
-        assert fetched.refusal is not None and fetched.refusal.meaning is Meaning.OUT_OF_RANGE
-
-    def test_an_offset_inside_a_message_gets_bytes_that_begin_nowhere(
-        self, consumer: SimpleConsumer, topic: str
-    ) -> None:
-        consumer.produce(topic, 0, HELLO + WORLD)
-        assert bytes(consumer.fetch(topic, 0, 3).records) == (HELLO + WORLD)[3:]
-
     def test_a_log_is_recognized_by_the_bytes_before_an_offset_and_a_recreated_one_is_reported(
         self,
         served: ServedJafka,
@@ -315,13 +300,6 @@ class JafkaContract:
             (0, 2, b"hello"),
             (len(whole), 0, b"world!"),
         ]
-
-    def test_a_fetch_of_any_size_from_nothing_to_more_than_a_message_is_answered(
-        self, consumer: SimpleConsumer, topic: str
-    ) -> None:
-        consumer.produce(topic, 0, HELLO)
-        for size in range(len(HELLO) + 2):
-            assert bytes(consumer.fetch(topic, 0, 0, max_bytes=size).records) == HELLO[:size]
 
     def test_a_log_is_read_through_by_the_next_offset_whatever_a_fetch_holds(
         self, consumer: SimpleConsumer, topic: str

@@ -13,8 +13,6 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from etl.errors import (
     BrokerError,
@@ -26,7 +24,6 @@ from etl.errors import (
     NeedsDecision,
     NotYetReadable,
     PartitionTruncated,
-    PermissionDenied,
     RanOutBeforeUntil,
     TopicMissing,
 )
@@ -92,12 +89,6 @@ class Task:
             for arrow_batch in self.batches()
             for row in arrow_batch.to_pylist()
         ]
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
 
 
 def fill(
@@ -262,46 +253,6 @@ def test_a_broker_that_returns_no_records_of_a_log_that_has_some_may_be_read_by_
         6,
         {"topic": "demo", "partition": 0, "offset": 0},
     )
-
-
-def test_a_broker_that_gives_no_records_for_a_while_loses_none(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=3)
-    broker.log("demo", 0).withheld = 7
-    assert Task(broker, [wanted(0, 0, 30)]).rows() == offsets(0, 0, 30)
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 200)), min_size=1, max_size=8
-    ),
-    st.integers(30, 600),
-    st.data(),
-)
-def test_however_a_log_is_chopped_into_answers_the_rows_are_those_of_the_range(
-    shapes: list[tuple[int, int, int]], fetch_max_bytes: int, data: st.DataObject
-) -> None:
-    with FakeBroker() as broker:
-        kept: list[int] = []
-        base = 0
-        for records, gap, size in shapes:
-            broker.append(
-                "demo",
-                0,
-                encode(Batch(base, [Rec(delta, b"x" * size) for delta in range(records)])),
-            )
-            kept += range(base, base + records)
-            base += records + gap
-        end = broker.log("demo", 0).log_end
-        from_offset = data.draw(st.integers(0, end))
-        cut = data.draw(st.integers(from_offset, end))
-        until_offset = data.draw(st.integers(cut, end))
-        settings = {"fetch_max_bytes": fetch_max_bytes, "cleanups": {"demo": COMPACTED}}
-        task = Task(broker, [wanted(0, from_offset, cut), wanted(0, cut, until_offset)], settings)
-        assert sorted(task.rows()) == [
-            (0, offset) for offset in kept if from_offset <= offset < until_offset
-        ]
-        assert sorted(task.receipts) == [0, 1]
 
 
 # The order of things
@@ -548,20 +499,6 @@ def test_a_leader_that_is_elected_cleanly_while_a_log_is_read_stops_nothing(
     assert first.num_rows + sum(each.num_rows for each in rows) == 30
 
 
-def test_rows_carry_the_life_of_their_log(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=1)
-    fill(broker, 1, batches=1)
-    task = Task(
-        broker,
-        [wanted(0, 0, 10), wanted(1, 0, 10)],
-        {"columns": ("partition", "incarnation"), "incarnations": {BrokerPartition("demo", 1): 2}},
-    )
-    assert {tuple(row.values()) for each in task.batches() for row in each.to_pylist()} == {
-        (0, 0),
-        (1, 2),
-    }
-
-
 # Logs that give nothing, and other named ends
 
 
@@ -658,13 +595,6 @@ def test_a_rejected_offset_inside_the_log_is_requested_again(broker: FakeBroker)
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.append(1)
     assert Task(broker, [wanted(0, 0, 10)]).rows() == offsets(0, 0, 10)
-
-
-def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=1)
-    broker.log("demo", 0).refusals.append(29)
-    with pytest.raises(PermissionDenied):
-        Task(broker, [wanted(0, 0, 10)]).rows()
 
 
 @pytest.mark.parametrize(

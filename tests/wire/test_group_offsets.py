@@ -40,18 +40,6 @@ DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
-
-
-@pytest.fixture
-def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as connected:
-        yield connected
-
-
-@pytest.fixture
 def impatient(broker: FakeBroker) -> Iterator[SimpleConsumer]:
     """One that gives up soon."""
     with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.5) as connected:

@@ -22,12 +22,6 @@ KEPT = StoredOffsets("g", "clicks")
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
-
-
-@pytest.fixture
 def cluster(broker: FakeBroker) -> Iterator[Cluster]:
     with Cluster([(broker.host, broker.port)], timeout_s=1) as connected:
         yield connected

@@ -8,8 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,6 @@ from tests.fakes.broker import FakeBroker
 
 ROOT = Path(__file__).parents[2]
 AT = "2023-11-14T22:13:20.000+00:00"
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
 
 
 @pytest.fixture
@@ -321,14 +313,3 @@ def test_a_closed_pipe_ends_it_without_an_error(broker: FakeBroker, conf: Path) 
             141,
             "etl: clicks 0 has offsets 0 to 3000; from 0:\n",
         )
-
-
-def test_what_comes_is_shown_when_it_comes(broker: FakeBroker, conf: Path) -> None:
-    append(broker, Rec(0, b"first"))
-    with started(conf, "--follow", "-n", "2") as peeking:
-        assert peeking.stdout and peeking.stderr
-        assert peeking.stdout.readline().split("\t")[3] == "first"
-        append(broker, Rec(0, b"second"))
-        began = time.monotonic()
-        assert peeking.stdout.readline().split("\t")[3] == "second"
-        assert time.monotonic() - began < 10 and peeking.wait(30) == 0

@@ -46,12 +46,6 @@ def shared() -> Iterator[FakeBroker]:
         yield running
 
 
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
-
-
 def fill(broker: FakeBroker, partition: int, *, batches: int, records: int = 10) -> None:
     broker.log("clicks", partition)
     for _ in range(batches):

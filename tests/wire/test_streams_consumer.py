@@ -28,15 +28,15 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.request_values import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.kafka.request_values import FetchTarget
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.streams import consumer as room
 from etl.streams.conf import ConsumerConfig
 from etl.streams.fetches import FetchSizes
 from etl.streams.group_member import ConsumerResources
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never
-from tests.fakes.jafka import JafkaBroker, entry, wrapped
+from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 from tests.fakes.old_broker import OldBroker
 
 P0, P1 = (BrokerPartition("clicks", p) for p in range(2))
@@ -465,27 +465,11 @@ def test_on_jafka_each_message_of_an_entry_has_its_index_and_the_position_is_the
     here = BrokerPartition("clicks", 0, 3)
     with JafkaBroker().listening() as broker:
         end = broker.append("clicks", 0, entry(b"a"), wrapped(entry(b"b"), entry(b"c")))
-        me = Broker(3, broker.host, broker.port, "jafka")
-
-        def registered(topics: object) -> ClusterMetadata:
-            return ClusterMetadata(
-                None,
-                {3: me},
-                {
-                    "clicks": TopicMetadata(
-                        "clicks", None, None, False, (PartitionMetadata(here, None, Leader(me)),)
-                    )
-                },
-            )
+        bootstrap, registry = [(broker.host, broker.port)], registry_of(broker, 3)
 
         def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
-            return ConsumerResources(
-                until.enter_context(
-                    Cluster(
-                        [(me.host, me.port)], timeout_s=5, registry=registered, generation="jafka"
-                    )
-                )
-            )
+            cluster = Cluster(bootstrap, timeout_s=5, registry=registry, generation="jafka")
+            return ConsumerResources(until.enter_context(cluster))
 
         monkeypatch.setattr(room, "open_cluster", open_cluster)
         with Consumer(

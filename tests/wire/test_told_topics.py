@@ -34,12 +34,6 @@ def broker() -> Iterator[FakeBroker]:
         yield running
 
 
-@pytest.fixture
-def cluster(broker: FakeBroker) -> Iterator[Cluster]:
-    with Cluster([(broker.host, broker.port)], timeout_s=5) as connected:
-        yield connected
-
-
 @pytest.mark.parametrize("requests", [["early", "late"], ["late"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3, 4])
 def test_a_registered_topic_that_the_broker_does_not_know_yet_is_waited_for(

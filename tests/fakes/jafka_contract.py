@@ -191,10 +191,7 @@ class JafkaContract:
         assert (consumer.delete_topic(topic), consumer.delete_topic(topic)) == (5, 0)
 
     def test_a_log_is_recognized_by_the_bytes_before_an_offset_and_a_recreated_one_is_reported(
-        self,
-        served: ServedJafka,
-        consumer: SimpleConsumer,
-        topic: str,
+        self, served: ServedJafka, consumer: SimpleConsumer, topic: str
     ) -> None:
         logs = [BrokerPartition(topic, number, 1) for number in range(2)]
         consumer.produce(topic, 0, HELLO + HELLO)
@@ -215,10 +212,7 @@ class JafkaContract:
         assert now.keys() == before.keys() and not [log for log in logs if now[log] == before[log]]
 
     def test_of_a_log_that_ends_before_an_offset_there_is_nothing_before_it(
-        self,
-        served: ServedJafka,
-        consumer: SimpleConsumer,
-        topic: str,
+        self, served: ServedJafka, consumer: SimpleConsumer, topic: str
     ) -> None:
         log = BrokerPartition(topic, 0, 1)
         consumer.produce(topic, 0, HELLO)
@@ -230,9 +224,7 @@ class JafkaContract:
         }
 
     def test_a_partition_beyond_the_last_is_refused_by_a_fetch_and_hung_up_on_by_an_offsets_request(
-        self,
-        consumer: SimpleConsumer,
-        topic: str,
+        self, consumer: SimpleConsumer, topic: str
     ) -> None:
         consumer.produce(topic, 0, HELLO)
         with pytest.raises(

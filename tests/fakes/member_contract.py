@@ -130,9 +130,7 @@ class MemberContract:
 
     @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
     def test_a_static_member_alone_in_its_group_comes_back_to_partitions_that_were_added(
-        self,
-        stage: Stage,
-        strategy: str,
+        self, stage: Stage, strategy: str
     ) -> None:
         terms: dict[str, Any] = {
             "instance_id": "static",
@@ -150,9 +148,7 @@ class MemberContract:
 
     @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
     def test_a_static_leader_that_returns_among_others_assigns_the_added_partitions(
-        self,
-        stage: Stage,
-        strategy: str,
+        self, stage: Stage, strategy: str
     ) -> None:
         terms: dict[str, Any] = {
             "strategies": (strategy,),
@@ -195,9 +191,7 @@ class MemberContract:
 
     @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
     def test_a_static_member_that_comes_back_with_other_topics_gets_these_and_no_others(
-        self,
-        stage: Stage,
-        is_leader: bool,
+        self, stage: Stage, is_leader: bool
     ) -> None:
         more = f"{stage.topic}-more"
         stage.grow(more, 2)

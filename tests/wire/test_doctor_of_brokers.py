@@ -38,9 +38,7 @@ NOTHING_KEPT = cast(ZooKeeper, _Empty())
     ],
 )
 def test_topics_without_a_reported_cleanup_policy_are_named(
-    configs: dict[str, dict[str, str]],
-    value: list[str],
-    verdicts: list[Verdict],
+    configs: dict[str, dict[str, str]], value: list[str], verdicts: list[Verdict]
 ) -> None:
     with FakeBroker() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")

@@ -136,9 +136,7 @@ def test_rejected_after_a_lost_answer_the_stored_offsets_decide(
 
 @pytest.mark.parametrize("code", [14, 15, 16])
 def test_after_an_answer_of_a_moving_coordinator_the_commit_is_in_doubt_as_after_none(
-    broker: FakeBroker,
-    cluster: Cluster,
-    code: int,
+    broker: FakeBroker, cluster: Cluster, code: int
 ) -> None:
     """Its batch was in the log when the coordinator moved: where the new one refuses the same
     commit, the first one is there.
@@ -176,8 +174,7 @@ def test_a_commit_accepted_in_part_after_a_lost_answer_is_never_void(
 
 
 def test_a_commit_of_the_known_topics_is_not_void_after_its_membership_ended(
-    broker: FakeBroker,
-    cluster: Cluster,
+    broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
 
@@ -231,8 +228,7 @@ def test_with_all_offsets_overwritten_by_others_the_commit_is_undecidable(
 
 
 def test_a_partition_of_a_deleted_topic_has_no_owner_and_an_unreadable_one_is_an_error(
-    broker: FakeBroker,
-    cluster: Cluster,
+    broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
     assert hand_over(cluster, []) is None

@@ -222,9 +222,7 @@ def test_offsets_missing_from_inside_a_log_are_passed_where_they_are_compactions
     assert task.receipts[0].missing_offsets == 10
 
 
-def test_a_log_full_of_holes_is_reported_as_possibly_compacted(
-    broker: FakeBroker,
-) -> None:
+def test_a_log_full_of_holes_is_reported_as_possibly_compacted(broker: FakeBroker) -> None:
     broker.append("demo", 0, *(encode(Batch(2 * number, [Rec(0)])) for number in range(200)))
     with pytest.raises(
         DataLoss, match="199 places, as compaction leaves them.*DescribeConfigs.*assume_compacted"
@@ -455,9 +453,7 @@ def test_a_broker_that_does_not_know_the_id_yet_is_retried(broker: FakeBroker) -
     ).rows() == offsets(0, 0, 30)
 
 
-def test_no_record_of_a_recreated_topic_is_read_if_brokers_know_ids(
-    broker: FakeBroker,
-) -> None:
+def test_no_record_of_a_recreated_topic_is_read_if_brokers_know_ids(broker: FakeBroker) -> None:
     fill(broker, 0, batches=3)
     broker.world.topic_ids["demo"] = UUID(int=2)
     with pytest.raises(NeedsDecision, match=f"deleted and recreated.*{UUID(int=2)}"):

@@ -22,13 +22,7 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.partition_ends import read_fingerprints
-from etl.model.partitions import (
-    Broker,
-    BrokerPartition,
-    Fingerprint,
-    Isolation,
-    Leader,
-)
+from etl.model.partitions import Broker, BrokerPartition, Fingerprint, Isolation, Leader
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from tests.fakes.broker import hang_up

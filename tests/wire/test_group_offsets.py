@@ -150,9 +150,7 @@ def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None
 
 @pytest.mark.parametrize("act", [hang_up, never])
 def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
-    broker: FakeBroker,
-    impatient: SimpleConsumer,
-    act: Act,
+    broker: FakeBroker, impatient: SimpleConsumer, act: Act
 ) -> None:
     impatient.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(act)
@@ -165,9 +163,7 @@ def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
 
 
 def test_a_members_commit_is_repeated_over_a_new_connection_since_no_other_client_can_commit(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    member: str,
+    broker: FakeBroker, consumer: SimpleConsumer, member: str
 ) -> None:
     consumer.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(hang_up)
@@ -243,9 +239,7 @@ def test_a_coordinator_that_never_comes_is_another_thing_for_nothing_was_sent_to
 
 
 def test_an_offset_that_a_transaction_is_about_to_replace_is_waited_for_until_the_deadline(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    impatient: SimpleConsumer,
+    broker: FakeBroker, consumer: SimpleConsumer, impatient: SimpleConsumer
 ) -> None:
     consumer.commit_offsets("g", {DEMO: 42})
     broker.world.group_refusals[OFFSET_FETCH].append(88)
@@ -286,11 +280,7 @@ def test_each_logs_error_is_reported_and_the_others_are_stored(
     ],
 )
 def test_an_answer_about_something_else_is_no_consent(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    key: int,
-    requested: bytes,
-    reported: bytes,
+    broker: FakeBroker, consumer: SimpleConsumer, key: int, requested: bytes, reported: bytes
 ) -> None:
     broker.script[key].append(altered(lambda body: body.replace(requested, reported)))
     with pytest.raises(CorruptData, match="than requested"):

@@ -92,8 +92,7 @@ def test_a_consumer_that_was_closed_may_ask_again(
 
 
 def test_a_client_with_another_generation_or_client_id_has_a_connection_of_its_own(
-    broker: FakeBroker,
-    idle: IdleConnections,
+    broker: FakeBroker, idle: IdleConnections
 ) -> None:
     for changes in ({}, {"client_id": "other"}, {"generation": "kafka"}, {}):
         ask(broker, idle, **changes)

@@ -12,14 +12,7 @@ from typing import Any
 
 import pytest
 
-from etl import (
-    ConsumerConfig,
-    ConsumerConnector,
-    ConsumerTimeout,
-    Group,
-    MessageStream,
-    Record,
-)
+from etl import ConsumerConfig, ConsumerConnector, ConsumerTimeout, Group, MessageStream, Record
 from etl.errors import (
     ConsumerInUse,
     CorruptData,
@@ -210,9 +203,7 @@ def test_offsets_out_of_range_are_raised_once_and_the_connector_continues(
         assert next(stream).value == b"a"
 
 
-def test_a_group_without_a_start_ends_the_streams_with_the_reason(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_group_without_a_start_ends_the_streams_with_the_reason(broker: FakeCoordinator) -> None:
     append(broker, 0, b"a")
     with connector(broker, settings={"auto_offset_reset": None}) as here:
         stream = streamed(here)
@@ -432,8 +423,7 @@ def test_empty_batches_are_queued_once_for_each_log() -> None:
 
 
 def test_while_returned_records_are_committed_at_a_release_no_further_ones_are_returned(
-    broker: FakeCoordinator,
-    monkeypatch: pytest.MonkeyPatch,
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(broker, 0, *numbers(0, 10))
     meanwhile: list[Record] = []

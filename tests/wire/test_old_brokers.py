@@ -9,13 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.errors import (
-    BrokerError,
-    CorruptData,
-    RanOutBeforeUntil,
-    SettingsError,
-    TopicMissing,
-)
+from etl.errors import BrokerError, CorruptData, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.io.brokers import exchange
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
 from etl.io.brokers.simple_consumer import SimpleConsumer
@@ -268,9 +262,7 @@ def test_offsets_above_the_high_watermark_are_requested_again_and_not_skipped(
         rows([OffsetRange(DEMO, 27, 30)], old, deadline_s=0.2)
 
 
-def test_an_unrelated_error_below_the_high_watermark_is_a_broker_error(
-    old: OldBroker,
-) -> None:
+def test_an_unrelated_error_below_the_high_watermark_is_a_broker_error(old: OldBroker) -> None:
     old.log("demo", 0).hidden, old.fails = 5, True
     with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
         rows([OffsetRange(DEMO, 22, 25)], old)

@@ -220,10 +220,7 @@ def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(
     ],
 )
 def test_the_requested_count_may_end_inside_a_compressed_message_and_that_is_reported(
-    jafka: JafkaBroker,
-    most: int,
-    position: int,
-    ended: Ended,
+    jafka: JafkaBroker, most: int, position: int, ended: Ended
 ) -> None:
     jafka.append("clicks", 0, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")))
     log = peeked(jafka, "3-0", most=most)[1]

@@ -148,12 +148,7 @@ def test_a_document_without_a_record_is_one_too(broker: FakeBroker, conf: Path) 
     ],
 )
 def test_a_decoder_is_chosen_by_its_name(
-    broker: FakeBroker,
-    conf: Path,
-    decoder: str,
-    value: bytes,
-    line: str,
-    document: object,
+    broker: FakeBroker, conf: Path, decoder: str, value: bytes, line: str, document: object
 ) -> None:
     append(broker, Rec(0, value, value))
     assert fields(peek(conf, "--value-format", decoder, "--key-format", decoder))[0][2:4] == [
@@ -222,10 +217,7 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
     [
         (
             ("--from", "yesterday"),
-            [
-                "--from 'yesterday' is not a position:",
-                "an offset, earliest, latest, or a time",
-            ],
+            ["--from 'yesterday' is not a position:", "an offset, earliest, latest, or a time"],
         ),
         (("--from", "2026-01-31T00:00:00"), ["has no UTC offset"]),
         (("--from", "-5"), ["--from '-5' is not a position:"]),
@@ -264,12 +256,7 @@ def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf:
         len(document["records"]),
         document["error"]["error"],
         document["ended"],
-    ) == (
-        5,
-        1,
-        "CorruptData",
-        None,
-    )
+    ) == (5, 1, "CorruptData", None)
     assert "CRC" in result.err
     assert "etl: 1 record, until the error below\netl: CRC-32C" in peek(conf).err
 

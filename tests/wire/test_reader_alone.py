@@ -179,9 +179,7 @@ def test_a_pattern_chooses_topics_as_sparks_does(broker: FakeBroker) -> None:
 # Logs that change between planning and reading
 
 
-def test_a_topic_recreated_between_planning_and_reading_is_found(
-    broker: FakeBroker,
-) -> None:
+def test_a_topic_recreated_between_planning_and_reading_is_found(broker: FakeBroker) -> None:
     fill(broker, 0, batches=3)
     broker.world.topic_ids["clicks"] = UUID(int=1)
     for fails in ("true", "false"):

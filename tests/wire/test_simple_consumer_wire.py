@@ -11,13 +11,7 @@ from itertools import count
 
 import pytest
 
-from etl.errors import (
-    BrokerUnreachable,
-    ConsumerInUse,
-    CorruptData,
-    MessageTooLarge,
-    NotKafka,
-)
+from etl.errors import BrokerUnreachable, ConsumerInUse, CorruptData, MessageTooLarge, NotKafka
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.kafka_broker_type import HANDSHAKE_CORRELATION_ID
 from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
@@ -216,9 +210,7 @@ def test_an_answer_about_another_log_is_corrupt_data(
     ],
 )
 def test_a_negative_number_that_brokers_would_take_for_a_word_is_rejected_and_nothing_is_sent(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    ask: Callable[[SimpleConsumer], object],
+    broker: FakeBroker, consumer: SimpleConsumer, ask: Callable[[SimpleConsumer], object]
 ) -> None:
     with pytest.raises(ValueError, match="-[134]"):
         ask(consumer)
@@ -335,9 +327,7 @@ def test_a_fetch_that_was_sent_on_a_dying_connection_is_sent_again(
 
 @pytest.mark.parametrize("may_repeat", [True, False])
 def test_a_request_is_sent_again_over_a_new_connection_unless_it_must_not_happen_twice(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    may_repeat: bool,
+    broker: FakeBroker, consumer: SimpleConsumer, may_repeat: bool
 ) -> None:
     consumer.topic_metadata()
     broker.script[METADATA].append(hang_up)

@@ -269,10 +269,7 @@ def test_a_paused_partition_returns_nothing_and_a_reassigned_one_begins_anew(
     "start, error, position", [(2, ExpiredOffsets, 4), (99, RanOutBeforeUntil, 8)]
 )
 def test_an_offset_outside_the_log_is_raised_until_a_seek(
-    kafka: FakeBroker,
-    start: int,
-    error: type[EtlError],
-    position: int,
+    kafka: FakeBroker, start: int, error: type[EtlError], position: int
 ) -> None:
     kafka.log("clicks").log_start, kafka.log("clicks").batches = 4, [batch(4)]
     with opened(kafka, assigned=[P0, P1]) as consumer:

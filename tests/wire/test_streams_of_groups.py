@@ -19,12 +19,7 @@ from etl.model.partitions import BrokerPartition
 from etl.streams.fetches import Fetches
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.coordinator import (
-    JOIN,
-    ConsumerMember,
-    FakeCoordinator,
-    coordinator_of_clicks,
-)
+from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.group_readers import GroupReader, Interrupted, all_read_once
 
 PARTITIONS = 4
@@ -417,9 +412,7 @@ def test_a_poll_that_ctrl_c_ends_amid_its_records_leaves_none_of_them_out(
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), SettingsError("not now")])
 def test_records_that_were_taken_are_handed_out_also_where_the_next_fetch_cannot_be_sent(
-    broker: FakeCoordinator,
-    monkeypatch: pytest.MonkeyPatch,
-    failure: BaseException,
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
     more(broker, 4)
     with opened(broker) as consumer:

@@ -118,10 +118,7 @@ def test_a_leader_without_our_listener_is_no_partition_without_a_leader(
 
 @pytest.mark.parametrize("is_paused", [False, True])
 def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_others(
-    broker: FakeBroker,
-    cluster: Cluster,
-    monkeypatch: pytest.MonkeyPatch,
-    is_paused: bool,
+    broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_paused: bool
 ) -> None:
     broker.world.kept_from_us.add("late")
     settings = plain_settings(

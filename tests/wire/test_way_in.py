@@ -108,8 +108,7 @@ def test_records_are_the_same_with_encryption_and_a_login(
 
 
 def test_a_connection_with_unrequested_bytes_is_not_answering(
-    broker: FakeBroker,
-    certified: tuple[Authority, Certificate],
+    broker: FakeBroker, certified: tuple[Authority, Certificate]
 ) -> None:
     authority, certificate = certified
     idle = IdleConnections()
@@ -130,8 +129,7 @@ def test_a_connection_with_unrequested_bytes_is_not_answering(
 
 
 def test_a_wait_for_an_encrypted_answer_is_interrupted(
-    broker: FakeBroker,
-    certified: tuple[Authority, Certificate],
+    broker: FakeBroker, certified: tuple[Authority, Certificate]
 ) -> None:
     authority, certificate = certified
     with Guarded(broker, context=encrypted(certificate)) as port:
@@ -199,8 +197,7 @@ def test_a_login_that_ended_unnoticed_costs_a_connect(broker: FakeBroker) -> Non
 
 
 def test_a_rejected_login_is_reported_without_the_brokers_text_about_the_secret(
-    broker: FakeBroker,
-    monkeypatch: pytest.MonkeyPatch,
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "another-secret")
     with Guarded(broker, users=USERS) as port, consumer_of(port, way()) as consumer:
@@ -347,8 +344,7 @@ def test_a_login_to_a_listener_without_one_and_an_unknown_mechanism_are_rejected
 
 
 def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
-    broker: FakeBroker,
-    certified: tuple[Authority, Certificate],
+    broker: FakeBroker, certified: tuple[Authority, Certificate]
 ) -> None:
     authority, certificate = certified
     with Guarded(broker, context=encrypted(certificate)) as port:
@@ -366,9 +362,7 @@ def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
 
 @pytest.mark.parametrize("refused", [1, 2])
 def test_a_token_that_expires_on_its_way_is_requested_once_more(
-    broker: FakeBroker,
-    monkeypatch: pytest.MonkeyPatch,
-    refused: int,
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
     monkeypatch.setenv("TOKEN", "a-token")
     answers = iter([(WRONG, b"", "invalid_token a-token")] * refused + [(0, b"", None)] * 9)

@@ -119,9 +119,7 @@ def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(
 
 
 def test_a_truncated_response_is_requested_again_and_costs_no_record(
-    of_one: FilesOfWorkers,
-    broker: FakeBroker,
-    tmp_path: Path,
+    of_one: FilesOfWorkers, broker: FakeBroker, tmp_path: Path
 ) -> None:
     broker.script[FETCH].append(cut_to(60))
     assert [one.rows for one in of_one.write(FileOptions(str(tmp_path), COLUMNS))] == [
@@ -172,9 +170,7 @@ def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroke
 
 
 def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
-    pool_tasks: tuple[list[Task], ReadOptions],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pool_tasks: tuple[list[Task], ReadOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "queue.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
@@ -186,9 +182,7 @@ def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
 
 
 def test_a_worker_that_exits_is_not_restarted_and_its_last_output_is_reported(
-    pool_tasks: tuple[list[Task], ReadOptions],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pool_tasks: tuple[list[Task], ReadOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_workers, "_PROGRAM", "import sys; sys.exit('no module of that name')")
     again = FilesOfWorkers(*pool_tasks, None, workers=2)
@@ -208,9 +202,7 @@ def test_a_worker_that_exits_is_not_restarted_and_its_last_output_is_reported(
 
 
 def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
-    pool_tasks: tuple[list[Task], ReadOptions],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pool_tasks: tuple[list[Task], ReadOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         local_workers, "_PROGRAM", f"print('Tracing enabled', flush=True); {local_workers._PROGRAM}"
@@ -220,8 +212,7 @@ def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
 
 
 def test_if_one_worker_cannot_be_started_the_others_end_and_that_is_reported(
-    pool_tasks: tuple[list[Task], ReadOptions],
-    monkeypatch: pytest.MonkeyPatch,
+    pool_tasks: tuple[list[Task], ReadOptions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started, popen = list[Any](), subprocess.Popen
 
@@ -279,9 +270,7 @@ def test_files_that_are_closed_while_they_are_written_end_their_workers(
 
 
 def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
-    pool_tasks: tuple[list[Task], ReadOptions],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pool_tasks: tuple[list[Task], ReadOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_workers, "_ENDING_S", 0.1)
     monkeypatch.setattr(

@@ -11,10 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.protocol.consumer import (
-    JoinGroupRequest,
-    SyncGroupRequest,
-)
+from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 from kafka.protocol.consumer.metadata import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -64,9 +61,7 @@ def sent(api: Api, version: int, request: Any, kind: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_join_has_our_name_our_subscription_and_our_timeouts(
-    version: int,
-) -> None:
+def test_a_join_has_our_name_our_subscription_and_our_timeouts(version: int) -> None:
     found = sent(
         Api.JOIN_GROUP,
         version,

@@ -193,11 +193,7 @@ def test_each_error_code_has_its_meaning_and_whether_a_retry_may_help(
 
 @pytest.mark.parametrize(
     "values, match",
-    [
-        ([], "no record"),
-        ([(b"k", b"v")], "have no key"),
-        ([(None, None)], "always have a value"),
-    ],
+    [([], "no record"), ([(b"k", b"v")], "have no key"), ([(None, None)], "always have a value")],
 )
 def test_what_a_message_of_this_generation_cannot_be_is_refused(
     values: Sequence[tuple[bytes | None, bytes | None]], match: str

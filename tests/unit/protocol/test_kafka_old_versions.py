@@ -14,13 +14,7 @@ from etl.kafka import fetch_messages, versions
 from etl.kafka.broker_types import BROKER_TYPES, release_name
 from etl.kafka.fetch_messages import limit_targets, parse_fetch
 from etl.kafka.kafka_broker_type import Kafka, KafkaProtocol
-from etl.kafka.request_values import (
-    EARLIEST,
-    LATEST,
-    Fetch,
-    FetchTarget,
-    OffsetsCommit,
-)
+from etl.kafka.request_values import EARLIEST, LATEST, Fetch, FetchTarget, OffsetsCommit
 from etl.model.partitions import Broker, BrokerPartition, Isolation
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)

@@ -62,9 +62,7 @@ def answered(response: Any, version: int) -> memoryview:
     epoch=st.none() | INT32,
 )
 def test_a_question_for_offsets_is_the_bytes_that_kafka_python_writes(
-    times: dict[BrokerPartition, int],
-    version: int,
-    epoch: int | None,
+    times: dict[BrokerPartition, int], version: int, epoch: int | None
 ) -> None:
     kind = ListOffsetsRequest.ListOffsetsTopic
     theirs = ListOffsetsRequest[version](

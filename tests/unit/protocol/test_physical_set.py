@@ -14,12 +14,7 @@ from etl.errors import CorruptData, EtlError, MisalignedOffset, RecordTooLarge
 from etl.model.plans import RangeResult
 from etl.records.message_sets import MAX_NESTING
 from tests.fakes.batches import Codec, compress
-from tests.fakes.message_sets import (
-    Entry,
-    encode_physical,
-    entry_bytes,
-    physical_rows,
-)
+from tests.fakes.message_sets import Entry, encode_physical, entry_bytes, physical_rows
 from tests.fakes.old_logs import (
     entry_lists,
     physical_cursor,
@@ -128,8 +123,7 @@ def test_a_message_that_stays_truncated_although_the_log_continues_is_none(there
     cursor = physical_cursor(1000, 2000)
     assert physical_rows_in(cursor, there) == [] and cursor.starved
     with pytest.raises(
-        MisalignedOffset,
-        match=f"No message is at this .*its segment has {len(there)} bytes from",
+        MisalignedOffset, match=f"No message is at this .*its segment has {len(there)} bytes from"
     ) as caught:
         physical_rows_in(cursor, there)
     assert caught.value.where == {**PLACE, "offset": 1000}

@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger import plan_document
-from etl.ledger.documents import (
-    FORMAT,
-    WRITTEN_MAX_BYTES,
-    canonical,
-    parse,
-    render,
-)
+from etl.ledger.documents import FORMAT, WRITTEN_MAX_BYTES, canonical, parse, render
 from etl.ledger.plan_document import (
     METADATA_FULL_BYTES,
     RANGES_MAX,
@@ -426,9 +420,7 @@ def test_the_record_of_the_most_ranges_is_written_whole_however_large_its_number
     [(0, [3, 0, 1, 2]), (1, [0, 0, 1, 2]), (4 * 40, [0, 0, 1, 0]), (6 * 40, [0, 0, 0, 0])],
 )
 def test_a_result_that_is_too_large_leaves_out_the_gaps_of_the_worst_ranges_and_marks_it(
-    monkeypatch: pytest.MonkeyPatch,
-    short_of: int,
-    kept: list[int],
+    monkeypatch: pytest.MonkeyPatch, short_of: int, kept: list[int]
 ) -> None:
     receipts = tuple(
         RangeResult(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n)))

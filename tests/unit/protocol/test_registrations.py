@@ -299,8 +299,7 @@ SECURED = (
     ],
 )
 def test_the_listener_of_a_protocol_and_a_name_is_found_and_no_other_taken_for_it(
-    security: Security,
-    place: tuple[str, int] | None,
+    security: Security, place: tuple[str, int] | None
 ) -> None:
     found = parse_broker("7", SECURED, security)
     assert (found and (found.host, found.port)) == place

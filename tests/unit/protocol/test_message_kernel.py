@@ -102,20 +102,6 @@ def test_however_physical_entries_are_cut_into_arrow_batches_the_rows_are_the_sa
     )
 
 
-@pytest.mark.parametrize(
-    ("bound", "limit", "sizes"), [("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2])]
-)
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_an_arrow_batch_is_full_by_rows_and_bytes(
-    bound: str, limit: int, sizes: list[int], wrapped: bool
-) -> None:
-    messages = [Msg(offset, b"seven b") for offset in range(5)]
-    records = encode_logical([Wrapper(messages)] if wrapped else messages, 1)
-    with mock.patch.object(arrow_buffers, bound, limit):
-        arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
-    assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
-
-
 def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
     """They share the room to decompress into."""
 

@@ -33,26 +33,17 @@ from etl.ledger.plan_document import (
 )
 from etl.model.partitions import (
     Broker,
-    BrokerFamily,
     BrokerPartition,
-    ClusterIdentity,
     Committed,
     Leader,
-    OffsetsStorage,
 )
 from etl.model.plans import (
     CommitResult,
-    HeldRows,
-    Loss,
-    LossReason,
     OffsetRange,
     Plan,
     PlanKind,
-    PlannedCommit,
     PlanOrigin,
     RangeResult,
-    RowsBefore,
-    StaleRows,
     TableExpectation,
 )
 from etl.model.snapshot import CommitMetadata, Interval, LoadedIntervals
@@ -188,12 +179,6 @@ def test_a_document_of_an_older_format_is_rejected(older: int) -> None:
         parse_plan(payload_of(document), path="/p")
 
 
-def test_a_plan_without_earlier_rows_has_the_id_of_versions_without_that_field() -> None:
-    plan = plan_of(2)
-    assert plan.rows_before is None and "rows_before" not in content_of(plan)
-    assert parse_plan(render_plan(plan), path="/p").rows_before is None
-
-
 def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -> None:
     log, old = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
     ranges = (
@@ -215,47 +200,6 @@ def test_the_time_zone_of_a_plan_is_parsed_outside_its_id_and_may_be_missing() -
     assert document.pop("time_zone") == "Asia/Tokyo"
     assert zlib.compress(canonical(document), 6) == render_plan(without)
     assert parse_plan(zlib.compress(canonical(document)), path="") == without
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"number": 8},
-        {"uid": "other"},
-        {"kind": PlanKind.START},
-        {"created_at_ms": 1},
-        {"cluster": kafka_named("d")},
-        {"cluster": kafka_named("c1", "d")},
-        {"shape": "r"},
-        {"table_id": None},
-        {"topic_ids": {"clicks": "x"}},
-        {"previous": None},
-        {"supersedes": "x"},
-        {"reason": "x"},
-        {"backfill": "old"},
-        {"run_key": "x"},
-        {"lost": (Loss(LOG, 1, 2, LossReason.EXPIRED),)},
-        {"lost": (Loss(LOG, 1, 2, LossReason.MOVED),)},
-        {"table_transaction_version": 3},
-        {"log_starts": {LOG: 7}},
-        {"ranges": ()},
-        {"loaded_until": {LOG: 11_000_000_000}},
-        {"expected_commits": {LOG: Committed(10_000_000_000, 7)}},
-        {"expected_commits": {LOG: Committed()}},
-        {"commit": PlannedCommit(storage=OffsetsStorage.KAFKA)},
-        {"cluster": ClusterIdentity(BrokerFamily.JAFKA, "c1")},
-        {"leader_epochs": {LOG: 3}},
-        {"record_epochs": {LOG: ((3, 5),)}},
-        {"incarnations": {LOG: 1}},
-        {"vanished": (StaleRows(LOG, 1, 2),)},
-        {"lost": (Loss(LOG, 1, 2, LossReason.EXPIRED, 1),)},
-        {"pending_starts": {LOG: 5}},
-        {"rows_before": RowsBefore("t")},
-        {"rows_before": RowsBefore("t", (HeldRows(LOG, 0, 1, 2, 1),))},
-    ],
-)
-def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:
-    assert plan_of(1, **changes).id != plan_of(1).id
 
 
 @pytest.mark.parametrize(

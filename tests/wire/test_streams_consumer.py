@@ -36,6 +36,7 @@ from etl.streams.fetches import FetchSizes
 from etl.streams.group_member import ConsumerResources
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never
+from tests.fakes.group_readers import polled
 from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 from tests.fakes.old_broker import OldBroker
 
@@ -74,17 +75,6 @@ def opened(*brokers: FakeBroker, assigned: Any = (P0,), **settings: Any) -> Cons
     )
     consumer.assign(assigned)
     return consumer
-
-
-def polled(
-    consumer: Consumer, count: int, *, most: int = 500, within_s: float = 10.0
-) -> list[Record]:
-    """So many records, however many polls that takes."""
-    found: list[Record] = []
-    deadline = time.monotonic() + within_s
-    while len(found) < count and time.monotonic() < deadline:
-        found += [record for some in consumer.poll(0.5, most).values() for record in some]
-    return found
 
 
 def offsets(records: list[Record]) -> list[int]:

@@ -5,7 +5,6 @@ becomes of one that is lost, late or not polled."""
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -13,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from etl import Consumer, Group, RebalanceListener, Record
+from etl import Consumer, Group, RebalanceListener
 from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.streams.fetches import Fetches
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator, coordinator_of_clicks
-from tests.fakes.group_readers import GroupReader, Interrupted, all_read_once
+from tests.fakes.group_readers import GroupReader, Interrupted, all_read_once, polled
 
 PARTITIONS = 4
 LOGS = [BrokerPartition("clicks", number) for number in range(PARTITIONS)]
@@ -84,16 +83,6 @@ def opened(
             **settings,
         },
     )
-
-
-def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
-    """So many records, however many polls that takes."""
-    found: list[Record] = []
-    deadline = time.monotonic() + 20
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"only {len(found)} of {count} came"
-        found += [record for some in consumer.poll(0.05, most).values() for record in some]
-    return found
 
 
 class RebalanceLog(RebalanceListener):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 
 import pytest
 from hypothesis import given
@@ -81,22 +80,3 @@ def test_text_around_a_marked_error_is_no_error_and_hides_none(
     assert type(found) is CorruptData
     assert (found.message, found.action) == (text, around)
     assert found.where == {"topic": text, "offset": offset}
-
-
-JSON = st.recursive(
-    st.none() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
-
-
-@given(
-    JSON.filter(
-        lambda document: (
-            not (
-                isinstance(document, list) and len(document) == 4 and isinstance(document[3], dict)
-            )
-        )
-    )
-)
-def test_a_marked_document_that_is_no_error_holds_none(document: object) -> None:
-    assert unmark("etl-error:" + json.dumps(document)) is None

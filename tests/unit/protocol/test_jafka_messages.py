@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from etl.errors import (
     BrokerError,
@@ -249,18 +247,3 @@ def test_bytes_that_are_no_answer_are_named_with_their_place(
     with pytest.raises(CorruptData, match=match) as raised:
         answer_of(request_, answer)
     assert raised.value.where["broker"] == "b:9092"
-
-
-@given(st.binary(max_size=60))
-def test_random_bytes_are_an_answer_or_corrupt_and_nothing_else(content: bytes) -> None:
-    for request in (
-        TWO,
-        fetch(FetchTarget(DEMO, 0, 20)),
-        list_offsets(LATEST),
-        list_offsets(EARLIEST, DEMO, BrokerPartition("x", 1)),
-        DIALECT.create_topic("t", 1),
-    ):
-        try:
-            request.read(memoryview(content))
-        except CorruptData:
-            pass

@@ -6,8 +6,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from etl.errors import CorruptData, SettingsError
@@ -250,41 +248,6 @@ def test_bytes_after_the_end_of_a_fetch_response_are_corrupt_data() -> None:
         fetch_messages.parse_fetch(
             4, memoryview(bytes(response(4, [{"partition_index": 3}])) + b"\0"), **PLACE
         )
-
-
-@given(st.integers(0, 300), st.integers(0, 255), st.integers(0, 13))
-def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(
-    at: int, byte: int, version: int
-) -> None:
-    body = bytearray(
-        response(
-            version,
-            [
-                {"partition_index": 3, "records": b"abcdef"},
-                {"partition_index": 4, "records": b"gh"},
-            ],
-        )
-    )
-    body[at % len(body)] = byte
-    try:
-        fetch_messages.parse_fetch(version, memoryview(body), TARGETS)
-    except CorruptData:
-        pass
-
-
-@given(
-    st.binary(max_size=80),
-    st.sampled_from(
-        [(api, version) for api in Api if api is not Api.FETCH for version in api.value[1:]]
-    ),
-)
-def test_random_bytes_of_any_small_response_are_corrupt_data_or_read(
-    content: bytes, what: tuple[Api, int]
-) -> None:
-    try:
-        kafka_python_messages.decode(what[0], what[1], memoryview(content))
-    except CorruptData:
-        pass
 
 
 @pytest.mark.parametrize(

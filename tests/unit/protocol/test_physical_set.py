@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import CorruptData, EtlError, MisalignedOffset, RecordTooLarge
+from etl.errors import CorruptData, MisalignedOffset, RecordTooLarge
 from etl.model.plans import RangeResult
 from etl.records.message_sets import MAX_NESTING
 from tests.fakes.batches import Codec, compress
@@ -294,22 +293,3 @@ def test_a_message_larger_than_its_bound_is_named_by_the_outer_one() -> None:
     with pytest.raises(RecordTooLarge, match="more than 2000 bytes") as caught:
         physical_rows_between(log, 1000, 1000 + len(log), max_record_bytes=2000)
     assert caught.value.where == {**PLACE, "offset": 1015}
-
-
-def mutated(entries: Sequence[Entry], data: st.DataObject) -> bytes:
-    records = bytearray(encode_physical(entries))
-    for _ in range(data.draw(st.integers(1, 4))):
-        records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
-    return bytes(records)
-
-
-@settings(max_examples=50, deadline=None)
-@given(entry_lists.filter(len), st.data())
-def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(
-    entries: list[Entry], data: st.DataObject
-) -> None:
-    records = mutated(entries, data)
-    try:
-        triples(records, 7)
-    except EtlError as error:
-        assert isinstance(error, (CorruptData, RecordTooLarge))

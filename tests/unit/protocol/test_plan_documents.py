@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger import plan_document
@@ -242,29 +241,6 @@ def test_intervals_of_older_documents_have_no_reasons_for_missing_rows() -> None
     assert found[0].unexplained == 3
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-KEYS = sorted(document_of(render_plan(plan_of(1))))
-DOCUMENTS = st.builds(
-    lambda changes: {**document_of(render_plan(plan_of(1))), **changes},
-    st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5),
-)
-
-
-@settings(deadline=None)
-@given(st.binary() | JSON.map(payload_of) | DOCUMENTS.map(payload_of))
-def test_random_bytes_are_refused_by_name_and_never_otherwise(payload: bytes) -> None:
-    try:
-        parse_plan(payload, path="/p")
-    except NeedsDecision as error:
-        assert error.where["znode"] == "/p"
-
-
 @pytest.mark.parametrize(
     "payload",
     [
@@ -386,24 +362,6 @@ def test_a_result_that_is_too_large_leaves_out_the_gaps_of_the_worst_ranges_and_
     assert [replace(r, gaps=(), gaps_complete=True) for r in found] == [
         replace(r, gaps=()) for r in receipts
     ]
-
-
-@given(
-    st.text()
-    | JSON.map(json.dumps)
-    | st.fixed_dictionaries(
-        {
-            "app": st.just("offset-range-etl"),
-            "app_id": JSON,
-            "uid": JSON,
-            "number": JSON,
-            "plan_id": JSON,
-        }
-    ).map(json.dumps)
-)
-def test_other_peoples_metadata_is_no_stamp(text: str) -> None:
-    found = parse_commit_metadata(text, 1)
-    assert found is None or isinstance(found.number, int)
 
 
 @pytest.mark.parametrize(

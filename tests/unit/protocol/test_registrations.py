@@ -4,11 +4,7 @@ for everything else.
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from etl.ledger.registrations import (
     PartitionState,
@@ -241,42 +237,6 @@ def test_the_state_of_a_partition_is_what_the_controller_wrote_last(
 )
 def test_a_cluster_id_is_text_or_nothing(payload: bytes, cluster: str | None) -> None:
     assert parse_cluster_id(payload) == cluster
-
-
-@given(
-    st.binary()
-    | st.text(alphabet="a0:#t{}").map(str.encode)
-    | st.recursive(
-        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(
-                    [
-                        "host",
-                        "port",
-                        "endpoints",
-                        "listener_security_protocol_map",
-                        "partitions",
-                        "leader",
-                        "isr",
-                        "id",
-                        "0",
-                    ]
-                ),
-                inner,
-                max_size=4,
-            )
-        ),
-    ).map(lambda document: json.dumps(document).encode())
-)
-def test_random_payloads_are_rejected_or_parsed(payload: bytes) -> None:
-    assert parse_broker("1", payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
-    assert parse_physical_broker("1", payload) is None or dialect_of(payload) is BrokerFamily.JAFKA
-    assert parse_count(payload) is None or payload.strip().isdigit()
-    assert isinstance(parse_replicas(payload), dict)
-    assert parse_partition_state(payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
-    assert parse_cluster_id(payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
 
 
 SECURED = (

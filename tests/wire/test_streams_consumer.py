@@ -101,18 +101,6 @@ def test_a_record_has_all_that_the_broker_has_of_it(kafka: FakeBroker) -> None:
     assert first.log == P0
 
 
-def test_records_are_returned_in_the_order_of_their_log_and_no_poll_exceeds_its_limit(
-    kafka: FakeBroker,
-) -> None:
-    with opened(kafka, assigned=[P0, P1]) as consumer:
-        polls = [consumer.poll(5, 3) for _ in range(4)]
-    assert [sum(map(len, found.values())) for found in polls] == [3, 3, 3, 3]
-    for log, last in ((P0, 8), (P1, 4)):
-        assert [record.offset for found in polls for record in found.get(log, ())] == list(
-            range(last)
-        )
-
-
 def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -> None:
     with opened(kafka, assigned=[P0, P1], fetch_max_wait_ms=5000) as consumer:
         assert len(polled(consumer, 12)) == 12
@@ -124,14 +112,6 @@ def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -
         assert [sorted(request) for request in kafka.fetched] == [
             [("clicks", 0), ("clicks", 1)]
         ] * 3
-
-
-def test_the_rest_of_one_response_is_not_requested_again(kafka: FakeBroker) -> None:
-    with opened(kafka, assigned=[P0, P1], fetch_max_wait_ms=5000) as consumer:
-        assert offsets(consumer.poll(5, 2)[P0]) == [0, 1] and consumer.position(P0) == 2
-        consumer.poll(5, 2), consumer.poll(5, 2), consumer.poll(5, 2)
-        came(kafka, 2)
-        assert kafka.fetched[1:] == [[("clicks", 0)]]
 
 
 def test_a_leader_that_moved_is_looked_up_again_and_nothing_is_read_twice() -> None:
@@ -233,13 +213,6 @@ def test_a_time_that_brokers_would_take_for_a_special_value_is_rejected_before_a
         with pytest.raises(ValueError, match=f"The target time for partition clicks-1 is {when}"):
             consumer.offsets_for_times({P0: 0, P1: when})
     assert LIST_OFFSETS not in {key for key, _ in kafka.requests}
-
-
-def test_an_answer_that_a_seek_overtook_is_dropped(kafka: FakeBroker) -> None:
-    with opened(kafka) as consumer:
-        assert consumer.poll(0) == {}
-        consumer.seek(P0, 6)
-        assert offsets(polled(consumer, 2)) == [6, 7]
 
 
 def test_a_paused_partition_returns_nothing_and_a_reassigned_one_begins_anew(

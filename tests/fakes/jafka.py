@@ -123,7 +123,6 @@ class JafkaBroker:
     """Messages."""
     max_message_bytes: int = 1 << 20
     segment_bytes: int = 1 << 30
-    password: str | None = None
     counts: dict[str, int] = field(default_factory=dict)
     logs: dict[tuple[str, int], JafkaLog] = field(default_factory=dict)
     requests: list[tuple[int, bytes]] = field(default_factory=list)
@@ -202,7 +201,7 @@ class JafkaBroker:
                 self.counts[topic] = wanted
             return struct.pack(">hii", 0, 1, self._count(topic))
         if kind == DELETE:
-            return struct.pack(">hii", 0, 1, self._delete(body.string(), body.string()))
+            return struct.pack(">hii", 0, 1, self._delete(body.string()))
         raise HangUp
 
     def _count(self, topic: str) -> int:
@@ -270,9 +269,7 @@ class JafkaBroker:
         if log.end - log.starts[-1] >= self.segment_bytes:
             log.roll()
 
-    def _delete(self, topic: str, password: str) -> int:
-        if self.password not in (None, password):
-            return -1
+    def _delete(self, topic: str) -> int:
         gone = [log for log in self.logs if log[0] == topic]
         for log in gone:
             del self.logs[log]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from etl.errors import CorruptData, RecordTooLarge
 from etl.model.partitions import Isolation
@@ -73,21 +72,6 @@ def test_decoding_differs_in_nothing_from_kafka_python(batches: list[Batch]) -> 
     cursor = cursor_of(0, batches[-1].last_offset + 1, columns=ORACLE_COLUMNS)
     assert rows_in(cursor, records) == oracle.rows_of(records)
     assert cursor.done
-
-
-@settings(max_examples=60, deadline=None)
-@given(logs(most_batches=3), st.data())
-def test_any_prefix_of_the_bytes_gives_a_prefix_of_the_rows(
-    batches: list[Batch], data: st.DataObject
-) -> None:
-    records = encoded(batches)
-    until = batches[-1].last_offset + 1
-    cut = data.draw(st.integers(0, len(records)))
-    found = rows_between(records[:cut], 0, until)
-    whole = rows_between(records, 0, until)
-    assert found == whole[: len(found)]
-    complete = sum(1 for place in range(len(batches)) if len(encoded(batches[: place + 1])) <= cut)
-    assert len(found) == sum(len(batch.records) for batch in batches[:complete])
 
 
 @pytest.mark.parametrize("codec", Codec)

@@ -128,21 +128,6 @@ def test_a_broker_fills_up_an_answer_that_it_converted_and_that_is_no_message() 
 
 
 @settings(max_examples=50, deadline=None)
-@given(old_logs(most=4), st.data())
-def test_any_prefix_of_the_bytes_gives_a_prefix_of_the_rows(
-    log: list[OldEntry], data: st.DataObject
-) -> None:
-    records, until = encoded_old(log), last_offset(log[-1][1]) + 1
-    cut = data.draw(st.integers(0, len(records)))
-    found, whole = rows_between(records[:cut], 0, until), rows_between(records, 0, until)
-    assert found == whole[: len(found)]
-    complete = max(
-        (place for place in range(len(log) + 1) if len(encoded_old(log[:place])) <= cut), default=0
-    )
-    assert len(found) == len(rows_between(encoded_old(log[:complete]), 0, until))
-
-
-@settings(max_examples=50, deadline=None)
 @given(old_logs(most=1, magics=(0, 1)), st.data())
 def test_no_flipped_bit_of_a_message_goes_unseen(log: list[OldEntry], data: st.DataObject) -> None:
     """But for the offset, which no checksum covers."""

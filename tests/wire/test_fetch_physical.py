@@ -227,6 +227,13 @@ def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(
     assert beyond.digest == hashlib.blake2b(entry(b"a0")[:1] + content, digest_size=8).hexdigest()
 
 
+def test_a_log_that_is_the_one_that_was_planned_is_read(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
+    rows, _ = read([whole(TWO, brokers)], fingerprints=known(TWO, brokers))
+    assert len(rows) == 100
+
+
 @pytest.mark.parametrize("messages", [1, 100, 200])
 def test_a_log_recreated_since_the_plan_fails_the_task_at_the_end_of_its_read(
     brokers: tuple[JafkaBroker, JafkaBroker], messages: int

@@ -79,6 +79,8 @@ def test_logs_of_an_absent_broker_are_reported_at_once_and_the_others_read(broke
         )
         assert cluster.offsets_at({}, wait_for_leader_s=60) == {}
         assert cluster.bytes_per_offset(found) == {HERE: 1.0}
+        assert cluster.retention(["stones"]) == {}
+        assert cluster.epoch_ends({HERE: 1}, leaders=found.leaders) == {}
     assert time.monotonic() - began < 30
 
 

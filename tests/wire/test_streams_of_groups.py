@@ -230,6 +230,20 @@ def test_one_that_is_not_polled_while_the_group_waits_for_it_leaves_sooner(
 # Commits
 
 
+def test_a_commit_of_a_former_epoch_is_repeated_in_the_present_one(
+    broker: FakeCoordinator,
+) -> None:
+    more(broker)
+    with opened(broker, "consumer") as consumer:
+        consumer.subscribe(["clicks"])
+        polled(consumer, 20)
+        broker.epoch += 1
+        for member in broker.consumers.values():
+            member.epoch = broker.epoch
+        consumer.commit()
+    assert {offset for offset, _ in broker.world.committed.values()} == {5}
+
+
 def test_nothing_is_committed_automatically_by_default(broker: FakeCoordinator) -> None:
     more(broker)
     with opened(broker) as consumer:

@@ -55,8 +55,6 @@ from tests.fakes.broker import (
 from tests.fakes.logs import cursor_of
 from tests.fakes.message_sets import Msg, Wrapper, message_bytes, wrapper_bytes
 
-COMPACTED = Cleanup(True)
-
 
 @dataclass
 class Task:

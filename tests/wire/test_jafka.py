@@ -1,5 +1,5 @@
-"""The contract of a Jafka against the fake one, what only that can be made to do, and every way a
-connection to it can go wrong.
+"""The contract of a Jafka against the fake one, what only that can be made to do, and ports that are
+no Jafka.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def test_an_unflushed_tail_is_neither_reported_nor_returned(
     assert bytes(consumer.fetch("demo", 0, len(HELLO)).records) == WORLD
 
 
-# Trouble
+# Other servers
 
 
 def test_a_kafka_configured_as_a_jafka_is_rejected() -> None:

@@ -1,4 +1,6 @@
-"""SimpleConsumer against the fake broker: the contract, and every way a connection can go wrong."""
+"""SimpleConsumer against the fake broker: the contract, every way a connection can go wrong, and
+several threads.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 from tests.fakes.old_broker import OldBroker
 
 P0, P1 = (BrokerPartition("clicks", p) for p in range(2))
-NOT_LEADER, OUT_OF_RANGE = 6, 1
+NOT_LEADER = 6
 
 
 def batch(start: int, count: int = 4) -> bytes:

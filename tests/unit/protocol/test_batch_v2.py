@@ -14,8 +14,8 @@ from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode, record_bytes
 from tests.fakes.logs import cursor_of, encoded, logs, rows_between, rows_in
 
-# Both computed apart from this project, from the format's description, and decoded by kafka-python
-# with valid CRC.
+# Computed apart from this project, from the format's description, and decoded by kafka-python with
+# valid CRC.
 TWO_RECORDS = bytes.fromhex("""
     0000000000000064 0000004f 00000007 02 d2d8a9d9 0000 00000004
     0000018bcfe56800 0000018bcfe56805 ffffffffffffffff ffff ffffffff 00000002

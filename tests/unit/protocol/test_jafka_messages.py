@@ -1,5 +1,7 @@
-"""Jafka's requests and answers byte for byte, as a real broker took and gave them: its log file
-held the same bytes.
+"""Jafka's requests and answers: bounds, quirks, refusals, and bytes that are no answer.
+
+The bytes of the others are in the contract that the fake broker and a real one keep:
+`tests/fakes/jafka_contract.py`.
 """
 
 from __future__ import annotations
@@ -35,9 +37,6 @@ from etl.model.partitions import BrokerPartition, Isolation
 
 DEMO = BrokerPartition("demo", 0, 3)
 DIALECT = JafkaProtocol("b:9092")
-HELLO = "0000000b 01 00 3610a686 68656c6c6f"
-MESSAGES = bytes.fromhex(HELLO + "0000000c 01 00 5a09ed37 e4b8ade69687")
-"""`hello`, and the six bytes of U+4E2D U+6587."""
 
 
 def fetch(*wanted: FetchTarget, max_bytes: int = 1 << 30) -> Request[FetchAnswer]:
@@ -64,9 +63,6 @@ def records(answer: FetchAnswer) -> list[tuple[bytes, str | None]]:
 
 def list_offsets(time: int, *logs: BrokerPartition) -> Request[dict[BrokerPartition, ListedOffset]]:
     return DIALECT.list_offsets(dict.fromkeys(logs or (DEMO,), time), Isolation.READ_COMMITTED, {})
-
-
-# Requests and answers of the worked example
 
 
 def test_a_topic_is_deleted_and_a_wrong_password_refused() -> None:

@@ -1,4 +1,4 @@
-"""Requests byte for byte, and Fetch responses against kafka-python's encoder."""
+"""Fetch requests and responses against kafka-python's, and the choice of a version."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Message sets of formats v0 and v1: decoded alone and mixed with record batches, and rejected
-ones.
-"""
+"""Message sets of formats v0 and v1: decoded as kafka-python decodes them, and rejected ones."""
 
 from __future__ import annotations
 

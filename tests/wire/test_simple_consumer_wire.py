@@ -135,9 +135,10 @@ def test_a_truncated_response_is_corrupt_data_naming_the_broker_and_the_next_cal
 def test_an_absurd_size_of_a_response_is_refused_before_memory_is_taken(
     broker: FakeBroker, consumer: SimpleConsumer, size: int
 ) -> None:
-    broker.script[FETCH].append(instead(size.to_bytes(4, "big", signed=True) + b"junk"))
-    with pytest.raises(CorruptData, match=f"claims {size} bytes"):
-        hello(consumer)
+    for key, ask in ((FETCH, lambda: hello(consumer)), (METADATA, consumer.topic_metadata)):
+        broker.script[key].append(instead(size.to_bytes(4, "big", signed=True) + b"junk"))
+        with pytest.raises(CorruptData, match=f"claims {size} bytes"):
+            ask()
 
 
 def test_a_record_batch_that_is_larger_than_any_answer_may_be_is_too_large_and_names_the_setting(

@@ -4,7 +4,7 @@ answer real bytes and hold no records.
     PYTHONPATH=. python bench/planning.py [--partitions 10000,100000] [--brokers N]
         [--rounds N] [--profile FILE]
 
-Brokers are ports of a process of their own (`tests.fakes.many_brokers`), registered in ZooKeeper as
+Brokers are ports of a process of their own (`bench.many_brokers`), registered in ZooKeeper as
 Kafka's are. A first run (`first`) finds all logs empty and stores where they start. Then each has
 100 records more, and a second run (`next`), a fresh process as any other, reads the ledger and
 every offset, plans a range of each log, stores the plan, claims the logs, and moves each offset.
@@ -201,7 +201,7 @@ def many_brokers(
     words = [
         sys.executable,
         "-m",
-        "tests.fakes.many_brokers",
+        "bench.many_brokers",
         str(brokers),
         str(topics),
         str(partitions),

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from etl import Consumer, RebalanceListener
+from etl import Consumer, RebalanceListener, Record
 from etl.model.partitions import BrokerPartition
 from etl.testkit.server_process import wait_until
 
@@ -80,6 +80,28 @@ class GroupReader(RebalanceListener):
             self.consumer.close()
         except BaseException as error:
             self._error = error
+
+
+class Interrupted:
+    """A decoder that Ctrl-C meets once, at one record."""
+
+    def __init__(self, at: bytes) -> None:
+        self._at: bytes | None = at
+
+    def __call__(self, content: bytes) -> bytes:
+        if content == self._at:
+            self._at = None
+            raise KeyboardInterrupt
+        return content
+
+
+def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
+    """So many records, however many polls that takes; fewer if they do not come in time."""
+    found: list[Record] = []
+    deadline = time.monotonic() + 20
+    while len(found) < count and time.monotonic() < deadline:
+        found += [record for some in consumer.poll(0.05, most).values() for record in some]
+    return found
 
 
 def all_read_once(

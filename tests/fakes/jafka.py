@@ -1,5 +1,5 @@
 """A Jafka broker in memory, written after the protocol's description and its source; nothing of
-ours but the scripts' acts.
+ours but the scripts' acts and `registry_of`.
 
 What it imitates: one request after the other and answers in their order, segments that no answer
 crosses, a flushed mark, error codes of fetches, a closed connection for any other request that
@@ -17,9 +17,11 @@ import struct
 import threading
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
+from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from tests.fakes.broker import Act, as_it_is
 from tests.fakes.frames import exactly
 
@@ -41,6 +43,29 @@ def old_entry(payload: bytes) -> bytes:
 def wrapped(*entries: bytes) -> bytes:
     """One entry that holds others, gzipped."""
     return entry(gzip.compress(b"".join(entries), mtime=0), GZIP)
+
+
+def registry_of(
+    broker: JafkaBroker, broker_id: int, *topics: str
+) -> Callable[[Collection[str] | None], ClusterMetadata]:
+    """ZooKeeper's word for one broker and its topics; without topics: those that have a log."""
+    there = Broker(broker_id, broker.host, broker.port, "jafka")
+
+    def registered(_: Collection[str] | None) -> ClusterMetadata:
+        known = topics or sorted({topic for topic, _ in broker.logs})
+        logs = {
+            topic: tuple(
+                PartitionMetadata(BrokerPartition(topic, number, broker_id), None, Leader(there))
+                for number in range(broker.partitions)
+            )
+            for topic in known
+        }
+        reported = {
+            topic: TopicMetadata(topic, None, None, False, its) for topic, its in logs.items()
+        }
+        return ClusterMetadata(None, {broker_id: there}, reported)
+
+    return registered
 
 
 class HangUp(Exception):
@@ -98,7 +123,6 @@ class JafkaBroker:
     """Messages."""
     max_message_bytes: int = 1 << 20
     segment_bytes: int = 1 << 30
-    password: str | None = None
     counts: dict[str, int] = field(default_factory=dict)
     logs: dict[tuple[str, int], JafkaLog] = field(default_factory=dict)
     requests: list[tuple[int, bytes]] = field(default_factory=list)
@@ -177,7 +201,7 @@ class JafkaBroker:
                 self.counts[topic] = wanted
             return struct.pack(">hii", 0, 1, self._count(topic))
         if kind == DELETE:
-            return struct.pack(">hii", 0, 1, self._delete(body.string(), body.string()))
+            return struct.pack(">hii", 0, 1, self._delete(body.string()))
         raise HangUp
 
     def _count(self, topic: str) -> int:
@@ -245,9 +269,7 @@ class JafkaBroker:
         if log.end - log.starts[-1] >= self.segment_bytes:
             log.roll()
 
-    def _delete(self, topic: str, password: str) -> int:
-        if self.password not in (None, password):
-            return -1
+    def _delete(self, topic: str) -> int:
         gone = [log for log in self.logs if log[0] == topic]
         for log in gone:
             del self.logs[log]

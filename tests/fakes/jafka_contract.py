@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
+from etl.errors import BrokerError, BrokerUnreachable, SettingsError
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.partition_ends import read_fingerprints
 from etl.io.brokers.simple_consumer import SimpleConsumer
@@ -190,26 +190,8 @@ class JafkaContract:
         assert consumer.earliest_or_latest_offset(topic, 4, LATEST) == len(HELLO)
         assert (consumer.delete_topic(topic), consumer.delete_topic(topic)) == (5, 0)
 
-    def test_an_offset_outside_of_the_log_of_a_jafka_is_refused_as_such(
-        self, consumer: SimpleConsumer, topic: str
-    ) -> None:
-        consumer.produce(topic, 0, HELLO)
-        [fetched] = consumer.multifetch(
-            [FetchTarget(BrokerPartition(topic, 0), len(HELLO) + 1, 100)]
-        ).partitions
-        assert fetched.refusal is not None and fetched.refusal.meaning is Meaning.OUT_OF_RANGE
-
-    def test_an_offset_inside_a_message_gets_bytes_that_begin_nowhere(
-        self, consumer: SimpleConsumer, topic: str
-    ) -> None:
-        consumer.produce(topic, 0, HELLO + WORLD)
-        assert bytes(consumer.fetch(topic, 0, 3).records) == (HELLO + WORLD)[3:]
-
     def test_a_log_is_recognized_by_the_bytes_before_an_offset_and_a_recreated_one_is_reported(
-        self,
-        served: ServedJafka,
-        consumer: SimpleConsumer,
-        topic: str,
+        self, served: ServedJafka, consumer: SimpleConsumer, topic: str
     ) -> None:
         logs = [BrokerPartition(topic, number, 1) for number in range(2)]
         consumer.produce(topic, 0, HELLO + HELLO)
@@ -230,10 +212,7 @@ class JafkaContract:
         assert now.keys() == before.keys() and not [log for log in logs if now[log] == before[log]]
 
     def test_of_a_log_that_ends_before_an_offset_there_is_nothing_before_it(
-        self,
-        served: ServedJafka,
-        consumer: SimpleConsumer,
-        topic: str,
+        self, served: ServedJafka, consumer: SimpleConsumer, topic: str
     ) -> None:
         log = BrokerPartition(topic, 0, 1)
         consumer.produce(topic, 0, HELLO)
@@ -245,9 +224,7 @@ class JafkaContract:
         }
 
     def test_a_partition_beyond_the_last_is_refused_by_a_fetch_and_hung_up_on_by_an_offsets_request(
-        self,
-        consumer: SimpleConsumer,
-        topic: str,
+        self, consumer: SimpleConsumer, topic: str
     ) -> None:
         consumer.produce(topic, 0, HELLO)
         with pytest.raises(
@@ -315,13 +292,6 @@ class JafkaContract:
             (0, 2, b"hello"),
             (len(whole), 0, b"world!"),
         ]
-
-    def test_a_fetch_of_any_size_from_nothing_to_more_than_a_message_is_answered(
-        self, consumer: SimpleConsumer, topic: str
-    ) -> None:
-        consumer.produce(topic, 0, HELLO)
-        for size in range(len(HELLO) + 2):
-            assert bytes(consumer.fetch(topic, 0, 0, max_bytes=size).records) == HELLO[:size]
 
     def test_a_log_is_read_through_by_the_next_offset_whatever_a_fetch_holds(
         self, consumer: SimpleConsumer, topic: str

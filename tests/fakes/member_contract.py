@@ -19,10 +19,6 @@ from etl.model.partitions import BrokerPartition, GroupProtocol, MemberAssignmen
 
 PARTITIONS = 4
 _WITHIN_S = 60
-SESSION_S = 20
-"""Of a static member that goes away and comes back: longer than the time between, however slow the
-machine is.
-"""
 _numbers = itertools.count(1)
 
 
@@ -34,6 +30,10 @@ class Stage:
     topic: str
     terms: MemberTerms
     protocol: GroupProtocol = GroupProtocol.CLASSIC
+    static_session_s: float = 20
+    """Of a static member that goes away and comes back: longer than the time between, however slow
+    the machine is.
+    """
     grow: Callable[[str, int], None] = field(default=lambda topic, partitions: None)
     """Make the topic have that many partitions; create it where it does not exist."""
 
@@ -130,14 +130,12 @@ class MemberContract:
 
     @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
     def test_a_static_member_alone_in_its_group_comes_back_to_partitions_that_were_added(
-        self,
-        stage: Stage,
-        strategy: str,
+        self, stage: Stage, strategy: str
     ) -> None:
         terms: dict[str, Any] = {
             "instance_id": "static",
             "strategies": (strategy,),
-            "session_timeout_s": SESSION_S,
+            "session_timeout_s": stage.static_session_s,
         }
         with stage.joined(**terms) as (_, before):
             assert before.logs == stage.logs
@@ -150,11 +148,12 @@ class MemberContract:
 
     @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
     def test_a_static_leader_that_returns_among_others_assigns_the_added_partitions(
-        self,
-        stage: Stage,
-        strategy: str,
+        self, stage: Stage, strategy: str
     ) -> None:
-        terms: dict[str, Any] = {"strategies": (strategy,), "session_timeout_s": SESSION_S}
+        terms: dict[str, Any] = {
+            "strategies": (strategy,),
+            "session_timeout_s": stage.static_session_s,
+        }
         with (
             stage.joined(instance_id="static", **terms) as (leader, _),
             stage.joined(**terms) as (other, _),
@@ -178,11 +177,11 @@ class MemberContract:
     def test_a_static_leader_that_returns_assigns_partitions_added_later(
         self, stage: Stage
     ) -> None:
-        with stage.joined(instance_id="static", session_timeout_s=SESSION_S):
+        with stage.joined(instance_id="static", session_timeout_s=stage.static_session_s):
             pass
         terms: dict[str, Any] = {
             "instance_id": "static",
-            "session_timeout_s": SESSION_S,
+            "session_timeout_s": stage.static_session_s,
             "topics_max_age_s": 0.05,
         }
         with stage.joined(**terms) as (member, back):
@@ -192,18 +191,16 @@ class MemberContract:
 
     @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
     def test_a_static_member_that_comes_back_with_other_topics_gets_these_and_no_others(
-        self,
-        stage: Stage,
-        is_leader: bool,
+        self, stage: Stage, is_leader: bool
     ) -> None:
         more = f"{stage.topic}-more"
         stage.grow(more, 2)
         with contextlib.ExitStack() as members:
             if not is_leader:
-                members.enter_context(stage.joined(session_timeout_s=SESSION_S))
+                members.enter_context(stage.joined(session_timeout_s=stage.static_session_s))
             for topics in ((stage.topic,), (stage.topic, more), (more,)):
                 with stage.joined(
-                    instance_id="static", session_timeout_s=SESSION_S, topics=topics
+                    instance_id="static", session_timeout_s=stage.static_session_s, topics=topics
                 ) as (member, _):
                     eventually(
                         member, lambda share: {log.topic for log in share.logs} == set(topics)

@@ -87,7 +87,6 @@ class OldBroker:
     """On what it does not know; None: as its release does. Some distributors' 0.9 do
     (0.9.0-kafka-2.0.2 of CDH).
     """
-    throttle_ms: int = 0
     fails: bool = False
     """Fetches are answered with the error without details."""
     port: int = 0
@@ -178,7 +177,7 @@ class OldBroker:
                 ">ihq", number, code, -1 if log is None or code else log.high
             ) + _bytes32(found[:max_bytes])
 
-        return (_int32(self.throttle_ms) if version else b"") + _by_topic(request, partition)
+        return (_int32(0) if version else b"") + _by_topic(request, partition)
 
     def _offset_commit(self, request: _RequestReader, version: int) -> bytes:
         group = request.string()

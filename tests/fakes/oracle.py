@@ -52,38 +52,6 @@ def _microseconds(ms: int | None) -> int | None:
     return None if ms in (None, -1) or abs(ms) > (2**63 - 1) // 1000 else ms * 1000
 
 
-def built_old(magic: int, codec: Codec, records: list[tuple[bytes | None, bytes | None]]) -> bytes:
-    """A message set of format v0 or v1 by kafka-python's own builder, as a producer sends it:
-    offsets and wrapper begin at 0.
-    """
-    with codecs():
-        builder = legacy_records.LegacyRecordBatchBuilder(magic, codec, batch_size=1 << 20)
-        for offset, (key, value) in enumerate(records):
-            assert builder.append(offset, 1_700_000_000_000 + offset, key, value)
-        return bytes(builder.build())
-
-
-def built(
-    codec: Codec, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
-) -> bytes:
-    """One record batch at offset 0 by kafka-python's own builder: record i has timestamp
-    1700000000000 + i.
-    """
-    with codecs():
-        builder = default_records.DefaultRecordBatchBuilder(
-            magic=2,
-            compression_type=codec,
-            is_transactional=False,
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=-1,
-            batch_size=1 << 20,
-        )
-        for offset, (key, value, headers) in enumerate(records):
-            assert builder.append(offset, 1_700_000_000_000 + offset, key, value, headers)
-        return bytes(builder.build())
-
-
 def _unsnap(block: bytes) -> bytes:
     size = shift = 0
     for byte in block:

@@ -1,5 +1,5 @@
 """A worker of a run without Spark in this process: its libraries are loaded already, which
-otherwise takes a second per run.
+otherwise takes a second per run. And tasks for workers.
 
 `tests/wire/test_worker_pool.py` shows that both return the same; together with
 `tests/system/test_runs_without_spark.py` it covers real processes.
@@ -8,10 +8,53 @@ otherwise takes a second per run.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from etl.io.brokers.connection import IDLE_CONNECTIONS
-from etl.model.plans import Written
+from etl.model.columns import raw_columns
+from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.plans import OffsetRange, Written
+from etl.reader.fetch_options import FetchOptions
 from etl.reader.local_workers import Failed, Order, done
+from etl.reader.query_ranges import ReadOptions, Task, tasks_of_ranges
+from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from tests.fakes.broker import FakeBroker
+
+
+def reading_from(broker: FakeBroker, **changed: Any) -> ReadOptions:
+    """How tasks read from a broker."""
+    reading = ReadOptions(
+        fetch=FetchOptions(
+            bootstrap=((broker.host, broker.port),),
+            isolation=Isolation.READ_COMMITTED,
+            fetch_max_bytes=2**20,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            max_record_bytes=MAX_RECORD_BYTES,
+            timeout_s=10.0,
+        ),
+        columns=raw_columns(),
+        target_task_bytes=2**28,
+    )
+    return replace(reading, **changed)
+
+
+def tasks_of(
+    ranges: Sequence[OffsetRange],
+    groups: Sequence[Sequence[int]],
+    incarnations: Mapping[BrokerPartition, int] | None = None,
+) -> list[Task]:
+    """The tasks of these ranges: which ranges each of them reads, by their indices."""
+    return tasks_of_ranges(
+        ranges,
+        groups,
+        topic_ids={},
+        leader_epochs={},
+        incarnations=incarnations or {},
+        cleanups={},
+        fingerprints={},
+    )
 
 
 class WorkerHere:

@@ -10,19 +10,21 @@ from collections.abc import Iterator
 import pytest
 
 from etl.decide.partition_owners import members_as_owners
-from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError, TopicMissing
+from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
+from etl.io.brokers import partition_ends
 from etl.io.brokers.cluster_requests import Cluster, unknown_topics
+from etl.io.process import open_files
 from etl.model.partitions import (
     Broker,
     BrokerPartition,
     EpochEnd,
     Isolation,
     KafkaGroup,
-    Leader,
     OpenTransaction,
     PartitionOffsets,
     Retention,
 )
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     CONFIGS,
@@ -40,6 +42,7 @@ from tests.fakes.broker import (
     FakeLog,
     World,
     as_it_is,
+    never,
 )
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -142,6 +145,8 @@ def test_the_end_is_the_last_stable_offset_under_read_committed_only(
 def test_an_open_transaction_is_named_with_its_start_by_one_request_to_each_leader_of_such_a_log(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
+    assert cluster.open_transactions(cluster.extents(LOGS, isolation=COMMITTED)) == {}
+    assert requests_of(brokers, PRODUCERS) == [0, 0]
     brokers[1].log("demo", 3).last_stable, brokers[1].log("demo", 3).open = 12, (7, 12)
     brokers[0].world.transactions = {7: ("orders-7", 1_700_000_000_000), 8: ("another", 0)}
     found = cluster.extents(LOGS, isolation=COMMITTED)
@@ -166,13 +171,6 @@ def test_brokers_that_report_fewer_or_no_transactions_stop_nothing(
     del brokers[1].versions[PRODUCERS]
     brokers[1].hang_up_on_everybody()
     assert cluster.open_transactions(found) == {}
-
-
-def test_without_an_open_transaction_no_broker_is_queried(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
-    assert cluster.open_transactions(cluster.extents(LOGS, isolation=COMMITTED)) == {}
-    assert requests_of(brokers, PRODUCERS) == [0, 0]
 
 
 def test_a_log_without_a_leader_is_reported_and_the_others_are_not_held_up(
@@ -213,19 +211,6 @@ def test_a_leader_that_never_answers_is_unreachable(
 def test_a_missing_topic_is_distinguished_from_one_without_leaders(cluster: Cluster) -> None:
     with pytest.raises(TopicMissing):
         cluster.extents([BrokerPartition("gone", 0)], isolation=COMMITTED, wait_for_leader_s=0)
-
-
-def test_describe_returns_the_error_code_of_a_missing_topic(cluster: Cluster) -> None:
-    refusal = cluster.describe(["demo", "gone"]).topics["gone"].refusal
-    assert refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC
-
-
-def test_describe_of_everything_names_leaders_and_the_cluster(
-    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
-) -> None:
-    metadata = cluster.describe()
-    assert (metadata.cluster_id, list(metadata.topics)) == ("fake-cluster", ["demo"])
-    assert metadata.leaders[LOGS[1]] == Leader(Broker(2, brokers[1].host, brokers[1].port), 0)
 
 
 def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(
@@ -283,6 +268,36 @@ def test_the_next_bootstrap_address_is_used_when_one_is_silent(
     assert raised.value.where["brokers"] == f"{silent[0]}:{silent[1]}"
 
 
+def test_with_room_for_few_connections_the_answers_are_the_same_and_few_stay_open(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
+    found = cluster.extents(LOGS, isolation=COMMITTED)
+    assert [broker.open_connections() for broker in brokers] == [1, 1]
+    cluster.close()
+    with Cluster([(brokers[0].host, brokers[0].port)], timeout_s=5, keeps=1) as few:
+        assert few.extents(LOGS, isolation=COMMITTED).extents == found.extents
+        assert wait_until(lambda: sum(broker.open_connections() for broker in brokers) == 1, 10)
+
+
+def test_connections_leave_half_of_the_files_that_a_process_may_open() -> None:
+    most = partition_ends.max_kept_connections() + partition_ends.MAX_PARALLEL_BROKERS
+    assert most <= max(open_files() // 2, partition_ends.MAX_PARALLEL_BROKERS)
+
+
+def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent(
+    brokers: tuple[FakeBroker, FakeBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_ends, "MAX_PARALLEL_BROKERS", 1)
+    for broker in brokers:
+        broker.script[LIST_OFFSETS].extend([never] * 9)
+    with (
+        Cluster([(brokers[0].host, brokers[0].port)], timeout_s=0.4) as cluster,
+        pytest.raises(BrokerUnreachable),
+    ):
+        cluster.extents(LOGS, isolation=UNCOMMITTED, wait_for_leader_s=0)
+    assert [count > 0 for count in requests_of(brokers, LIST_OFFSETS)].count(True) == 1
+
+
 def test_a_cluster_of_no_addresses_is_a_settings_error() -> None:
     with pytest.raises(SettingsError, match="There is no broker to connect to"):
         Cluster([])
@@ -325,16 +340,6 @@ def test_a_broker_that_cannot_report_retention_stops_nothing(
     }
     assert cluster.retention({"demo"}) == {}
     assert cluster.retention(()) == {}
-
-
-def test_the_retention_of_topics_is_requested_from_the_next_broker_when_one_is_silent(
-    brokers: tuple[FakeBroker, FakeBroker],
-) -> None:
-    brokers[0].world.configs["demo"] = {"cleanup.policy": "compact"}
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        silent: tuple[str, int] = listener.getsockname()
-    with Cluster([silent, (brokers[1].host, brokers[1].port)]) as patient:
-        assert patient.retention({"demo"}) == {"demo": Retention(is_compacted=True)}
 
 
 def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_none_does(

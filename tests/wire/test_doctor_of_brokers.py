@@ -1,32 +1,42 @@
-"""The doctor's lines about topics, on brokers that report little."""
+"""The doctor's lines about topics and releases, on brokers that report little or something else."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from etl.commands import doctor_services
 from etl.commands.doctor_machine import Findings, Verdict
+from etl.io.brokers import exchange
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.zookeeper.session_requests import ZooKeeper
-from etl.kafka import kafka_broker_type
+from etl.kafka import kafka_broker_type, versions
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from tests.builders import plain_settings
 from tests.fakes.broker import FakeBroker
 from tests.fakes.old_broker import OldBroker
 
-
-class _Empty:
-    """A ZooKeeper without any znode."""
-
-    def read(self, path: str) -> None:
-        """There is none at any path."""
+COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 
 
-NOTHING_KEPT = cast(ZooKeeper, _Empty())
+def findings_of(brokers: FakeBroker | OldBroker | ClusterMetadata, **source: Any) -> Findings:
+    """What the doctor knows after a look at the brokers and at an empty ZooKeeper."""
+    if isinstance(brokers, ClusterMetadata):
+        metadata = brokers
+    else:
+        source["bootstrap_servers"] = f"127.0.0.1:{brokers.port}"
+        version = source.get("broker_version")
+        generation = f"kafka-{version}" if version else None
+        with Cluster([("127.0.0.1", brokers.port)], generation=generation) as cluster:
+            metadata = cluster.describe(None)
+    findings = Findings(plain_settings(source=source), contextlib.ExitStack())
+    findings.zookeeper = cast(ZooKeeper, SimpleNamespace(read=lambda path: None))
+    findings.metadata = metadata
+    return findings
 
 
 @pytest.mark.parametrize(
@@ -38,26 +48,14 @@ NOTHING_KEPT = cast(ZooKeeper, _Empty())
     ],
 )
 def test_topics_without_a_reported_cleanup_policy_are_named(
+    broker: FakeBroker,
     configs: dict[str, dict[str, str]],
     value: list[str],
     verdicts: list[Verdict],
 ) -> None:
-    with FakeBroker() as broker, contextlib.ExitStack() as closing:
-        broker.log("clicks")
-        broker.world.configs = configs
-        findings = Findings(
-            plain_settings(
-                source={
-                    "assume_compacted": value,
-                    "bootstrap_servers": f"{broker.host}:{broker.port}",
-                }
-            ),
-            closing,
-        )
-        findings.zookeeper = NOTHING_KEPT
-        with Cluster([(broker.host, broker.port)]) as cluster:
-            findings.metadata = cluster.describe(None)
-        lines = list(doctor_services.topics("topics", findings))
+    broker.log("clicks")
+    broker.world.configs = configs
+    lines = list(doctor_services.topics("topics", findings_of(broker, assume_compacted=value)))
     assert [line.verdict for line in lines] == verdicts
     if Verdict.ADVICE in verdicts:
         assert "clicks" in lines[0].found and "DescribeConfigs" in lines[0].to_do
@@ -71,17 +69,10 @@ def test_of_topics_on_brokers_of_byte_positions_it_reports_unknown_facts_and_abs
         PartitionMetadata(here, None, Leader(Broker(1, "h", 1, "jafka"))),
         PartitionMetadata(away, None, None),
     )
-    with contextlib.ExitStack() as closing:
-        findings = Findings(
-            plain_settings(source={"assume_cluster_id": "old", "broker_type": "jafka"}), closing
-        )
-        findings.zookeeper = NOTHING_KEPT
-        findings.metadata = ClusterMetadata(
-            None,
-            {1: Broker(1, "h", 1)},
-            {"clicks": TopicMetadata("clicks", None, None, False, logs)},
-        )
-        gone, known, there = doctor_services.topics("topics", findings)
+    clicks = TopicMetadata("clicks", None, None, False, logs)
+    metadata = ClusterMetadata(None, {1: Broker(1, "h", 1)}, {"clicks": clicks})
+    findings = findings_of(metadata, assume_cluster_id="old", broker_type="jafka")
+    gone, known, there = doctor_services.topics("topics", findings)
     assert (gone.verdict, known.verdict, there.verdict) == (Verdict.ADVICE, Verdict.OK, Verdict.OK)
     assert "1 partitions are on unavailable brokers (2): clicks 2-0" in gone.found
     assert "timestamps" in known.found and "segments" in known.found
@@ -93,17 +84,40 @@ def test_brokers_that_cannot_report_cleanup_policies_need_no_acl(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_broker_type, "HANDSHAKE_PATIENCE_S", 0.05)
-    with OldBroker(release).listening() as broker, contextlib.ExitStack() as closing:
+    with OldBroker(release).listening() as broker:
         broker.log("clicks")
-        findings = Findings(
-            plain_settings(
-                source={"assume_cluster_id": "old", "bootstrap_servers": f"127.0.0.1:{broker.port}"}
-            ),
-            closing,
-        )
-        findings.zookeeper = NOTHING_KEPT
-        with Cluster([("127.0.0.1", broker.port)]) as cluster:
-            findings.metadata = cluster.describe(None)
+        findings = findings_of(broker, assume_cluster_id="old")
         untold, _ = doctor_services.topics("topics", findings)
     assert untold.verdict is Verdict.ADVICE and "ACL" not in untold.to_do
     assert "Name compacted topics in source.assume_compacted" in untold.to_do
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "isolation", "verdict"),
+    [
+        ("1.1", "0.10.2", COMMITTED, Verdict.FAILED),
+        ("1.1", "0.10.2", UNCOMMITTED, Verdict.OK),
+        ("4.1", "0.10.2", UNCOMMITTED, Verdict.FAILED),
+        ("4.1", "1.0", COMMITTED, Verdict.FAILED),
+        ("3.9", "1.1", COMMITTED, Verdict.OK),
+        ("0.10.2", "0.10.2", COMMITTED, Verdict.OK),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_the_doctor_probes_each_broker_for_the_confs_release(
+    broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    release: str,
+    text: str,
+    isolation: Isolation,
+    verdict: Verdict,
+) -> None:
+    monkeypatch.setattr(exchange, "_unanswering", set())
+    broker.versions = dict(versions.releases()[release])
+    broker.log("demo")
+    findings = findings_of(broker, broker_version=text, isolation_level=isolation.value)
+    (line,) = doctor_services.each_broker("broker", findings)
+    assert line.verdict is verdict
+    if verdict is Verdict.FAILED:
+        assert f"answers like Kafka {release}" in line.found
+        assert "source.broker_version" in str(line)

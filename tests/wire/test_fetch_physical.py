@@ -15,7 +15,6 @@ from etl.errors import (
     BrokerUnreachable,
     CorruptData,
     DataLoss,
-    EtlError,
     MisalignedOffset,
     NotYetReadable,
     PartitionTruncated,
@@ -23,21 +22,13 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.partition_ends import read_fingerprints
-from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.model.partitions import (
-    Broker,
-    BrokerPartition,
-    Fingerprint,
-    Isolation,
-    Leader,
-    PartitionOffsets,
-)
+from etl.model.partitions import Broker, BrokerPartition, Fingerprint, Isolation, Leader
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from etl.reader.fetch_options import FetchOptions
 from tests.builders import split_fetch_options
 from tests.fakes.broker import hang_up
-from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, JafkaBroker, entry, wrapped
+from tests.fakes.jafka import FETCH, JafkaBroker, entry, wrapped
 
 ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
 COLUMNS = ("value", "topic", "partition", "offset", "broker_id", "message_index", "incarnation")
@@ -101,28 +92,6 @@ def test_the_same_partition_of_two_brokers_is_read_from_each(
     assert {
         index: (receipt.rows, receipt.missing_offsets) for index, receipt in receipts.items()
     } == {0: (4, 0), 1: (100, 0)}
-
-
-def test_ranges_of_one_log_meet_at_a_boundary_and_share_no_row(
-    brokers: tuple[JafkaBroker, JafkaBroker],
-) -> None:
-    cut, end = brokers[0].logs["clicks", 0].starts[1], end_of(ONE, brokers)
-    rows, receipts = read(
-        [
-            OffsetRange(ONE, 0, cut, leader(ONE, brokers)),
-            OffsetRange(ONE, cut, end, leader(ONE, brokers)),
-        ]
-    )
-    assert [row["value"] for row in rows] == [b"a0", b"a1", b"a2", b"a3"]
-    assert [receipts[index].rows for index in (0, 1)] == [3, 1]
-
-
-def test_a_range_that_begins_inside_an_entry_is_an_error_and_never_skipped(
-    brokers: tuple[JafkaBroker, JafkaBroker],
-) -> None:
-    with pytest.raises(EtlError) as caught:
-        read([OffsetRange(TWO, 3, end_of(TWO, brokers), leader(TWO, brokers))])
-    assert (caught.value.exit_code, caught.value.where["offset"]) == (5, 3)
 
 
 def test_a_range_that_ends_inside_an_entry_is_an_error(
@@ -240,35 +209,6 @@ def test_a_message_truncated_once_is_requested_again(
 ) -> None:
     brokers[1].script[FETCH].append(some_bytes)
     assert len(read([whole(TWO, brokers)])[0]) == 100
-
-
-def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(
-    brokers: tuple[JafkaBroker, JafkaBroker],
-) -> None:
-    there = {number: leader(log, brokers).broker for number, log in ((1, ONE), (2, TWO))}
-    reported = TopicMetadata(
-        "clicks",
-        None,
-        None,
-        False,
-        tuple(PartitionMetadata(log, None, leader(log, brokers)) for log in (ONE, TWO)),
-    )
-    brokers[1].append("clicks", 0, entry(b"not on disk yet"))
-    brokers[1].logs["clicks", 0].flushed -= len(entry(b"not on disk yet"))
-    known = ClusterMetadata(None, there, {"clicks": reported})
-    with Cluster(
-        [(there[1].host, there[1].port)],
-        timeout_s=5,
-        registry=lambda topics: known,
-        generation="jafka",
-    ) as cluster:
-        found = cluster.extents([ONE, TWO], isolation=Isolation.READ_UNCOMMITTED)
-    cut, ends = brokers[0].logs["clicks", 0].starts[1], [end_of(log, brokers) for log in (ONE, TWO)]
-    assert dict(found.extents) == {
-        ONE: PartitionOffsets(0, ends[0], boundaries=(0, cut, ends[0])),
-        TWO: PartitionOffsets(0, ends[1], boundaries=(0, ends[1])),
-    }
-    assert {kind for broker in brokers for kind, _ in broker.requests} == {MULTIFETCH, OFFSETS}
 
 
 def known(

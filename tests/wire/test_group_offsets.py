@@ -30,24 +30,13 @@ from tests.fakes.broker import (
     OFFSET_FETCH,
     Act,
     FakeBroker,
+    World,
     altered,
     hang_up,
     never,
 )
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
-
-
-@pytest.fixture
-def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer(broker.host, broker.port, request_timeout_s=5) as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -121,19 +110,6 @@ def test_a_member_stores_offsets_in_its_generation(
     assert consumer.fetch_offsets("g", [DEMO], generation=4, member_id=member)[DEMO].offset == 42
 
 
-@pytest.mark.parametrize(("generation", "member_id"), [(3, "m-1"), (4, "m-2")])
-def test_a_former_member_stores_nothing_and_gets_the_error_of_a_lost_membership(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    member: str,
-    generation: int,
-    member_id: str,
-) -> None:
-    with pytest.raises(MembershipLost, match="does not take us for its member any more"):
-        consumer.commit_offsets("g", {DEMO: 42}, generation=generation, member_id=member_id)
-    assert not broker.world.committed
-
-
 @pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
 def test_every_fenced_commit_is_distinguished_from_a_lost_answer(
     broker: FakeBroker, consumer: SimpleConsumer, code: int
@@ -155,6 +131,7 @@ def test_no_other_client_stores_offsets_of_a_group_that_has_members(
     ):
         consumer.commit_offsets("g", {DEMO: 42})
     assert not broker.world.committed
+    assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
 
 
 def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None:
@@ -173,9 +150,7 @@ def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None
 
 @pytest.mark.parametrize("act", [hang_up, never])
 def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
-    broker: FakeBroker,
-    impatient: SimpleConsumer,
-    act: Act,
+    broker: FakeBroker, impatient: SimpleConsumer, act: Act
 ) -> None:
     impatient.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(act)
@@ -188,9 +163,7 @@ def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
 
 
 def test_a_members_commit_is_repeated_over_a_new_connection_since_no_other_client_can_commit(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    member: str,
+    broker: FakeBroker, consumer: SimpleConsumer, member: str
 ) -> None:
     consumer.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(hang_up)
@@ -205,6 +178,39 @@ def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(
     broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
     with pytest.raises(CommitUnknown, match=rf"\(code {code}\)"):
         impatient.commit_offsets("g", {DEMO: 42})
+
+
+def test_offsets_are_kept_by_the_coordinator_wherever_that_is() -> None:
+    world = World()
+    with (
+        FakeBroker(world=world, broker_id=1) as first,
+        FakeBroker(world=world, broker_id=2) as second,
+    ):
+        world.coordinator = 2
+        with SimpleConsumer(first.host, first.port, request_timeout_s=5) as consumer:
+            consumer.commit_offsets("g", {DEMO: 42}, metadata="etl:clicks:7")
+            assert consumer.fetch_offsets("g", [DEMO]) == {
+                DEMO: CommittedOffset(None, 42, "etl:clicks:7")
+            }
+        requests = [
+            {key for key, _ in each.requests} & {OFFSET_COMMIT, OFFSET_FETCH}
+            for each in (first, second)
+        ]
+        assert requests == [set(), {OFFSET_COMMIT, OFFSET_FETCH}]
+
+
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_a_coordinator_that_is_not_one_yet_is_retried(
+    broker: FakeBroker, consumer: SimpleConsumer, code: int
+) -> None:
+    broker.world.group_refusals[FIND_COORDINATOR].append(code)
+    broker.world.group_refusals[OFFSET_COMMIT].append(code)
+    consumer.commit_offsets("g", {DEMO: 42})
+    broker.world.group_refusals[OFFSET_FETCH].append(code)
+    assert consumer.fetch_offsets("g", [DEMO])[DEMO].offset == 42
+    assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 2
+    broker.world.group_refusals[FIND_COORDINATOR].append(code)
+    assert consumer.find_coordinator("g").port == broker.port
 
 
 def test_a_coordinator_that_died_is_looked_up_again_until_another_broker_is_one(
@@ -233,9 +239,7 @@ def test_a_coordinator_that_never_comes_is_another_thing_for_nothing_was_sent_to
 
 
 def test_an_offset_that_a_transaction_is_about_to_replace_is_waited_for_until_the_deadline(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    impatient: SimpleConsumer,
+    broker: FakeBroker, consumer: SimpleConsumer, impatient: SimpleConsumer
 ) -> None:
     consumer.commit_offsets("g", {DEMO: 42})
     broker.world.group_refusals[OFFSET_FETCH].append(88)
@@ -276,11 +280,7 @@ def test_each_logs_error_is_reported_and_the_others_are_stored(
     ],
 )
 def test_an_answer_about_something_else_is_no_consent(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    key: int,
-    requested: bytes,
-    reported: bytes,
+    broker: FakeBroker, consumer: SimpleConsumer, key: int, requested: bytes, reported: bytes
 ) -> None:
     broker.script[key].append(altered(lambda body: body.replace(requested, reported)))
     with pytest.raises(CorruptData, match="than requested"):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.errors import BrokerUnreachable, NotKafka
+from etl.errors import BrokerUnreachable, NotKafka, SettingsError
 from etl.io.brokers import exchange
 from etl.io.brokers.connection import Connection
 from etl.io.brokers.simple_consumer import SimpleConsumer
@@ -138,6 +138,12 @@ def test_a_broker_of_another_generation_than_configured_fails_with_that_error() 
         with pytest.raises(
             NotKafka, match="closed on the first request.*Kafka 0.9.*broker_version"
         ):
+            consumer.introduction()
+
+
+def test_an_unknown_configured_generation_is_named() -> None:
+    with FakeBroker() as broker, consumer_of(broker, "granite") as consumer:
+        with pytest.raises(SettingsError, match="There is no broker type granite"):
             consumer.introduction()
 
 

@@ -4,13 +4,12 @@ new.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
 import time
-from collections.abc import Generator, Iterator
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -94,8 +93,7 @@ def test_a_consumer_that_was_closed_may_ask_again(
 
 
 def test_a_client_with_another_generation_or_client_id_has_a_connection_of_its_own(
-    broker: FakeBroker,
-    idle: IdleConnections,
+    broker: FakeBroker, idle: IdleConnections
 ) -> None:
     for changes in ({}, {"client_id": "other"}, {"generation": "kafka"}, {}):
         ask(broker, idle, **changes)
@@ -301,23 +299,6 @@ def test_the_tasks_of_a_process_read_over_one_connection(
         assert sum(arrow_batch.num_rows for arrow_batch in read) == 2
     assert broker.connections == 1
     IDLE_CONNECTIONS.close()
-
-
-def test_a_task_abandoned_in_the_middle_leaves_no_connection(
-    broker: FakeBroker,
-) -> None:
-    leader = Leader(Broker(1, broker.host, broker.port, "kafka"))
-    broker.append(
-        "demo", 0, *(encode(Batch(start, [Rec(0, b"x" * 1000)])) for start in range(2, 50))
-    )
-    read = read_ranges(
-        [OffsetRange(LOG, 0, 50, leader)],
-        FetchOptions(isolation=Isolation.READ_COMMITTED, fetch_max_bytes=2048),
-        on_receipt=lambda index, receipt: None,
-    )
-    with contextlib.closing(cast(Generator[object, None, None], read)):
-        next(read)
-    assert len(IDLE_CONNECTIONS) == 0
 
 
 def test_a_cluster_gives_its_connections_back(broker: FakeBroker, idle: IdleConnections) -> None:

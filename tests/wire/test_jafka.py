@@ -1,23 +1,22 @@
-"""The contract of a Jafka against the fake one, what only that can be made to do, and every way a
-connection to it can go wrong.
+"""The contract of a Jafka against the fake one, what only that can be made to do, and ports that are
+no Jafka.
 """
 
 from __future__ import annotations
 
 import select
 import socket
-import time
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 
-from etl.errors import BrokerError, BrokerUnreachable, Meaning, NotKafka
+from etl.errors import BrokerError, NotKafka
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
-from tests.fakes.broker import FakeBroker, hang_up, never, reset_after
-from tests.fakes.jafka import FETCH, OFFSETS, JafkaBroker, entry
+from tests.fakes.broker import FakeBroker
+from tests.fakes.jafka import OFFSETS, JafkaBroker, entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
 from tests.fakes.listening import listening
 
@@ -148,60 +147,7 @@ def test_an_unflushed_tail_is_neither_reported_nor_returned(
     assert bytes(consumer.fetch("demo", 0, len(HELLO)).records) == WORLD
 
 
-def test_offsets_outside_of_the_log_are_refused_on_either_side(
-    broker: JafkaBroker, consumer: SimpleConsumer
-) -> None:
-    broker.append("demo", 0, HELLO)
-    broker.logs["demo", 0].roll()
-    broker.append("demo", 0, WORLD)
-    broker.logs["demo", 0].expire()
-    for offset in (0, len(HELLO + WORLD) + 1):
-        [fetched] = consumer.multifetch([FetchTarget(DEMO, offset, 100)]).partitions
-        assert fetched.refusal is not None and fetched.refusal.meaning is Meaning.OUT_OF_RANGE
-
-
-# Trouble
-
-
-def test_a_jafka_that_stops_answering_is_given_up_at_our_deadline(broker: JafkaBroker) -> None:
-    broker.append("demo", 0, HELLO)
-    broker.script[FETCH].extend([never, never])
-    began = time.monotonic()
-    with (
-        consumer_of(broker, timeout_s=0.5) as consumer,
-        pytest.raises(BrokerUnreachable, match="deadline passed") as raised,
-    ):
-        consumer.fetch("demo", 0, 0, fetch_max_wait_ms=1)
-    assert time.monotonic() - began < 3 and raised.value.exit_code == 6
-
-
-def test_a_connection_that_broke_before_an_answer_is_made_anew_once(
-    broker: JafkaBroker, consumer: SimpleConsumer
-) -> None:
-    broker.append("demo", 0, HELLO)
-
-    def fetch() -> int:
-        return len(consumer.fetch("demo", 0, 0).records)
-
-    for kind, ask in (
-        (FETCH, fetch),
-        (OFFSETS, lambda: consumer.earliest_or_latest_offset("demo", 0, LATEST)),
-    ):
-        broker.script[kind].append(hang_up)
-        assert ask() == len(HELLO)
-        broker.script[kind].extend([hang_up, hang_up])
-        with pytest.raises(BrokerUnreachable, match="The connection broke"):
-            ask()
-
-
-def test_a_connection_that_broke_in_an_answer_is_not_used_again(
-    broker: JafkaBroker, consumer: SimpleConsumer
-) -> None:
-    broker.append("demo", 0, HELLO)
-    broker.script[FETCH].append(reset_after(8))
-    with pytest.raises(BrokerUnreachable, match="The connection broke after 4 bytes of 17:"):
-        consumer.fetch("demo", 0, 0)
-    assert requests_of(broker) == [FETCH]
+# Other servers
 
 
 def test_a_kafka_configured_as_a_jafka_is_rejected() -> None:

@@ -22,12 +22,6 @@ KEPT = StoredOffsets("g", "clicks")
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
-
-
-@pytest.fixture
 def cluster(broker: FakeBroker) -> Iterator[Cluster]:
     with Cluster([(broker.host, broker.port)], timeout_s=1) as connected:
         yield connected
@@ -64,9 +58,7 @@ def test_metadata_of_this_pipeline_is_its_plans_and_any_other_stays_as_it_is(
 
 @pytest.mark.parametrize("there", [None, (500, "theirs"), (800, "another's")])
 def test_an_offset_moves_from_the_observed_value_or_counts_if_it_is_there_already(
-    broker: FakeBroker,
-    cluster: Cluster,
-    there: tuple[int, str] | None,
+    broker: FakeBroker, cluster: Cluster, there: tuple[int, str] | None
 ) -> None:
     if there:
         store(broker, *there)
@@ -96,10 +88,7 @@ def test_a_commit_without_an_answer_that_happened_is_known_by_its_word(
     ("there", "raises"), [(None, CommitUnknown), ((300, "another's"), OffsetMoved)]
 )
 def test_a_commit_without_an_answer_that_is_not_there_is_unknown_or_another_client_came_first(
-    broker: FakeBroker,
-    cluster: Cluster,
-    there: tuple[int, str] | None,
-    raises: type[Exception],
+    broker: FakeBroker, cluster: Cluster, there: tuple[int, str] | None, raises: type[Exception]
 ) -> None:
     def undone(connection: socket.socket, frame: bytes) -> None:
         broker.world.committed.clear()
@@ -124,8 +113,7 @@ def test_a_log_of_a_deleted_topic_is_left_out_and_any_other_error_is_raised(
 
 
 def test_a_log_that_a_coordinator_rejects_has_no_offset_if_the_metadata_lacks_it_too(
-    broker: FakeBroker,
-    cluster: Cluster,
+    broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.log("demo", 0)
     store(broker, 500, "theirs")
@@ -145,9 +133,7 @@ def test_a_group_with_live_members_keeps_its_offsets(broker: FakeBroker, cluster
 
 
 def test_very_many_offsets_are_committed_by_as_many_at_once_as_a_coordinator_takes(
-    broker: FakeBroker,
-    cluster: Cluster,
-    monkeypatch: pytest.MonkeyPatch,
+    broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_offsets, "_COMMIT_BYTES", 1_000)
     after = {BrokerPartition("demo", number): Committed(800, None, OURS) for number in range(20)}

@@ -102,9 +102,7 @@ def test_the_scan_skips_messages_larger_than_one_response_without_their_bytes(
     assert bytes_requested(broker) < 2 << 20
 
 
-def test_a_message_larger_than_the_first_read_is_read_whole(
-    broker: JafkaBroker,
-) -> None:
+def test_a_message_larger_than_the_first_read_is_read_whole(broker: JafkaBroker) -> None:
     large = entry(b"x" * 20_000)
     broker.append("clicks", 0, entry(TEXT), large, large, entry(TEXT))
     at = len(entry(TEXT)), len(entry(TEXT)) + len(large)

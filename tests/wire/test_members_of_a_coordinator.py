@@ -64,7 +64,12 @@ def stage(broker: FakeCoordinator) -> Stage:
 
 def stage_on(broker: FakeCoordinator, protocol: GroupProtocol = CLASSIC) -> Stage:
     return Stage(
-        [(broker.host, broker.port)], "clicks", TERMS, protocol, grow=partial(grow, broker)
+        [(broker.host, broker.port)],
+        "clicks",
+        TERMS,
+        protocol,
+        static_session_s=3,
+        grow=partial(grow, broker),
     )
 
 
@@ -106,11 +111,7 @@ PASSING = [
 
 @pytest.mark.parametrize(("protocol", "api", "code"), PASSING, ids=str)
 def test_what_may_pass_on_the_way_to_a_share_is_waited_for(
-    broker: FakeCoordinator,
-    stage: Stage,
-    protocol: GroupProtocol,
-    api: int,
-    code: int,
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int
 ) -> None:
     (broker.world.group_refusals if api == FIND_COORDINATOR else broker.refusals)[api].extend(
         [code, code]
@@ -178,12 +179,7 @@ BEATS = [
 
 @pytest.mark.parametrize(("protocol", "api", "code", "lost"), BEATS, ids=str)
 def test_a_heartbeat_with_a_rebalance_ends_the_assignment_and_the_member_rejoins_at_once(
-    broker: FakeCoordinator,
-    stage: Stage,
-    protocol: GroupProtocol,
-    api: int,
-    code: int,
-    lost: int,
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int, lost: int
 ) -> None:
     with of(stage, protocol).joined() as (member, share):
         if code == 25:
@@ -207,10 +203,7 @@ def test_a_heartbeat_with_a_rebalance_ends_the_assignment_and_the_member_rejoins
 
 @pytest.mark.parametrize(("protocol", "api"), [(CLASSIC, HEARTBEAT), (CONSUMERS, CONSUMER)])
 def test_another_process_under_the_same_name_ends_the_membership_for_good(
-    broker: FakeCoordinator,
-    stage: Stage,
-    protocol: GroupProtocol,
-    api: int,
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int
 ) -> None:
     with of(stage, protocol).joined(instance_id="static") as (member, _):
         broker.refusals[api].append(82)
@@ -222,9 +215,7 @@ def test_another_process_under_the_same_name_ends_the_membership_for_good(
 
 @of_each
 def test_a_group_that_does_not_settle_in_time_is_owned_and_nothing_of_ours_is_left_in_it(
-    broker: FakeCoordinator,
-    stage: Stage,
-    protocol: GroupProtocol,
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
 ) -> None:
     if protocol is CLASSIC:
         with of(stage, protocol).joined() as (other, _):
@@ -274,9 +265,7 @@ def test_a_moved_coordinator_is_looked_up_again_and_the_member_continues_there(
 
 @of_each
 def test_a_broken_connection_and_a_silent_coordinator_cost_nothing_within_the_session(
-    broker: FakeCoordinator,
-    stage: Stage,
-    protocol: GroupProtocol,
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
 ) -> None:
     with of(stage, protocol).joined(session_timeout_s=9) as (member, share):
         broker.hang_up_on_everybody()
@@ -288,9 +277,7 @@ def test_a_broken_connection_and_a_silent_coordinator_cost_nothing_within_the_se
 
 @of_each
 def test_nothing_heard_for_a_whole_session_ends_the_share_by_our_own_clock(
-    broker: FakeCoordinator,
-    stage: Stage,
-    protocol: GroupProtocol,
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
 ) -> None:
     with of(stage, protocol).joined(answers_in_s=0.3) as (member, share):
         assert member.is_current
@@ -301,9 +288,7 @@ def test_nothing_heard_for_a_whole_session_ends_the_share_by_our_own_clock(
         assert member.rejoin().logs == share.logs
 
 
-def test_silent_brokers_are_unreachable_and_not_an_owned_group(
-    stage: Stage,
-) -> None:
+def test_silent_brokers_are_unreachable_and_not_an_owned_group(stage: Stage) -> None:
     gone = replace(stage, bootstrap=[("127.0.0.1", 1)])
     with pytest.raises(BrokerUnreachable, match="No broker answers:"):
         gone.member(join_timeout_s=0.2).join()
@@ -321,30 +306,15 @@ def test_a_coordinator_that_never_becomes_one_is_reported_at_the_deadline(
     ("protocol", "api"), [(CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER)]
 )
 def test_an_answer_that_is_none_ends_the_membership_as_corrupt_data(
-    broker: FakeCoordinator,
-    stage: Stage,
-    protocol: GroupProtocol,
-    api: int,
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int
 ) -> None:
     broker.script[api].append(altered(lambda body: body[:9]))
     with pytest.raises(CorruptData):
         of(stage, protocol).member().join()
 
 
-def test_the_members_thread_beats_while_the_run_waits_for_something_else(
-    broker: FakeCoordinator, stage: Stage
-) -> None:
-    with stage.joined() as (member, _):
-        before = len(broker.decoded_requests[HEARTBEAT])
-        assert wait_until(lambda: len(broker.decoded_requests[HEARTBEAT]) > before + 3, 20), (
-            "no rebalance is announced"
-        )
-        assert member.is_current
-
-
 def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_others_does_not(
-    broker: FakeCoordinator,
-    stage: Stage,
+    broker: FakeCoordinator, stage: Stage
 ) -> None:
     with stage.joined(topics_max_age_s=0.05) as (member, share):
         generation = broker.group.generation
@@ -358,9 +328,7 @@ def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_ot
 
 @pytest.mark.parametrize("version", [5, 8, 9])
 def test_a_static_leader_that_returns_requests_a_rebalance_only_for_partitions_without_a_member(
-    broker: FakeCoordinator,
-    stage: Stage,
-    version: int,
+    broker: FakeCoordinator, stage: Stage, version: int
 ) -> None:
     broker.versions[JOIN] = (0, version)
     with stage.joined(instance_id="static") as (_, before):
@@ -377,8 +345,7 @@ def test_a_static_leader_that_returns_requests_a_rebalance_only_for_partitions_w
 
 
 def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_the_groups_leader(
-    broker: FakeCoordinator,
-    stage: Stage,
+    broker: FakeCoordinator, stage: Stage
 ) -> None:
     with stage.joined() as (leader, _):
         with stage.joined(instance_id="static") as (_, _):
@@ -392,8 +359,7 @@ def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_
 
 
 def test_without_a_description_of_the_group_a_returning_static_leader_rebalances_it(
-    broker: FakeCoordinator,
-    stage: Stage,
+    broker: FakeCoordinator, stage: Stage
 ) -> None:
     with stage.joined(instance_id="static") as (leader, _), stage.joined() as (other, _):
         half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
@@ -405,8 +371,7 @@ def test_without_a_description_of_the_group_a_returning_static_leader_rebalances
 
 
 def test_without_a_description_of_the_group_a_returning_static_follower_stays_in_it(
-    broker: FakeCoordinator,
-    stage: Stage,
+    broker: FakeCoordinator, stage: Stage
 ) -> None:
     with stage.joined() as (leader, _), stage.joined(instance_id="static") as (static, _):
         half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
@@ -459,8 +424,7 @@ def test_a_held_log_stays_ours_until_its_release_and_has_no_other_owner_before(
 
 
 def test_an_assignment_held_from_the_join_is_the_same_in_later_epochs_of_the_membership(
-    broker: FakeCoordinator,
-    stage: Stage,
+    broker: FakeCoordinator, stage: Stage
 ) -> None:
     consumers = of(stage, CONSUMERS)
     with consumers.joined(holds_assignment=True) as (holder, share):

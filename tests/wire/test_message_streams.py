@@ -7,32 +7,30 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from etl import (
-    ConsumerConfig,
-    ConsumerConnector,
-    ConsumerTimeout,
-    Group,
-    MessageStream,
-    Record,
-)
+from etl import ConsumerConfig, ConsumerConnector, ConsumerTimeout, Group, MessageStream, Record
 from etl.errors import (
     ConsumerInUse,
     CorruptData,
     EtlError,
     ExpiredOffsets,
+    MembershipLost,
     NotAssigned,
     SettingsError,
 )
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import BrokerPartition, MemberAssignment
+from etl.streams.consumer_connector import StreamQueue
+from etl.streams.positions import KafkaOffsetStore
+from etl.streams.records import records_of
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, never
-from tests.fakes.coordinator import FakeCoordinator, coordinator_of_clicks
+from tests.fakes.coordinator import JOIN, FakeCoordinator, coordinator_of_clicks
+from tests.fakes.group_readers import Interrupted
 
 P0, P1 = (BrokerPartition("clicks", number) for number in range(2))
 
@@ -83,6 +81,12 @@ def connector(
     return ConsumerConnector(conf, **given)
 
 
+def streamed(here: ConsumerConnector, **given: Any) -> MessageStream:
+    """The one stream of the topic."""
+    (stream,) = here.create_message_streams({"clicks": 1}, **{"timeout_s": 20, **given})["clicks"]
+    return stream
+
+
 def taken(stream: MessageStream, count: int) -> list[Record]:
     return [next(stream) for _ in range(count)]
 
@@ -123,7 +127,7 @@ def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
 
 def test_a_stream_times_out_and_then_continues(broker: FakeCoordinator) -> None:
     with connector(broker) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=0.1)["clicks"]
+        stream = streamed(here, timeout_s=0.1)
         for _ in range(2):
             with pytest.raises(ConsumerTimeout, match="0.1 s"):
                 next(stream)
@@ -154,9 +158,7 @@ def test_a_record_that_no_decoder_reads_is_named_and_the_stream_continues_after_
 ) -> None:
     append(broker, 1, b"0", b"x", None, b"3")
     with connector(broker) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, value_decoder=int, timeout_s=20)[
-            "clicks"
-        ]
+        stream = streamed(here, value_decoder=int)
         assert next(stream).value == 0
         with pytest.raises(CorruptData, match="value decoder failed: ValueError") as raised:
             next(stream)
@@ -175,7 +177,7 @@ def test_expired_offsets_are_raised_repeatedly_and_do_not_delay_other_partitions
     broker.world.committed["g", "clicks", 0] = (1, "")
     broker.log("clicks", 0).log_start = 3
     with connector(broker) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        stream = streamed(here)
         found, reported = list[Record](), list[EtlError]()
         while len(found) < 4 or len(reported) < 2:
             try:
@@ -194,19 +196,17 @@ def test_offsets_out_of_range_are_raised_once_and_the_connector_continues(
     append(broker, 0, b"a")
     broker.script[FETCH].append(never)
     with connector(broker, settings={"request_timeout_s": 0.3}) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        stream = streamed(here)
         with pytest.raises(EtlError) as raised:
             next(stream)
         assert raised.value.retriable
         assert next(stream).value == b"a"
 
 
-def test_a_group_without_a_start_ends_the_streams_with_the_reason(
-    broker: FakeCoordinator,
-) -> None:
+def test_a_group_without_a_start_ends_the_streams_with_the_reason(broker: FakeCoordinator) -> None:
     append(broker, 0, b"a")
     with connector(broker, settings={"auto_offset_reset": None}) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        stream = streamed(here)
         for _ in range(2):
             with pytest.raises(EtlError, match="of the partition, and auto_offset_reset is None"):
                 next(stream)
@@ -228,7 +228,7 @@ def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partitio
         settings={"max_partition_fetch_bytes": size, "fetch_max_bytes": 2 * size},
         queue_records=10,
     ) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        stream = streamed(here)
         assert wait_until(lambda: not stream.queue.has_room, 20)
         fetches = len(broker.fetched)
         time.sleep(0.2)
@@ -251,7 +251,7 @@ def test_queued_records_are_columns_until_a_record_is_taken(
 
     monkeypatch.setattr("etl.streams.records.Record", counted)
     with connector(broker) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        stream = streamed(here)
         assert wait_until(lambda: stream.queue.count == 1000, 20)
         assert not made
         next(stream)
@@ -263,9 +263,7 @@ def test_a_partition_that_is_taken_leaves_the_queue_and_is_read_where_the_group_
 ) -> None:
     append(broker, 0, *numbers(0, 10))
     with connector(broker) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, value_decoder=int, timeout_s=20)[
-            "clicks"
-        ]
+        stream = streamed(here, value_decoder=int)
         assert [record.value for record in taken(stream, 4)] == [0, 1, 2, 3]
         here.commit()
         assert next(stream).value == 4
@@ -300,7 +298,7 @@ def test_automatic_commits_cover_the_messages_before_the_last_returned_one(
 ) -> None:
     append(broker, 0, *numbers(0, 4))
     with connector(broker, group={"auto_commit_s": 3600.0}) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        stream = streamed(here)
         taken(stream, 3)
     assert committed(broker)[0] == 2, "the third message may not be processed yet"
 
@@ -338,7 +336,7 @@ def test_a_second_thread_on_one_stream_is_refused(broker: FakeCoordinator) -> No
         return content
 
     with connector(broker) as here:
-        (stream,) = here.create_message_streams({"clicks": 1}, value_decoder=slow)["clicks"]
+        stream = streamed(here, value_decoder=slow)
         first = threading.Thread(target=next, args=(stream,))
         first.start()
         assert is_at_it.wait(20)
@@ -373,3 +371,163 @@ def test_a_black_list_gives_all_others(broker: FakeCoordinator) -> None:
     with connector(broker) as here:
         (stream,) = here.create_message_streams_by_filter("clicks", kind="black_list", timeout_s=20)
         assert next(stream).topic == "orders"
+
+
+# Interruptions and errors: no record is skipped, and no call waits for ever
+
+
+def test_a_stream_that_ctrl_c_ends_amid_a_record_gives_that_one_next(
+    broker: FakeCoordinator,
+) -> None:
+    append(broker, 0, b"0", b"1", b"2", b"3")
+    with connector(broker) as here:
+        stream = streamed(here, value_decoder=Interrupted(b"2"))
+        found = [next(stream).offset, next(stream).offset]
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        assert found + [next(stream).offset, next(stream).offset] == [0, 1, 2, 3]
+
+
+def test_a_last_record_that_no_decoder_reads_takes_no_position_back(
+    broker: FakeCoordinator,
+) -> None:
+    append(broker, 0, b"0", b"x")
+    append(broker, 0, b"2", b"3")
+    size = len(broker.log("clicks", 0).batches[0])
+    with connector(
+        broker, settings={"max_partition_fetch_bytes": size, "fetch_max_wait_ms": 3000}
+    ) as here:
+        stream = streamed(here, value_decoder=int)
+        assert wait_until(lambda: stream.queue.count == 4, 20)
+        found = [next(stream).offset]
+        with pytest.raises(CorruptData):
+            next(stream)
+        found += [next(stream).offset, next(stream).offset]
+        stream.timeout_s = 0.05
+        with pytest.raises(ConsumerTimeout):
+            next(stream)
+        here.commit()
+    assert found == [0, 2, 3] and committed(broker)[0] == 4
+
+
+def test_empty_batches_are_queued_once_for_each_log() -> None:
+    queue = StreamQueue(10, 10)
+    for offset in range(100):
+        queue.put(records_of(P0, (), offset))
+        queue.put(records_of(P1, (), offset))
+    ends = []
+    while queue.head is not None:
+        ends.append((queue.head.log, queue.head.end))
+        queue.end(queue.head)
+    assert ends == [(P0, 99), (P1, 99)]
+
+
+def test_while_returned_records_are_committed_at_a_release_no_further_ones_are_returned(
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(broker, 0, *numbers(0, 10))
+    meanwhile: list[Record] = []
+    commit = KafkaOffsetStore.commit
+    with connector(broker, group={"auto_commit_s": 3600.0}) as here:
+        stream = streamed(here)
+        assert [next(stream).offset for _ in range(3)] == [0, 1, 2]
+
+        def commits(
+            kept: KafkaOffsetStore,
+            offsets: Mapping[BrokerPartition, int],
+            share: MemberAssignment | None,
+        ) -> None:
+            before, stream.timeout_s = stream.timeout_s, 0.0
+            try:
+                meanwhile.append(next(stream))
+            except ConsumerTimeout:
+                pass
+            stream.timeout_s = before
+            commit(kept, offsets, share)
+
+        generation = broker.group.generation
+        with monkeypatch.context() as patched:
+            patched.setattr(KafkaOffsetStore, "commit", commits)
+            broker.call_for_a_rebalance()
+            assert wait_until(
+                lambda: broker.group.generation > generation and bool(stream.queue.count), 20
+            )
+        assert not meanwhile
+        assert next(stream).offset == 2, "the last, which its thread may have been at"
+
+
+def test_records_in_process_at_a_revocation_are_not_committed_with_the_next_assignment(
+    broker: FakeCoordinator,
+) -> None:
+    append(broker, 0, *numbers(0, 10))
+    with connector(broker, group={"auto_commit_s": 3600.0}) as here:
+        stream = streamed(here)
+        assert [next(stream).offset for _ in range(6)] == [0, 1, 2, 3, 4, 5]
+        generation, before = broker.group.generation, stream.queue.head
+        broker.forget()
+        broker.world.committed["g", "clicks", 0] = (1, "")
+        assert wait_until(
+            lambda: (
+                broker.group.generation > generation and stream.queue.head not in (None, before)
+            ),
+            20,
+        )
+        assert [next(stream).offset for _ in range(2)] == [1, 2]
+    assert committed(broker)[0] == 2
+
+
+def test_a_commit_does_not_wait_for_a_group_that_does_not_settle(broker: FakeCoordinator) -> None:
+    broker.refusals[JOIN].extend([27] * 100_000)
+    with connector(broker, group={"join_timeout_s": 0.1}) as here:
+        streamed(here)
+        thread = threading.Thread(target=here.commit, daemon=True)
+        thread.start()
+        thread.join(5)
+        broker.refusals[JOIN].clear()
+        assert not thread.is_alive(), "nothing was handed out, and there is nothing to commit"
+
+
+def test_what_a_commit_fails_with_is_raised_by_it_whatever_it_is(
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(broker, 0, b"0", b"1")
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with connector(broker) as here:
+        stream = streamed(here)
+        next(stream)
+        with monkeypatch.context() as patched:
+            patched.setattr(KafkaOffsetStore, "commit", fails)
+            with pytest.raises(RuntimeError, match="a bug"):
+                here.commit()
+        assert next(stream).offset == 1
+
+
+def test_a_last_commit_that_fails_is_raised_by_shutdown(
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(broker, 0, b"0", b"1")
+
+    def fails(*_: object) -> None:
+        raise MembershipLost("gone")
+
+    here = connector(broker, group={"auto_commit_s": 3600.0})
+    stream = streamed(here)
+    next(stream)
+    next(stream)
+    monkeypatch.setattr(KafkaOffsetStore, "commit", fails)
+    with pytest.raises(MembershipLost, match="gone"):
+        here.shutdown()
+    here.shutdown()
+    assert not broker.group.members
+
+
+@pytest.mark.parametrize("wrong", [{"name": ""}, {"name": "a", "instance_id": ""}])
+def test_what_names_no_group_or_member_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="is not a valid .* name"):
+        ConsumerConfig("a:1", group=Group(**wrong)).checked()
+    for name in ("a/b", "..", "."):
+        with pytest.raises(SettingsError, match="is not a valid .* name"):
+            ConsumerConfig(zookeeper="a:1", group=name).checked()

@@ -28,12 +28,6 @@ def broker() -> Iterator[FakeBroker]:
         yield running
 
 
-@pytest.fixture
-def cluster(broker: FakeBroker) -> Iterator[Cluster]:
-    with Cluster([(broker.host, broker.port)], timeout_s=5) as connected:
-        yield connected
-
-
 def fill(broker: FakeBroker, *times: int, partition: int = 0, size: int = 1) -> FakeLog:
     log = broker.log("demo", partition)
     for when in times:

@@ -61,8 +61,7 @@ def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
     ids=str,
 )
 def test_after_an_append_only_the_plans_membership_commits_with_its_present_epoch(
-    epochs: tuple[int | None, ...],
-    is_moved: bool,
+    epochs: tuple[int | None, ...], is_moved: bool
 ) -> None:
     with FakeBroker() as broker:
         broker.world.generation, broker.world.members, left = 7, {"m-1": b""}, [*epochs]

@@ -4,8 +4,6 @@ reason if it is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from etl.io.brokers import exchange, times
@@ -21,12 +19,6 @@ AT = 1_700_000_000_000
 LOGS = [BrokerPartition("demo", number) for number in range(8)]
 COMMITTED = Isolation.READ_COMMITTED
 LARGE = b"x" * (FIRST_BYTES + 1)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
 
 
 def batch(base_offset: int, *, value: bytes = b"", records: int = 10) -> bytes:

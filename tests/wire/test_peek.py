@@ -28,15 +28,13 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.io.brokers.cluster_requests import Cluster
-from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 from tests.builders import plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, never
-from tests.fakes.jafka import JafkaBroker, entry, wrapped
+from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 from tests.fakes.old_broker import OldBroker
 
 HOUR = 1_700_000_000_000
@@ -65,30 +63,13 @@ def kafka() -> Iterator[FakeBroker]:
 def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
     """As broker 3, with ZooKeeper's word for it."""
     with JafkaBroker(partitions=2).listening() as broker:
-        me = Broker(3, broker.host, broker.port, "jafka")
-
-        def registered(topics: object) -> ClusterMetadata:
-            reported = {
-                topic: TopicMetadata(
-                    topic,
-                    None,
-                    None,
-                    False,
-                    tuple(
-                        PartitionMetadata(BrokerPartition(topic, number, 3), None, Leader(me))
-                        for number in range(2)
-                    ),
-                )
-                for topic, _ in broker.logs
-            }
-            return ClusterMetadata(None, {3: me}, reported)
 
         @contextlib.contextmanager
         def open_cluster(settings: Settings) -> Iterator[Cluster]:
             with Cluster(
-                [(me.host, me.port)],
+                [(broker.host, broker.port)],
                 timeout_s=settings.source.request_timeout_s,
-                registry=registered,
+                registry=registry_of(broker, 3),
                 generation="jafka",
             ) as cluster:
                 yield cluster
@@ -133,14 +114,6 @@ def numbers(first: int, until: int) -> list[tuple[int, bytes]]:
 
 
 # Where it starts, and where it ends
-
-
-def test_without_more_words_it_shows_the_whole_log_and_ends_where_that_ends(
-    kafka: FakeBroker,
-) -> None:
-    records, log = peeked(kafka)
-    assert records == numbers(0, 50)
-    assert (log.ended, log.given, log.from_offset, log.position) == (Ended.END, 50, 0, 50)
 
 
 @pytest.mark.parametrize(
@@ -247,10 +220,7 @@ def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(
     ],
 )
 def test_the_requested_count_may_end_inside_a_compressed_message_and_that_is_reported(
-    jafka: JafkaBroker,
-    most: int,
-    position: int,
-    ended: Ended,
+    jafka: JafkaBroker, most: int, position: int, ended: Ended
 ) -> None:
     jafka.append("clicks", 0, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")))
     log = peeked(jafka, "3-0", most=most)[1]

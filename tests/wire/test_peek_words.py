@@ -8,8 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,6 @@ from tests.fakes.broker import FakeBroker
 
 ROOT = Path(__file__).parents[2]
 AT = "2023-11-14T22:13:20.000+00:00"
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
 
 
 @pytest.fixture
@@ -156,12 +148,7 @@ def test_a_document_without_a_record_is_one_too(broker: FakeBroker, conf: Path) 
     ],
 )
 def test_a_decoder_is_chosen_by_its_name(
-    broker: FakeBroker,
-    conf: Path,
-    decoder: str,
-    value: bytes,
-    line: str,
-    document: object,
+    broker: FakeBroker, conf: Path, decoder: str, value: bytes, line: str, document: object
 ) -> None:
     append(broker, Rec(0, value, value))
     assert fields(peek(conf, "--value-format", decoder, "--key-format", decoder))[0][2:4] == [
@@ -230,10 +217,7 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
     [
         (
             ("--from", "yesterday"),
-            [
-                "--from 'yesterday' is not a position:",
-                "an offset, earliest, latest, or a time",
-            ],
+            ["--from 'yesterday' is not a position:", "an offset, earliest, latest, or a time"],
         ),
         (("--from", "2026-01-31T00:00:00"), ["has no UTC offset"]),
         (("--from", "-5"), ["--from '-5' is not a position:"]),
@@ -260,29 +244,6 @@ def test_wrong_arguments_are_reported_before_any_record_is_shown(
     refused(peek(conf, *words, "--json"), 2, *value)
 
 
-def test_a_missing_partition_is_reported_with_the_existing_ones(
-    broker: FakeBroker, conf: Path
-) -> None:
-    append(broker, Rec(0, b"v"))
-    refused(
-        run_etl("records", "show", str(conf), "-p", "clicks:4", "--json"),
-        2,
-        "has no partition 4",
-        "its partitions: 0",
-    )
-    refused(
-        run_etl("records", "show", str(conf), "-p", "clicks:0-4", "--json"),
-        2,
-        "names no partition of this cluster",
-    )
-    refused(
-        run_etl("records", "show", str(conf), "-p", "other:0", "--json"),
-        2,
-        "There is no such topic",
-        "other",
-    )
-
-
 def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf: Path) -> None:
     append(broker, Rec(0, b"good"))
     broken = bytearray(encode(Batch(1, [Rec(0, b"broken")])))
@@ -295,12 +256,7 @@ def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf:
         len(document["records"]),
         document["error"]["error"],
         document["ended"],
-    ) == (
-        5,
-        1,
-        "CorruptData",
-        None,
-    )
+    ) == (5, 1, "CorruptData", None)
     assert "CRC" in result.err
     assert "etl: 1 record, until the error below\netl: CRC-32C" in peek(conf).err
 
@@ -344,14 +300,3 @@ def test_a_closed_pipe_ends_it_without_an_error(broker: FakeBroker, conf: Path) 
             141,
             "etl: clicks 0 has offsets 0 to 3000; from 0:\n",
         )
-
-
-def test_what_comes_is_shown_when_it_comes(broker: FakeBroker, conf: Path) -> None:
-    append(broker, Rec(0, b"first"))
-    with started(conf, "--follow", "-n", "2") as peeking:
-        assert peeking.stdout and peeking.stderr
-        assert peeking.stdout.readline().split("\t")[3] == "first"
-        append(broker, Rec(0, b"second"))
-        began = time.monotonic()
-        assert peeking.stdout.readline().split("\t")[3] == "second"
-        assert time.monotonic() - began < 10 and peeking.wait(30) == 0

@@ -46,12 +46,6 @@ def shared() -> Iterator[FakeBroker]:
         yield running
 
 
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as running:
-        yield running
-
-
 def fill(broker: FakeBroker, partition: int, *, batches: int, records: int = 10) -> None:
     broker.log("clicks", partition)
     for _ in range(batches):
@@ -130,11 +124,6 @@ def test_no_spark_partition_exceeds_its_limit_of_offsets_and_their_number_is_the
     ]
 
 
-def test_more_spark_partitions_than_offsets_cannot_be_had(broker: FakeBroker) -> None:
-    fill(broker, 0, batches=1)
-    assert len(tasks_of(broker, minPartitions="50")) == 10
-
-
 # What may be read
 
 
@@ -190,9 +179,7 @@ def test_a_pattern_chooses_topics_as_sparks_does(broker: FakeBroker) -> None:
 # Logs that change between planning and reading
 
 
-def test_a_topic_recreated_between_planning_and_reading_is_found(
-    broker: FakeBroker,
-) -> None:
+def test_a_topic_recreated_between_planning_and_reading_is_found(broker: FakeBroker) -> None:
     fill(broker, 0, batches=3)
     broker.world.topic_ids["clicks"] = UUID(int=1)
     for fails in ("true", "false"):
@@ -302,19 +289,6 @@ def test_a_record_that_is_too_large_is_reported_with_the_names_of_the_options(
     error = failure_of(reader.read(reader.partitions()[0]))
     assert isinstance(error, RecordTooLarge) and "max_record_bytes" in error.action
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
-
-
-def test_tasks_know_the_ids_of_their_topics_and_the_epochs_of_their_leaders(
-    broker: FakeBroker,
-) -> None:
-    fill(broker, 0, batches=1)
-    broker.log("clicks", 0).elect(4)
-    broker.world.topic_ids["clicks"] = UUID(int=1)
-    [task] = tasks_of(broker)
-    assert (task.topic_ids, task.leader_epochs) == (
-        {"clicks": str(UUID(int=1))},
-        {BrokerPartition("clicks", 0): 4},
-    )
 
 
 # Queries of a DataFrame with planned tasks

@@ -11,11 +11,10 @@ import pytest
 
 from etl.errors import BrokerUnreachable
 from etl.io.brokers.cluster_requests import Cluster, chosen_topics
-from etl.kafka import broker_types
 from etl.kafka.request_values import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets
 from etl.settings.source import TopicFilter
-from tests.fakes.pebble import Pebble, PebbleBroker
+from tests.fakes.jafka import JafkaBroker, entry
 
 HERE, AWAY = BrokerPartition("stones", 0, 7), BrokerPartition("stones", 0, 8)
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
@@ -45,12 +44,10 @@ class Registry:
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    """Of a configured broker type."""
-    monkeypatch.setattr(Pebble, "is_told", True)
-    monkeypatch.setattr(broker_types, "BROKER_TYPES", (*broker_types.BROKER_TYPES, Pebble()))
-    with PebbleBroker({("stones", 0): 30}).listening() as running:
-        yield Broker(7, "127.0.0.1", running.port, "pebble")
+def broker() -> Iterator[Broker]:
+    with JafkaBroker().listening() as running:
+        running.append("stones", 0, entry(b"hello"), entry(b"hello"))
+        yield Broker(7, running.host, running.port, "jafka")
 
 
 def cluster_of(registry: Registry) -> Cluster:
@@ -58,7 +55,7 @@ def cluster_of(registry: Registry) -> Cluster:
         [("127.0.0.1", registry.brokers[0].port)],
         timeout_s=5,
         registry=registry,
-        generation="pebble",
+        generation="jafka",
     )
 
 
@@ -66,7 +63,7 @@ def test_the_registry_is_used_instead_of_the_brokers(broker: Broker) -> None:
     with cluster_of(Registry(broker)) as cluster:
         assert cluster.describe(None).leaders == {HERE: Leader(broker)}
         assert cluster.describe_when_known(["no-such-topic"], wait_s=float("inf")).topics == {}
-        assert cluster.first(lambda consumer: consumer.introduction()) == "a pebble"
+        assert cluster.first(lambda consumer: consumer.introduction()) == "Jafka, or Kafka 0.7"
 
 
 def test_logs_of_an_absent_broker_are_reported_at_once_and_the_others_read(broker: Broker) -> None:
@@ -77,18 +74,20 @@ def test_logs_of_an_absent_broker_are_reported_at_once_and_the_others_read(broke
             [HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60, metadata=described
         )
         assert (dict(found.extents), set(found.leaderless)) == (
-            {HERE: PartitionOffsets(0, 30)},
+            {HERE: PartitionOffsets(0, 30, boundaries=(0, 30))},
             {AWAY},
         )
         assert cluster.offsets_at({}, wait_for_leader_s=60) == {}
         assert cluster.bytes_per_offset(found) == {HERE: 1.0}
+        assert cluster.retention(["stones"]) == {}
+        assert cluster.epoch_ends({HERE: 1}, leaders=found.leaders) == {}
     assert time.monotonic() - began < 30
 
 
 def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_registered_no_more(
     broker: Broker,
 ) -> None:
-    gone = Broker(8, "127.0.0.1", 1, "pebble")
+    gone = Broker(8, "127.0.0.1", 1, "jafka")
     registry = Registry(broker, gone)
 
     class EndsSoon(Registry):

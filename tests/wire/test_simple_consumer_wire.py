@@ -1,4 +1,6 @@
-"""SimpleConsumer against the fake broker: the contract, and every way a connection can go wrong."""
+"""SimpleConsumer against the fake broker: the contract, every way a connection can go wrong, and
+several threads.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +9,18 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from itertools import count
 
 import pytest
 
-from etl.errors import (
-    BrokerUnreachable,
-    CorruptData,
-    EtlError,
-    MessageTooLarge,
-    NotKafka,
-    SettingsError,
-)
+from etl.errors import BrokerUnreachable, ConsumerInUse, CorruptData, MessageTooLarge, NotKafka
 from etl.io.brokers.simple_consumer import SimpleConsumer
 from etl.kafka.kafka_broker_type import HANDSHAKE_CORRELATION_ID
 from etl.kafka.request_values import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
+from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
-    API_VERSIONS,
     FETCH,
     LIST_OFFSETS,
     METADATA,
@@ -104,59 +98,47 @@ def test_a_broker_that_stays_over_quota_is_unreachable(broker: FakeBroker) -> No
 # Delivery
 
 
-@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example.org"])
-def test_a_host_that_no_host_can_be_called_is_unreachable(host: str) -> None:
-    with (
-        pytest.raises(BrokerUnreachable, match="No connection:"),
-        SimpleConsumer(host, 9092, request_timeout_s=5) as consumer,
-    ):
-        consumer.topic_metadata(["clicks"])
-
-
 def test_a_byte_at_a_time_equals_all_at_once(broker: FakeBroker, consumer: SimpleConsumer) -> None:
     at_once = hello(consumer)
     broker.script[FETCH].append(a_byte_at_a_time)
     assert hello(consumer) == at_once == BATCH
 
 
+@pytest.mark.parametrize("size", [5, 100_000])
 def test_an_answer_stays_valid_while_the_next_one_is_received(
-    broker: FakeBroker, consumer: SimpleConsumer
+    broker: FakeBroker, consumer: SimpleConsumer, size: int
 ) -> None:
-    broker.append("demo", 1, encode(Batch(0, [Rec(0, b"other")])))
+    broker.append("demo", 1, encode(Batch(0, [Rec(0, b"x" * size)])))
     first = consumer.fetch("demo", 0, 0).records
     second = consumer.fetch("demo", 1, 0).records
-    assert (bytes(first), len(second) > 0) == (BATCH, True)
-
-
-def test_answers_larger_than_any_before_leave_the_earlier_one_alone(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
-    broker.append("demo", 1, encode(Batch(0, [Rec(0, b"x" * 100_000)])))
-    first = consumer.fetch("demo", 0, 0).records
-    second = consumer.fetch("demo", 1, 0).records
-    assert (bytes(first), len(second) > 100_000) == (BATCH, True)
+    assert (bytes(first), len(second) > size) == (BATCH, True)
 
 
 # Answers that break the protocol
 
 
 @pytest.mark.parametrize("length", range(4, 90, 6))
-def test_a_truncated_response_is_corrupt_data_naming_the_broker(
+def test_a_truncated_response_is_corrupt_data_naming_the_broker_and_the_next_call_starts_anew(
     broker: FakeBroker, consumer: SimpleConsumer, length: int
 ) -> None:
     broker.script[FETCH].append(cut_to(length))
     with pytest.raises(CorruptData) as raised:
         hello(consumer)
     assert raised.value.where["broker"] == consumer.address
+    assert hello(consumer) == BATCH
+    broker.script[METADATA].append(cut_to(20))
+    with pytest.raises(CorruptData, match="METADATA"):
+        consumer.topic_metadata()
 
 
 @pytest.mark.parametrize("size", [0x7FFFFFFF, (1 << 20) + 1, -1, 0, 3])
 def test_an_absurd_size_of_a_response_is_refused_before_memory_is_taken(
     broker: FakeBroker, consumer: SimpleConsumer, size: int
 ) -> None:
-    broker.script[FETCH].append(instead(size.to_bytes(4, "big", signed=True) + b"junk"))
-    with pytest.raises(CorruptData, match=f"claims {size} bytes"):
-        hello(consumer)
+    for key, ask in ((FETCH, lambda: hello(consumer)), (METADATA, consumer.topic_metadata)):
+        broker.script[key].append(instead(size.to_bytes(4, "big", signed=True) + b"junk"))
+        with pytest.raises(CorruptData, match=f"claims {size} bytes"):
+            ask()
 
 
 def test_a_record_batch_that_is_larger_than_any_answer_may_be_is_too_large_and_names_the_setting(
@@ -208,21 +190,6 @@ def test_an_answer_about_another_log_is_corrupt_data(
         hello(consumer)
 
 
-def test_a_small_response_cut_short_is_corrupt_data(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
-    broker.script[METADATA].append(cut_to(20))
-    with pytest.raises(CorruptData, match="METADATA"):
-        consumer.topic_metadata()
-
-
-def test_the_call_after_a_failure_starts_anew(broker: FakeBroker, consumer: SimpleConsumer) -> None:
-    broker.script[FETCH].append(cut_to(10))
-    with pytest.raises(CorruptData):
-        hello(consumer)
-    assert hello(consumer) == BATCH
-
-
 # Negative numbers with a meaning in the protocol
 
 
@@ -246,17 +213,11 @@ def test_the_call_after_a_failure_starts_anew(broker: FakeBroker, consumer: Simp
     ],
 )
 def test_a_negative_number_that_brokers_would_take_for_a_word_is_rejected_and_nothing_is_sent(
-    broker: FakeBroker,
-    consumer: SimpleConsumer,
-    ask: Callable[[SimpleConsumer], object],
+    broker: FakeBroker, consumer: SimpleConsumer, ask: Callable[[SimpleConsumer], object]
 ) -> None:
     with pytest.raises(ValueError, match="-[134]"):
         ask(consumer)
     assert broker.requests == []
-
-
-def test_the_two_ends_of_a_log_may_be_requested_by_their_names(consumer: SimpleConsumer) -> None:
-    assert [consumer.list_offsets({LOG: when})[LOG].offset for when in (EARLIEST, LATEST)] == [0, 2]
 
 
 # Broken connections
@@ -304,26 +265,23 @@ def test_records_are_never_sent_twice(broker: FakeBroker, consumer: SimpleConsum
     assert [key for key, _ in broker.requests].count(PRODUCE) == 1
 
 
-def test_a_broker_that_never_answers_runs_into_the_deadline(broker: FakeBroker) -> None:
+def test_a_broker_that_never_answers_runs_into_the_deadline_and_the_consumer_works_after_it(
+    broker: FakeBroker,
+) -> None:
     broker.script[METADATA].append(never)
-    with (
-        SimpleConsumer(broker.host, broker.port, request_timeout_s=0.1) as impatient,
-        pytest.raises(BrokerUnreachable, match="deadline passed"),
-    ):
-        impatient.topic_metadata()
+    with SimpleConsumer(broker.host, broker.port, request_timeout_s=0.3) as impatient:
+        with pytest.raises(BrokerUnreachable, match="deadline passed"):
+            impatient.topic_metadata()
+        assert impatient.topic_metadata().leaders
 
 
-def test_a_refused_connection_is_unreachable() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a..b", "x" * 64 + ".org"])
+def test_a_refused_connection_and_a_host_without_an_address_are_unreachable(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(BrokerUnreachable, match="No connection:") as raised:
-        SimpleConsumer("127.0.0.1", port).topic_metadata()
-    assert raised.value.where["broker"] == f"127.0.0.1:{port}"
-
-
-def test_a_host_that_has_no_address_is_unreachable() -> None:
-    with pytest.raises(BrokerUnreachable, match="No connection:"):
-        SimpleConsumer("no-such-host.invalid", 9092).topic_metadata()
+        SimpleConsumer(host, port, request_timeout_s=5).topic_metadata()
+    assert raised.value.where["broker"] == f"{host}:{port}"
 
 
 def test_ctrl_c_while_waiting_leaves_a_consumer_that_works(
@@ -370,100 +328,98 @@ def test_a_fetch_that_was_sent_on_a_dying_connection_is_sent_again(
     assert bytes(consumer.end_fetch().partitions[0].records) == BATCH
 
 
-@pytest.mark.parametrize("highest", range(14))
-def test_every_version_of_fetch_reads_the_same(highest: int) -> None:
-    with FakeBroker(versions={FETCH: (0, highest)}) as old:
-        old.append("demo", 0, BATCH)
-        with SimpleConsumer(old.host, old.port) as connected:
-            assert hello(connected) == BATCH
-        assert old.requests[-1] == (FETCH, min(highest, 12)), (
-            "without the topic's id the one by name"
-        )
+@pytest.mark.parametrize("may_repeat", [True, False])
+def test_a_request_is_sent_again_over_a_new_connection_unless_it_must_not_happen_twice(
+    broker: FakeBroker, consumer: SimpleConsumer, may_repeat: bool
+) -> None:
+    consumer.topic_metadata()
+    broker.script[METADATA].append(hang_up)
+    before = len(broker.requests)
+    if may_repeat:
+        consumer.send(lambda dialect: dialect.metadata(None))
+    else:
+        with pytest.raises(BrokerUnreachable, match="The connection broke"):
+            consumer.send(lambda dialect: dialect.metadata(None), may_repeat=False)
+    assert [key for key, _ in broker.requests[before:]].count(METADATA) == (2 if may_repeat else 1)
 
 
-def test_a_broker_that_has_dropped_what_we_speak_is_a_settings_error() -> None:
-    with (
-        FakeBroker(versions={FETCH: (14, 19)}) as new,
-        SimpleConsumer(new.host, new.port) as connected,
-    ):
-        with pytest.raises(SettingsError, match="no version of FETCH"):
-            hello(connected)
+def test_a_second_thread_gets_the_error_that_the_first_one_waits(broker: FakeBroker) -> None:
+    consumer, request, raised = (
+        SimpleConsumer(broker.host, broker.port, request_timeout_s=1),
+        threading.Event(),
+        list[BaseException](),
+    )
+    consumer.introduction()
+
+    def hold(connection: object, frame: bytes) -> None:
+        request.set()
+
+    broker.script[METADATA].append(hold)
+
+    def first() -> None:
+        try:
+            consumer.topic_metadata()
+        except BrokerUnreachable as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=first)
+    with consumer:
+        thread.start()
+        assert request.wait(5)
+        for ask in (
+            consumer.topic_metadata,
+            consumer.introduction,
+            lambda: consumer.begin_fetch([FetchTarget(LOG, 0, 1)]),
+            lambda: consumer.fetch("demo", 0, 0),
+            lambda: consumer.offsets_before("demo", 0, LATEST),
+        ):
+            with pytest.raises(ConsumerInUse, match="each thread has a SimpleConsumer of its own"):
+                ask()
+        thread.join(10)
+        assert raised and consumer.earliest_or_latest_offset("demo", 0, LATEST) == 2
+
+
+def test_a_fetch_that_one_thread_began_another_one_may_end(consumer: SimpleConsumer) -> None:
+    consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
+    found = list[int]()
+    thread = threading.Thread(
+        target=lambda: found.append(len(list(Messages(consumer.end_fetch().partitions[0]))))
+    )
+    thread.start()
+    thread.join(60)
+    assert found == [2]
 
 
 # Ports that are not Kafka
 
 
-def port_answering(answer: bytes, *, until: bytes = b"") -> AbstractContextManager[int]:
-    """A port that answers every connection with the same bytes, once it has read `until`, and hangs
-    up.
-    """
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "The port speaks HTTP, not Kafka"),
+        (bytes.fromhex("15 0303 0002 0246"), "TLS"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "b'SSH-'"),
+        (b"\0\0\0\x08not kafk", ""),
+        (b"", "TLS"),
+    ],
+    ids=["HTTP", "TLS", "SSH", "a short frame", "hangs up"],
+)
+def test_a_port_that_is_not_kafka_is_recognized_by_its_first_bytes(
+    answer: bytes, text: str
+) -> None:
+    """An HTTP server answers because the handshake ends a line."""
+    until = HANDSHAKE_CORRELATION_ID.to_bytes(4, "big")
+    assert until == b"\r\n\r\n"
 
     def answer_with(connection: socket.socket) -> None:
         read = connection.recv(100)
-        while until not in read:
+        while answer and until not in read:
             read += connection.recv(100)
         connection.sendall(answer)
 
-    return listening(answer_with)
-
-
-def failure_of(port: int) -> EtlError:
-    with pytest.raises(EtlError) as raised:
+    with listening(answer_with) as port, pytest.raises(NotKafka) as raised:
         SimpleConsumer("127.0.0.1", port, request_timeout_s=5).topic_metadata()
-    return raised.value
-
-
-def test_an_http_port_is_recognised_because_the_handshake_ends_a_line() -> None:
-    assert HANDSHAKE_CORRELATION_ID.to_bytes(4, "big") == b"\r\n\r\n"
-    with port_answering(b"HTTP/1.1 400 Bad Request\r\n\r\n", until=b"\r\n\r\n") as port:
-        failure = failure_of(port)
-    assert (type(failure), failure.exit_code, failure.message) == (
-        NotKafka,
-        2,
-        "The port speaks HTTP, not Kafka",
-    )
-
-
-def test_a_tls_port_is_recognised_by_its_alert() -> None:
-    with port_answering(bytes.fromhex("15 0303 0002 0246")) as port:
-        failure = failure_of(port)
-    assert (type(failure), "TLS" in failure.message) == (NotKafka, True)
-
-
-def test_another_protocol_is_shown_by_its_first_bytes() -> None:
-    with port_answering(b"SSH-2.0-OpenSSH_9.6\r\n") as port:
-        failure = failure_of(port)
-    assert (type(failure), "b'SSH-'" in failure.message) == (NotKafka, True)
-
-
-def test_a_port_with_bytes_like_a_short_frame_is_recognized_too() -> None:
-    with port_answering(b"\0\0\0\x08not kafk") as port:
-        assert type(failure_of(port)) is NotKafka
-
-
-def test_a_port_that_hangs_up_on_the_first_request_may_be_tls() -> None:
-    with port_answering(b"") as port:
-        failure = failure_of(port)
-    assert type(failure) is NotKafka
-    assert "TLS" in failure.action
-
-
-def test_a_broker_that_hangs_up_once_on_the_first_request_is_retried(
-    broker: FakeBroker, consumer: SimpleConsumer
-) -> None:
-    broker.script[API_VERSIONS].append(hang_up)
-    assert hello(consumer) == BATCH
-
-
-def test_a_port_that_leaves_everything_unanswered_is_unreachable() -> None:
-    with (
-        FakeBroker() as silent,
-        SimpleConsumer(silent.host, silent.port, request_timeout_s=0.1) as connected,
-    ):
-        silent.script[API_VERSIONS].append(never)
-        silent.script[LIST_OFFSETS].append(never)
-        with pytest.raises(BrokerUnreachable, match="ApiVersions"):
-            connected.topic_metadata()
+    assert text in raised.value.message + raised.value.action and raised.value.exit_code == 2
 
 
 def test_a_process_without_free_file_descriptors_gets_that_error_and_no_other_advice() -> None:

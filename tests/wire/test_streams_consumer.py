@@ -28,8 +28,8 @@ from etl.errors import (
 )
 from etl.io.brokers.cluster_requests import Cluster
 from etl.io.brokers.simple_consumer import SimpleConsumer
-from etl.kafka.request_values import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.kafka.request_values import FetchTarget
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.reader.fetch_options import FetchOptions
 from etl.streams import consumer as room
 from etl.streams.conf import ConsumerConfig
@@ -37,11 +37,12 @@ from etl.streams.fetches import bytes_per_partition
 from etl.streams.group_member import ConsumerResources
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never
-from tests.fakes.jafka import JafkaBroker, entry, wrapped
+from tests.fakes.group_readers import polled
+from tests.fakes.jafka import JafkaBroker, entry, registry_of, wrapped
 from tests.fakes.old_broker import OldBroker
 
 P0, P1 = (BrokerPartition("clicks", p) for p in range(2))
-NOT_LEADER, OUT_OF_RANGE = 6, 1
+NOT_LEADER = 6
 
 
 def batch(start: int, count: int = 4) -> bytes:
@@ -77,17 +78,6 @@ def opened(*brokers: FakeBroker, assigned: Any = (P0,), **settings: Any) -> Cons
     return consumer
 
 
-def polled(
-    consumer: Consumer, count: int, *, most: int = 500, within_s: float = 10.0
-) -> list[Record]:
-    """So many records, however many polls that takes."""
-    found: list[Record] = []
-    deadline = time.monotonic() + within_s
-    while len(found) < count and time.monotonic() < deadline:
-        found += [record for some in consumer.poll(0.5, most).values() for record in some]
-    return found
-
-
 def offsets(records: list[Record]) -> list[int]:
     return [record.offset for record in records]
 
@@ -112,18 +102,6 @@ def test_a_record_has_all_that_the_broker_has_of_it(kafka: FakeBroker) -> None:
     assert first.log == P0
 
 
-def test_records_are_returned_in_the_order_of_their_log_and_no_poll_exceeds_its_limit(
-    kafka: FakeBroker,
-) -> None:
-    with opened(kafka, assigned=[P0, P1]) as consumer:
-        polls = [consumer.poll(5, 3) for _ in range(4)]
-    assert [sum(map(len, found.values())) for found in polls] == [3, 3, 3, 3]
-    for log, last in ((P0, 8), (P1, 4)):
-        assert [record.offset for found in polls for record in found.get(log, ())] == list(
-            range(last)
-        )
-
-
 def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -> None:
     with opened(kafka, assigned=[P0, P1], fetch_max_wait_ms=5000) as consumer:
         assert len(polled(consumer, 12)) == 12
@@ -135,23 +113,6 @@ def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -
         assert [sorted(request) for request in kafka.fetched] == [
             [("clicks", 0), ("clicks", 1)]
         ] * 3
-
-
-def test_the_rest_of_one_response_is_not_requested_again(kafka: FakeBroker) -> None:
-    with opened(kafka, assigned=[P0, P1], fetch_max_wait_ms=5000) as consumer:
-        assert offsets(consumer.poll(5, 2)[P0]) == [0, 1] and consumer.position(P0) == 2
-        consumer.poll(5, 2), consumer.poll(5, 2), consumer.poll(5, 2)
-        came(kafka, 2)
-        assert kafka.fetched[1:] == [[("clicks", 0)]]
-
-
-def test_leaders_on_several_brokers_are_read_side_by_side() -> None:
-    world = World()
-    with FakeBroker(world, broker_id=1) as one, FakeBroker(world, broker_id=2) as two:
-        one.append("clicks", 0, batch(0))
-        two.append("clicks", 1, batch(0))
-        with opened(one, two, assigned=[P0, P1]) as consumer:
-            assert {record.log for record in polled(consumer, 8)} == {P0, P1}
 
 
 def test_a_leader_that_moved_is_looked_up_again_and_nothing_is_read_twice() -> None:
@@ -257,13 +218,6 @@ def test_a_time_that_brokers_would_take_for_a_special_value_is_rejected_before_a
     assert LIST_OFFSETS not in {key for key, _ in kafka.requests}
 
 
-def test_an_answer_that_a_seek_overtook_is_dropped(kafka: FakeBroker) -> None:
-    with opened(kafka) as consumer:
-        assert consumer.poll(0) == {}
-        consumer.seek(P0, 6)
-        assert offsets(polled(consumer, 2)) == [6, 7]
-
-
 def test_a_paused_partition_returns_nothing_and_a_reassigned_one_begins_anew(
     kafka: FakeBroker,
 ) -> None:
@@ -281,10 +235,7 @@ def test_a_paused_partition_returns_nothing_and_a_reassigned_one_begins_anew(
     "start, error, position", [(2, ExpiredOffsets, 4), (99, RanOutBeforeUntil, 8)]
 )
 def test_an_offset_outside_the_log_is_raised_until_a_seek(
-    kafka: FakeBroker,
-    start: int,
-    error: type[EtlError],
-    position: int,
+    kafka: FakeBroker, start: int, error: type[EtlError], position: int
 ) -> None:
     kafka.log("clicks").log_start, kafka.log("clicks").batches = 4, [batch(4)]
     with opened(kafka, assigned=[P0, P1]) as consumer:
@@ -477,27 +428,11 @@ def test_on_jafka_each_message_of_an_entry_has_its_index_and_the_position_is_the
     here = BrokerPartition("clicks", 0, 3)
     with JafkaBroker().listening() as broker:
         end = broker.append("clicks", 0, entry(b"a"), wrapped(entry(b"b"), entry(b"c")))
-        me = Broker(3, broker.host, broker.port, "jafka")
-
-        def registered(topics: object) -> ClusterMetadata:
-            return ClusterMetadata(
-                None,
-                {3: me},
-                {
-                    "clicks": TopicMetadata(
-                        "clicks", None, None, False, (PartitionMetadata(here, None, Leader(me)),)
-                    )
-                },
-            )
+        bootstrap, registry = [(broker.host, broker.port)], registry_of(broker, 3)
 
         def open_cluster(conf: ConsumerConfig, until: ExitStack) -> ConsumerResources:
-            return ConsumerResources(
-                until.enter_context(
-                    Cluster(
-                        [(me.host, me.port)], timeout_s=5, registry=registered, generation="jafka"
-                    )
-                )
-            )
+            cluster = Cluster(bootstrap, timeout_s=5, registry=registry, generation="jafka")
+            return ConsumerResources(until.enter_context(cluster))
 
         monkeypatch.setattr(room, "open_cluster", open_cluster)
         with Consumer(

@@ -5,7 +5,6 @@ becomes of one that is lost, late or not polled."""
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -13,22 +12,25 @@ from typing import Any
 
 import pytest
 
-from etl import Consumer, Group, RebalanceListener, Record
+from etl import Consumer, Group, RebalanceListener
 from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, SettingsError
 from etl.model.partitions import BrokerPartition
+from etl.streams.fetches import Fetches
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.coordinator import JOIN, FakeCoordinator, coordinator_of_clicks
-from tests.fakes.group_readers import GroupReader, all_read_once
+from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator, coordinator_of_clicks
+from tests.fakes.group_readers import GroupReader, Interrupted, all_read_once, polled
 
 PARTITIONS = 4
 LOGS = [BrokerPartition("clicks", number) for number in range(PARTITIONS)]
 of_each = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+of_two = pytest.mark.parametrize("broker", [2], indirect=True)
+"""Of a topic with two partitions."""
 
 
 @pytest.fixture
-def broker() -> Iterator[FakeCoordinator]:
-    with coordinator_of_clicks(PARTITIONS) as broker:
+def broker(request: pytest.FixtureRequest) -> Iterator[FakeCoordinator]:
+    with coordinator_of_clicks(getattr(request, "param", PARTITIONS)) as broker:
         yield broker
 
 
@@ -81,16 +83,6 @@ def opened(
             **settings,
         },
     )
-
-
-def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
-    """So many records, however many polls that takes."""
-    found: list[Record] = []
-    deadline = time.monotonic() + 20
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"only {len(found)} of {count} came"
-        found += [record for some in consumer.poll(0.05, most).values() for record in some]
-    return found
 
 
 class RebalanceLog(RebalanceListener):
@@ -236,6 +228,20 @@ def test_one_that_is_not_polled_while_the_group_waits_for_it_leaves_sooner(
 
 
 # Commits
+
+
+def test_a_commit_of_a_former_epoch_is_repeated_in_the_present_one(
+    broker: FakeCoordinator,
+) -> None:
+    more(broker)
+    with opened(broker, "consumer") as consumer:
+        consumer.subscribe(["clicks"])
+        polled(consumer, 20)
+        broker.epoch += 1
+        for member in broker.consumers.values():
+            member.epoch = broker.epoch
+        consumer.commit()
+    assert {offset for offset, _ in broker.world.committed.values()} == {5}
 
 
 def test_nothing_is_committed_automatically_by_default(broker: FakeCoordinator) -> None:
@@ -389,3 +395,121 @@ def settled(consumer: Consumer) -> bool:
     except Owned:
         return False
     return consumer.assigned == set(LOGS)
+
+
+# Interruptions: no record is left out, and no call waits for ever
+
+
+def test_a_poll_that_ctrl_c_ends_amid_its_records_leaves_none_of_them_out(
+    broker: FakeCoordinator,
+) -> None:
+    more(broker, 4)
+    with opened(broker, value_decoder=Interrupted(b"2")) as consumer:
+        consumer.assign([LOGS[0]])
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                assert not consumer.poll(0.05)
+        assert consumer.position(LOGS[0]) == 0
+        assert [one.offset for one in polled(consumer, 4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), SettingsError("not now")])
+def test_records_that_were_taken_are_handed_out_also_where_the_next_fetch_cannot_be_sent(
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    more(broker, 4)
+    with opened(broker) as consumer:
+        consumer.assign([LOGS[0]])
+        found = [one.offset for one in polled(consumer, 1, most=1)]
+
+        def fails(*_: object) -> None:
+            raise failure
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Fetches, "begin", fails)
+            try:
+                found += [one.offset for one in consumer.poll(0, 1).get(LOGS[0], [])]
+            except KeyboardInterrupt:
+                pass
+        found += [one.offset for one in polled(consumer, 4 - len(found))]
+        assert found == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("call", ["poll", "close", "unsubscribe"])
+def test_a_listener_that_ends_its_caller_is_rejected_and_leaves_no_member(
+    broker: FakeCoordinator, call: str
+) -> None:
+    refused: list[str] = []
+
+    class Ending(RebalanceListener):
+        def revoked(self, logs: Collection[BrokerPartition]) -> None:
+            if not refused:
+                try:
+                    getattr(consumer, call)()
+                except ConsumerInUse as error:
+                    refused.append(error.message)
+
+    with opened(broker) as consumer:
+        consumer.subscribe(["clicks"], listener=Ending())
+        consumer.poll(0.05)
+        broker.call_for_a_rebalance()
+        assert wait_until(lambda: bool(consumer.poll(0.05)) or bool(refused), 20)
+    assert "listener" in refused[0]
+    assert not broker.group.members and not [
+        one for one in threading.enumerate() if one.name == "member of g"
+    ]
+
+
+@of_two
+def test_partitions_revoked_while_a_member_only_waits_for_its_epoch_are_reported_before_they_go(
+    broker: FakeCoordinator,
+) -> None:
+    class Committing(RebalanceLog):
+        def revoked(self, logs: Collection[BrokerPartition]) -> None:
+            super().revoked(logs)
+            consumer.commit()
+
+    more(broker, 1)
+    listener = Committing()
+    with opened(broker, "consumer", {"session_timeout_s": 10.0}) as consumer:
+        consumer.subscribe(["clicks"], listener=listener)
+        polled(consumer, 2)
+        broker.epoch += 1
+        member = consumer._group._member
+        assert member is not None and wait_until(lambda: member.needs_rebalance, 20)
+        broker.consumers["other"] = ConsumerMember()
+        broker.epoch += 1
+        assert wait_until(lambda: bool(consumer.poll(0.05)) or len(consumer.assigned) == 1, 20)
+        assert [each for each in listener.heard if each[0] != "assigned"] == [("revoked", 1)]
+        del broker.consumers["other"]
+
+
+@of_two
+@of_each
+def test_one_that_was_given_nothing_is_in_nobodys_way_and_takes_over_from_who_leaves(
+    broker: FakeCoordinator, protocol: str
+) -> None:
+    terms = {"session_timeout_s": 3.0, "rebalance_timeout_s": 600.0, "join_timeout_s": 600.0}
+    with ExitStack() as ending:
+        readers = [GroupReader(opened(broker, protocol, terms), ["clicks"]) for _ in range(3)]
+        for reader in readers:
+            ending.callback(reader.end)
+        assert wait_until(lambda: sorted(len(reader.owned) for reader in readers) == [0, 1, 1], 20)
+        next(reader for reader in readers if reader.owned).end()
+        assert wait_until(
+            lambda: sorted(len(reader.owned) for reader in readers if not reader.is_over) == [1, 1],
+            20,
+        )
+
+
+def test_a_pattern_that_nothing_matches_any_more_leaves_the_group(broker: FakeCoordinator) -> None:
+    broker.log("orders", 0)
+    with opened(broker, group={"topics_max_age_s": 0.05}) as consumer:
+        consumer.subscribe(pattern="ord.*")
+        assert wait_until(lambda: bool(consumer.poll(0.05)) or bool(consumer.assigned), 20)
+        del broker.world.logs["orders", 0]
+        assert wait_until(lambda: bool(consumer.poll(0.05)) or not consumer.assigned, 20)
+        joins = len(broker.decoded_requests[JOIN])
+        for _ in range(3):
+            assert consumer.poll(0.05) == {}
+        assert not broker.group.members and len(broker.decoded_requests[JOIN]) == joins

@@ -34,12 +34,6 @@ def broker() -> Iterator[FakeBroker]:
         yield running
 
 
-@pytest.fixture
-def cluster(broker: FakeBroker) -> Iterator[Cluster]:
-    with Cluster([(broker.host, broker.port)], timeout_s=5) as connected:
-        yield connected
-
-
 @pytest.mark.parametrize("requests", [["early", "late"], ["late"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3, 4])
 def test_a_registered_topic_that_the_broker_does_not_know_yet_is_waited_for(
@@ -124,10 +118,7 @@ def test_a_leader_without_our_listener_is_no_partition_without_a_leader(
 
 @pytest.mark.parametrize("is_paused", [False, True])
 def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_others(
-    broker: FakeBroker,
-    cluster: Cluster,
-    monkeypatch: pytest.MonkeyPatch,
-    is_paused: bool,
+    broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_paused: bool
 ) -> None:
     broker.world.kept_from_us.add("late")
     settings = plain_settings(

@@ -1,8 +1,13 @@
-"""Encryption and logins on a socket, transparent for the caller; and a login that expires."""
+"""Encryption and logins on a socket, transparent for the caller; a login that expires; and servers
+that are no brokers.
+"""
 
 from __future__ import annotations
 
+import select
+import socket
 import ssl
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +16,21 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionDenied, SettingsError
-from etl.io.brokers.connection import IdleConnections
+from etl.io import tls
+from etl.io.brokers.connection import Connection, IdleConnections
 from etl.io.brokers.simple_consumer import SimpleConsumer
+from etl.io.tls import ConnectionBroken
 from etl.kafka.request_values import FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
-from etl.model.security import Security
+from etl.model.security import LocalFile, Security, SecurityProtocol, Tls
 from etl.reader.fetch import read_ranges
 from etl.reader.fetch_options import FetchOptions
 from etl.settings.load import security_of
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.guarded import REFUSED, WRONG, Guarded
+from tests.fakes.listening import listening
 from tests.networks.certificates import Authority, Certificate
 
 PASSWORD = "hunter2-of-all"
@@ -103,8 +111,7 @@ def test_records_are_the_same_with_encryption_and_a_login(
 
 
 def test_a_connection_with_unrequested_bytes_is_not_answering(
-    broker: FakeBroker,
-    certified: tuple[Authority, Certificate],
+    broker: FakeBroker, certified: tuple[Authority, Certificate]
 ) -> None:
     authority, certificate = certified
     idle = IdleConnections()
@@ -125,8 +132,7 @@ def test_a_connection_with_unrequested_bytes_is_not_answering(
 
 
 def test_a_wait_for_an_encrypted_answer_is_interrupted(
-    broker: FakeBroker,
-    certified: tuple[Authority, Certificate],
+    broker: FakeBroker, certified: tuple[Authority, Certificate]
 ) -> None:
     authority, certificate = certified
     with Guarded(broker, context=encrypted(certificate)) as port:
@@ -194,8 +200,7 @@ def test_a_login_that_ended_unnoticed_costs_a_connect(broker: FakeBroker) -> Non
 
 
 def test_a_rejected_login_is_reported_without_the_brokers_text_about_the_secret(
-    broker: FakeBroker,
-    monkeypatch: pytest.MonkeyPatch,
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "another-secret")
     with Guarded(broker, users=USERS) as port, consumer_of(port, way()) as consumer:
@@ -208,19 +213,25 @@ def test_a_rejected_login_is_reported_without_the_brokers_text_about_the_secret(
         assert "another-secret" not in str(refused.value)
 
 
-def test_a_server_with_few_rounds_of_scram_learns_nothing(broker: FakeBroker) -> None:
-    def impostor(token: bytes) -> tuple[int, bytes, str | None]:
-        nonce = token.rpartition(b"r=")[2]
-        return 0, b"r=" + nonce + b"more,s=c2FsdA==,i=1", None
+@pytest.mark.parametrize(
+    "rounds", [b"i=1", b"i= 1", b"i=+1", b"i=1_0", b"i=4096,i=1", b"x=1,i=04095"]
+)
+def test_a_server_with_few_rounds_of_scram_learns_nothing(
+    broker: FakeBroker, rounds: bytes
+) -> None:
+    tokens = list[bytes]()
 
-    with Guarded(broker, users=USERS, answers=impostor, mechanisms=("SCRAM-SHA-256",)) as port:
-        with (
-            consumer_of(port, way("SCRAM-SHA-256")) as consumer,
-            pytest.raises(
-                PermissionDenied, match="requests 1 SCRAM iterations, and the minimum is 4096"
-            ),
-        ):
-            consumer.topic_metadata(["clicks"])
+    def impostor(token: bytes) -> tuple[int, bytes, str | None]:
+        tokens.append(token)
+        return 0, b"r=" + token.rpartition(b"r=")[2] + b"more,s=c2FsdA==," + rounds, None
+
+    with (
+        Guarded(broker, users=USERS, answers=impostor, mechanisms=("SCRAM-SHA-256",)) as port,
+        consumer_of(port, way("SCRAM-SHA-256")) as consumer,
+        pytest.raises(PermissionDenied, match="SCRAM iterations, and the minimum is 4096"),
+    ):
+        consumer.topic_metadata(["clicks"])
+    assert len(tokens) == 1, "there is no proof, by which the password could be guessed"
 
 
 @pytest.mark.parametrize(
@@ -336,8 +347,7 @@ def test_a_login_to_a_listener_without_one_and_an_unknown_mechanism_are_rejected
 
 
 def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
-    broker: FakeBroker,
-    certified: tuple[Authority, Certificate],
+    broker: FakeBroker, certified: tuple[Authority, Certificate]
 ) -> None:
     authority, certificate = certified
     with Guarded(broker, context=encrypted(certificate)) as port:
@@ -355,9 +365,7 @@ def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
 
 @pytest.mark.parametrize("refused", [1, 2])
 def test_a_token_that_expires_on_its_way_is_requested_once_more(
-    broker: FakeBroker,
-    monkeypatch: pytest.MonkeyPatch,
-    refused: int,
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, refused: int
 ) -> None:
     monkeypatch.setenv("TOKEN", "a-token")
     answers = iter([(WRONG, b"", "invalid_token a-token")] * refused + [(0, b"", None)] * 9)
@@ -374,3 +382,118 @@ def test_a_token_that_expires_on_its_way_is_requested_once_more(
     assert error.value.where["key"] == "source.security.sasl.token" and "a-token" not in str(
         error.value
     )
+
+
+# Secrets
+
+
+def test_a_module_of_tokens_that_fails_at_its_import_is_reported_by_its_line_only(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tokens_that_fail.py").write_text(f"raise RuntimeError({PASSWORD!r})\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    security = way("OAUTHBEARER", username=None, password=None, token="tokens_that_fail:token")
+    with (
+        Guarded(broker, users={}, mechanisms=("OAUTHBEARER",)) as port,
+        consumer_of(port, security) as consumer,
+        pytest.raises(
+            BrokerUnreachable,
+            match=r"raised RuntimeError at tokens_that_fail.py:1 and returned no token",
+        ) as error,
+    ):
+        consumer.topic_metadata(["clicks"])
+    assert error.value.where["key"] == "source.security.sasl.token"
+    assert PASSWORD not in f"{error.value} {error.value.as_json()}"
+
+
+def test_a_referenced_name_is_masked_in_the_brokers_message(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_USER", "hunter")
+    refusing = (WRONG, b"", "no user hunter")
+    with (
+        Guarded(broker, users={}, answers=lambda token: refusing) as port,
+        consumer_of(port, way(username="${env:KAFKA_USER}")) as consumer,
+        pytest.raises(PermissionDenied, match=r"no user \*\*\*"),
+    ):
+        consumer.topic_metadata(["clicks"])
+
+
+def test_a_variable_of_bytes_that_are_no_text_is_reported_by_its_key_and_without_its_content(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "a\udcffb")
+    with (
+        Guarded(broker, users={}) as port,
+        consumer_of(port, way()) as consumer,
+        pytest.raises(
+            SettingsError, match="KAFKA_PASSWORD, which cannot be read: it is not UTF-8"
+        ) as error,
+    ):
+        consumer.topic_metadata(["clicks"])
+    assert error.value.where["key"] == "source.security.sasl.password"
+    assert "udcff" not in repr(str(error.value))
+
+
+# Servers that are no brokers, or that close the connection
+
+
+def test_bytes_after_the_handshake_that_are_no_tls_are_a_broken_connection(
+    certified: tuple[Authority, Certificate],
+) -> None:
+    authority, certificate = certified
+
+    def serve(connection: socket.socket) -> None:
+        secured = encrypted(certificate).wrap_socket(connection, server_side=True)
+        socket.socket.send(secured, b"nothing of the kind" * 9)
+        secured.recv(1)
+
+    security = Security(SecurityProtocol.SSL, tls=Tls(LocalFile(str(authority.ca))))
+    with listening(serve) as port:
+        deadline = time.monotonic() + 5
+        connection = Connection("127.0.0.1", port, deadline, security)
+        with pytest.raises(ConnectionBroken) as broken:
+            connection.receive(deadline, lambda size: memoryview(bytearray(size)), max_bytes=9)
+        connection.close()
+    assert broken.value.each_time is None
+
+
+def test_an_end_after_the_handshake_proves_nothing_about_the_port() -> None:
+    ended = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+    ended.reason = "UNEXPECTED_EOF_WHILE_READING"
+    assert tls.refused(ended, "broker:9093") is None
+
+
+def test_a_connection_that_is_reset_before_the_handshake_broke(
+    certified: tuple[Authority, Certificate],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connected = socket.create_connection(server.getsockname(), timeout=5)
+        accepted, _ = server.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+        waiting = select.poll()
+        waiting.register(connected, 0)
+        assert waiting.poll(5000)  # POLLERR, POLLHUP
+        with pytest.raises(ConnectionBroken, match="in the TLS handshake"):
+            tls.wrap(connected, "127.0.0.1", Tls(LocalFile(str(certified[0].ca))), "127.0.0.1:1")
+
+
+def test_the_names_of_a_certificate_are_requested_under_the_name_that_did_not_match(
+    certified: tuple[Authority, Certificate],
+) -> None:
+    authority, certificate = certified
+    named = list[str | None]()
+    context = encrypted(certificate)
+    context.sni_callback = lambda connection, name, own: named.append(name)
+
+    def serve(connection: socket.socket) -> None:
+        context.wrap_socket(connection, server_side=True).recv(1)
+
+    security = Security(SecurityProtocol.SSL, tls=Tls(LocalFile(str(authority.ca))))
+    with (
+        listening(serve) as port,
+        pytest.raises(SettingsError, match="belongs to another host: 127.0.0.1"),
+    ):
+        Connection("localhost", port, time.monotonic() + 5, security)
+    assert named == ["localhost", "localhost"]

@@ -16,16 +16,14 @@ from pyarrow import compute, parquet
 from etl.decide.tasks import pack_tasks
 from etl.errors import CorruptData, EtlError, SettingsError, TableUnreachable, unmark
 from etl.io.delta.data_files import DataFiles
-from etl.model.columns import COLUMNS, raw_columns
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.columns import COLUMNS
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.batch_transform import load_arrow_transform
-from etl.reader.fetch_options import FetchOptions
-from etl.reader.query_ranges import ReadOptions, tasks_of_ranges
 from etl.reader.run_task import TaskFailed, write_task
-from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
+from tests.fakes.worker_here import reading_from, tasks_of
 
 RECORDS = [Rec(delta, b"v%d" % delta, key=b"k" if delta % 2 else None) for delta in range(10)]
 
@@ -48,34 +46,19 @@ def write(
     partition_by: tuple[str, ...] = (),
 ) -> list[Written]:
     """Ranges [3, 17) of three partitions, read and written by these tasks."""
-    leader = Leader(Broker(0, broker.host, broker.port), None)
     ranges = [
-        OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader) for partition in range(3)
+        OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader(broker))
+        for partition in range(3)
     ]
-    reading = ReadOptions(
-        fetch=FetchOptions(
-            bootstrap=((broker.host, broker.port),),
-            isolation=Isolation.READ_COMMITTED,
-            fetch_max_bytes=2**20,
-            max_batch_bytes=MAX_BATCH_BYTES,
-            max_record_bytes=MAX_RECORD_BYTES,
-            timeout_s=10.0,
-        ),
-        columns=raw_columns(),
-        target_task_bytes=2**28,
-    )
-    known = tasks_of_ranges(
-        ranges,
-        tasks,
-        topic_ids={},
-        leader_epochs={},
-        incarnations=incarnations or {},
-        cleanups={},
-        fingerprints={},
-    )
+    options = FileOptions(str(root), COLUMNS, partition_by)
     return [
-        write_task(task, reading, FileOptions(str(root), COLUMNS, partition_by)) for task in known
+        write_task(task, reading_from(broker), options)
+        for task in tasks_of(ranges, tasks, incarnations)
     ]
+
+
+def leader(broker: FakeBroker) -> Leader:
+    return Leader(Broker(broker.broker_id, broker.host, broker.port), None)
 
 
 def rows_of(root: Path, written: list[Written]) -> pa.Table:
@@ -129,37 +112,13 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
 ) -> None:
     with FakeBroker(broker.world, broker_id=2) as other:
         broker.world.logs["clicks", 1].leader_id = 2
-        led = [
-            Leader(Broker(one.broker_id, one.host, one.port), None)
-            for one in (broker, other, broker)
-        ]
         ranges = [
-            OffsetRange(BrokerPartition("clicks", partition), 3, 17, led[partition])
-            for partition in range(3)
+            OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader(led_by))
+            for partition, led_by in enumerate((broker, other, broker))
         ]
-        reading = ReadOptions(
-            fetch=FetchOptions(
-                bootstrap=((broker.host, broker.port),),
-                isolation=Isolation.READ_COMMITTED,
-                fetch_max_bytes=2**20,
-                max_batch_bytes=MAX_BATCH_BYTES,
-                max_record_bytes=MAX_RECORD_BYTES,
-                timeout_s=10.0,
-            ),
-            columns=raw_columns(),
-            target_task_bytes=2**28,
-        )
-        tasks = pack_tasks(ranges, {}, 2**28, parallelism=1)
-        known = tasks_of_ranges(
-            ranges,
-            tasks,
-            topic_ids={},
-            leader_epochs={},
-            incarnations={},
-            cleanups={},
-            fingerprints={},
-        )
-        written = [write_task(task, reading, FileOptions(str(tmp_path), COLUMNS)) for task in known]
+        tasks = tasks_of(ranges, pack_tasks(ranges, {}, 2**28, parallelism=1))
+        options = FileOptions(str(tmp_path), COLUMNS)
+        written = [write_task(task, reading_from(broker), options) for task in tasks]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
         assert (broker.connections, other.connections) == (1, 1)
         assert ([log for request in other.fetched for log in request], len(broker.fetched)) == (
@@ -181,28 +140,9 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_the_written_files_are
     spoiled = bytearray(encode(Batch(20, RECORDS)))
     spoiled[-1] ^= 1
     broker.append("clicks", 0, bytes(spoiled))
-    leader = Leader(Broker(0, broker.host, broker.port), None)
-    reading = ReadOptions(
-        fetch=FetchOptions(
-            bootstrap=((broker.host, broker.port),),
-            isolation=Isolation.READ_COMMITTED,
-            fetch_max_bytes=200,
-            max_batch_bytes=MAX_BATCH_BYTES,
-            max_record_bytes=MAX_RECORD_BYTES,
-            timeout_s=10.0,
-        ),
-        columns=raw_columns(),
-        target_task_bytes=2**28,
-    )
-    [task] = tasks_of_ranges(
-        [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader)],
-        [[0]],
-        topic_ids={},
-        leader_epochs={},
-        incarnations={},
-        cleanups={},
-        fingerprints={},
-    )
+    reading = reading_from(broker, fetch_max_bytes=200)
+    ranges = [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader(broker))]
+    [task] = tasks_of(ranges, [[0]])
     with pytest.raises(TaskFailed) as raised:
         write_task(task, reading, FileOptions(str(tmp_path), COLUMNS, row_group_bytes=1))
     reported = unmark(str(raised.value))
@@ -267,29 +207,9 @@ def write_transformed(
     broker: FakeBroker, root: Path, name: str, by: tuple[str, ...] = ()
 ) -> Written:
     transform = load_arrow_transform(f"{__name__}:{name}")
-    leader = Leader(Broker(0, broker.host, broker.port), None)
-    reading = ReadOptions(
-        fetch=FetchOptions(
-            bootstrap=((broker.host, broker.port),),
-            isolation=Isolation.READ_COMMITTED,
-            fetch_max_bytes=100,
-            max_batch_bytes=MAX_BATCH_BYTES,
-            max_record_bytes=MAX_RECORD_BYTES,
-            timeout_s=10.0,
-        ),
-        columns=raw_columns(),
-        target_task_bytes=2**28,
-        transform=transform,
-    )
-    [task] = tasks_of_ranges(
-        [OffsetRange(BrokerPartition("clicks", 0), 3, 17, leader)],
-        [[0]],
-        topic_ids={},
-        leader_epochs={},
-        incarnations={},
-        cleanups={},
-        fingerprints={},
-    )
+    reading = reading_from(broker, fetch_max_bytes=100, transform=transform)
+    ranges = [OffsetRange(BrokerPartition("clicks", 0), 3, 17, leader(broker))]
+    [task] = tasks_of(ranges, [[0]])
     return write_task(
         task,
         reading,

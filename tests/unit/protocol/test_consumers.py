@@ -136,9 +136,7 @@ def test_a_filter_without_a_certain_meaning_is_refused_by_name(text: str, named:
     ],
 )
 def test_what_we_write_is_what_a_consumer_of_the_family_writes(
-    reads: FixedTopics | FilteredTopics,
-    dialect: BrokerFamily,
-    payload: bytes,
+    reads: FixedTopics | FilteredTopics, dialect: BrokerFamily, payload: bytes
 ) -> None:
     registration = Registration(dialect, reads)
     assert render_registration(registration, now_ms=1_446_000_000_000) == payload

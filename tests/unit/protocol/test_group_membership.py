@@ -11,12 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.protocol.consumer import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    SyncGroupRequest,
-)
+from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 from kafka.protocol.consumer.metadata import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -66,9 +61,7 @@ def sent(api: Api, version: int, request: Any, kind: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_join_has_our_name_our_subscription_and_our_timeouts(
-    version: int,
-) -> None:
+def test_a_join_has_our_name_our_subscription_and_our_timeouts(version: int) -> None:
     found = sent(
         Api.JOIN_GROUP,
         version,
@@ -114,25 +107,6 @@ def test_a_leader_sends_every_assignment_and_a_follower_sends_none(version: int)
         ).assignments
         == []
     )
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_heartbeats_and_the_leave_name_member_and_generation(version: int) -> None:
-    if version < 5:
-        beat = sent(
-            Api.HEARTBEAT,
-            version,
-            speaking(Api.HEARTBEAT, version).heartbeat(IDENTITY),
-            HeartbeatRequest,
-        )
-        assert (beat.group_id, beat.member_id, beat.generation_id) == ("g", "m-1", 7)
-    left = sent(
-        Api.LEAVE_GROUP,
-        version,
-        speaking(Api.LEAVE_GROUP, version).leave_group(IDENTITY),
-        LeaveGroupRequest,
-    )
-    assert (left.members[0].member_id if version >= 3 else left.member_id) == "m-1"
 
 
 @pytest.mark.parametrize("version", range(2))

@@ -1,4 +1,4 @@
-"""Requests byte for byte, and Fetch responses against kafka-python's encoder."""
+"""Fetch requests and responses against kafka-python's, and the choice of a version."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, FetchResponse
-from kafka.protocol.metadata import MetadataRequest
 
-from etl.errors import BrokerError, CorruptData, PermissionDenied, SettingsError
+from etl.errors import CorruptData, SettingsError
 from etl.kafka import fetch_messages, kafka_python_messages, versions
 from etl.kafka.primitives import Reader
-from etl.kafka.request_values import LATEST, FetchTarget, in_serving_order
+from etl.kafka.request_values import FetchTarget, in_serving_order
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition, Isolation
 
@@ -67,28 +64,6 @@ def response(
     return memoryview(
         (b"\0" if made.flexible_version_q(version) else b"") + bytes(made.encode(version=version))
     )
-
-
-def test_a_fetch_v4_is_encoded_byte_for_byte() -> None:
-    expected = (
-        "0000003a 0001 0004 00000001 000174 ffffffff 00000064 00000001 00100000 00 00000001 "
-        "000464656d6f 00000001 00000000"
-        "0000000000000065 00100000"
-    )
-    assert fetch_bytes(4, [FetchTarget(DEMO, 101, 1 << 20)]) == bytes.fromhex(expected)
-
-
-def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
-    fields = kafka_python_messages.list_offsets_fields(
-        {DEMO: LATEST}, Isolation.READ_UNCOMMITTED, {}
-    )
-    expected = (
-        "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
-        "ffffffffffffffff"
-    )
-    assert kafka_python_messages.encode(
-        Api.LIST_OFFSETS, 1, correlation_id=2, client_id="t", fields=fields
-    ) == bytes.fromhex(expected)
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -154,19 +129,6 @@ def test_logs_of_one_topic_are_served_together() -> None:
         for topic, number in (("a", 1), ("b", 0), ("a", 0))
     )
     assert in_serving_order([a1, b0, a0]) == (a1, a0, b0)
-
-
-def test_metadata_never_creates_a_topic() -> None:
-    frame = kafka_python_messages.encode(
-        Api.METADATA,
-        4,
-        correlation_id=1,
-        client_id="t",
-        fields=kafka_python_messages.metadata_fields(["demo"]),
-    )
-    assert (
-        MetadataRequest.decode(frame[4:], version=4, header=True).allow_auto_topic_creation is False
-    )
 
 
 def test_no_topics_and_all_topics_are_not_the_same_question() -> None:
@@ -288,51 +250,6 @@ def test_bytes_after_the_end_of_a_fetch_response_are_corrupt_data() -> None:
         )
 
 
-@given(st.binary(max_size=200), st.integers(0, 13))
-def test_random_bytes_are_an_answer_or_corrupt_data_and_nothing_else(
-    content: bytes, version: int
-) -> None:
-    try:
-        fetch_messages.parse_fetch(version, memoryview(content), TARGETS)
-    except CorruptData:
-        pass
-
-
-@given(st.integers(0, 300), st.integers(0, 255), st.integers(0, 13))
-def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(
-    at: int, byte: int, version: int
-) -> None:
-    body = bytearray(
-        response(
-            version,
-            [
-                {"partition_index": 3, "records": b"abcdef"},
-                {"partition_index": 4, "records": b"gh"},
-            ],
-        )
-    )
-    body[at % len(body)] = byte
-    try:
-        fetch_messages.parse_fetch(version, memoryview(body), TARGETS)
-    except CorruptData:
-        pass
-
-
-@given(
-    st.binary(max_size=80),
-    st.sampled_from(
-        [(api, version) for api in Api if api is not Api.FETCH for version in api.value[1:]]
-    ),
-)
-def test_random_bytes_of_any_small_response_are_corrupt_data_or_read(
-    content: bytes, what: tuple[Api, int]
-) -> None:
-    try:
-        kafka_python_messages.decode(what[0], what[1], memoryview(content))
-    except CorruptData:
-        pass
-
-
 @pytest.mark.parametrize(
     ("theirs", "chosen"), [((0, 17), 13), ((4, 17), 13), ((0, 5), 5), ((0, 0), 0), ((11, 11), 11)]
 )
@@ -348,16 +265,6 @@ def test_a_broker_without_a_common_version_is_a_settings_error_that_lists_its_ve
 ) -> None:
     with pytest.raises(SettingsError, match="no version of FETCH from 0 to 13"):
         versions.choose_version(Api.FETCH, spoken, **PLACE)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [(6, BrokerError), (29, PermissionDenied), (76, SettingsError), (2, CorruptData)],
-)
-def test_an_error_code_becomes_the_narrowest_error(code: int, kind: type[Exception]) -> None:
-    failure = versions.CODES[code].error("fetch", topic="demo")
-    assert type(failure) is kind
-    assert f"(code {code})" in str(failure)
 
 
 def test_a_string_that_is_not_utf8_is_corrupt_data() -> None:

@@ -14,14 +14,7 @@ from etl.kafka import fetch_messages, versions
 from etl.kafka.broker_types import BROKER_TYPES, release_name
 from etl.kafka.fetch_messages import limit_targets, parse_fetch
 from etl.kafka.kafka_broker_type import Kafka, KafkaProtocol
-from etl.kafka.request_values import (
-    EARLIEST,
-    LATEST,
-    Fetch,
-    FetchTarget,
-    OffsetsCommit,
-    OffsetsQuery,
-)
+from etl.kafka.request_values import EARLIEST, LATEST, Fetch, FetchTarget, OffsetsCommit
 from etl.model.partitions import Broker, BrokerPartition, Isolation
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
@@ -43,62 +36,7 @@ def answer(text: str) -> memoryview:
 # Fetch
 
 
-def test_a_fetch_v0_is_encoded_byte_for_byte_and_v1_and_v2_but_for_their_number() -> None:
-    request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
-    v0 = (
-        "00000035 0001 0000 00000001 000174 ffffffff 00000064 00000001 00000001 000464656d6f "
-        "00000001 00000000 0000000000000064 00100000"
-    )
-    for release, version in (("0.8.0", 0), ("0.9", 1), ("0.10.0", 2)):
-        assert spoken_to_as(release).fetch(request).frame(1) == hexed(
-            v0.replace("0001 0000 00000001", f"0001 000{version} 00000001", 1)
-        )
-
-
-def test_a_fetch_v3_bounds_the_whole_answer() -> None:
-    request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 21, 100, 1)
-    assert spoken_to_as("0.10.1").fetch(request).frame(1) == hexed(
-        "00000039 0001 0003 00000001 000174 ffffffff 00000064 00000001 00200000 00000001 "
-        "000464656d6f 00000001 00000000"
-        "0000000000000064 00100000"
-    )
-
-
 HELLO = "0000000000000064 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f"
-
-
-@pytest.mark.parametrize(
-    ("release", "throttled"),
-    [("0.8", ""), ("0.9", "0000000a"), ("0.10.0", "0000000a"), ("0.10.1", "0000000a")],
-)
-def test_a_response_of_an_old_version_has_no_last_stable_offset_and_no_log_start(
-    release: str, throttled: str
-) -> None:
-    request = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
-    reply = (
-        spoken_to_as(release)
-        .fetch(request)
-        .read(
-            answer(
-                f"{throttled} 00000001 000464656d6f 00000001 00000000 0000 0000000000000065 "
-                f"0000001f {HELLO}"
-            )
-        )
-    )
-    (fetched,) = reply.answer.partitions
-    assert (
-        fetched.topic,
-        fetched.partition,
-        fetched.refusal,
-        fetched.high_watermark,
-        bytes(fetched.records),
-    ) == ("demo", 0, None, 101, hexed(HELLO))
-    assert (fetched.last_stable_offset, fetched.log_start_offset, fetched.aborted) == (
-        None,
-        None,
-        (),
-    )
-    assert reply.throttled_ms == (10 if throttled else 0)
 
 
 def test_an_empty_log_proves_it_in_any_place_if_the_whole_response_has_no_limit() -> None:
@@ -129,34 +67,6 @@ def test_without_a_total_limit_the_first_log_is_requested_whole_and_others_if_th
 
 
 # ListOffsets
-
-
-def test_list_offsets_v0_requests_one_offset_and_reads_the_newest() -> None:
-    request = spoken_to_as("0.9").list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {DEMO: 7})
-    assert request.frame(2) == hexed(
-        "0000002d 0002 0000 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
-        "ffffffffffffffff 00000001"
-    )
-    listed = request.read(
-        answer(
-            "00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000065 "
-            "0000000000000000"
-        )
-    ).answer[DEMO]
-    assert (listed.offset, listed.timestamp_ms, listed.leader_epoch, listed.is_last_stable) == (
-        101,
-        None,
-        None,
-        False,
-    )
-
-
-def test_list_offsets_v1_is_encoded_byte_for_byte() -> None:
-    request = spoken_to_as("0.10.1").list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {})
-    assert request.frame(2) == hexed(
-        "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 "
-        "ffffffffffffffff"
-    )
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9", "0.10.0"])
@@ -288,30 +198,6 @@ def test_offset_commit_is_encoded_byte_for_byte(in_zookeeper: bool, release: str
 
 
 @pytest.mark.parametrize(
-    ("in_zookeeper", "code", "is_told"),
-    [(True, "0003", True), (False, "0003", False), (False, "0000", True)],
-)
-def test_a_log_without_a_committed_offset_has_an_error_code_from_zookeeper_only(
-    in_zookeeper: bool, code: str, is_told: bool
-) -> None:
-    request = spoken_to_as("0.8").committed_offsets(
-        OffsetsQuery("g", (DEMO,)), in_zookeeper=in_zookeeper
-    )
-    version = "0000" if in_zookeeper else "0001"
-    assert request.frame(1) == hexed(
-        f"00000020 0009 {version} 00000001 000174 000167 00000001 000464656d6f 00000001 00000000"
-    )
-    found = request.read(
-        answer(f"00000001 000464656d6f 00000001 00000000 ffffffffffffffff 0000 {code}")
-    ).answer
-    assert (found.refusal, found.offsets[DEMO].offset, found.offsets[DEMO].refusal is None) == (
-        None,
-        None,
-        is_told,
-    )
-
-
-@pytest.mark.parametrize(
     ("release", "in_zookeeper"), [("4.0", True), ("0.8.1", False), ("0.8.0", True)]
 )
 def test_offsets_cannot_be_kept_where_the_broker_does_not_keep_any(
@@ -321,16 +207,6 @@ def test_offsets_cannot_be_kept_where_the_broker_does_not_keep_any(
         spoken_to_as(release).commit_offsets(
             OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper
         )
-
-
-def test_find_coordinator_v0_is_encoded_and_read_byte_for_byte() -> None:
-    request = spoken_to_as("0.9").coordinator("g")
-    assert request.frame(1) == hexed("0000000e 000a 0000 00000001 000174 000167")
-    assert request.read(answer("0000 00000007 000162 00002384")).answer.broker == Broker(
-        7, "b", 9092
-    )
-    no_reader = request.read(answer("000f ffffffff 0000 ffffffff")).answer.refusal
-    assert no_reader is not None and no_reader.is_retriable
 
 
 # Records from us, for tests and demos
@@ -438,6 +314,7 @@ def test_a_broker_with_transactions_is_no_release_without_them_under_read_commit
     told_itself = KafkaProtocol(versions.releases()["1.1"], "me", "b:1")
     refused = told_itself.release_mismatch(f"kafka-{text}", Isolation.READ_COMMITTED)
     assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}
+    assert refused.exit_code == 2 and not refused.retriable
     assert "aborted or are still open" in refused.message and "like Kafka 1.1:" in refused.message
     assert "'1.1' fits" in refused.action and "isolation_level: read_uncommitted" in refused.action
     assert told_itself.release_mismatch(f"kafka-{text}") is None

@@ -31,10 +31,9 @@ from tests.fakes.batches import (
     compress,
     control,
     encode,
-    record_bytes,
     varint,
 )
-from tests.fakes.logs import cursor_of, encoded, headers, logs, record_lists, rows_between, rows_in
+from tests.fakes.logs import cursor_of, encoded, headers, logs, rows_between, rows_in
 
 MINUS_ONE, BIG = varint(-1), varint(2**31 - 1)
 
@@ -47,41 +46,6 @@ def with_payload(
             7, [], payload=compress(payload, codec), count=count, last_delta=last_delta, codec=codec
         )
     )
-
-
-@settings(max_examples=50, deadline=None)
-@given(record_lists(most=4).filter(len), st.sampled_from([Codec.NONE, Codec.LZ4]), st.data())
-def test_malformed_records_under_a_valid_crc_are_corrupt_or_rows_and_never_a_stray_read(
-    records: list[Rec], codec: Codec, data: st.DataObject
-) -> None:
-    payload = bytearray(b"".join(record_bytes(record) for record in records))
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(payload) - 1))
-        payload[at : at + 1] = data.draw(
-            st.sampled_from([b"", b"\xff", b"\x80", b"\x01", b"\x7f", BIG]) | st.binary(max_size=3)
-        )
-    try:
-        rows = rows_between(
-            with_payload(
-                bytes(payload), count=len(records), last_delta=records[-1].delta, codec=codec
-            ),
-            0,
-            2**40,
-        )
-    except CorruptData as error:
-        assert error.where == {"topic": "clicks", "partition": 3, "offset": 7}
-    else:
-        assert len(rows) == len(records)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.binary(min_size=7, max_size=80), st.integers(1, 5))
-def test_random_records_under_a_valid_crc_are_corrupt_or_rows(payload: bytes, count: int) -> None:
-    try:
-        rows = rows_between(with_payload(payload, count=count, last_delta=100), 0, 2**40)
-    except CorruptData:
-        return
-    assert len(rows) == count
 
 
 def body(*fields: bytes) -> bytes:

@@ -19,6 +19,7 @@ from etl.ledger.document_codec import Codec, Differs
 from etl.ledger.documents import CODEC, DIFFERING, FORMAT, parse, render
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, RangeResult
+from etl.model.snapshot import NamedTable
 from tests.fakes.any_documents import GOLDEN, KINDS, SEEDS, any_document, text_of
 
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
@@ -96,6 +97,11 @@ def test_a_document_that_is_cut_off_or_followed_by_bytes_or_newer_is_rejected(
     with pytest.raises(NeedsDecision, match=f"has format {FORMAT + 1}") as caught:
         parse(kind, stored(kind, changed(value, "format", FORMAT + 1)), path=PATH)
     assert not isinstance(caught.value, LedgersDisagree)
+
+
+def test_a_named_table_without_a_path_is_rejected() -> None:
+    table = NamedTable("lake.clicks", "/wh/clicks", None, 0)
+    error_of(NamedTable, stored(NamedTable, changed(table, "path", "")))
 
 
 def test_an_error_names_the_field_with_its_value_and_the_expected_type() -> None:

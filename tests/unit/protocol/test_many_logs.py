@@ -4,7 +4,7 @@ value for value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +43,34 @@ def by_topic(logs: Mapping[BrokerPartition, Any]) -> dict[str, list[BrokerPartit
     }
 
 
+def in_topics(
+    kind: Any,
+    partition: Any,
+    logs: Mapping[BrokerPartition, Any],
+    named: str = "name",
+    /,
+    **fields: Callable[[BrokerPartition], Any],
+) -> list[Any]:
+    """Topics of a message of kafka-python; each field of a partition is a function of it."""
+    return [
+        kind(
+            **{named: topic},
+            partitions=[
+                partition(**{name: of(log) for name, of in fields.items()}) for log in some
+            ],
+        )
+        for topic, some in by_topic(logs).items()
+    ]
+
+
+def number(log: BrokerPartition) -> int:
+    return log.partition
+
+
+def always(value: Any) -> Callable[[BrokerPartition], Any]:
+    return lambda log: value
+
+
 def framed(request: Any) -> bytes:
     request.with_header(7, "t")
     return bytes(request.encode(header=True, framed=True))
@@ -62,30 +90,19 @@ def answered(response: Any, version: int) -> memoryview:
     epoch=st.none() | INT32,
 )
 def test_a_question_for_offsets_is_the_bytes_that_kafka_python_writes(
-    times: dict[BrokerPartition, int],
-    version: int,
-    epoch: int | None,
+    times: dict[BrokerPartition, int], version: int, epoch: int | None
 ) -> None:
     kind = ListOffsetsRequest.ListOffsetsTopic
-    theirs = ListOffsetsRequest[version](
-        replica_id=-1,
-        isolation_level=1,
-        topics=[
-            kind(
-                name=topic,
-                partitions=[
-                    kind.ListOffsetsPartition(
-                        partition_index=log.partition,
-                        timestamp=times[log],
-                        current_leader_epoch=-1 if epoch is None else epoch,
-                        max_num_offsets=1,
-                    )
-                    for log in logs
-                ],
-            )
-            for topic, logs in by_topic(times).items()
-        ],
+    topics = in_topics(
+        kind,
+        kind.ListOffsetsPartition,
+        times,
+        partition_index=number,
+        timestamp=times.__getitem__,
+        current_leader_epoch=always(-1 if epoch is None else epoch),
+        max_num_offsets=always(1),
     )
+    theirs = ListOffsetsRequest[version](replica_id=-1, isolation_level=1, topics=topics)
     ours = many_partition_messages.encode_list_offsets(
         version, times, Isolation.READ_COMMITTED, dict.fromkeys(times, epoch), **NAMED
     )
@@ -97,21 +114,16 @@ def test_a_question_for_ends_of_epochs_is_the_bytes_that_kafka_python_writes(
     epochs: dict[BrokerPartition, int], version: int
 ) -> None:
     kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    theirs = OffsetForLeaderEpochRequest[version](
-        replica_id=-1,
-        topics=[
-            kind(
-                topic=topic,
-                partitions=[
-                    kind.OffsetForLeaderPartition(
-                        partition=log.partition, current_leader_epoch=-1, leader_epoch=epochs[log]
-                    )
-                    for log in logs
-                ],
-            )
-            for topic, logs in by_topic(epochs).items()
-        ],
+    topics = in_topics(
+        kind,
+        kind.OffsetForLeaderPartition,
+        epochs,
+        "topic",
+        partition=number,
+        current_leader_epoch=always(-1),
+        leader_epoch=epochs.__getitem__,
     )
+    theirs = OffsetForLeaderEpochRequest[version](replica_id=-1, topics=topics)
     assert many_partition_messages.encode_epoch_ends(version, epochs, {}, **NAMED) == framed(theirs)
 
 
@@ -134,26 +146,18 @@ def test_offsets_are_read_as_they_were_written(
     offsets: dict[BrokerPartition, int], version: int
 ) -> None:
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
-    theirs = ListOffsetsResponse(
-        throttle_time_ms=9,
-        topics=[
-            kind(
-                name=topic,
-                partitions=[
-                    kind.ListOffsetsPartitionResponse(
-                        partition_index=log.partition,
-                        error_code=0,
-                        timestamp=-1,
-                        offset=offsets[log],
-                        leader_epoch=3,
-                        old_style_offsets=[],
-                    )
-                    for log in logs
-                ],
-            )
-            for topic, logs in by_topic(offsets).items()
-        ],
+    topics = in_topics(
+        kind,
+        kind.ListOffsetsPartitionResponse,
+        offsets,
+        partition_index=number,
+        error_code=always(0),
+        timestamp=always(-1),
+        offset=offsets.__getitem__,
+        leader_epoch=always(3),
+        old_style_offsets=always([]),
     )
+    theirs = ListOffsetsResponse(throttle_time_ms=9, topics=topics)
     reported = many_partition_messages.parse_offsets(version, answered(theirs, version))
     epoch = 3 if version >= 4 else None
     assert reported.throttled_ms == (9 if version >= 2 else 0)
@@ -168,21 +172,17 @@ def test_ends_of_epochs_are_read_as_they_were_written(
     ends: dict[BrokerPartition, int], version: int
 ) -> None:
     kind = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-    theirs = OffsetForLeaderEpochResponse(
-        throttle_time_ms=9,
-        topics=[
-            kind(
-                topic=topic,
-                partitions=[
-                    kind.EpochEndOffset(
-                        error_code=0, partition=log.partition, leader_epoch=2, end_offset=ends[log]
-                    )
-                    for log in logs
-                ],
-            )
-            for topic, logs in by_topic(ends).items()
-        ],
+    topics = in_topics(
+        kind,
+        kind.EpochEndOffset,
+        ends,
+        "topic",
+        error_code=always(0),
+        partition=number,
+        leader_epoch=always(2),
+        end_offset=ends.__getitem__,
     )
+    theirs = OffsetForLeaderEpochResponse(throttle_time_ms=9, topics=topics)
     assert many_partition_messages.parse_epoch_ends(version, answered(theirs, version)) == (
         {log: EpochEndResponse(None, 2, end) for log, end in ends.items()},
         9,
@@ -197,21 +197,15 @@ def test_sizes_are_those_of_folders_that_work_and_of_copies_that_stay(
     kind = folder.DescribeLogDirsTopic
 
     def topics(size_of: Mapping[BrokerPartition, int], is_future: bool) -> list[Any]:
-        return [
-            kind(
-                name=topic,
-                partitions=[
-                    kind.DescribeLogDirsPartition(
-                        partition_index=log.partition,
-                        partition_size=size_of[log],
-                        offset_lag=0,
-                        is_future_key=is_future,
-                    )
-                    for log in logs
-                ],
-            )
-            for topic, logs in by_topic(size_of).items()
-        ]
+        return in_topics(
+            kind,
+            kind.DescribeLogDirsPartition,
+            size_of,
+            partition_index=number,
+            partition_size=size_of.__getitem__,
+            offset_lag=always(0),
+            is_future_key=always(is_future),
+        )
 
     one_more = dict.fromkeys(sizes, 1)
     theirs = DescribeLogDirsResponse(

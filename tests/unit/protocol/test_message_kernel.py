@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from etl.model.plans import GAPS_KEPT
 from etl.reader.cursor import Cursor
 from etl.records import arrow_buffers, message_set_kernel
-from etl.records.kernel_cache import MAX_HOLES, MOST_ROWS, kernel, read_only_view
+from etl.records.kernel_cache import MAX_HOLES, kernel, read_only_view
 from etl.records.message_set_kernel import crc32
 from tests.fakes.batches import Codec, answer
 from tests.fakes.logs import cursor_of, rows_in
@@ -56,10 +55,6 @@ def test_the_compiled_crc_is_that_of_zlib_from_any_place_to_any(
     at = data.draw(st.integers(0, len(content)))
     end = data.draw(st.integers(at, len(content)))
     assert crc_of(read_only_view(content), at, end) == zlib.crc32(content[at:end])
-
-
-def test_the_compiled_crc_of_the_check_value() -> None:
-    assert crc_of(read_only_view(b"123456789"), 0, 9) == 0xCBF43926
 
 
 def test_the_kernels_of_older_messages_can_be_kept() -> None:
@@ -105,20 +100,6 @@ def test_however_physical_entries_are_cut_into_arrow_batches_the_rows_are_the_sa
     assert [(row["offset"], row["message_index"], row["value"]) for row in rows] == physical_rows(
         entries, 9
     )
-
-
-@pytest.mark.parametrize(
-    ("bound", "limit", "sizes"), [("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2])]
-)
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_an_arrow_batch_is_full_by_rows_and_bytes(
-    bound: str, limit: int, sizes: list[int], wrapped: bool
-) -> None:
-    messages = [Msg(offset, b"seven b") for offset in range(5)]
-    records = encode_logical([Wrapper(messages)] if wrapped else messages, 1)
-    with mock.patch.object(arrow_buffers, bound, limit):
-        arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
-    assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
 
 
 def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
@@ -183,13 +164,3 @@ def test_gaps_and_holes_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it(
     )
     assert cursor.missing == [(2 * number, 2 * number + 1) for number in range(MAX_HOLES)]
     assert cursor.missing_count == GAPS_KEPT + 5
-
-
-def test_a_large_run_of_messages_is_decoded_in_several_arrow_batches() -> None:
-    count = MOST_ROWS + 1000
-    one = np.frombuffer(encode_logical([Msg(0, b"v")], 0), dtype=np.uint8)
-    log = np.tile(one, (count, 1))
-    log[:, :8] = np.arange(count, dtype=">i8").view(np.uint8).reshape(-1, 8)
-    cursor = cursor_of(0, count, fetch_max_bytes=1 << 24, max_batch_bytes=1 << 24)
-    sizes = [arrow_batch.num_rows for arrow_batch in cursor.feed(answer(log.tobytes()))]
-    assert sum(sizes) == count and max(sizes) <= MOST_ROWS and len(sizes) == 2

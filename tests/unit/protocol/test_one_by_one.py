@@ -13,7 +13,7 @@ from etl.errors import CorruptData, MessageTooLarge, MisalignedOffset
 from etl.kafka.request_values import EntryLayout, FetchedPartition
 from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
-from tests.fakes.jafka import entry, old_entry, wrapped
+from tests.fakes.jafka import entry, wrapped
 
 HELLO, WORLD = entry(b"hello"), entry(b"world!")
 GZIPPED = bytes.fromhex(
@@ -79,13 +79,6 @@ def test_messages_in_a_compressed_entry_have_its_offset_and_the_last_one_the_nex
         1077,
     ]
     assert Messages(physical(HELLO + GZIPPED, at=1000)).next_offset == 1077
-
-
-def test_messages_nested_deeper_are_counted_through() -> None:
-    outer = wrapped(HELLO, wrapped(WORLD, HELLO), old_entry(b"old"))
-    assert [
-        (index, next_offset, value) for _, index, next_offset, value in places(physical(outer))
-    ] == [(0, 0, b"hello"), (1, 0, b"world!"), (2, 0, b"hello"), (3, len(outer), b"old")]
 
 
 def test_an_entry_that_holds_nothing_moves_the_position_alone() -> None:
@@ -161,33 +154,3 @@ def test_a_timestamp_that_no_calendar_has_is_a_number_all_the_same() -> None:
         )
     )
     assert record.timestamp_ms == 300_000_000_000_000
-
-
-def test_only_the_aborted_one_of_a_producers_transactions_is_left_out() -> None:
-    def of_producer(offset: int, value: bytes) -> Batch:
-        return Batch(offset, [Rec(0, value)], producer_id=9, transactional=True)
-
-    def marker(offset: int, *, commits: bool) -> Batch:
-        return Batch(
-            offset,
-            [Rec(0, b"\0\0\0\0\0\0", b"\0\0" + (b"\0\1" if commits else b"\0\0"))],
-            producer_id=9,
-            transactional=True,
-            control=True,
-        )
-
-    batches = [
-        of_producer(0, b"gone"),
-        marker(1, commits=False),
-        of_producer(2, b"kept"),
-        marker(3, commits=True),
-    ]
-    messages = Messages(logical(batches, 0, aborted=((9, 0),)))
-    assert ([each.value for each in messages], messages.next_offset) == ([b"kept"], 4)
-
-
-def test_many_records_are_all_given() -> None:
-    batches = [
-        Batch(start, [Rec(delta, b"x") for delta in range(700)]) for start in range(0, 7000, 700)
-    ]
-    assert [each.offset for each in Messages(logical(batches, 5))] == list(range(5, 7000))

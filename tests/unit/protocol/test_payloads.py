@@ -146,28 +146,3 @@ def test_a_uid_that_is_not_ours_is_refused(payload: bytes) -> None:
     with pytest.raises(LedgersDisagree) as caught:
         parse_uid(payload, path="/consumers/g/etl/p")
     assert caught.value.where["znode"] == "/consumers/g/etl/p"
-
-
-@given(
-    st.binary()
-    | st.recursive(
-        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["host", "pid", "run_id", "started", "x"]), inner, max_size=4
-            )
-        ),
-    ).map(lambda document: json.dumps(document).encode())
-)
-def test_random_payloads_are_nothing_or_a_named_error(payload: bytes) -> None:
-    driver = parse_driver(payload)
-    assert driver is None or isinstance(driver, DriverNode)
-    try:
-        assert 0 <= parse_offset(payload, path="/p", log=LOG) <= MAX_OFFSET
-    except BadOffset:
-        pass
-    try:
-        parse_uid(payload, path="/p")
-    except LedgersDisagree:
-        pass

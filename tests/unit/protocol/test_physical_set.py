@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import gzip
 import struct
-import zlib
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import CorruptData, EtlError, MessageTooLarge, MisalignedOffset, RecordTooLarge
+from etl.errors import CorruptData, MisalignedOffset, RecordTooLarge
 from etl.model.plans import RangeResult
 from etl.records.message_sets import MAX_NESTING
-from tests.fakes import golden_messages as golden
 from tests.fakes.batches import Codec, compress
-from tests.fakes.message_sets import (
-    Entry,
-    encode_physical,
-    entry_bytes,
-    physical_answer,
-    physical_rows,
-)
+from tests.fakes.message_sets import Entry, encode_physical, entry_bytes, physical_rows
 from tests.fakes.old_logs import (
     entry_lists,
     physical_cursor,
@@ -59,17 +50,6 @@ def nested(depth: int, payload: bytes = b"deep") -> Entry:
     return entry
 
 
-def test_the_encoder_of_these_tests_gives_the_golden_bytes() -> None:
-    assert encode_physical([Entry(b"hello"), Entry("\u4e2d\u6587".encode())]) == HELLO + NIHAO
-    assert entry_bytes(Entry(b"hello", magic=0)) == HELLO_OF_MAGIC_0
-    assert (
-        entry_bytes(Entry(inside=[Entry(b"hello")], codec=Codec.SNAPPY))[:26]
-        == HELLO_IN_SNAPPY[:6]
-        + entry_bytes(Entry(inside=[Entry(b"hello")], codec=Codec.SNAPPY))[6:10]
-        + HELLO_IN_SNAPPY[10:26]
-    )
-
-
 def test_a_message_has_the_columns_of_any_and_its_place_in_the_log_of_its_broker() -> None:
     assert physical_rows_between(HELLO, 1000, 1015, incarnation=2) == [
         {
@@ -86,26 +66,6 @@ def test_a_message_has_the_columns_of_any_and_its_place_in_the_log_of_its_broker
             "incarnation": 2,
         }
     ]
-
-
-def test_an_offset_is_where_the_outer_entry_begins_and_its_messages_are_numbered() -> None:
-    """Jafka's own classes report the offsets 1000, 1062 and 1077 for these messages: the start of
-    the next fetch each.
-    """
-    log = BOTH_IN_GZIP + HELLO
-    assert triples(log, 1000) == [
-        (1000, 0, b"hello"),
-        (1000, 1, "\u4e2d\u6587".encode()),
-        (1062, 0, b"hello"),
-    ]
-    assert triples(HELLO + BOTH_IN_GZIP, 1000)[1:] == [
-        (1015, 0, b"hello"),
-        (1015, 1, "\u4e2d\u6587".encode()),
-    ]
-
-
-def test_what_jafka_nests_three_times_is_read_in_the_order_of_its_own_iterator() -> None:
-    assert triples(golden.JAFKA, 0) == list(golden.JAFKA_ROWS)
 
 
 def test_magic_0_and_snappy_are_read_as_kafka_0_7_writes_them() -> None:
@@ -156,42 +116,13 @@ def test_a_compressed_message_with_nothing_in_it_moves_the_position_on() -> None
     assert [triple[1:] for triple in triples(log, 0)] == [(0, b"x")]
 
 
-@pytest.mark.parametrize("left", range(16))
-def test_a_cut_off_tail_is_left_for_the_next_answer(left: int) -> None:
-    cursor = physical_cursor(1000, 1031)
-    assert len(physical_rows_in(cursor, HELLO + NIHAO[:left])) == 1 + (left == 16)
-    assert cursor.position == 1015 and not cursor.starved
-
-
-@pytest.mark.parametrize("size", range(1, 16))
-def test_a_message_larger_than_the_response_is_requested_with_more_bytes_from_any_size_on(
-    size: int,
-) -> None:
-    cursor = physical_cursor(1000, 1016, fetch_max_bytes=size)
-    requests = []
-    while not cursor.done:
-        requests.append(cursor.max_bytes)
-        physical_rows_in(cursor, NIHAO[: cursor.max_bytes])
-    assert cursor.receipt.rows == 1 and len(requests) <= 4
-
-
-def test_a_message_larger_than_any_fetch_may_be_is_named_with_its_size() -> None:
-    records = entry_bytes(Entry(bytes(5000)))
-    with pytest.raises(MessageTooLarge, match="it has 5010") as caught:
-        physical_rows_in(
-            physical_cursor(1000, 6010, fetch_max_bytes=100, max_batch_bytes=2000), records[:100]
-        )
-    assert caught.value.where == {**PLACE, "offset": 1000}
-
-
 @pytest.mark.parametrize("there", [NIHAO[:1], NIHAO[:3], NIHAO[:9]])
 def test_a_message_that_stays_truncated_although_the_log_continues_is_none(there: bytes) -> None:
     """Its segment ends there. Once it may be a broker's slip."""
     cursor = physical_cursor(1000, 2000)
     assert physical_rows_in(cursor, there) == [] and cursor.starved
     with pytest.raises(
-        MisalignedOffset,
-        match=f"No message is at this .*its segment has {len(there)} bytes from",
+        MisalignedOffset, match=f"No message is at this .*its segment has {len(there)} bytes from"
     ) as caught:
         physical_rows_in(cursor, there)
     assert caught.value.where == {**PLACE, "offset": 1000}
@@ -362,49 +293,3 @@ def test_a_message_larger_than_its_bound_is_named_by_the_outer_one() -> None:
     with pytest.raises(RecordTooLarge, match="more than 2000 bytes") as caught:
         physical_rows_between(log, 1000, 1000 + len(log), max_record_bytes=2000)
     assert caught.value.where == {**PLACE, "offset": 1015}
-
-
-def test_bits_of_the_attributes_other_than_the_codec_are_ignored() -> None:
-    entries = [
-        Entry(b"plain", attributes=0xFC),
-        Entry(inside=[Entry(b"x", attributes=0xFC)], attributes=0xFC),
-    ]
-    assert triples(encode_physical(entries), 0) == physical_rows(entries, 0)
-
-
-def mutated(entries: Sequence[Entry], data: st.DataObject) -> bytes:
-    records = bytearray(encode_physical(entries))
-    for _ in range(data.draw(st.integers(1, 4))):
-        records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
-    return bytes(records)
-
-
-@settings(max_examples=50, deadline=None)
-@given(entry_lists.filter(len), st.data())
-def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(
-    entries: list[Entry], data: st.DataObject
-) -> None:
-    records = mutated(entries, data)
-    try:
-        triples(records, 7)
-    except EtlError as error:
-        assert isinstance(error, (CorruptData, RecordTooLarge))
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.binary(max_size=300), st.integers(0, 400))
-def test_random_bytes_raise_an_error_of_ours_or_give_nothing(records: bytes, size: int) -> None:
-    try:
-        for _, _, value in triples(records, 0, size):
-            assert zlib.crc32(value).to_bytes(4, "big") in records
-    except EtlError as error:
-        assert isinstance(error, (CorruptData, RecordTooLarge, MessageTooLarge))
-
-
-def test_of_another_broker_the_same_bytes_are_rows_of_another_log() -> None:
-    rows = [
-        row
-        for batch in physical_cursor(0, 15).feed(physical_answer(HELLO, broker_id=4))
-        for row in batch.to_pylist()
-    ]
-    assert [row["broker_id"] for row in rows] == [4]

@@ -4,11 +4,7 @@ for everything else.
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from etl.ledger.registrations import (
     PartitionState,
@@ -243,42 +239,6 @@ def test_a_cluster_id_is_text_or_nothing(payload: bytes, cluster: str | None) ->
     assert parse_cluster_id(payload) == cluster
 
 
-@given(
-    st.binary()
-    | st.text(alphabet="a0:#t{}").map(str.encode)
-    | st.recursive(
-        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(
-                    [
-                        "host",
-                        "port",
-                        "endpoints",
-                        "listener_security_protocol_map",
-                        "partitions",
-                        "leader",
-                        "isr",
-                        "id",
-                        "0",
-                    ]
-                ),
-                inner,
-                max_size=4,
-            )
-        ),
-    ).map(lambda document: json.dumps(document).encode())
-)
-def test_random_payloads_are_rejected_or_parsed(payload: bytes) -> None:
-    assert parse_broker("1", payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
-    assert parse_physical_broker("1", payload) is None or dialect_of(payload) is BrokerFamily.JAFKA
-    assert parse_count(payload) is None or payload.strip().isdigit()
-    assert isinstance(parse_replicas(payload), dict)
-    assert parse_partition_state(payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
-    assert parse_cluster_id(payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
-
-
 SECURED = (
     b'{"listener_security_protocol_map":{"INSIDE":"SASL_SSL","OUTSIDE":"SASL_SSL","SSL":"SSL","PLAINTEXT":"PLAINTEXT"},'
     b'"endpoints":["OUTSIDE://out:9094","INSIDE://in:9095","SSL://in:9093","PLAINTEXT://in:9092"],"host":"in","version":5,"port":9092}'
@@ -299,8 +259,7 @@ SECURED = (
     ],
 )
 def test_the_listener_of_a_protocol_and_a_name_is_found_and_no_other_taken_for_it(
-    security: Security,
-    place: tuple[str, int] | None,
+    security: Security, place: tuple[str, int] | None
 ) -> None:
     found = parse_broker("7", SECURED, security)
     assert (found and (found.host, found.port)) == place

@@ -54,11 +54,6 @@ def test_whatever_a_topic_is_called_its_logs_are_named_as_they_are_parsed(
     assert shlex.split(quoted_log(log)) == [render_log(log)]
 
 
-@given(LOGS)
-def test_a_log_is_named_as_it_is_parsed(log: BrokerPartition) -> None:
-    assert parse_log(render_log(log)) == log
-
-
 @given(
     st.lists(
         st.tuples(LOGS, st.integers(0, 2**62), st.integers(1, 2**62)).map(

@@ -1,12 +1,12 @@
 """A cluster of very many brokers and partitions in one thread: each listens on its own port and
 answers Kafka's bytes, written by hand.
 
-`FakeBroker` is the complete one, with records and every request; this one has only what planning
-needs, and is cheap: one selector for all connections, numpy for the partitions of an answer. All
-partitions of a topic are led in turn (`leader_of`), start at 0 and end at `end_offset`; each record
-is younger than any requested time.
+`tests.fakes.broker` is the complete one, with records and every request; this one has only what
+planning needs, and is cheap: one selector for all connections, numpy for the partitions of an
+answer. All partitions of a topic are led in turn (`leader_of`), start at 0 and end at `end_offset`;
+each record is younger than any requested time.
 
-`python -m tests.fakes.many_brokers BROKERS TOPICS PARTITIONS` prints the first port; a line of
+`python -m bench.many_brokers BROKERS TOPICS PARTITIONS` prints the first port; a line of
 input is the new end of all partitions.
 """
 

@@ -37,7 +37,9 @@ def reading_from(broker: FakeBroker, **changed: Any) -> ReadOptions:
         columns=raw_columns(),
         target_task_bytes=2**28,
     )
-    return replace(reading, **changed)
+    sizes = FetchOptions.__dataclass_fields__.keys() & changed.keys()
+    fetch = replace(reading.fetch, **{name: changed.pop(name) for name in sizes})
+    return replace(reading, fetch=fetch, **changed)
 
 
 def tasks_of(

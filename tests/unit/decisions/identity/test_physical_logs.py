@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,6 @@ from etl.errors import (
     DataLoss,
     LedgersDisagree,
     OffsetMoved,
-    Owned,
     PartitionTruncated,
     SettingsError,
 )
@@ -339,19 +337,3 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
         log.end - outside.offsets[ONE][0],
         list(log.extent.boundaries or ()),
     )
-
-
-def test_another_driver_in_the_middle_of_a_capped_run_doubles_no_message() -> None:
-    settings = settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 40})
-    outside = physical_outside_of(9, 3, 4)
-
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == ("append", When.BEFORE) and outside.table is None:
-            grow(outside, 1, 1, 1)
-            run(outside, settings)
-
-    with contextlib.suppress(Owned):
-        run(outside, settings, at=at)
-    while Outcome.INGESTED in outcomes(run(outside, settings)):
-        reject_broken(outside)
-    reject_unfinished(outside)

@@ -54,7 +54,6 @@ def driver_of(pipeline: str) -> str:
 
 
 # -- the name of a driver as an owner
-# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("started", [None, "812"])
@@ -91,7 +90,6 @@ def test_other_owners_are_no_drivers_of_ours(owner: str) -> None:
 
 
 # -- decisions
-# --------------------------------------------------------------------------------------------------
 
 
 def test_without_consumers_and_owners_no_partition_is_left_out() -> None:
@@ -262,7 +260,6 @@ def test_each_owner_is_reported_once_per_topic() -> None:
 
 
 # -- the story
-# --------------------------------------------------------------------------------------------------
 
 
 def outside_of(**changes: Any) -> Outside:
@@ -393,7 +390,6 @@ def test_a_preview_lists_partitions_that_would_be_left_out() -> None:
 
 
 # -- the fake world is honest
-# -------------------------------------------------------------------------------------------
 
 
 class FakeStage:

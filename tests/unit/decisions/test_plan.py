@@ -52,7 +52,6 @@ from tests.fakes.planning import (
 )
 
 # -- where a log starts
-# ------------------------------------------------------------------------------------------------
 
 
 def test_the_first_plan_reads_from_the_first_record_and_records_every_observation() -> None:
@@ -183,7 +182,6 @@ def test_positions_of_logs_that_are_gone_are_carried_on() -> None:
 
 
 # -- unusual states
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("committed", [{}, {A: Committed(7, 2)}])
@@ -433,7 +431,6 @@ def test_a_plan_records_whether_a_transform_shaped_its_rows_whatever_the_present
 
 
 # -- laws
-# --------------------------------------------------------------------------------------------------
 
 LIMITS = st.fixed_dictionaries(
     {
@@ -539,7 +536,6 @@ def test_runs_one_after_another_read_every_offset_once_and_end(
 
 
 # -- superseding
-# --------------------------------------------------------------------------------------------------
 
 STORED = last_plan(
     {A: 10, B: 5, OTHER: 7},

@@ -132,7 +132,6 @@ def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_i
 
 
 # -- a topic of which the first run could read no partition
-# ------------------------------------------------------------
 
 UNREAD = BrokerPartition("clicks-2", 0)
 UNREAD_SOURCE: dict[str, Any] = {"new_topics_starting_offsets": "latest", "on_no_leader": "skip"}
@@ -274,7 +273,6 @@ def test_a_decided_start_survives_the_loss_of_the_ledger() -> None:
 
 
 # -- the pure part
-# --------------------------------------------------------------------------------------------------
 
 SKIP = plan_settings(on_no_leader="skip", starting_offsets="latest")
 

@@ -136,7 +136,6 @@ def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_
 
 
 # -- a topic that another pipeline has loaded
-# ----------------------------------------------------------------------------
 
 
 def test_a_first_run_into_a_table_that_another_pipeline_loaded_stops_and_names_it() -> None:
@@ -230,7 +229,6 @@ def test_an_inherited_pipeline_stops_and_no_accepted_change_lets_it_continue() -
 
 
 # -- taking over
-# --------------------------------------------------------------------------------------------------
 
 
 def test_an_heir_begins_at_the_others_offsets_and_the_next_run_continues_from_there() -> None:
@@ -438,7 +436,6 @@ def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record(
 
 
 # -- taking over more than one
-# -------------------------------------------------------------------------------------------
 
 OLDEST = f"offset-range-etl/{CLUSTER}/oldest-group/clicks"
 
@@ -515,7 +512,6 @@ def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_ov
 
 
 # -- taking over from oneself
-# --------------------------------------------------------------------------------------------
 
 
 def test_a_stored_plan_is_superseded_by_an_inheritance_of_itself_and_skips_no_offset() -> None:

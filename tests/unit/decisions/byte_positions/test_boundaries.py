@@ -208,7 +208,6 @@ def test_a_range_may_end_at_its_own_end_and_at_the_boundaries_before_it(
 
 
 # -- plans
-# --------------------------------------------------------------------------------------------------
 
 PHYSICAL = settings_of(
     limits={"max_bytes_per_plan": 300, "target_task_bytes": 100}, broker_type="jafka"

@@ -62,16 +62,6 @@ def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Pla
     )
 
 
-def test_intervals_that_touch_become_one() -> None:
-    assert merge([Interval(5, 9, 4), Interval(0, 5, 3), Interval(9, 10, 1)]) == (
-        Interval(0, 10, 8),
-    )
-
-
-def test_intervals_with_a_hole_between_stay_two() -> None:
-    assert merge([Interval(6, 9, 3), Interval(0, 5, 5)]) == (Interval(0, 5, 5), Interval(6, 9, 3))
-
-
 def test_too_many_intervals_become_fewer_and_keep_every_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,12 +177,6 @@ def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
     once = fold(LoadedIntervals(), *plan_of(3, (A, 0, 5)))
     assert fold(once, *plan_of(3, (A, 0, 5))) == once
     assert fold(once, *plan_of(2, (A, 5, 6))) == once
-
-
-def test_a_plan_without_ranges_is_folded_in_too() -> None:
-    assert fold(LoadedIntervals(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == LoadedIntervals(
-        4, {A: (Interval(0, 1, 1),)}, table_id="t"
-    )
 
 
 def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_it_is_of() -> None:

@@ -73,15 +73,6 @@ def test_the_latest_record_of_a_partition_without_a_leader_is_that_of_the_first_
     assert its_rows(outside) == [6, 7, 8], "its start is decided by then"
 
 
-def test_a_start_at_latest_without_a_leader_has_no_row_if_no_record_arrived_since() -> None:
-    outside, settings = without_a_leader(later={}, starting_offsets="latest")
-    run(outside, settings)
-    leads_again(outside)
-    assert outcomes(run(outside, settings)) == [Outcome.OFFSETS_STORED]
-    assert its_rows(outside) == [] and outside.offsets[LOGS[0]][0] == 6
-    assert outcomes(run(outside, settings)) == [Outcome.UP_TO_DATE]
-
-
 def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None:
     outside, settings = without_a_leader(
         later={4: NOON_MS, 5: NOON_MS + 1}, starting_offsets=AT_NOON
@@ -363,8 +354,3 @@ def test_a_start_without_a_requested_offset_waits_for_a_run_that_requests_it() -
     assert (plan.loaded_until, plan.pending_starts) == ({B: 7}, {A: NOW_MS})
     plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}, starts={A: 4}), state, SKIP)
     assert (plan.loaded_until, plan.pending_starts) == ({A: 9, B: 7}, {})
-
-
-def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:
-    snapshot = replace(snapshot_of({B: (0, 5)}), owners={})
-    assert not planned(snapshot, settings=SKIP).pending_starts

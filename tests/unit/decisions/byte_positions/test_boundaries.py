@@ -270,10 +270,3 @@ def test_boundaries_are_those_that_brokers_named(
 ) -> None:
     assert boundaries_of(physical(bounds).extents) == bounds
     assert boundaries_of(snapshot_of({BrokerPartition("clicks", 0): (0, 9)}).extents) == {}
-
-
-def test_a_plan_of_logical_logs_is_cut_anywhere_as_before() -> None:
-    log = BrokerPartition("clicks", 0)
-    assert offsets_of(planned(snapshot_of({log: (0, 10)}), FirstRun(), SETTINGS)) == {
-        log: [(0, 10)]
-    }

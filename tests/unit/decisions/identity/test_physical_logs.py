@@ -10,6 +10,7 @@ from etl.commands.lag import offsets_of
 from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.offsets import pending_starts
 from etl.decide.reconcile import where_we_stand
+from etl.decide.recreated_or_truncated import TAIL_BYTES, end_places
 from etl.errors import (
     DataLoss,
     LedgersDisagree,
@@ -18,7 +19,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition
+from etl.model.partitions import BrokerPartition, PartitionOffsets
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, StaleRows
 from etl.model.snapshot import OtherPipeline, Table
 from etl.report.describe import describe_uncounted
@@ -95,19 +96,6 @@ def test_a_partition_beyond_its_brokers_count_is_reported_and_recreated_as_anoth
     outside.logs[ALSO_ONE].grow(9)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
-
-
-@pytest.mark.parametrize("step", ["store plan", "fetch"])
-def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(step: str) -> None:
-    outside = physical_outside_of(5, 3, 4)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at(step, When.AFTER))
-    outside.logs[TWO].has_leader = False
-    assert outcomes(run(outside)) == [Outcome.PLAN_SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
-    assert {log for log, _ in outside.rows()} == {ONE, ALSO_ONE}
-    outside.logs[TWO].has_leader = True
-    run(outside)
-    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("most_bytes", [1, 30, 90, 1000])
@@ -217,23 +205,6 @@ def test_a_physical_log_unreadable_at_the_decision_starts_at_its_first_record() 
     }
 
 
-def test_starting_at_the_latest_record_is_starting_at_the_flushed_end() -> None:
-    outside, latest = (
-        physical_outside_of(5, 3, 4),
-        settings_of(broker_type="jafka", starting_offsets="latest"),
-    )
-    ends = {log: found.end for log, found in outside.logs.items()}
-    run(outside, latest)
-    grow(outside, 1, 1, 1)
-    run(outside, latest)
-    appended = {
-        (log, place)
-        for log, end in ends.items()
-        for place in outside.logs[log].held(end, outside.logs[log].end)
-    }
-    assert set(outside.rows()) == appended
-
-
 @pytest.mark.parametrize(
     ("outside", "settings"),
     [(physical_outside_of(5, 3, 4), SETTINGS), (outside_of(5, 3, 4), PHYSICAL_SETTINGS)],
@@ -337,3 +308,14 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
         log.end - outside.offsets[ONE][0],
         list(log.extent.boundaries or ()),
     )
+
+
+def test_the_last_bytes_are_compared_all_of_a_smaller_log_and_none_of_an_empty_one() -> None:
+    bounds = {
+        (0, 2500, 5000, 5010): {ONE: (5010, TAIL_BYTES)},
+        (4800, 5000, 5010): {ONE: (5010, 210)},
+        (5010,): {},
+    }
+    for boundaries, places in bounds.items():
+        extent = PartitionOffsets(boundaries[0], 5010, boundaries=boundaries)
+        assert end_places({ONE: extent, A: PartitionOffsets(0, 9)}) == places

@@ -64,14 +64,6 @@ def test_a_log_that_was_cut_stops_every_run_however_long_it_is_by_now(end: int) 
     assert outside.plans == before
 
 
-def test_a_leader_that_was_elected_cleanly_stops_nothing() -> None:
-    outside = loaded()
-    outside.logs[A].epochs[4] = 15
-    outside.logs[A].end = 20
-    run(outside)
-    reject_missing_records(outside)
-
-
 @pytest.mark.parametrize("end", [10, 12, 20])
 def test_an_accepted_log_continues_at_its_truncation_and_the_lost_offsets_are_named(
     end: int,
@@ -358,41 +350,30 @@ def test_a_recreated_topic_starts_where_policy_decides() -> None:
     assert plan.loaded_until == {A: 20, B: 9, C: 9}
 
 
-def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_they_were() -> None:
-    outside = with_ids("zxid-5")
-    outside.topic_ids["clicks"] = "zxid-1f"
-    with pytest.raises(NeedsDecision, match="recreated"):
-        run(outside)
-    outside.logs[A].end = 20
-    plan = accept(outside, "clicks", is_same_log=True)
-    assert (plan.incarnations, plan.losses.stale_rows, plan.topic_ids) == (
-        {},
-        (),
-        {"clicks": "zxid-1f"},
-    )
-    run(outside)
-    reject_missing_records(outside)
-    assert not [key for key in outside.keys() if key[1]]
-
-
-def test_only_an_operator_decides_that_a_kafka_topic_is_the_same_and_gets_the_consequences() -> (
+def test_topics_that_an_operator_knows_in_another_ensemble_are_gone_on_with_where_they_were() -> (
     None
 ):
     outside = with_ids("zxid-5")
     outside.topic_ids["clicks"] = "zxid-1f"
-    with pytest.raises(NeedsDecision) as refused:
+    with pytest.raises(NeedsDecision, match="recreated") as refused:
         run(outside)
     assert (
         "of another topic --not-recreated would leave out all records below the loaded-until offsets"
         in refused.value.action
     )
     old, snapshot = outside.newest_plan(), FakeWorld(outside, settings_of()).observe()
+    outside.logs[A].end = 20
     plan = accept(outside, "clicks", is_same_log=True)
+    assert (plan.incarnations, plan.losses.stale_rows) == ({}, ())
+    assert plan.topic_ids == {"clicks": "zxid-1f"}
     assert old and describe_accepted_partitions(old, plan, snapshot) == [
         "clicks: is the same topic, by your decision only: if it is another, its records "
         "below our positions are never loaded"
     ]
     assert describe_accepted_partitions(old, replace(plan, incarnations={A: 1}), snapshot) == []
+    run(outside)
+    reject_missing_records(outside)
+    assert not [key for key in outside.keys() if key[1]]
 
 
 def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:

@@ -27,7 +27,6 @@ from etl.settings.sections import LimitsSettings
 from tests.fakes.planning import (
     BROKER,
     NOW_MS,
-    SETTINGS,
     TURNS,
     next_plan,
     offsets_of,

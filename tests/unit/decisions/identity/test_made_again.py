@@ -482,22 +482,6 @@ def test_a_recreated_log_under_a_stored_plan_stops_the_run_also_if_the_plan_woul
         reject_missing_records(outside)
 
 
-def test_a_broker_that_returns_with_another_log_under_a_stored_plan_stops_the_run() -> None:
-    outside = loaded()
-    grow(outside, 3, 3, 3)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    away(outside, TWO)
-    assert outcomes(run(outside))[0] is Outcome.PLAN_SUPERSEDED
-    away(outside, TWO, is_away=False)
-    make_again(outside, [TWO], entries=30)
-    with pytest.raises(PartitionTruncated, match="holds other bytes"):
-        run(outside)
-    accept(outside, "clicks:2-0", at_offset=0)
-    run(outside)
-    reject_missing_records(outside)
-
-
 def test_a_stored_plan_on_a_log_that_lost_its_end_is_superseded_and_the_log_is_read_on() -> None:
     outside = loaded()
     grow(outside, 3, 0, 0)
@@ -528,21 +512,6 @@ def test_a_log_that_a_cap_kept_from_its_start_may_be_recreated_any_number_of_tim
     make_again(outside, [unread], entries=20)
     while Outcome.INGESTED in outcomes(run(outside, capped)):
         reject_doubled_records(outside)
-    reject_missing_records(outside)
-
-
-def test_a_log_truncated_inside_a_stored_plan_needs_an_operators_offset() -> None:
-    outside = loaded()
-    grow(outside, 9, 0, 0)
-    with pytest.raises(Crash):
-        run(outside, at=crash_at("store plan", When.AFTER))
-    make_again(outside, [ONE], entries=7)
-    with pytest.raises(PartitionTruncated, match="or below"):
-        run(outside)
-    with pytest.raises(SettingsError, match="do not report the truncation offset of the partition"):
-        accept(outside, "clicks:1-0")
-    accept(outside, "clicks:1-0", at_offset=0)
-    run(outside)
     reject_missing_records(outside)
 
 

@@ -1,4 +1,4 @@
-"""Where the pipeline stands: one test per row of the table in `etl.decide.reconcile`, and laws
+"""Where the pipeline stands: the rows of the table in `etl.decide.reconcile`, and laws
 over all of it.
 """
 
